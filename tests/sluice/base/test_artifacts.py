@@ -1,4 +1,4 @@
-"""REG-3: content-addressed files, verified on every read."""
+"""Content-addressed files, verified on every read (REG-3)."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ def artifact_store(tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(tmp_path / "artifacts")
 
 
-def files(root: Path) -> list[Path]:
+def list_files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-def test_content_comes_back_under_its_sha256(artifact_store: ArtifactStore) -> None:
+def test_content_is_stored_under_its_sha256(artifact_store: ArtifactStore) -> None:
     digest = artifact_store.put(b"abc")
 
     # the test vector of FIPS 180-2
@@ -27,22 +27,22 @@ def test_content_comes_back_under_its_sha256(artifact_store: ArtifactStore) -> N
     assert artifact_store.path(digest).name == digest
 
 
-def test_same_content_is_one_file(artifact_store: ArtifactStore, tmp_path: Path) -> None:
+def test_equal_content_is_stored_once(artifact_store: ArtifactStore, tmp_path: Path) -> None:
     assert artifact_store.put(b"abc") == artifact_store.put(b"abc")
-    assert len(files(tmp_path)) == 1
+    assert len(list_files(tmp_path)) == 1
 
 
-def test_missing_artifact(artifact_store: ArtifactStore) -> None:
+def test_missing_artifact_is_reported(artifact_store: ArtifactStore) -> None:
     with pytest.raises(IntegrityError, match=f"Artifact {'0' * 64} is required and missing"):
         artifact_store.get("0" * 64)
 
 
-@pytest.mark.parametrize("damaged", [b"", b"abd", b"abc "])
-def test_changed_artifact_is_refused_and_repaired_by_put(
-    artifact_store: ArtifactStore, damaged: bytes
+@pytest.mark.parametrize("content", [b"", b"abd", b"abc "])
+def test_damaged_artifact_is_rejected_and_repaired_by_put(
+    artifact_store: ArtifactStore, content: bytes
 ) -> None:
     digest = artifact_store.put(b"abc")
-    artifact_store.path(digest).write_bytes(damaged)
+    artifact_store.path(digest).write_bytes(content)
 
     with pytest.raises(IntegrityError, match="does not match its name"):
         artifact_store.get(digest)
@@ -54,12 +54,12 @@ def test_changed_artifact_is_refused_and_repaired_by_put(
 @pytest.mark.parametrize(
     "name", ["", "abc", "../../etc/passwd", "A" * 64, "a" * 65, "a" * 64 + "\n"]
 )
-def test_invalid_digest_never_becomes_a_path(artifact_store: ArtifactStore, name: str) -> None:
+def test_invalid_digest_is_rejected(artifact_store: ArtifactStore, name: str) -> None:
     with pytest.raises(ContractError, match="64 lower-case hexadecimal digits"):
         artifact_store.get(name)
 
 
-def test_unreadable_artifact(artifact_store: ArtifactStore) -> None:
+def test_unreadable_artifact_raises_storage_error(artifact_store: ArtifactStore) -> None:
     digest = digest_bytes(b"abc")
     artifact_store.path(digest).mkdir(parents=True)
 
@@ -69,7 +69,7 @@ def test_unreadable_artifact(artifact_store: ArtifactStore) -> None:
         artifact_store.put(b"abc")
 
 
-def test_store_that_cannot_be_created(tmp_path: Path) -> None:
+def test_store_in_a_file_instead_of_a_folder_raises_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StorageError, match="Cannot write"):

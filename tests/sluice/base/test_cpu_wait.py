@@ -1,4 +1,4 @@
-"""The time for which a process waits for a CPU is what is missing from its CPU time."""
+"""Measurement of the time for which a process waits for a CPU."""
 
 import os
 import subprocess
@@ -9,51 +9,53 @@ import pytest
 
 from sluice.base.cpu_wait import cpu_wait_s
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux counts it")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="cpu_wait_s reads Linux scheduler statistics"
+)
 BUSY_S = 0.5
 
 
 @pytest.fixture
-def one_contested_cpu():
-    """Two other processes on the one CPU that this process may use."""
+def contended_cpu():
+    """Restrict this process to one CPU, on which two other processes run busy loops."""
     cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cpus)})
     script = "print(flush=True)\nwhile True: pass"
-    others = [
+    busy_processes = [
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(2)
     ]
     try:
-        for other in others:
-            other.stdout.readline()
+        for process in busy_processes:
+            process.stdout.readline()
         yield
     finally:
         os.sched_setaffinity(0, cpus)
-        for other in others:
-            other.kill()
-            other.communicate()
+        for process in busy_processes:
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_contested_cpu")
-def test_wall_time_is_cpu_time_plus_waiting_time():
-    wall, waited = time.monotonic(), cpu_wait_s()
-    used = time.process_time()
-    while time.process_time() - used < BUSY_S:
+@pytest.mark.usefixtures("contended_cpu")
+def test_cpu_wait_is_wall_time_minus_cpu_time():
+    wall_s, wait_s = time.monotonic(), cpu_wait_s()
+    start_cpu_s = time.process_time()
+    while time.process_time() - start_cpu_s < BUSY_S:
         pass
-    wall, waited = time.monotonic() - wall, cpu_wait_s() - waited
+    wall_s, wait_s = time.monotonic() - wall_s, cpu_wait_s() - wait_s
 
-    assert waited > BUSY_S / 2
-    assert wall - waited == pytest.approx(BUSY_S, rel=0.2)
+    assert wait_s > BUSY_S / 2
+    assert wall_s - wait_s == pytest.approx(BUSY_S, rel=0.2)
     assert cpu_wait_s(os.getpid()) == pytest.approx(cpu_wait_s(), abs=0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_contested_cpu")
-def test_sleeping_is_not_waiting():
-    waited = cpu_wait_s()
+@pytest.mark.usefixtures("contended_cpu")
+def test_sleep_is_not_counted_as_cpu_wait():
+    wait_s = cpu_wait_s()
     time.sleep(0.5)
-    assert cpu_wait_s() - waited < 0.25
+    assert cpu_wait_s() - wait_s < 0.25
 
 
-def test_a_process_that_does_not_exist_waits_for_nothing():
+def test_cpu_wait_of_a_missing_process_is_0():
     assert cpu_wait_s(2**22 + 1) == 0.0

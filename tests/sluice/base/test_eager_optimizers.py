@@ -1,4 +1,4 @@
-"""TRAIN-1: the optimizer of the trainer is torch's own, to the bit, and loads no compiler."""
+"""The trainer's optimizers are bitwise equal to torch's and import no compiler (TRAIN-1)."""
 
 import subprocess
 import sys
@@ -10,12 +10,12 @@ from torch import nn
 from sluice.base.eager_optimizers import EagerAdamW, EagerLBFGS
 
 
-def model():
+def make_network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
-def steps(network, optimizer, count=5):
+def run_steps(network, optimizer, count=5):
     for number in range(count):
         optimizer.zero_grad()
         x = torch.randn(16, 4, generator=torch.Generator().manual_seed(number))
@@ -24,7 +24,7 @@ def steps(network, optimizer, count=5):
     return nn.utils.parameters_to_vector(network.parameters()).detach()
 
 
-def groups(network):
+def make_param_groups(network):
     return [
         {"params": network[0].parameters(), "weight_decay": 0.3, "note": "kept"},
         {"params": network[2].parameters(), "lr": 0.1},
@@ -32,24 +32,30 @@ def groups(network):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_it_ends_with_the_bits_of_torchs_own(fused):
-    own, oracle = model(), model()
-    optimizer = EagerAdamW(groups(own), lr=0.02, fused=fused)
-    theirs = torch.optim.AdamW(groups(oracle), lr=0.02, fused=fused)
+def test_eager_adamw_is_bitwise_equal_to_torch_adamw(fused):
+    network, reference_network = make_network(), make_network()
+    optimizer = EagerAdamW(make_param_groups(network), lr=0.02, fused=fused)
+    reference_optimizer = torch.optim.AdamW(
+        make_param_groups(reference_network), lr=0.02, fused=fused
+    )
 
-    assert torch.equal(steps(own, optimizer), steps(oracle, theirs))
-    mine, other = optimizer.state_dict(), theirs.state_dict()
-    assert mine["param_groups"] == other["param_groups"]
-    assert mine["state"].keys() == other["state"].keys()
-    for index, moments in other["state"].items():
-        assert all(torch.equal(mine["state"][index][name], moments[name]) for name in moments)
+    assert torch.equal(
+        run_steps(network, optimizer), run_steps(reference_network, reference_optimizer)
+    )
+    state, reference_state = optimizer.state_dict(), reference_optimizer.state_dict()
+    assert state["param_groups"] == reference_state["param_groups"]
+    assert state["state"].keys() == reference_state["state"].keys()
+    for index, moments in reference_state["state"].items():
+        assert all(torch.equal(state["state"][index][name], moments[name]) for name in moments)
 
 
-def test_l_bfgs_ends_with_the_bits_of_torchs_own():
-    ends = []
-    for kind in (EagerLBFGS, torch.optim.LBFGS):
-        network = model()
-        optimizer = kind(network.parameters(), max_iter=20, line_search_fn="strong_wolfe")
+def test_eager_lbfgs_is_bitwise_equal_to_torch_lbfgs():
+    results = []
+    for optimizer_class in (EagerLBFGS, torch.optim.LBFGS):
+        network = make_network()
+        optimizer = optimizer_class(
+            network.parameters(), max_iter=20, line_search_fn="strong_wolfe"
+        )
         x = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 
         def closure(network=network, optimizer=optimizer, x=x):
@@ -58,36 +64,38 @@ def test_l_bfgs_ends_with_the_bits_of_torchs_own():
             loss.backward()
             return loss
 
-        first = float(optimizer.step(closure).detach())
-        ends.append((first, nn.utils.parameters_to_vector(network.parameters()).detach()))
-        assert float(closure().detach()) < 0.5 * first
+        first_loss = float(optimizer.step(closure).detach())
+        results.append((first_loss, nn.utils.parameters_to_vector(network.parameters()).detach()))
+        assert float(closure().detach()) < 0.5 * first_loss
 
-    assert ends[0][0] == ends[1][0]
-    assert torch.equal(ends[0][1], ends[1][1])
-
-
-def test_their_states_are_the_same():
-    """Each goes on from the other's."""
-    first, second = model(), model()
-    steps(first, mine := EagerAdamW(first.parameters(), lr=0.02))
-    steps(second, theirs := torch.optim.AdamW(second.parameters(), lr=0.02))
-    mine_after = EagerAdamW(first.parameters(), lr=0.5)
-    mine_after.load_state_dict(theirs.state_dict())
-    theirs_after = torch.optim.AdamW(second.parameters(), lr=0.5)
-    theirs_after.load_state_dict(mine.state_dict())
-
-    assert torch.equal(steps(first, mine_after), steps(second, theirs_after))
-    assert mine_after.param_groups[0]["lr"] == 0.02
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
 
 
-def test_hooks_around_a_step_are_called_and_no_graph_is_kept():
-    network, called = model(), []
+def test_states_of_eager_and_torch_adamw_are_interchangeable():
+    """Each optimizer continues from the state dict of the other."""
+    eager_network, torch_network = make_network(), make_network()
+    run_steps(eager_network, eager := EagerAdamW(eager_network.parameters(), lr=0.02))
+    run_steps(torch_network, plain := torch.optim.AdamW(torch_network.parameters(), lr=0.02))
+    resumed_eager = EagerAdamW(eager_network.parameters(), lr=0.5)
+    resumed_eager.load_state_dict(plain.state_dict())
+    resumed_plain = torch.optim.AdamW(torch_network.parameters(), lr=0.5)
+    resumed_plain.load_state_dict(eager.state_dict())
+
+    assert torch.equal(
+        run_steps(eager_network, resumed_eager), run_steps(torch_network, resumed_plain)
+    )
+    assert resumed_eager.param_groups[0]["lr"] == 0.02
+
+
+def test_step_hooks_are_called_and_parameters_stay_leaves():
+    network, calls = make_network(), []
     optimizer = EagerAdamW(network.parameters(), lr=0.02)
-    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
-    optimizer.register_step_post_hook(lambda *_: called.append("after"))
-    steps(network, optimizer, 2)
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    run_steps(network, optimizer, 2)
 
-    assert called == ["before", "after"] * 2
+    assert calls == ["before", "after"] * 2
     assert all(p.is_leaf and p.requires_grad for p in network.parameters())
     assert torch.is_grad_enabled()
 
@@ -115,10 +123,10 @@ print(sorted({"torch._dynamo", "sympy"} & set(sys.modules)))
 
 
 @pytest.mark.slow
-def test_training_resuming_and_the_constant_baseline_load_no_compiler():
-    """It would double the time between the start of a process and its first epoch."""
-    found = subprocess.run(
+def test_training_resume_and_constant_baseline_do_not_import_dynamo_or_sympy():
+    """These imports would double the time from process start to the first epoch."""
+    process = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
     )
 
-    assert found.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""REPRO-5: state of git, interpreter and libraries, in real repositories."""
+"""State of git, interpreter, libraries and devices that a run records (REPRO-5)."""
 
 import os
 import subprocess
@@ -11,10 +11,10 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.environment import installed_versions, read_environment, read_git
 
 
-def git(folder: Path, *arguments: str) -> str:
+def run_git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", *identity, *arguments],
         cwd=folder,
         env=environ,
@@ -22,28 +22,28 @@ def git(folder: Path, *arguments: str) -> str:
         text=True,
         check=True,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"
     folder.mkdir()
-    git(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     (folder / "a.py").write_text("x = 1\n")
-    git(folder, "add", "a.py")
-    git(folder, "commit", "-q", "-m", "first")
+    run_git(folder, "add", "a.py")
+    run_git(folder, "commit", "-q", "-m", "first")
     return folder
 
 
-def test_clean_repository(repository: Path) -> None:
+def test_clean_repository_has_its_commit_and_no_diff(repository: Path) -> None:
     state = read_git(repository, store=None)
 
-    assert state.commit == git(repository, "rev-parse", "HEAD")
+    assert state.commit == run_git(repository, "rev-parse", "HEAD")
     assert (state.dirty, state.diff) == (False, None)
 
 
-def test_change_is_dirty_and_its_diff_can_be_read_back(
+def test_changed_file_is_dirty_and_its_diff_is_stored(
     repository: Path, store: ArtifactStore
 ) -> None:
     (repository / "a.py").write_text("x = 2\n")
@@ -67,14 +67,14 @@ def test_untracked_file_is_dirty(repository: Path) -> None:
 def test_git_variables_in_the_environment_are_ignored(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A git hook sets GIT_DIR."""
+    """Git sets GIT_DIR in the environment of hooks."""
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
 
     assert read_git(repository, store=None).dirty is False
 
 
-def test_repository_without_a_commit(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
+def test_repository_without_commit_is_unknown_and_dirty(tmp_path: Path) -> None:
+    run_git(tmp_path, "init", "-q")
     (tmp_path / "a.py").write_text("")
 
     state = read_git(tmp_path, store=None)
@@ -82,7 +82,9 @@ def test_repository_without_a_commit(tmp_path: Path) -> None:
     assert (state.commit, state.dirty) == ("unknown", True)
 
 
-def test_no_repository_and_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_repository_or_git_has_an_unknown_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert read_git(tmp_path, store=None).model_dump() == {
         "commit": "unknown",
         "dirty": None,
@@ -92,15 +94,15 @@ def test_no_repository_and_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert read_git(tmp_path, store=None).commit == "unknown"
 
 
-def test_versions_are_those_installed() -> None:
+def test_versions_of_installed_packages_are_returned() -> None:
     assert installed_versions(("numpy", "no-such-thing")) == {"numpy": metadata.version("numpy")}
 
 
 @pytest.mark.slow
-def test_environment_of_this_process() -> None:
-    found = read_environment()
+def test_environment_has_python_cpus_libraries_and_device() -> None:
+    environment = read_environment()
 
-    assert found.python.startswith("3.")
-    assert found.cpu_count >= 1
-    assert found.libraries["torch"] == metadata.version("torch")
-    assert (found.device == "cpu") == (found.device_count == 0)
+    assert environment.python.startswith("3.")
+    assert environment.cpu_count >= 1
+    assert environment.libraries["torch"] == metadata.version("torch")
+    assert (environment.device == "cpu") == (environment.device_count == 0)

@@ -13,62 +13,62 @@ from sluice.cli.app import run_command
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHOUT_AN_OWN_REQUIREMENT = {"starlette", "dagster_shared"}
-"""Modules of packages that come with another package of the same extra."""
+"""Modules that a requirement of the same extra installs as a dependency."""
 
 
-def normalised(name: str) -> str:
+def normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def requirements(extra: str) -> set[str]:
+def read_requirements(extra: str) -> set[str]:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    return {normalised(re.match(r"[\w.-]+", line)[0]) for line in extras[extra]}
+    return {normalize(re.match(r"[\w.-]+", line)[0]) for line in extras[extra]}
 
 
-def test_every_extra_that_users_install_has_its_modules():
+def test_every_extra_of_pyproject_has_modules():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
 
-    # docs and dev have the tools of a checkout
+    # The extras docs and dev contain development tools.
     assert EXTRAS.keys() == extras.keys() - {"dev", "docs"}
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_the_modules_of_an_extra_are_those_of_its_requirements(extra):
+def test_modules_of_an_extra_are_provided_by_its_requirements(extra):
     by_module = packages_distributions()
     installed = {module: by_module.get(module, [module]) for module in EXTRAS[extra]}
 
     for module, names in installed.items():
         if module not in WITHOUT_AN_OWN_REQUIREMENT:
-            wanted = requirements(extra)
+            required = read_requirements(extra)
             assert any(
-                own == wanted_name or wanted_name.startswith(f"{own}-")
-                for own in map(normalised, names)
-                for wanted_name in wanted
-            ), f"{module} of {names} is no requirement of {extra}: {wanted}"
+                distribution == requirement or requirement.startswith(f"{distribution}-")
+                for distribution in map(normalize, names)
+                for requirement in required
+            ), f"{module} of {names} is not a requirement of {extra}: {required}"
 
 
-def test_the_whole_line_contains_what_users_of_a_part_install():
+def test_extra_for_the_whole_line_contains_the_other_extras():
     text = (ROOT / "pyproject.toml").read_text()
     (line,) = re.findall(r'"sluice-mlops\[(images[^\]]*)\]"', text)
 
     assert set(line.split(",")) == {"images", "reports", "search", "serving"}
 
 
-def missing(name: str) -> ModuleNotFoundError:
+def make_import_error(name: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 @pytest.fixture
-def absent(monkeypatch):
-    """Let every package look as if it were not installed."""
+def no_packages(monkeypatch):
+    """Make every package appear as not installed."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
 
-@pytest.mark.usefixtures("absent")
+@pytest.mark.usefixtures("no_packages")
 @pytest.mark.parametrize(
     ("module", "extra"),
     [
@@ -78,9 +78,9 @@ def absent(monkeypatch):
         ("PIL", "images"),
     ],
 )
-def test_the_error_names_package_extra_and_command(module, extra):
+def test_import_error_names_package_extra_and_command(module, extra):
     with pytest.raises(SettingsError) as caught, naming_extras("sluice run"):
-        raise missing(module)
+        raise make_import_error(module)
 
     package = module.partition(".")[0]
     assert (
@@ -90,8 +90,8 @@ def test_the_error_names_package_extra_and_command(module, extra):
     assert caught.value.fix.endswith(f"pip install '.[{extra}]'")
 
 
-@pytest.mark.usefixtures("absent")
-def test_a_url_whose_package_is_missing_names_the_extra():
+@pytest.mark.usefixtures("no_packages")
+def test_missing_file_system_package_names_the_extra():
     for url in ("s3://bucket/rows.csv", "filecache::s3://bucket/rows.csv"):
         fix = missing_filesystem(url)
         assert "require the package s3fs" in fix
@@ -99,21 +99,21 @@ def test_a_url_whose_package_is_missing_names_the_extra():
     assert missing_filesystem("rows.csv") == missing_filesystem("https://host/rows.csv") == ""
 
 
-@pytest.mark.usefixtures("absent")
-def test_a_package_of_no_extra_keeps_its_error():
+@pytest.mark.usefixtures("no_packages")
+def test_import_error_of_a_package_in_no_extra_is_unchanged():
     with pytest.raises(ModuleNotFoundError, match="my_model"), naming_extras("sluice run"):
-        raise missing("my_model")
+        raise make_import_error("my_model")
 
 
-def test_a_missing_module_of_an_installed_package_keeps_its_error():
+def test_missing_module_of_an_installed_package_suggests_no_extra():
     """The package is damaged or too old; installing the extra would not help."""
-    assert missing_extra(missing("sqlalchemy.no_such_module"), "sluice run") is None
+    assert missing_extra(make_import_error("sqlalchemy.no_such_module"), "sluice run") is None
 
 
-@pytest.mark.usefixtures("absent")
-def test_a_command_that_lacks_its_extra_is_an_error_of_the_user(monkeypatch, capsys):
+@pytest.mark.usefixtures("no_packages")
+def test_command_without_its_extra_exits_with_a_user_error(monkeypatch, capsys):
     def register(_):
-        raise missing("dagster")
+        raise make_import_error("dagster")
 
     monkeypatch.setattr("sluice.cli.orchestration.commands.register", register)
 

@@ -1,4 +1,4 @@
-"""A lock excludes another process, and a killed process releases it."""
+"""File locks: mutual exclusion, release by a killed process, and errors."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ with hold_lock(Path(sys.argv[1]), wait=True) as held:
 """
 
 
-def test_a_held_lock_is_not_given_twice(tmp_path: Path) -> None:
+def test_held_lock_cannot_be_acquired_again(tmp_path: Path) -> None:
     path = tmp_path / "folder" / ".lock"
 
     with hold_lock(path, wait=False) as first, hold_lock(path, wait=False) as second:
@@ -31,7 +31,7 @@ def test_a_held_lock_is_not_given_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
+def test_killed_process_releases_its_lock(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     command = [sys.executable, "-c", PROGRAM, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -45,7 +45,7 @@ def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
         assert held
 
 
-def test_a_place_without_folders_is_named(tmp_path: Path) -> None:
+def test_lock_below_a_file_raises_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with (

@@ -1,4 +1,4 @@
-"""Atomic writes, with several kinds of file system errors."""
+"""Atomic writes, and their behaviour after errors of the file system."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from sluice.base.errors import StorageError
 from sluice.base.files import storage_error, stream_atomic, write_atomic
 
 
-def test_writes_and_replaces(tmp_path: Path) -> None:
+def test_write_atomic_creates_and_replaces_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     for content in (b"one", b"two", b""):
         write_atomic(path, content)
@@ -23,16 +23,18 @@ def test_writes_and_replaces(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["b"]
 
 
-@pytest.mark.parametrize("broken", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
-def test_interrupted_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: BaseException
+@pytest.mark.parametrize(
+    "raised_error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()]
+)
+def test_interrupted_write_keeps_the_old_file_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised_error: BaseException
 ) -> None:
-    """Full disk and Ctrl-C (bad input of the issue)."""
+    """The write ends by a full disk or by Ctrl-C."""
     path = tmp_path / "file"
     write_atomic(path, b"old")
 
     def fsync(_: int) -> None:
-        raise broken
+        raise raised_error
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises((StorageError, KeyboardInterrupt)):
@@ -42,10 +44,10 @@ def test_interrupted_write_leaves_the_old_file_and_nothing_else(
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_full_disk_for_real(tmp_path: Path) -> None:
-    """The operating system rejects further writes, as with a full disk."""
+def test_write_beyond_the_file_size_limit_raises_storage_error(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE makes the operating system reject writes, as on a full disk."""
 
-    def limit() -> None:
+    def limit_file_size() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
@@ -54,21 +56,21 @@ def test_full_disk_for_real(tmp_path: Path) -> None:
         "write_atomic(pathlib.Path(sys.argv[1]) / 'file', bytes(5000))"
     )
     environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
         cwd=Path(__file__).parents[3],
         env=environ,
-        preexec_fn=limit,
+        preexec_fn=limit_file_size,
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert "StorageError: No room left to write" in done.stderr
+    assert "StorageError: No room left to write" in process.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_write_below_a_file_raises_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StorageError, match=r"Cannot write .*file/x"):
@@ -76,7 +78,7 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "expected"),
     [
         (errno.ENOSPC, "No room left"),
         (errno.EDQUOT, "No room left"),
@@ -86,21 +88,21 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
         (errno.EIO, "Check the path and the disk"),
     ],
 )
-def test_message_names_path_and_remedy(number: int, words: str) -> None:
+def test_storage_error_has_path_and_fix(number: int, expected: str) -> None:
     error: Any = storage_error(Path("some/file"), OSError(number, os.strerror(number)))
 
     assert "some/file" in str(error)
-    assert words in str(error)
+    assert expected in str(error)
 
 
 def test_file_permissions_follow_the_umask(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "ours", b"x")
+    write_atomic(tmp_path / "atomic", b"x")
     (tmp_path / "usual").write_bytes(b"x")
 
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
-def test_a_streamed_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+def test_streamed_file_appears_only_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     with stream_atomic(path) as file:
         file.write(b"....two")
@@ -113,15 +115,15 @@ def test_a_streamed_file_appears_when_it_is_complete(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "raised"),
+    ("raised_error", "expected_error"),
     [
         (OSError(errno.ENOSPC, "No space left"), StorageError),
         (ValueError("bad row"), ValueError),
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )
-def test_a_stream_that_breaks_leaves_the_old_file(
-    tmp_path: Path, broken: BaseException, raised: type[BaseException]
+def test_failed_stream_keeps_the_old_file(
+    tmp_path: Path, raised_error: BaseException, expected_error: type[BaseException]
 ) -> None:
     path = tmp_path / "file"
     write_atomic(path, b"old")
@@ -129,9 +131,9 @@ def test_a_stream_that_breaks_leaves_the_old_file(
     def write() -> None:
         with stream_atomic(path) as file:
             file.write(b"new")
-            raise broken
+            raise raised_error
 
-    with pytest.raises(raised):
+    with pytest.raises(expected_error):
         write()
 
     assert path.read_bytes() == b"old"

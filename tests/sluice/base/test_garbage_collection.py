@@ -1,4 +1,4 @@
-"""The garbage collector is left out of imports and of the exit, and nowhere else."""
+"""Pausing the garbage collector during imports and skipping it at exit."""
 
 import gc
 import subprocess
@@ -10,7 +10,7 @@ from sluice.base.garbage_collection import collection_paused
 
 EXIT = """
 import atexit, gc
-initially = gc.get_freeze_count()  # Python 3.12 freezes objects of its own
+initially = gc.get_freeze_count()  # Python 3.12 itself freezes objects
 atexit.register(lambda: print("frozen", gc.get_freeze_count() > initially))
 from sluice.base.garbage_collection import skip_collection_at_exit
 skip_collection_at_exit()
@@ -32,23 +32,23 @@ Log()
 """
 
 
-def test_imports_run_without_the_collector_also_when_they_fail():
+def test_collector_is_paused_in_the_block_and_enabled_after_an_error():
     assert gc.isenabled()
-    enabled = []
+    states = []
 
-    def fail():
+    def import_and_fail():
         with collection_paused():
-            enabled.append(gc.isenabled())
+            states.append(gc.isenabled())
             raise ImportError
 
     with pytest.raises(ImportError):
-        fail()
+        import_and_fail()
 
-    assert enabled == [False]
+    assert states == [False]
     assert gc.isenabled()
 
 
-def test_a_collector_that_was_disabled_stays_disabled():
+def test_collector_disabled_before_the_block_stays_disabled():
     gc.disable()
     try:
         with collection_paused():
@@ -59,12 +59,12 @@ def test_a_collector_that_was_disabled_stays_disabled():
 
 
 def test_at_exit_all_objects_are_frozen_and_open_files_are_flushed(tmp_path):
-    """Handlers that were registered later run first, and find a collector that works."""
+    """Exit handlers registered later run first, before objects are frozen."""
     script = EXIT.format(path=str(tmp_path / "written"))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout.splitlines() == ["before 0", "frozen True"]
+    assert process.stdout.splitlines() == ["before 0", "frozen True"]
     for name in ("written", "written.text", "written.bytes"):
         assert (tmp_path / name).read_text() == "kept", name

@@ -1,4 +1,4 @@
-"""Location of the state folder."""
+"""Location of the folder with all state, ``SLUICE_HOME``."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""CONF-1: import errors name the cause, the location and the fix."""
+"""Errors of importing a workload name the cause, the location and the fix (CONF-1)."""
 
 import sys
 from pathlib import Path
@@ -37,14 +37,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         del sys.modules[name]
 
 
-def refused(path: str) -> SettingsError:
+def get_import_error(path: str) -> SettingsError:
     with pytest.raises(SettingsError) as caught:
         import_object(path, what="workload")
     return caught.value
 
 
 @pytest.mark.parametrize(
-    ("path", "seen", "fix"),
+    ("path", "message", "fix"),
     [
         ("needs:A", "needs.py line 2 imports polarsx, which is not inst", "that provides polarsx"),
         (
@@ -75,10 +75,10 @@ def refused(path: str) -> SettingsError:
         ("sequences:Sec", "Did you mean 'Seq'?", "after the colon"),
     ],
 )
-def test_each_cause_has_its_location_and_fix(path: str, seen: str, fix: str) -> None:
-    error = refused(path)
+def test_import_error_has_location_cause_and_fix(path: str, message: str, fix: str) -> None:
+    error = get_import_error(path)
 
-    assert seen in error.what
+    assert message in error.what
     assert fix in error.fix
 
 
@@ -94,18 +94,18 @@ def test_each_cause_has_its_location_and_fix(path: str, seen: str, fix: str) -> 
         ("/far/away/other.py:Seq", "Start in the folder /far/away and write 'other:Seq'."),
     ],
 )
-def test_a_file_name_is_rejected_with_the_correct_path(path: str, fix: str) -> None:
-    assert refused(path).fix == fix
+def test_file_name_is_rejected_with_the_import_path(path: str, fix: str) -> None:
+    assert get_import_error(path).fix == fix
 
 
-def test_the_suggested_path_is_importable(folder: Path) -> None:
+def test_suggested_import_path_is_importable(folder: Path) -> None:
     assert import_object("sub.inner_part:Seq", what="workload").__name__ == "Seq"
     assert import_object("sequences:Seq.Inner", what="workload").__name__ == "Inner"
-    fix = refused(f"{folder}/sub/inner_part.py:Seq").fix
+    fix = get_import_error(f"{folder}/sub/inner_part.py:Seq").fix
     assert fix == "Write 'sub.inner_part:Seq'."
 
 
-def test_a_pipeline_module_named_as_one_of_python_is_not_blamed_on_another_pipeline(
+def test_pipeline_module_with_the_name_of_a_standard_module_is_rejected(
     folder: Path,
 ) -> None:
     (folder / "random.py").write_text("class Seq: ...\n")
@@ -117,6 +117,6 @@ def test_a_pipeline_module_named_as_one_of_python_is_not_blamed_on_another_pipel
     assert caught.value.fix == "Rename random.py, and the name in the pipeline file."
 
 
-def test_no_suggestion_without_a_similar_name() -> None:
-    assert "Did you mean" not in refused("zzzz:A").what
-    assert "Did you mean" not in refused("needs:A").what
+def test_import_error_has_no_suggestion_without_a_similar_name() -> None:
+    assert "Did you mean" not in get_import_error("zzzz:A").what
+    assert "Did you mean" not in get_import_error("needs:A").what

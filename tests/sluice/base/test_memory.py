@@ -1,4 +1,4 @@
-"""POC-11: available memory with and without a container, and memory of a process."""
+"""Available memory with and without a container, and memory of a process (POC-11)."""
 
 import os
 
@@ -10,41 +10,42 @@ from sluice.base.memory import available_bytes, resident_bytes
 GIB = 2**30
 
 
-def control_group(folder, *, limit, used, cached=0):
+def write_control_group(folder, *, limit, used, cached=0):
+    """Write the memory files of a control group (cgroup v2) and return its folder."""
     (folder / "memory.max").write_text(f"{limit}\n")
     (folder / "memory.current").write_text(f"{used}\n")
     (folder / "memory.stat").write_text(f"anon {used - cached}\ninactive_file {cached}\n")
     return folder
 
 
-def test_without_a_container_it_is_the_systems_value(tmp_path):
-    seen = available_bytes(tmp_path / "no such folder")
+def test_available_memory_without_a_container_is_that_of_the_system(tmp_path):
+    available = available_bytes(tmp_path / "no such folder")
 
-    assert abs(seen - psutil.virtual_memory().available) < GIB
+    assert abs(available - psutil.virtual_memory().available) < GIB
 
 
-def test_a_containers_limit_counts_and_its_cached_files_do_not(tmp_path):
-    group = control_group(tmp_path, limit=2**28, used=2**27, cached=2**26)
+def test_container_limit_applies_and_cached_files_count_as_available(tmp_path):
+    group = write_control_group(tmp_path, limit=2**28, used=2**27, cached=2**26)
 
     assert available_bytes(group) == 2**28 - 2**27 + 2**26
 
 
-def test_a_container_without_limit_sets_none(tmp_path):
-    group = control_group(tmp_path, limit="max", used=2**27)
+def test_container_without_limit_does_not_limit_available_memory(tmp_path):
+    group = write_control_group(tmp_path, limit="max", used=2**27)
 
     assert available_bytes(group) > 2**27
 
 
-def test_a_full_container_has_no_memory_left(tmp_path):
-    assert available_bytes(control_group(tmp_path, limit=100, used=200)) == 0
+def test_full_container_has_0_bytes_available(tmp_path):
+    assert available_bytes(write_control_group(tmp_path, limit=100, used=200)) == 0
 
 
-def test_written_memory_is_counted():
+def test_resident_memory_includes_written_arrays():
     before = resident_bytes(os.getpid())
-    held = np.ones(2**25)  # 256 MiB
+    array = np.ones(2**25)  # 256 MiB
 
-    assert resident_bytes(os.getpid()) - before > 0.8 * held.nbytes
+    assert resident_bytes(os.getpid()) - before > 0.8 * array.nbytes
 
 
-def test_an_ended_process_uses_no_memory():
+def test_resident_memory_of_a_missing_process_is_0():
     assert resident_bytes(2**22 + 1) == 0

@@ -1,4 +1,4 @@
-"""Out-of-memory errors name the request, the batch and the first change to try."""
+"""Out-of-memory errors name the request, the batch and the first setting to change."""
 
 import dataclasses
 import re
@@ -19,12 +19,12 @@ from tests.sluice.tuning.toy_space import search, settings
 from tests.support.synthetic import SineWorkload
 from tests.support.toy_search import LR, Toy
 
-TOO_MANY = 1 << 46
-"""Floats: 256 TiB, more than the address space of a process."""
+TOO_MANY_FLOATS = 1 << 46
+"""Number of floats in 256 TiB, more than the address space of a process."""
 
 
 class Greedy(nn.Module):
-    """Requests too much memory in training or in prediction."""
+    """Network that requests too much memory, either in training or in evaluation mode."""
 
     def __init__(self, *, while_training: bool) -> None:
         super().__init__()
@@ -34,36 +34,35 @@ class Greedy(nn.Module):
 
     def forward(self, x):
         if self.training == self.while_training:
-            torch.empty(TOO_MANY)
+            torch.empty(TOO_MANY_FLOATS)
         return self.layer(x)
 
 
 class GreedyLoss(SineWorkload):
-    """The loss needs more memory than available."""
+    """Workload whose loss requests more memory than available."""
 
     def loss(self, output, y):
-        return super().loss(output, y) + torch.empty(TOO_MANY).sum()
+        return super().loss(output, y) + torch.empty(TOO_MANY_FLOATS).sum()
 
 
 class GreedyMetrics(SineWorkload):
-    """The metrics need more NumPy memory than available."""
+    """Workload whose metrics request more NumPy memory than available."""
 
     def metrics(self, output, test, frame):  # noqa: ARG002
-        return {"mse": float(np.empty(TOO_MANY).sum())}
+        return {"mse": float(np.empty(TOO_MANY_FLOATS).sum())}
 
 
-def squared(output, y):
+def mean_squared_error(output, y):
     return ((output - y) ** 2).mean()
 
 
-def squared_each(output, y):
+def squared_errors(output, y):
     return ((output - y) ** 2).mean(dim=1)
 
 
-def fit(examples_of_rows, model, **settings):
-    rows = examples_of_rows
+def train_model(rows, model, **settings):
     settings = TrainSettings(max_epochs=1, **settings)
-    return list(train(model, squared, squared_each, rows, rows, settings, seed=0))
+    return list(train(model, mean_squared_error, squared_errors, rows, rows, settings, seed=0))
 
 
 @pytest.fixture
@@ -74,31 +73,33 @@ def rows():
     return Examples(x=x, y=x[:, :1], rows=np.arange(100))
 
 
-def test_a_step_names_the_request_the_batch_and_what_to_try_first(rows):
+def test_training_step_error_names_request_batch_and_first_fix(rows):
     with pytest.raises(OutOfMemory) as caught:
-        fit(rows, Greedy(while_training=True), batch_rows=64)
+        train_model(rows, Greedy(while_training=True), batch_rows=64)
 
-    said = str(caught.value)
-    assert "a training step that computes 64 rows at once (training.batch_rows 64" in said
-    assert "One allocation requested 262144.00 GiB; " in said
-    assert "GiB of main memory were free" in said
-    assert "training.micro_batch_rows: 32, halved until it fits; training.precision: bf16" in said
-    assert "training.recompute_activations: true" in said
-    assert "sluice doctor batch-size PIPELINE" in said
-    assert "in Greedy.forward" in said
-    assert "Correct" not in said
+    message = str(caught.value)
+    assert "a training step that computes 64 rows at once (training.batch_rows 64" in message
+    assert "One allocation requested 262144.00 GiB; " in message
+    assert "GiB of main memory were free" in message
+    assert (
+        "training.micro_batch_rows: 32, halved until it fits; training.precision: bf16" in message
+    )
+    assert "training.recompute_activations: true" in message
+    assert "sluice doctor batch-size PIPELINE" in message
+    assert "in Greedy.forward" in message
+    assert "Correct" not in message
 
 
-def test_a_request_of_unknown_size_is_not_mentioned():
+def test_error_without_allocation_size_omits_the_request():
     error = out_of_memory_error(MemoryError(), "a training step")
 
     assert error.what.startswith("Out of memory in a training step: MemoryError (raised at ")
     assert re.search(r"\)\. \d+\.\d\d GiB of main memory were free\.$", error.what)
 
 
-def test_only_settings_that_still_save_memory_are_named(rows):
+def test_fix_omits_memory_settings_already_in_use(rows):
     with pytest.raises(OutOfMemory) as caught:
-        fit(
+        train_model(
             rows,
             Greedy(while_training=True),
             batch_rows=64,
@@ -111,16 +112,16 @@ def test_only_settings_that_still_save_memory_are_named(rows):
     assert "reduce the width or depth of the network" in caught.value.fix
 
 
-@pytest.mark.parametrize("predicting", [predict, outputs.predict])
-def test_predictions_name_their_rows_and_no_training_setting(rows, predicting):
+@pytest.mark.parametrize("predict_function", [predict, outputs.predict])
+def test_prediction_error_names_rows_and_no_training_settings(rows, predict_function):
     with pytest.raises(OutOfMemory, match="predicting 100 rows, 100 at once") as caught:
-        predicting(Greedy(while_training=False), rows.x)
+        predict_function(Greedy(while_training=False), rows.x)
     assert "micro_batch_rows" not in str(caught.value)
     assert "gradients" not in str(caught.value)
 
 
 @pytest.mark.parametrize("workload", [GreedyLoss, GreedyMetrics])
-def test_a_fold_run_out_of_memory_does_not_blame_a_line(specs, workload):
+def test_fold_run_error_names_seed_and_fold_and_no_line_to_correct(specs, workload):
     (spec,) = specs(max_epochs=1)
     spec = dataclasses.replace(spec, workload=f"{__name__}:{workload.__name__}")
     with pytest.raises(OutOfMemory, match=r"Seed 0, fold 0: Out of memory in ") as caught:
@@ -129,7 +130,7 @@ def test_a_fold_run_out_of_memory_does_not_blame_a_line(specs, workload):
     assert "Correct the named line" not in str(caught.value)
 
 
-MESSAGES = {
+ALLOCATOR_ERRORS = {
     "python": MemoryError(),
     "numpy": MemoryError("Unable to allocate 8.00 TiB for an array with shape (1099511627776,)"),
     "cpu": RuntimeError(
@@ -139,24 +140,24 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_every_allocator_error_is_detected_in_the_gate_and_in_user_code(name):
-    error = MESSAGES[name]
+@pytest.mark.parametrize("name", ALLOCATOR_ERRORS)
+def test_every_allocator_error_is_reported_as_out_of_memory(name):
+    error = ALLOCATOR_ERRORS[name]
     assert is_out_of_memory(error)
 
     finding = outcome_from_error(error)
     assert finding.fault == "out of memory"
     assert "training.micro_batch_rows" in finding.fix
-    refused = pytest.raises(OutOfMemory, match="Out of memory in compute_features")
-    with refused, wrap_user_errors("compute_features"):
+    raises_out_of_memory = pytest.raises(OutOfMemory, match="Out of memory in compute_features")
+    with raises_out_of_memory, wrap_user_errors("compute_features"):
         raise error
     if name in ("cpu", "cuda"):
         assert "requested 4.00 GiB" in finding.summary
 
 
-def test_an_out_of_memory_of_a_step_keeps_its_advice_in_the_gate(rows):
+def test_gate_finding_keeps_the_fix_of_a_training_step(rows):
     with pytest.raises(OutOfMemory) as caught:
-        fit(rows, Greedy(while_training=True), batch_rows=64)
+        train_model(rows, Greedy(while_training=True), batch_rows=64)
 
     finding = outcome_from_error(caught.value)
     assert finding.fault == "out of memory"
@@ -166,19 +167,19 @@ def test_an_out_of_memory_of_a_step_keeps_its_advice_in_the_gate(rows):
 class GreedyTrial(Toy):
     def train(self, schedule, *, start, report_epochs):  # noqa: ARG002
         raise OutOfMemory("Out of memory in a training step.", fix="Try micro_batch_rows: 32.")
-        yield  # a generator, as every objective's
+        yield  # makes this method a generator
 
 
-def test_a_trial_out_of_memory_names_its_values_and_what_to_try_first(tmp_path):
-    """It is not a result of the trial: nothing is recorded, and the trial is repeated."""
-    said = rf"The trial with {LR} .*: Out of memory in a training step"
-    with pytest.raises(TrainingFailed, match=said) as caught:
+def test_trial_error_names_its_values_and_the_first_fix(tmp_path):
+    """The error is not recorded as a result, and the next search repeats the trial."""
+    message = rf"The trial with {LR} .*: Out of memory in a training step"
+    with pytest.raises(TrainingFailed, match=message) as caught:
         search(tmp_path, settings(4), toy=GreedyTrial())
     assert caught.value.cause == "Try micro_batch_rows: 32."
     assert "Run again" in caught.value.fix
     assert {trial.state for trial in search(tmp_path, settings(4)).trials} <= {"finished", "pruned"}
 
 
-def test_other_exceptions_are_still_attributed_to_user_code():
+def test_other_exceptions_are_attributed_to_user_code():
     with pytest.raises(ContractError, match="Correct that line"), wrap_user_errors("loss()"):
         raise KeyError("x")

@@ -1,4 +1,4 @@
-"""A receipt about anything but the required subject is rejected."""
+"""A gate's receipt is accepted only if it passed and matches the required subject."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ SUBJECT = {"data": "d" * 64, "config": "c" * 64}
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 
 
-def receipt(**changes: Any) -> Receipt:
+def make_receipt(**changes: Any) -> Receipt:
     values: dict[str, Any] = {
         "gate": "poc",
         "outcome": "pass",
@@ -25,41 +25,41 @@ def receipt(**changes: Any) -> Receipt:
     return Receipt(**(values | changes))
 
 
-def test_passed_receipt_about_the_subject_is_returned() -> None:
-    found = receipt()
+def test_passed_receipt_of_the_subject_is_returned() -> None:
+    receipt = make_receipt()
 
-    assert require(found, gate="poc", subject=SUBJECT) is found
-    assert require(found, gate="poc", subject={"data": SUBJECT["data"]}) is found
+    assert require(receipt, gate="poc", subject=SUBJECT) is receipt
+    assert require(receipt, gate="poc", subject={"data": SUBJECT["data"]}) is receipt
 
 
 @pytest.mark.parametrize(
-    ("found", "cause"),
+    ("receipt", "cause"),
     [
         (None, "required and missing"),
-        (receipt(gate="promotion"), "got one of the promotion gate"),
-        (receipt(passed=False, outcome="fail", reason="NaN loss."), "is fail: NaN loss"),
-        (receipt(passed=False, outcome="pass"), "is pass"),
-        (receipt(subject=SUBJECT | {"data": "e" * 64}), r"another data \(e{12}, now d{12}\)"),
-        (receipt(subject={"data": "d" * 64}), r"another config \(none, now c{12}\)"),
+        (make_receipt(gate="promotion"), "got one of the promotion gate"),
+        (make_receipt(passed=False, outcome="fail", reason="NaN loss."), "is fail: NaN loss"),
+        (make_receipt(passed=False, outcome="pass"), "is pass"),
+        (make_receipt(subject=SUBJECT | {"data": "e" * 64}), r"another data \(e{12}, now d{12}\)"),
+        (make_receipt(subject={"data": "d" * 64}), r"another config \(none, now c{12}\)"),
     ],
 )
-def test_anything_else_blocks(found: Receipt | None, cause: str) -> None:
+def test_missing_failed_or_unrelated_receipt_blocks(receipt: Receipt | None, cause: str) -> None:
     with pytest.raises(GateBlocked, match=cause):
-        require(found, gate="poc", subject=SUBJECT)
+        require(receipt, gate="poc", subject=SUBJECT)
 
 
-def test_the_cause_distinguishes_a_changed_digest_from_a_missing_one() -> None:
+def test_cause_distinguishes_changed_and_missing_digest() -> None:
     for subject, cause in (
         (SUBJECT | {"config": "e" * 64}, "The config changed after the gate ran."),
         ({"data": "d" * 64}, "The receipt was written without a digest of the config."),
     ):
         with pytest.raises(GateBlocked) as caught:
-            require(receipt(subject=subject), gate="poc", subject=SUBJECT)
+            require(make_receipt(subject=subject), gate="poc", subject=SUBJECT)
         assert caught.value.cause == cause
 
 
-def test_digest_does_not_depend_on_the_time() -> None:
-    assert receipt().digest == receipt(decided_at=NOW + timedelta(days=1)).digest
+def test_digest_depends_on_every_field_except_the_time() -> None:
+    assert make_receipt().digest == make_receipt(decided_at=NOW + timedelta(days=1)).digest
     changes: list[dict[str, Any]] = [
         {"gate": "x"},
         {"outcome": "x"},
@@ -69,10 +69,10 @@ def test_digest_does_not_depend_on_the_time() -> None:
         {"reason": "x"},
     ]
     for change in changes:
-        assert receipt(**change).digest != receipt().digest
+        assert make_receipt(**change).digest != make_receipt().digest
 
 
-def test_digest_survives_storage() -> None:
-    stored = receipt().model_dump_json()
+def test_digest_is_unchanged_by_serialization() -> None:
+    stored = make_receipt().model_dump_json()
 
-    assert Receipt.model_validate_json(stored).digest == receipt().digest
+    assert Receipt.model_validate_json(stored).digest == make_receipt().digest

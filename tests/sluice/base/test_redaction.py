@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,16 +12,17 @@ import pytest
 
 from sluice.base.errors import SourceError
 from sluice.base.redaction import has_credential, redact, redact_command, redact_data, redact_logs
+from tests.support.relative_timing import relative_duration
 
 SECRET = "s3cr3tValue9"
-ODD = f"p@{SECRET}:w/{SECRET}?x#&{SECRET}"
+SPECIAL_PASSWORD = f"p@{SECRET}:w/{SECRET}?x#&{SECRET}"
 ROOT = Path(__file__).resolve().parents[3]
 
-FORMS = [
+CREDENTIALS = [
     f"https://ada:{SECRET}@host/x.csv",
     f"postgresql://ada:{SECRET}@host:5432/db",
-    f"postgresql+psycopg://ada:{ODD}@host/db",
-    f"postgresql://ada:{quote(ODD, safe='')}@host/db",
+    f"postgresql+psycopg://ada:{SPECIAL_PASSWORD}@host/db",
+    f"postgresql://ada:{quote(SPECIAL_PASSWORD, safe='')}@host/db",
     f"redis://:{SECRET}@host",
     f"mongodb+srv://ada:{SECRET}@a,b,c/db",
     f"mysql://ada:1234/{SECRET}@host/db",
@@ -71,18 +73,18 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("text", FORMS)
-def test_no_form_of_a_secret_is_left(text):
-    found = redact(text)
+@pytest.mark.parametrize("text", CREDENTIALS)
+def test_every_form_of_credential_is_redacted(text):
+    redacted = redact(text)
 
-    assert SECRET not in found
-    assert "***" in found
-    assert redact(found) == found
+    assert SECRET not in redacted
+    assert "***" in redacted
+    assert redact(redacted) == redacted
     assert has_credential(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "expected"),
     [
         ("postgresql://ada:x1@host:5432/db?a=1", "postgresql://ada:***@host:5432/db?a=1"),
         ("https://host/x?token=x1&page=2", "https://host/x?token=***&page=2"),
@@ -93,8 +95,8 @@ def test_no_form_of_a_secret_is_left(text):
         ("PWD%3Dx1%3BUID%3Dada", "PWD%3D***%3BUID%3Dada"),
     ],
 )
-def test_the_rest_of_a_text_is_unchanged(text, left):
-    assert redact(text) == left
+def test_text_around_a_credential_is_unchanged(text, expected):
+    assert redact(text) == expected
 
 
 HARMLESS = [
@@ -123,14 +125,14 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_a_text_without_a_secret_is_unchanged(text):
+def test_text_without_a_credential_is_unchanged(text):
     assert redact(text) == text
     assert not has_credential(text)
 
 
 @pytest.mark.slow
-def test_the_texts_of_this_project_are_unchanged():
-    """The strings of the sources, none of which is a secret: messages, help, SQL, HTML."""
+def test_strings_of_the_source_code_are_unchanged():
+    """The messages, help texts, SQL and HTML in the sources contain no credentials."""
     paths = [path for part in ("sluice", "assets") for path in (ROOT / part).rglob("*.py")]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
     texts = {str(n.value) for n in nodes if isinstance(n, ast.Constant) and type(n.value) is str}
@@ -140,14 +142,17 @@ def test_the_texts_of_this_project_are_unchanged():
 
 
 @pytest.mark.slow
-def test_hostile_texts_are_redacted_quickly():
-    """Each text has many beginnings of a form, but no end."""
+def test_redaction_of_repeated_prefixes_takes_linear_time():
+    """Each text repeats the beginning of a credential without its end."""
     for part in ("a://b:", "password=", "'password': '", "://", "https://x", "\\", "token=' ", "a"):
-        text = part * (60_000 // len(part))
-        assert len(redact(text)) <= 4 * len(text)
+        short, long = (part * (length // len(part)) for length in (15_000, 60_000))
+
+        assert len(redact(long)) <= 4 * len(long)
+        # About 4 in linear time, 16 in quadratic time.
+        assert relative_duration(partial(redact, long), partial(redact, short)) < 10
 
 
-def test_an_error_contains_no_secret():
+def test_error_texts_are_redacted():
     error = SourceError(
         f"cannot read https://u:{SECRET}@h", cause=f"token={SECRET}", fix=f"--password {SECRET}"
     )
@@ -155,7 +160,7 @@ def test_an_error_contains_no_secret():
     assert SECRET not in f"{error} {error.what} {error.cause} {error.fix} {error.args}"
 
 
-def test_plain_data_is_redacted_by_key_and_by_text():
+def test_data_is_redacted_by_key_and_by_text():
     data = {
         "database": {"password": SECRET, "port": 5432, "user": "ada"},
         "urls": [f"https://u:{SECRET}@h", "https://h"],
@@ -164,15 +169,15 @@ def test_plain_data_is_redacted_by_key_and_by_text():
         "api_key": "${KEY}",
     }
 
-    found = redact_data(data)
+    redacted = redact_data(data)
 
-    assert found == data | {
+    assert redacted == data | {
         "database": {"password": "***", "port": 5432, "user": "ada"},
         "urls": ["https://u:***@h", "https://h"],
     }
 
 
-def test_a_command_line_is_redacted_word_by_word():
+def test_arguments_of_a_command_line_are_redacted():
     words = ["sluice", "run", "x", "--password", f"{SECRET} x", f"--set=a=https://u:{SECRET}@h"]
 
     assert redact_command(words) == (
@@ -183,8 +188,8 @@ def test_a_command_line_is_redacted_word_by_word():
     )
 
 
-def test_logs_and_their_tracebacks_are_redacted():
-    before = logging.getLogRecordFactory()
+def test_log_messages_and_tracebacks_are_redacted():
+    previous_factory = logging.getLogRecordFactory()
     stream = io.StringIO()
     handler, log = logging.StreamHandler(stream), logging.Logger("test_redaction")
     log.addHandler(handler)
@@ -198,7 +203,7 @@ def test_logs_and_their_tracebacks_are_redacted():
             log.exception("it failed")
         log.warning("100% of %s")
     finally:
-        logging.setLogRecordFactory(before)
+        logging.setLogRecordFactory(previous_factory)
 
     assert "read https://u:***@h with 3 rows\n" in stream.getvalue()
     assert "ValueError: https://u:***@h" in stream.getvalue()

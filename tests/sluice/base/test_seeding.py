@@ -1,4 +1,4 @@
-"""REPRO-1, TRACE-6: one base seed, an independent stream per stage."""
+"""Seeds derived from one base seed, and independent random streams (REPRO-1, TRACE-6)."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from sluice.base.seeding import (
 )
 
 
-def draw() -> tuple[float, ...]:
+def draw_numbers() -> tuple[float, ...]:
     return (
         random.random(),
         random.gauss(0, 1),
@@ -35,7 +35,7 @@ def test_derived_seed_is_the_sha256_of_base_and_stage():
     assert derive_seed(17, "order") == expected
 
 
-def test_stages_and_bases_do_not_share_a_seed():
+def test_derived_seeds_differ_by_base_and_stage():
     seeds = {
         derive_seed(base, f"{stage}_{e}") for base in range(20) for stage in "ab" for e in "12"
     }
@@ -44,53 +44,53 @@ def test_stages_and_bases_do_not_share_a_seed():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_one_call_seeds_every_generator(monkeypatch):
+def test_seed_everything_seeds_python_numpy_and_torch(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "random")
 
-    def first(seed: int) -> tuple[float, ...]:
+    def seed_and_draw(seed: int) -> tuple[float, ...]:
         seed_everything(seed)
-        return draw()
+        return draw_numbers()
 
-    assert first(1) == first(1)
-    assert all(a != b for a, b in zip(first(1), first(2), strict=True))
+    assert seed_and_draw(1) == seed_and_draw(1)
+    assert all(a != b for a, b in zip(seed_and_draw(1), seed_and_draw(2), strict=True))
     assert os.environ["PYTHONHASHSEED"] == "2"
     seed_everything(2**63 - 1)
 
 
-def test_state_comes_back_exactly():
-    """After an odd number of normal draws, Python and NumPy cache a second one."""
+def test_restored_generators_repeat_their_numbers():
+    """Python and NumPy generate normal numbers in pairs; the cached second one is restored too."""
     random.gauss(0, 1)
     np.random.standard_normal()  # noqa: NPY002
     state = rng_state()
-    expected = [draw() for _ in range(3)]
-    elsewhere = [draw() for _ in range(5)]
+    expected = [draw_numbers() for _ in range(3)]
+    later = [draw_numbers() for _ in range(5)]
     restore_rng({name: tensor.clone() for name, tensor in state.items()})
 
-    assert [draw() for _ in range(3)] == expected
-    assert not set(elsewhere) & set(expected)
+    assert [draw_numbers() for _ in range(3)] == expected
+    assert not set(later) & set(expected)
 
 
-def test_a_random_stream_and_its_caller_are_independent():
-    def draws(disturb: bool) -> list[tuple[float, ...]]:
+def test_random_stream_and_global_generators_are_independent():
+    def draw_from_stream(is_disturbed: bool) -> list[tuple[float, ...]]:
         stream = RandomStream(4)
-        drawn = []
+        numbers = []
         for _ in range(3):
             with stream.active():
-                drawn.append(draw())
-            if disturb:
-                draw()
-        return drawn
+                numbers.append(draw_numbers())
+            if is_disturbed:
+                draw_numbers()
+        return numbers
 
     before = rng_state()
-    alone = draws(disturb=False)
+    undisturbed = draw_from_stream(is_disturbed=False)
     after = rng_state()
 
-    assert draws(disturb=True) == alone
+    assert draw_from_stream(is_disturbed=True) == undisturbed
     assert all(torch.equal(before[n], after[n]) for n in before if not n.endswith("gauss"))
-    assert len(set(alone)) == 3
+    assert len(set(undisturbed)) == 3
 
 
-def test_deterministic_mode_ends_with_the_block():
+def test_deterministic_mode_is_reset_after_an_error():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
 
@@ -111,7 +111,7 @@ def test_deterministic_mode_ends_with_the_block():
 
 
 def test_deterministic_mode_computes_in_float32():
-    """By default cuDNN computes in TF32. A precision that the program has set is kept."""
+    """The default of cuDNN is TF32. A precision that was set explicitly is kept."""
     cudnn = torch.backends.cudnn
     assert cudnn.allow_tf32
     with deterministic():

@@ -1,4 +1,4 @@
-"""CONF-1: settings are frozen and strict, and a typo suggests the nearest key."""
+"""Settings are frozen and strict, and errors suggest the nearest key (CONF-1)."""
 
 import math
 
@@ -20,26 +20,26 @@ class Outer(Settings):
     names: tuple[str, ...] = Field((), strict=False)  # YAML has no tuples
 
 
-class Ordered(Settings):
+class Bounds(Settings):
     low: int = 0
     high: int = 9
 
     @field_validator("low")
     @classmethod
-    def _even(cls, low: int) -> int:
+    def _check_even(cls, low: int) -> int:
         if low % 2:
             raise ValueError("low must be even")
         return low
 
     @model_validator(mode="after")
-    def _in_order(self) -> "Ordered":
+    def _check_order(self) -> "Bounds":
         if self.high < self.low:
             raise ValueError("high: must not be below low")
         return self
 
 
-class Around(Settings):
-    limits: Ordered = Ordered()
+class WithBounds(Settings):
+    limits: Bounds = Bounds()
 
 
 class Evidence(Record):
@@ -47,12 +47,12 @@ class Evidence(Record):
 
 
 def test_defaults_and_values() -> None:
-    built = Outer.parse({"num_rows": 7, "inner": {"rate": 0.5}}, where="defs.yaml")
+    settings = Outer.parse({"num_rows": 7, "inner": {"rate": 0.5}}, where="defs.yaml")
 
-    assert built == Outer(num_rows=7, inner=Inner(rate=0.5))
+    assert settings == Outer(num_rows=7, inner=Inner(rate=0.5))
 
 
-def test_typo_names_the_nearest_key_where_it_is() -> None:
+def test_unknown_key_error_has_its_path_and_the_nearest_key() -> None:
     with pytest.raises(SettingsError, match=r"defs.yaml: 'num_row' .* Did you mean 'num_rows'\?"):
         Outer.parse({"num_row": 7}, where="defs.yaml")
     with pytest.raises(
@@ -72,7 +72,7 @@ def test_typo_names_the_nearest_key_where_it_is() -> None:
         ({"inner": {"rate": math.inf}}, "'inner.rate'"),
     ],
 )
-def test_value_out_of_range_is_shown(values: dict[str, object], cause: str) -> None:
+def test_invalid_value_is_shown_with_its_path(values: dict[str, object], cause: str) -> None:
     with pytest.raises(SettingsError, match=cause) as caught:
         Outer.parse(values, where="defs.yaml")
 
@@ -80,7 +80,7 @@ def test_value_out_of_range_is_shown(values: dict[str, object], cause: str) -> N
 
 
 @pytest.mark.parametrize("text", ["2e-3", "2e3", "1.5e3", "-2.E4", "+1e-05"])
-def test_the_suggested_form_of_a_number_is_a_number_in_yaml(text: str) -> None:
+def test_suggested_spelling_of_a_float_is_valid_yaml(text: str) -> None:
     assert isinstance(load_yaml(text), str)
     with pytest.raises(SettingsError, match="YAML reads that as text") as caught:
         Outer.parse({"inner": {"rate": text}}, where="defs.yaml")
@@ -96,21 +96,24 @@ def test_all_invalid_keys_are_listed() -> None:
         Outer.parse({"num_rows": 0, "wrong": 1}, where="defs.yaml")
 
 
-def test_messages_of_own_validators_are_not_repeated() -> None:
-    """No empty path, no 'Value error', no listing of every key (CONF-1)."""
+def test_messages_of_custom_validators_are_plain() -> None:
+    """They have no empty path, no prefix 'Value error' and no list of all keys (CONF-1)."""
 
-    def message(cls: type[Settings], values: dict[str, object]) -> str:
+    def get_message(cls: type[Settings], values: dict[str, object]) -> str:
         with pytest.raises(SettingsError) as caught:
             cls.parse(values, where="defs.yaml")
         return caught.value.what
 
-    several = "high: must not be below low."
-    assert message(Ordered, {"low": 2, "high": 1}) == f"defs.yaml: {several}"
-    assert message(Around, {"limits": {"low": 2, "high": 1}}) == f"defs.yaml: 'limits': {several}"
-    assert message(Ordered, {"low": 3}) == "defs.yaml: 'low': low must be even, got 3."
+    validator_message = "high: must not be below low."
+    assert get_message(Bounds, {"low": 2, "high": 1}) == f"defs.yaml: {validator_message}"
+    assert (
+        get_message(WithBounds, {"limits": {"low": 2, "high": 1}})
+        == f"defs.yaml: 'limits': {validator_message}"
+    )
+    assert get_message(Bounds, {"low": 3}) == "defs.yaml: 'low': low must be even, got 3."
 
 
-def test_a_whole_file_is_not_repeated_in_a_message() -> None:
+def test_invalid_json_is_not_quoted_completely() -> None:
     with pytest.raises(SettingsError, match=r"Invalid JSON") as caught:
         Outer.parse_json("x" * 10_000, where="a file")
 
@@ -118,7 +121,7 @@ def test_a_whole_file_is_not_repeated_in_a_message() -> None:
     assert "''" not in caught.value.what
 
 
-def test_lists_are_accepted_for_tuples() -> None:
+def test_list_is_accepted_for_a_tuple() -> None:
     assert Outer.parse({"names": ["a", "b"]}, where="defs.yaml").names == ("a", "b")
 
 
@@ -128,18 +131,18 @@ def test_settings_and_records_are_frozen() -> None:
             value.extra = 1  # type: ignore[union-attr]
 
 
-def test_a_direct_call_reports_a_typo_and_an_error_of_nested_settings_keeps_its_path() -> None:
+def test_constructor_reports_unknown_key_and_nested_error_has_its_path() -> None:
     with pytest.raises(SettingsError, match=r"^Outer: 'num_row' .* Did you mean 'num_rows'\?"):
         Outer(num_row=3)  # type: ignore[call-arg]
     with pytest.raises(SettingsError, match=r"^f: 'inner.rat' is not a setting. Did you mean"):
         Outer.parse({"inner": {"rat": 1.0}}, where="f")
 
 
-def test_record_keeps_nonfinite_values() -> None:
-    """Evidence of a failure must survive storage."""
+def test_record_keeps_non_finite_values() -> None:
+    """The record of a failed run may contain NaN and infinity."""
     for loss in (math.nan, math.inf, -math.inf):
-        back = Evidence.model_validate_json(Evidence(loss=loss).model_dump_json())
-        assert repr(back.loss) == repr(loss)
+        loaded = Evidence.model_validate_json(Evidence(loss=loss).model_dump_json())
+        assert repr(loaded.loss) == repr(loss)
 
 
 def test_no_suggestion_if_no_name_is_similar() -> None:
@@ -147,7 +150,7 @@ def test_no_suggestion_if_no_name_is_similar() -> None:
     assert suggest_nearest("zzz", ["rate"]) == ""
 
 
-class House(Settings):
+class NestedCollections(Settings):
     inner: Inner | None = None
     many: tuple[Inner, ...] = Field((), strict=False)
     named: dict[str, Inner] = Field(default_factory=dict)
@@ -161,22 +164,22 @@ class House(Settings):
         ({"named": {"first": {"rte": 1}}}, "named.first.rte"),
     ],
 )
-def test_typo_in_a_nested_value_is_matched_with_its_siblings(
+def test_unknown_nested_key_is_matched_only_with_keys_of_its_level(
     values: dict[str, object], path: str
 ) -> None:
-    """CONF-1: keys of another level would mislead."""
-    with pytest.raises(SettingsError) as refused:
-        House.parse(values, where="defs.yaml")
+    """Suggestions from another level would mislead (CONF-1)."""
+    with pytest.raises(SettingsError) as caught:
+        NestedCollections.parse(values, where="defs.yaml")
 
-    assert f"'{path}' is not a setting. Did you mean 'rate'? Known settings: " in str(refused.value)
-    assert "many" not in str(refused.value).partition("Known settings")[2]
+    assert f"'{path}' is not a setting. Did you mean 'rate'? Known settings: " in str(caught.value)
+    assert "many" not in str(caught.value).partition("Known settings")[2]
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
     [("learning_rat", "inner.learning_rate"), ("learning_rate", "inner.learning_rate"), ("zz", "")],
 )
-def test_a_key_without_its_group_is_matched_with_the_keys_of_all_groups(name, hint):
+def test_unknown_top_level_key_is_matched_with_nested_keys(name, hint):
     class Training(Settings):
         learning_rate: float = 0.1
 
@@ -184,21 +187,22 @@ def test_a_key_without_its_group_is_matched_with_the_keys_of_all_groups(name, hi
         inner: Training | None = None
         many: tuple[Inner, ...] = ()
 
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as caught:
         Pipeline.parse({name: 1}, where="defs.yaml")
 
     expected = (
         f"is not a setting.{f' Did you mean {hint!r}?' if hint else ''} Known settings: inner"
     )
-    assert expected in str(refused.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [("grace", "grace_period"), ("bracket", "brackets"), ("grce_period", "grace_period")],
 )
-def test_a_part_of_a_known_name_is_matched(name, said):
+def test_prefix_or_misspelling_of_a_known_name_is_matched(name, expected):
     assert (
-        suggest_nearest(name, ["brackets", "grace_period", "max_t"]) == f" Did you mean '{said}'?"
+        suggest_nearest(name, ["brackets", "grace_period", "max_t"])
+        == f" Did you mean '{expected}'?"
     )
     assert suggest_nearest("t", ["max_t"]) == ""

@@ -8,7 +8,7 @@ from sluice.base.strict_json import parse_strict_json
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
-def test_non_finite_numbers_are_rejected_on_request(number: str) -> None:
+def test_non_finite_numbers_are_rejected_if_finite_is_set(number: str) -> None:
     text = f'{{"x": [{number}]}}'.encode()
 
     with pytest.raises(ValueError, match=r"is not a JSON number|is too large"):

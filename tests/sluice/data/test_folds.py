@@ -16,7 +16,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("num_rows", "settings", "horizon_rows"), CASES)
-def test_folds_keep_order_gaps_and_coverage(num_rows, settings, horizon_rows):
+def test_folds_are_ordered_separated_by_gaps_and_cover_all_test_rows(
+    num_rows, settings, horizon_rows
+):
     folds = walk_forward(num_rows, settings, horizon_rows=horizon_rows)
     gap = max(settings.embargo_rows, horizon_rows)
 
@@ -34,13 +36,13 @@ def test_folds_keep_order_gaps_and_coverage(num_rows, settings, horizon_rows):
 
 
 @pytest.mark.parametrize("horizon_rows", [1, 3, 9])
-def test_no_training_target_reaches_into_validation_or_test(horizon_rows):
+def test_targets_do_not_overlap_the_next_split(horizon_rows):
     for fold in walk_forward(500, FoldSettings(embargo_rows=0), horizon_rows=horizon_rows):
         assert fold.train.stop - 1 + horizon_rows < fold.val.start
         assert fold.val.stop - 1 + horizon_rows < fold.test.start
 
 
-def test_a_known_split():
+def test_split_of_100_rows_into_two_folds_has_expected_bounds():
     settings = FoldSettings(num_folds=2, first_test_share=0.5, val_share=0.2, embargo_rows=3)
 
     first, second = walk_forward(100, settings, horizon_rows=1)
@@ -57,14 +59,14 @@ def test_a_known_split():
     ]
 
 
-def test_the_same_rows_are_split_the_same_way():
-    plans = [walk_forward(1000, FoldSettings(), horizon_rows=1) for _ in range(2)]
+def test_equal_arguments_give_equal_folds():
+    splits = [walk_forward(1000, FoldSettings(), horizon_rows=1) for _ in range(2)]
 
-    assert plans[0] == plans[1]
+    assert splits[0] == splits[1]
 
 
 @pytest.mark.parametrize("settings", [case[1] for case in CASES[::9]])
-def test_one_row_fewer_than_needed_is_rejected_with_the_number(settings):
+def test_too_few_rows_are_rejected_with_the_required_number(settings):
     needed = rows_needed(settings, horizon_rows=1, min_train_rows=1)
 
     assert walk_forward(needed, settings, horizon_rows=1)
@@ -72,7 +74,7 @@ def test_one_row_fewer_than_needed_is_rejected_with_the_number(settings):
         walk_forward(needed - 1, settings, horizon_rows=1)
 
 
-def test_the_first_fold_gets_the_train_rows_asked_for():
+def test_rows_needed_is_the_minimum_for_min_train_rows_in_the_first_fold():
     needed = rows_needed(FoldSettings(), horizon_rows=1, min_train_rows=44)
 
     assert len(walk_forward(needed, FoldSettings(), horizon_rows=1)[0].train) >= 44

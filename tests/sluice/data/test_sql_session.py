@@ -10,29 +10,29 @@ import sqlalchemy as sa
 from sluice.base.errors import SourceError
 from sluice.data.source_settings import SqlSource
 from sluice.data.sql_session import READER_GRANTS, open_read_only
-from tests.sluice.data.test_sql_source import QUERY, read, refusal, run
+from tests.sluice.data.test_sql_source import QUERY, execute_sql, get_error_message, read_rows
 from tests.sluice.data.test_sql_source import url as url
 
-ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+ENDLESS_CTE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 
 
 @pytest.fixture
 def postgres(request) -> str:
-    """A schema of its own on the server, with a table of three bars."""
+    """URL of a new schema on the server, with a table of three bars."""
     server = str(request.getfixturevalue("postgres_server"))
     name = f"s{uuid.uuid4().hex[:12]}"
-    made = f"{server}&options=-csearch_path%3D{name}"
+    schema_url = f"{server}&options=-csearch_path%3D{name}"
     rows = "('2020-01-02', 1.5, 10), ('2020-01-03', 2.5, 20), ('2020-01-06', 3.5, 30)"
-    run(server, f"CREATE SCHEMA {name}")
-    run(
-        made,
+    execute_sql(server, f"CREATE SCHEMA {name}")
+    execute_sql(
+        schema_url,
         "CREATE TABLE bars (date DATE, close NUMERIC(12, 4), volume BIGINT)",
         f"INSERT INTO bars VALUES {rows}",
         "CREATE SEQUENCE counter",
         "CREATE FUNCTION erase() RETURNS int LANGUAGE plpgsql AS "
         "'BEGIN DELETE FROM bars; RETURN 1; END'",
     )
-    return made
+    return schema_url
 
 
 @pytest.mark.slow
@@ -66,72 +66,76 @@ def postgres(request) -> str:
         "FETCH ALL FROM bars",
     ],
 )
-def test_postgresql_runs_one_query_that_writes_nothing(postgres, attack):
+def test_postgresql_attack_fails_and_changes_nothing(postgres, attack):
     file = Path("/tmp") / f"sluice-attack-{uuid.uuid4().hex}"
 
-    message = refusal(postgres, attack.format(file=file))
+    message = get_error_message(postgres, attack.format(file=file))
 
     assert "failed: " in message
     assert not file.exists()
-    assert len(read(postgres)) == 3
-    assert "other" in refusal(postgres, "SELECT * FROM other")
+    assert len(read_rows(postgres)) == 3
+    assert "other" in get_error_message(postgres, "SELECT * FROM other")
 
 
 @pytest.mark.slow
-def test_an_option_that_switches_transactions_off_is_rejected(postgres):
+def test_url_option_that_disables_read_only_is_rejected(postgres):
     attack = "WITH a AS (SELECT 1 AS date, 1 AS close) SELECT date, erase() AS close FROM a"
 
     for option in ("autocommit=1", "options=-cdefault_transaction_read_only%3Doff"):
         address = postgres.partition("&options")[0] + f"&{option}"
-        refusal(address, attack)
+        get_error_message(address, attack)
 
-    assert len(read(postgres)) == 3
+    assert len(read_rows(postgres)) == 3
 
 
 @pytest.mark.slow
-def test_the_time_limit_holds_for_all_fetches_together(postgres):
+def test_timeout_covers_the_query_and_all_fetches(postgres):
     slow = "SELECT DATE '2020-01-01' + i AS date, 1 AS close FROM generate_series(1, 90) i"
 
-    assert "within timeout_s = 0.2 s" in refusal(
+    assert "within timeout_s = 0.2 s" in get_error_message(
         postgres, f"{slow}, pg_sleep(30) AS s", timeout_s=0.2
     )
-    # Each row is quick, and the query itself lifts the limit of a single statement.
-    trick = slow.replace(
+    # Each row takes 0.05 s, and the query itself disables the server-side statement timeout.
+    row_by_row_query = slow.replace(
         " 1 AS close", " set_config('statement_timeout', '0', false), pg_sleep(0.05)::text"
     )
-    assert "within timeout_s = 0.3 s" in refusal(postgres, trick, timeout_s=0.3)
+    assert "within timeout_s = 0.3 s" in get_error_message(
+        postgres, row_by_row_query, timeout_s=0.3
+    )
 
 
 @pytest.mark.slow
-def test_the_shipped_grants_make_a_role_that_reads_and_calls_nothing_dangerous(postgres):
+def test_role_with_reader_grants_can_read_but_not_call_dangerous_functions(postgres):
     role, schema = f"r{uuid.uuid4().hex[:8]}", postgres.rpartition("%3D")[2]
-    run(postgres, *READER_GRANTS.format(role=role, schema=schema).strip().split("\n"))
+    execute_sql(postgres, *READER_GRANTS.format(role=role, schema=schema).strip().split("\n"))
     address = postgres.replace("sluice@", f"{role}@")
 
-    assert len(read(address)) == 3
+    assert len(read_rows(address)) == 3
     for call in (
         "pg_read_file('/etc/hostname')",
         "lo_export(1, '/tmp/x')",
         "pg_ls_dir('/')::text",
         "pg_reload_conf()",
     ):
-        assert "permission denied" in refusal(address, f"SELECT {call} AS date, 1 AS close")
+        assert "permission denied" in get_error_message(
+            address, f"SELECT {call} AS date, 1 AS close"
+        )
     engine = sa.create_engine(address.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection, pytest.raises(sa.exc.InternalError, match="read-only"):
         connection.exec_driver_sql("DELETE FROM bars")
     engine.dispose()
 
 
-def test_another_driver_of_a_database_that_can_be_restricted_is_rejected():
+def test_unsupported_postgresql_driver_is_rejected():
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
 
-    message = refusal("postgresql+psycopg_async://u@localhost:1/x")
+    message = get_error_message("postgresql+psycopg_async://u@localhost:1/x")
 
     assert "must be read with the driver psycopg, got psycopg_async" in message
 
 
 @pytest.mark.filterwarnings("ignore:No driver name specified")
-def test_an_asynchronous_driver_is_rejected():
+def test_asynchronous_driver_is_rejected():
     source = SqlSource(url="mssql+aioodbc://u@h/x", query=QUERY)
     engine = sa.create_engine(source.url, module=sqlite3)
 
@@ -173,51 +177,51 @@ def file(tmp_path) -> Path:
         "SELECT zeroblob(900000000) AS date, 1 AS close",
     ],
 )
-def test_sqlite_reads_and_touches_no_file(file, attack):
+def test_sqlite_attack_fails_and_changes_no_file(file, attack):
     before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
 
-    refusal(f"sqlite:///{file}", attack.format(folder=file.parent), max_bytes=1024**2)
+    get_error_message(f"sqlite:///{file}", attack.format(folder=file.parent), max_bytes=1024**2)
 
     assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
 
 
 @pytest.mark.parametrize("name", ["{}", "file:{}?uri=true", "file:{}?mode=rwc&uri=true"])
-def test_a_sqlite_file_is_opened_for_reading_however_it_is_named(file, name):
-    assert read(f"sqlite:///{name.format(file)}")["close"].tolist() == [1.0] * 3
-    refusal(f"sqlite:///{name.format(file)}", "DELETE FROM bars")
+def test_sqlite_file_is_opened_read_only_for_every_url_form(file, name):
+    assert read_rows(f"sqlite:///{name.format(file)}")["close"].tolist() == [1.0] * 3
+    get_error_message(f"sqlite:///{name.format(file)}", "DELETE FROM bars")
     missing = file.with_name("none.db")
     if "file:" in name:
-        assert "unable to open" in refusal(f"sqlite:///{name.format(missing)}")
+        assert "unable to open" in get_error_message(f"sqlite:///{name.format(missing)}")
     assert [path.name for path in file.parent.iterdir()] == ["bars.db"]
 
 
-def test_a_sqlite_file_with_a_write_ahead_log_is_read(file):
+def test_sqlite_file_with_write_ahead_log_is_read(file):
     writer = sqlite3.connect(file)
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("UPDATE bars SET close = 2")
     writer.commit()
 
-    assert read(f"sqlite:///{file}")["close"].tolist() == [2.0] * 3
+    assert read_rows(f"sqlite:///{file}")["close"].tolist() == [2.0] * 3
     writer.close()
-    assert read(f"sqlite:///{file}")["close"].tolist() == [2.0] * 3
+    assert read_rows(f"sqlite:///{file}")["close"].tolist() == [2.0] * 3
 
 
-def test_a_query_without_an_end_is_stopped_by_the_clock(url):
-    query = f"{ENDLESS} SELECT '2020-01-01' AS date, count(*) AS close FROM n"
+def test_endless_query_is_stopped_at_the_timeout(url):
+    query = f"{ENDLESS_CTE} SELECT '2020-01-01' AS date, count(*) AS close FROM n"
 
-    assert "within timeout_s = 0.2 s" in refusal(url, query, timeout_s=0.2)
+    assert "within timeout_s = 0.2 s" in get_error_message(url, query, timeout_s=0.2)
 
 
-def test_rows_without_an_end_are_stopped_by_their_size(url):
-    query = f"{ENDLESS} SELECT '2020-01-01' AS date, i AS close FROM n"
+def test_endless_rows_are_stopped_at_max_bytes(url):
+    query = f"{ENDLESS_CTE} SELECT '2020-01-01' AS date, i AS close FROM n"
 
-    message = refusal(url, query, max_bytes=1024**2)
+    message = get_error_message(url, query, max_bytes=1024**2)
 
     assert "at most max_bytes = 1,048,576 bytes" in message
     assert "'max_bytes'" in message
 
 
-def test_the_limits_have_ranges():
+def test_limits_below_their_minimum_are_rejected():
     for limit in ({"timeout_s": 0.0}, {"max_bytes": 1023}):
         with pytest.raises(ValueError, match="greater than"):
             SqlSource(url="sqlite:///x.db", query=QUERY, **limit)

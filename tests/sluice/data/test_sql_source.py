@@ -1,4 +1,4 @@
-"""Rows of an SQL query (DATA-2), on SQLite and on a PostgreSQL server."""
+"""Loading of rows with an SQL query, on SQLite and on a PostgreSQL server (DATA-2)."""
 
 import datetime as dt
 import uuid
@@ -28,23 +28,25 @@ DAYS = pd.DatetimeIndex(["2020-01-02", "2020-01-03", "2020-01-06"], name="date")
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request, tmp_path: Path) -> str:
-    """A database of its own with a table of three bars."""
+    """URL of a new database (SQLite) or schema (PostgreSQL) with a table of three bars."""
     if request.param == "sqlite":
         path = tmp_path / "bars.db"
-        made = f"sqlite:///{path}"
-        kinds = "date TEXT, close REAL, volume NUMERIC, note TEXT"
+        database_url = f"sqlite:///{path}"
+        column_types = "date TEXT, close REAL, volume NUMERIC, note TEXT"
     else:
         server = str(request.getfixturevalue("postgres_server"))
         name = f"s{uuid.uuid4().hex[:12]}"
-        made = f"{server}&options=-csearch_path%3D{name}"
-        kinds = "date DATE, close NUMERIC(12, 4), volume BIGINT, note TEXT"
-        run(server, f"CREATE SCHEMA {name}")
+        database_url = f"{server}&options=-csearch_path%3D{name}"
+        column_types = "date DATE, close NUMERIC(12, 4), volume BIGINT, note TEXT"
+        execute_sql(server, f"CREATE SCHEMA {name}")
     rows = "('2020-01-02', 1.5, 10, 'a'), ('2020-01-03', 2.5, 20, 'b'), ('2020-01-06', 3.5, 30, '')"
-    run(made, f"CREATE TABLE bars ({kinds})", f"INSERT INTO bars VALUES {rows}")
-    return made
+    execute_sql(
+        database_url, f"CREATE TABLE bars ({column_types})", f"INSERT INTO bars VALUES {rows}"
+    )
+    return database_url
 
 
-def run(url: str, *statements: str) -> None:
+def execute_sql(url: str, *statements: str) -> None:
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.begin() as connection:
         for statement in statements:
@@ -52,19 +54,19 @@ def run(url: str, *statements: str) -> None:
     engine.dispose()
 
 
-def read(url: str, query: str = QUERY, **settings: object) -> pd.DataFrame:
+def read_rows(url: str, query: str = QUERY, **settings: object) -> pd.DataFrame:
     return load_rows(SqlSource(url=url, query=query, **settings), schema=SCHEMA)
 
 
-def refusal(url: str, query: str = QUERY, **settings: object) -> str:
+def get_error_message(url: str, query: str = QUERY, **settings: object) -> str:
     with pytest.raises(SourceError) as caught:
-        read(url, query, **settings)
+        read_rows(url, query, **settings)
     assert caught.value.fix
     return str(caught.value)
 
 
-def test_a_query_returns_numbers_and_dates(url):
-    rows = read(url)
+def test_query_result_has_numeric_columns_and_dates(url):
+    rows = read_rows(url)
 
     assert rows.index.equals(DAYS)
     assert rows.index.name == "date"
@@ -73,68 +75,74 @@ def test_a_query_returns_numbers_and_dates(url):
     validate_schema(rows, SCHEMA, "raw")
 
 
-def test_names_are_settings(url):
+def test_index_and_column_names_are_configurable(url):
     query = "SELECT date AS day, close AS last, volume, note FROM bars ORDER BY date DESC"
 
-    rows = read(url, query, index="day", rename={"last": "close"})
+    rows = read_rows(url, query, index="day", rename={"last": "close"})
 
     assert rows["close"].tolist() == [3.5, 2.5, 1.5]
     assert list(rows.columns) == ["close", "volume", "note"]
     assert rows.index.name == "date"
 
 
-def test_nulls_stay_nulls(url):
-    run(url, "UPDATE bars SET close = NULL WHERE volume = 20")
+def test_sql_null_becomes_nan(url):
+    execute_sql(url, "UPDATE bars SET close = NULL WHERE volume = 20")
 
-    assert read(url)["close"].isna().tolist() == [False, True, False]
+    assert read_rows(url)["close"].isna().tolist() == [False, True, False]
 
 
-def test_percent_signs_and_colons_in_a_query_are_its_own(url):
-    like = QUERY.replace("ORDER", "WHERE note LIKE 'a%' AND note <> '12:30:00' ORDER")
-    bound = QUERY.replace("ORDER", r"WHERE note <> 'x \:y' ORDER")
+def test_percent_signs_and_escaped_colons_in_query_are_literal(url):
+    with_percent = QUERY.replace("ORDER", "WHERE note LIKE 'a%' AND note <> '12:30:00' ORDER")
+    with_colon = QUERY.replace("ORDER", r"WHERE note <> 'x \:y' ORDER")
 
-    assert len(read(url, like)) == 1
-    assert len(read(url, bound)) == 3
-    assert "'y'" in refusal(url, bound.replace("\\", ""))
+    assert len(read_rows(url, with_percent)) == 1
+    assert len(read_rows(url, with_colon)) == 3
+    assert "'y'" in get_error_message(url, with_colon.replace("\\", ""))
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "expected"),
     [
         ("SELECT * FROM baars", "baars"),
         ("SELECT date, closing FROM bars", "closing"),
         ("SELEC date FROM bars", "syntax error"),
     ],
 )
-def test_database_error_is_reported_in_its_own_words(url, query, said):
-    message = refusal(url, query)
+def test_database_error_message_is_quoted_in_one_line(url, query, expected):
+    message = get_error_message(url, query)
 
     assert "failed: " in message
-    assert said in message
+    assert expected in message
     assert len(message.splitlines()) == 1
 
 
-def test_a_column_that_the_result_does_not_have_offers_the_nearest(url):
-    assert "has no column 'dates' (nearest: 'date')" in refusal(url, index="dates")
-    assert "has no column 'Close' (nearest: 'close')" in refusal(url, rename={"Close": "x"})
+def test_missing_column_error_suggests_the_nearest_name(url):
+    assert "has no column 'dates' (nearest: 'date')" in get_error_message(url, index="dates")
+    assert "has no column 'Close' (nearest: 'close')" in get_error_message(
+        url, rename={"Close": "x"}
+    )
 
 
-def test_two_columns_of_one_name_are_rejected(url):
-    assert "more than one column 'close'" in refusal(url, "SELECT date, close, close FROM bars")
+def test_duplicate_column_name_is_rejected(url):
+    assert "more than one column 'close'" in get_error_message(
+        url, "SELECT date, close, close FROM bars"
+    )
 
 
 def test_a_result_without_rows_is_rejected(url):
-    assert "at least one row" in refusal(url, "SELECT date, close FROM bars WHERE volume < 0")
+    assert "at least one row" in get_error_message(
+        url, "SELECT date, close FROM bars WHERE volume < 0"
+    )
 
 
-def test_text_in_a_number_is_named_with_its_row(url):
-    message = refusal(url, "SELECT date, note AS close FROM bars ORDER BY date")
+def test_text_in_numeric_column_is_reported_with_its_row(url):
+    message = get_error_message(url, "SELECT date, note AS close FROM bars ORDER BY date")
 
     assert "column 'close' must be numeric, got 'a' at row 0" in message
 
 
-def test_a_date_that_cannot_be_read_is_named(url):
-    message = refusal(url, "SELECT note AS date, close FROM bars ORDER BY volume")
+def test_unparsable_date_is_reported_with_its_row(url):
+    message = get_error_message(url, "SELECT note AS date, close FROM bars ORDER BY volume")
 
     assert (
         "column 'date' must contain dates in the format ISO 8601 (2024-12-31), got 'a' at row 0"
@@ -152,44 +160,44 @@ def test_a_date_that_cannot_be_read_is_named(url):
         "CREATE TABLE other (x INT)",
     ],
 )
-def test_nothing_is_ever_written(url, statement):
-    message = refusal(url, statement)
+def test_statement_that_writes_is_rejected_and_changes_nothing(url, statement):
+    message = get_error_message(url, statement)
 
     assert "read" in message
-    assert len(read(url)) == 3
-    assert "other" in refusal(url, "SELECT * FROM other")
+    assert len(read_rows(url)) == 3
+    assert "other" in get_error_message(url, "SELECT * FROM other")
 
 
-def test_a_statement_that_is_no_query_reports_it(url):
+def test_statement_without_result_is_rejected(url):
     statement = "PRAGMA foreign_keys = ON" if url.startswith("sqlite") else "SET search_path = x"
 
-    assert "is not a single SELECT" in refusal(url, statement)
+    assert "is not a single SELECT" in get_error_message(url, statement)
 
 
-def test_a_missing_database_file_is_not_made(tmp_path):
+def test_missing_database_file_is_reported_and_not_created(tmp_path):
     (tmp_path / "bars.db").touch()
 
-    message = refusal(f"sqlite:///{tmp_path}/brs.db")
+    message = get_error_message(f"sqlite:///{tmp_path}/brs.db")
 
     assert "There is no database file" in message
     assert "Did you mean 'bars.db'?" in message
     assert not (tmp_path / "brs.db").exists()
 
 
-def test_a_missing_folder_of_a_variable_is_shown_by_its_name(tmp_path, monkeypatch):
+def test_missing_folder_error_shows_the_variable_instead_of_its_value(tmp_path, monkeypatch):
     monkeypatch.setenv("BARS_FOLDER", f"{tmp_path}/secret")
 
-    message = refusal("sqlite:///${BARS_FOLDER}/bars.db")
+    message = get_error_message("sqlite:///${BARS_FOLDER}/bars.db")
 
     assert "The folder ${BARS_FOLDER} cannot be listed" in message
     assert "secret" not in message
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path):
+def test_file_that_is_not_a_database_is_reported(tmp_path):
     path = tmp_path / "bars.db"
     path.write_bytes(b"text, and more of it than the header of a database has" * 20)
 
-    assert "not a database" in refusal(f"sqlite:///{path}")
+    assert "not a database" in get_error_message(f"sqlite:///{path}")
 
 
 @pytest.mark.parametrize(
@@ -198,57 +206,57 @@ def test_a_file_that_is_no_database_is_named(tmp_path):
 def test_invalid_url_is_rejected(wrong, monkeypatch):
     monkeypatch.setenv("PORT", "five")
 
-    assert f"must be an SQLAlchemy URL, got {wrong}." in refusal(wrong)
+    assert f"must be an SQLAlchemy URL, got {wrong}." in get_error_message(wrong)
 
 
 @pytest.mark.parametrize("driver", ["oracle+cx_oracle", "postgresql+nosuch", "nosuch"])
-def test_a_driver_that_is_not_installed_is_named(driver):
-    message = refusal(f"{driver}://u@h/x")
+def test_driver_that_is_not_installed_is_reported(driver):
+    message = get_error_message(f"{driver}://u@h/x")
 
     assert driver in message
     assert "not installed" in message
 
 
-def test_a_server_that_does_not_exist_is_named_without_its_password(monkeypatch):
+def test_unreachable_server_is_reported_without_its_password(monkeypatch):
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
     monkeypatch.setenv("BARS_PASSWORD", "s3c:ret/@")
     url = "postgresql://ada:${BARS_PASSWORD}@localhost:1/x?connect_timeout=2"
 
-    message = refusal(url)
+    message = get_error_message(url)
 
     assert f"The database {url} cannot be reached: " in message
     assert "s3c" not in message
 
 
-def test_a_password_inside_a_variable_is_not_shown_either(monkeypatch):
-    """The server's words hold the password here: it says 'Connection refused'."""
+def test_password_in_a_url_variable_is_masked_in_the_error(monkeypatch):
+    """The password is a word of the driver's message ('Connection refused') and is masked there."""
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
     monkeypatch.setenv("BARS_URL", "postgresql://ada:refused@localhost:1/x?connect_timeout=2")
 
-    message = refusal("${BARS_URL}")
+    message = get_error_message("${BARS_URL}")
 
     assert "Connection ***" in message
     assert "ada" not in message
 
 
-def test_a_value_that_the_driver_repeats_is_shown_by_its_name(monkeypatch):
+def test_variable_value_repeated_by_the_driver_is_replaced_by_its_name(monkeypatch):
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
     monkeypatch.setenv("BARS_SECRET", "s3cret")
 
-    message = refusal("postgresql://ada@localhost:1/x?connect_timeout=${BARS_SECRET}")
+    message = get_error_message("postgresql://ada@localhost:1/x?connect_timeout=${BARS_SECRET}")
 
     assert message.count("${BARS_SECRET}") == 2
     assert "s3cret" not in message
 
 
-def test_an_option_that_the_driver_does_not_know_is_rejected(url):
-    message = refusal(f"{url}{'&' if '?' in url else '?'}nosuch=1")
+def test_unknown_driver_option_is_reported(url):
+    message = get_error_message(f"{url}{'&' if '?' in url else '?'}nosuch=1")
 
     assert "cannot be reached" in message
     assert "nosuch" in message
 
 
-def test_variables_are_read_with_the_rows_and_never_kept(url, monkeypatch):
+def test_variables_are_resolved_at_load_time_and_not_stored(url, monkeypatch):
     source = SqlSource(url="${BARS_URL}", query=QUERY)
     monkeypatch.setenv("BARS_URL", url)
 
@@ -256,10 +264,10 @@ def test_variables_are_read_with_the_rows_and_never_kept(url, monkeypatch):
 
     assert source.model_dump(mode="json")["url"] == "${BARS_URL}"
     assert SqlSource.model_validate(source.model_dump()) == source
-    assert "${BARS_URL} failed" in refusal("${BARS_URL}", "SELECT 1 FROM nosuch")
+    assert "${BARS_URL} failed" in get_error_message("${BARS_URL}", "SELECT 1 FROM nosuch")
 
 
-def test_a_part_of_a_url_may_be_a_variable(tmp_path, monkeypatch):
+def test_part_of_a_url_may_be_a_variable(tmp_path, monkeypatch):
     path = tmp_path / "a b" / "bars.db"
     path.parent.mkdir()
     with sqlite_file(path) as connection:
@@ -267,58 +275,60 @@ def test_a_part_of_a_url_may_be_a_variable(tmp_path, monkeypatch):
     connection.close()
     monkeypatch.setenv("BARS_FOLDER", str(path.parent))
 
-    rows = read("sqlite:///${BARS_FOLDER}/bars.db", "SELECT * FROM bars")
+    rows = read_rows("sqlite:///${BARS_FOLDER}/bars.db", "SELECT * FROM bars")
 
     assert rows["close"].tolist() == [1.0]
 
 
-@pytest.mark.parametrize(("value", "said"), [(None, "is not set"), ("", "is empty")])
-def test_a_variable_that_is_missing_is_named(monkeypatch, value, said):
+@pytest.mark.parametrize(("value", "expected"), [(None, "is not set"), ("", "is empty")])
+def test_unset_or_empty_variable_is_reported(monkeypatch, value, expected):
     monkeypatch.setenv("BARS_PASSWORD", "x")
     monkeypatch.delenv("BARS_PASSWRD", raising=False)
     if value is not None:
         monkeypatch.setenv("BARS_PASSWRD", value)
 
-    message = refusal("postgresql://ada:${BARS_PASSWRD}@h/x")
+    message = get_error_message("postgresql://ada:${BARS_PASSWRD}@h/x")
 
-    assert f"needs the environment variable 'BARS_PASSWRD', which {said}." in message
+    assert f"needs the environment variable 'BARS_PASSWRD', which {expected}." in message
     assert value is not None or "Did you mean 'BARS_PASSWORD'?" in message
 
 
 @pytest.mark.slow
-def test_a_password_of_odd_characters_reaches_the_server(postgres_server, monkeypatch):
-    """A real server that asks for it: the trust of its socket does not hold for this user."""
+def test_password_with_special_characters_authenticates(postgres_server, monkeypatch):
+    """pg_hba.conf requires a password from this role; other roles are trusted on the socket."""
     password = "p@ss:w/r d%40${HOME}"
     role = f"r{uuid.uuid4().hex[:8]}"
-    run(postgres_server, f"CREATE ROLE {role} LOGIN PASSWORD '{password.replace('%', '%%')}'")
+    execute_sql(
+        postgres_server, f"CREATE ROLE {role} LOGIN PASSWORD '{password.replace('%', '%%')}'"
+    )
     folder = postgres_server.partition("host=")[2]
-    rules = Path(folder) / "data" / "pg_hba.conf"
-    before = rules.read_text()
+    hba_file = Path(folder) / "data" / "pg_hba.conf"
+    hba_content = hba_file.read_text()
     try:
-        rules.write_text(f"local all {role} scram-sha-256\n{before}")
-        run(postgres_server, "SELECT pg_reload_conf()", "SELECT pg_sleep(0.5)")
+        hba_file.write_text(f"local all {role} scram-sha-256\n{hba_content}")
+        execute_sql(postgres_server, "SELECT pg_reload_conf()", "SELECT pg_sleep(0.5)")
         url = f"postgresql://{role}:${{BARS_PASSWORD}}@/postgres?host={folder}"
         query = "SELECT DATE '2020-01-02' AS date, 1.5 AS close"
         monkeypatch.setenv("BARS_PASSWORD", password)
-        assert read(url, query)["close"].tolist() == [1.5]
+        assert read_rows(url, query)["close"].tolist() == [1.5]
 
         monkeypatch.setenv("BARS_PASSWORD", "wr0ng")
-        message = refusal(url, query)
+        message = get_error_message(url, query)
     finally:
-        rules.write_text(before)
-        run(postgres_server, "SELECT pg_reload_conf()")
+        hba_file.write_text(hba_content)
+        execute_sql(postgres_server, "SELECT pg_reload_conf()")
     assert "password authentication failed" in message
     assert "wr0ng" not in message
 
 
 @pytest.mark.slow
-def test_times_with_a_zone_stay_the_same_moments(postgres_server):
+def test_timestamps_with_time_zone_keep_their_instant(postgres_server):
     query = (
         "SELECT TIMESTAMPTZ '2020-07-01 12:00+02' AS date, 1 AS close"
         " UNION ALL SELECT TIMESTAMPTZ '2020-12-01 12:00+01', 2 ORDER BY 1"
     )
 
-    rows = read(postgres_server, query)
+    rows = read_rows(postgres_server, query)
 
     assert rows.index.tz_convert("UTC").hour.tolist() == [10, 11]
     assert rows.index[0] == dt.datetime(2020, 7, 1, 10, tzinfo=dt.UTC)
@@ -333,15 +343,15 @@ def test_times_with_a_zone_stay_the_same_moments(postgres_server):
         "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Ds3cret%3BUID%3Dada",
     ],
 )
-def test_a_password_in_the_settings_is_rejected_and_not_repeated(url):
-    with pytest.raises(SettingsError, match=r"write \$\{NAME\} in its place") as caught:
+def test_password_in_settings_is_rejected_and_not_shown(url):
+    with pytest.raises(SettingsError, match=r"write \$\{NAME\} in its place") as parse_error:
         BarsSettings.parse({"source": {"kind": "sql", "url": url, "query": QUERY}}, where="x.yaml")
-    with pytest.raises(SettingsError) as plain:
+    with pytest.raises(SettingsError) as constructor_error:
         SqlSource(url=url, query=QUERY)
 
-    assert "'source.sql.url'" in str(caught.value)
-    assert "s3cret" not in str(caught.value)
-    assert "s3cret" not in str(plain.value)
+    assert "'source.sql.url'" in str(parse_error.value)
+    assert "s3cret" not in str(parse_error.value)
+    assert "s3cret" not in str(constructor_error.value)
 
 
 @pytest.mark.parametrize(
@@ -357,5 +367,5 @@ def test_a_password_in_the_settings_is_rejected_and_not_repeated(url):
         "sqlite:///C:/data/bars.db",
     ],
 )
-def test_a_url_without_a_password_is_taken_as_it_is(url):
+def test_url_without_a_password_is_accepted_unchanged(url):
     assert SqlSource(url=url, query=QUERY).url == url

@@ -1,4 +1,4 @@
-"""Tables as artifacts (DATA-4)."""
+"""Saving of tables as artifacts, and their digests (DATA-4)."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ from sluice.base.errors import ContractError, IntegrityError
 from sluice.data.table import load_table, save_table
 
 
-def frame(rows: int = 50) -> pd.DataFrame:
+def make_frame(rows: int = 50) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     index = pd.date_range("2020-01-01", periods=rows, name="date").as_unit("us")
     return pd.DataFrame(
@@ -32,33 +32,33 @@ def store(tmp_path) -> ArtifactStore:
 @pytest.mark.parametrize(
     "table",
     [
-        frame(),
-        frame().reset_index(),
-        frame().set_index("b"),
-        frame().tz_localize("UTC"),
-        frame().set_axis(frame().index.as_unit("ns")),
+        make_frame(),
+        make_frame().reset_index(),
+        make_frame().set_index("b"),
+        make_frame().tz_localize("UTC"),
+        make_frame().set_axis(make_frame().index.as_unit("ns")),
     ],
 )
-def test_a_table_comes_back_as_it_was(store, table):
-    again = load_table(save_table(table, store), store)
+def test_saved_table_is_loaded_unchanged(store, table):
+    loaded = load_table(save_table(table, store), store)
 
-    pd.testing.assert_frame_equal(again, table, check_freq=False)
-    assert again.index.name == table.index.name
+    pd.testing.assert_frame_equal(loaded, table, check_freq=False)
+    assert loaded.index.name == table.index.name
 
 
-def test_the_record_describes_the_table(store):
-    record = save_table(frame(), store)
+def test_record_has_rows_columns_and_labels(store):
+    record = save_table(make_frame(), store)
 
     assert (record.num_rows, record.columns) == (50, ("a", "b", "c", "d", "e"))
     assert record.first_label.startswith("2020-01-01")
     assert record.last_label.startswith("2020-02-19")
 
 
-def test_the_same_table_is_one_file_and_one_version(store, tmp_path):
-    noted = frame()
-    noted.attrs["loaded_at"] = "noon"
+def test_equal_tables_share_one_file_and_one_record(store, tmp_path):
+    with_attrs = make_frame()
+    with_attrs.attrs["loaded_at"] = "noon"
 
-    records = {save_table(table, store) for table in (frame(), frame(), noted)}
+    records = {save_table(table, store) for table in (make_frame(), make_frame(), with_attrs)}
 
     assert len(records) == 1
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
@@ -74,20 +74,20 @@ def test_the_same_table_is_one_file_and_one_version(store, tmp_path):
         lambda t: t.astype({"b": "float64"}),
     ],
 )
-def test_another_table_is_another_version(store, change):
-    assert save_table(change(frame()), store).digest != save_table(frame(), store).digest
+def test_changed_table_has_another_digest(store, change):
+    assert save_table(change(make_frame()), store).digest != save_table(make_frame(), store).digest
 
 
-def test_a_record_of_another_table_is_rejected(store):
-    record = save_table(frame(), store)
-    other = save_table(frame().iloc[1:], store)
+def test_record_with_the_artifact_of_another_table_is_rejected(store):
+    record = save_table(make_frame(), store)
+    other = save_table(make_frame().iloc[1:], store)
 
     with pytest.raises(IntegrityError, match="contains table"):
         load_table(record.model_copy(update={"artifact": other.artifact}), store)
 
 
 def test_damaged_and_missing_files_are_rejected(store):
-    record = save_table(frame(), store)
+    record = save_table(make_frame(), store)
     path = store.path(record.artifact)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(IntegrityError, match="does not match its name"):
@@ -98,9 +98,9 @@ def test_damaged_and_missing_files_are_rejected(store):
         load_table(record, store)
 
 
-def test_an_empty_table_and_mixed_values_are_rejected(store, tmp_path):
+def test_empty_table_and_mixed_types_are_rejected(store, tmp_path):
     with pytest.raises(ContractError, match="at least one row"):
-        save_table(frame().iloc[:0], store)
+        save_table(make_frame().iloc[:0], store)
     with pytest.raises(ContractError, match="values of one type"):
         save_table(pd.DataFrame({"x": [1, "a"]}), store)
     assert not list(tmp_path.rglob("*.tmp"))

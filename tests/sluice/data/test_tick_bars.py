@@ -1,4 +1,4 @@
-"""DATA-2: time, tick, volume, dollar and range bars from ticks."""
+"""Time, tick, volume, dollar and range bars that are built from ticks (DATA-2)."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ from sluice.data.bar_rules import (
     VolumeBars,
 )
 from sluice.data.tick_bars import build_bars
-from tests.sluice.data.tick_samples import random_ticks, slow_bars
+from tests.sluice.data.tick_samples import build_reference_bars, random_ticks
 
 RULES = [
     TimeBars(seconds=60),
@@ -37,12 +37,12 @@ RULES = [
 EVENT_RULES = [rule for rule in RULES if not isinstance(rule, TimeBars)]
 
 
-def named(rule) -> str:
+def format_rule_id(rule) -> str:
     return "-".join(str(value) for value in rule.model_dump().values())
 
 
 def ticks_at(seconds: list[float], prices: list[float], sizes: list[float] | None = None):
-    """Return ticks at so many seconds after midnight."""
+    """Return ticks at the given seconds after midnight."""
     times = pd.Timestamp("2024-03-01").as_unit("us") + pd.to_timedelta(seconds, unit="s")
     return pd.DataFrame(
         {"price": prices, "size": sizes or [1.0] * len(prices)},
@@ -55,11 +55,11 @@ def seconds_of(bars: pd.DataFrame) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("rule", RULES, ids=named)
-def test_bars_are_those_of_a_slow_and_exact_builder(rule, seed):
-    """DATA-2: every rule against lists of whole cents, many decimal ties among them."""
+@pytest.mark.parametrize("rule", RULES, ids=format_rule_id)
+def test_bars_equal_those_of_the_exact_reference_builder(rule, seed):
+    """The reference counts in integer cents; prices on multiples of a cent give many exact ties."""
     ticks = random_ticks(1_000, seed=seed)
-    expected = slow_bars(ticks, rule)
+    expected = build_reference_bars(ticks, rule)
 
     bars = build_bars(ticks, rule)
 
@@ -68,7 +68,7 @@ def test_bars_are_those_of_a_slow_and_exact_builder(rule, seed):
 
 
 @pytest.mark.parametrize("seconds", [1, 60, 3_600])
-def test_time_bars_are_those_of_pandas(seconds):
+def test_time_bars_equal_pandas_resample(seconds):
     ticks = random_ticks(3_000, seed=4)
     grouped = ticks.resample(f"{seconds}s", closed="left", label="right")
     expected = (
@@ -83,8 +83,8 @@ def test_time_bars_are_those_of_pandas(seconds):
     pd.testing.assert_frame_equal(bars, expected, check_freq=False, check_exact=True)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=named)
-def test_no_tick_is_lost_and_none_counts_twice(rule):
+@pytest.mark.parametrize("rule", RULES, ids=format_rule_id)
+def test_each_tick_is_counted_in_exactly_one_bar(rule):
     ticks = random_ticks(2_000, seed=5)
 
     bars = build_bars(ticks, rule)
@@ -97,8 +97,8 @@ def test_no_tick_is_lost_and_none_counts_twice(rule):
     assert (bars["num_ticks"] >= 1).all()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=named)
-def test_a_bar_does_not_contradict_itself_and_labels_rise(rule):
+@pytest.mark.parametrize("rule", RULES, ids=format_rule_id)
+def test_bars_are_consistent_and_labels_increase(rule):
     bars = build_bars(random_ticks(2_000, seed=6), rule)
 
     assert (bars["high"] >= bars[["open", "close"]].max(axis=1)).all()
@@ -107,23 +107,23 @@ def test_a_bar_does_not_contradict_itself_and_labels_rise(rule):
     assert bars.index.is_unique
 
 
-@pytest.mark.parametrize("rule", RULES, ids=named)
-def test_later_ticks_change_no_bar(rule):
-    """Bars of a part are the first bars of the whole, and each is known at its label."""
+@pytest.mark.parametrize("rule", RULES, ids=format_rule_id)
+def test_later_ticks_do_not_change_earlier_bars(rule):
+    """Bars of the first ticks equal the first bars of all ticks; later labels follow the cut."""
     ticks = random_ticks(1_500, seed=7)
-    whole = build_bars(ticks, rule)
+    all_bars = build_bars(ticks, rule)
 
     for cut in (9, 300, 901, 1_499):
-        # A cut falls between two times: a time is known when all of its ticks are.
-        early = ticks[ticks.index < ticks.index[cut]]
-        bars = build_bars(early, rule)
-        pd.testing.assert_frame_equal(bars, whole.iloc[: len(bars)], check_exact=True)
-        assert (whole.index[len(bars) :] > early.index[-1]).all()
+        # The cut keeps or drops all ticks of one time together.
+        early_ticks = ticks[ticks.index < ticks.index[cut]]
+        bars = build_bars(early_ticks, rule)
+        pd.testing.assert_frame_equal(bars, all_bars.iloc[: len(bars)], check_exact=True)
+        assert (all_bars.index[len(bars) :] > early_ticks.index[-1]).all()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=named)
+@pytest.mark.parametrize("rule", RULES, ids=format_rule_id)
 @pytest.mark.parametrize("num_ticks", [0, 1])
-def test_no_tick_and_one_tick_make_what_they_can(rule, num_ticks):
+def test_zero_or_one_tick_gives_bars_only_if_the_rule_is_met(rule, num_ticks):
     ticks = random_ticks(3, seed=8).assign(size=2.0).iloc[:num_ticks]
 
     bars = build_bars(ticks, rule)
@@ -145,14 +145,14 @@ def test_no_tick_and_one_tick_make_what_they_can(rule, num_ticks):
     ],
     ids=lambda rule: rule.kind,
 )
-def test_a_higher_threshold_makes_fewer_bars(narrow, wide):
+def test_higher_threshold_gives_fewer_bars(narrow, wide):
     ticks = random_ticks(3_000, seed=9)
 
     assert len(build_bars(ticks, wide)) < len(build_bars(ticks, narrow))
 
 
-def test_the_closing_tick_belongs_to_its_range_bar():
-    # 1 % of 100 is 1: reached by 99.5 to 100.5, and by the jump from 101 to 103.
+def test_range_bar_includes_the_tick_that_closes_it():
+    # 1 % of 100 is 1, which is reached from 99.5 to 100.5; the jump from 101 to 103 exceeds it.
     ticks = ticks_at([0, 1, 2, 3, 4, 5], [100.0, 99.5, 100.5, 101.0, 103.0, 103.0])
 
     bars = build_bars(ticks, RangeBars(tenths_of_bp=1_000))
@@ -164,7 +164,7 @@ def test_the_closing_tick_belongs_to_its_range_bar():
     assert seconds_of(bars) == [2, 4]
 
 
-def test_a_range_is_a_share_of_the_first_price_of_its_own_bar():
+def test_range_threshold_is_relative_to_the_open_of_each_bar():
     ticks = ticks_at([0, 1, 2, 3, 4], [100.0, 101.0, 200.0, 201.0, 202.0])
 
     bars = build_bars(ticks, RangeBars(tenths_of_bp=1_000))
@@ -172,17 +172,17 @@ def test_a_range_is_a_share_of_the_first_price_of_its_own_bar():
     assert bars["close"].tolist() == [101.0, 202.0]
 
 
-def test_a_threshold_met_in_decimals_is_met():
+def test_decimal_threshold_is_reached_despite_rounding_errors():
     """Ten sizes of 0.1 sum to 0.9999999999999999, and 100.1 - 100 is less than 0.1."""
-    by_volume = build_bars(ticks_at([*range(10)], [5.0] * 10, [0.1] * 10), VolumeBars(units=1.0))
-    by_value = build_bars(ticks_at([*range(10)], [1.0] * 10, [0.1] * 10), DollarBars(value=1.0))
-    by_range = build_bars(ticks_at([0, 1], [100.0, 100.1]), RangeBars(tenths_of_bp=100))
+    volume_bars = build_bars(ticks_at([*range(10)], [5.0] * 10, [0.1] * 10), VolumeBars(units=1.0))
+    dollar_bars = build_bars(ticks_at([*range(10)], [1.0] * 10, [0.1] * 10), DollarBars(value=1.0))
+    range_bars = build_bars(ticks_at([0, 1], [100.0, 100.1]), RangeBars(tenths_of_bp=100))
 
-    assert (len(by_volume), len(by_value), len(by_range)) == (1, 1, 1)
+    assert (len(volume_bars), len(dollar_bars), len(range_bars)) == (1, 1, 1)
 
 
-@pytest.mark.parametrize("rule", [VolumeBars(units=9), DollarBars(value=90)], ids=named)
-def test_a_tick_over_the_threshold_is_not_split(rule):
+@pytest.mark.parametrize("rule", [VolumeBars(units=9), DollarBars(value=90)], ids=format_rule_id)
+def test_tick_above_the_threshold_is_not_split(rule):
     ticks = ticks_at([0, 1, 2], [10.0] * 3, [25.0, 8.0, 1.0])
 
     bars = build_bars(ticks, rule)
@@ -190,18 +190,18 @@ def test_a_tick_over_the_threshold_is_not_split(rule):
     assert bars["volume"].tolist() == [25.0, 9.0]
 
 
-@pytest.mark.parametrize("rule", [TickBars(num_ticks=2), VolumeBars(units=2)], ids=named)
-def test_bars_that_close_at_one_time_are_one_bar(rule):
+@pytest.mark.parametrize("rule", [TickBars(num_ticks=2), VolumeBars(units=2)], ids=format_rule_id)
+def test_bars_that_close_at_the_same_time_are_merged(rule):
     ticks = ticks_at([0, 1, 1, 1, 1, 1, 2], [5.0, 6.0, 9.0, 4.0, 3.0, 7.0, 8.0])
 
     bars = build_bars(ticks, rule)
 
-    # Two ticks each: closed at 1, 1 and 1; the last tick of all is not yet in a bar.
+    # Each of the three bars of two ticks closes at 1 s; the last tick is not yet in a bar.
     assert seconds_of(bars) == [1]
     assert bars.iloc[0].tolist() == [5.0, 9.0, 3.0, 7.0, 6.0, 6.0]
 
 
-def test_a_time_bar_ends_before_the_tick_on_its_end_and_leaves_gaps():
+def test_time_bar_excludes_its_end_and_empty_intervals_have_no_bar():
     ticks = ticks_at([0, 59.999999, 60, 200, 240], [1.0, 2.0, 3.0, 4.0, 5.0])
 
     bars = build_bars(ticks, TimeBars(seconds=60))
@@ -210,14 +210,14 @@ def test_a_time_bar_ends_before_the_tick_on_its_end_and_leaves_gaps():
     assert bars["close"].tolist() == [2.0, 3.0, 4.0]
 
 
-def test_an_interval_is_finished_by_a_later_tick_only():
+def test_time_bar_is_complete_only_after_a_later_tick():
     ticks = ticks_at([0, 59], [1.0, 2.0])
 
     assert build_bars(ticks, TimeBars(seconds=60)).empty
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_the_unit_of_time_is_kept_and_makes_no_difference(unit):
+def test_time_unit_is_kept_and_does_not_change_bars(unit):
     ticks = random_ticks(800, seed=10, unit="s")
     other = ticks.set_axis(ticks.index.as_unit(unit))
     for rule in (TimeBars(seconds=60), TickBars(num_ticks=20)):
@@ -229,7 +229,7 @@ def test_the_unit_of_time_is_kept_and_makes_no_difference(unit):
         pd.testing.assert_frame_equal(bars, expected.set_axis(expected.index.as_unit(unit)))
 
 
-def test_days_begin_at_midnight_in_utc_where_there_is_a_zone():
+def test_daily_bars_of_zoned_ticks_begin_at_midnight_utc():
     ticks = ticks_at([0, 80_000, 90_000, 180_000], [1.0, 2.0, 3.0, 4.0])
     zoned = ticks.set_axis(ticks.index.tz_localize("America/New_York"))
 
@@ -244,24 +244,24 @@ def test_days_begin_at_midnight_in_utc_where_there_is_a_zone():
 
 def test_ticks_before_1970_fall_into_their_interval():
     ticks = ticks_at([0, 30, 60], [1.0, 2.0, 3.0])
-    old = ticks.set_axis(ticks.index - pd.Timedelta(days=30_000))
+    ticks_before_1970 = ticks.set_axis(ticks.index - pd.Timedelta(days=30_000))
 
-    bars = build_bars(old, TimeBars(seconds=60))
+    bars = build_bars(ticks_before_1970, TimeBars(seconds=60))
 
-    assert bars.index.tolist() == [old.index[2]]
+    assert bars.index.tolist() == [ticks_before_1970.index[2]]
     assert bars["num_ticks"].tolist() == [2]
 
 
-def test_integers_and_values_that_may_not_be_written_are_taken():
+def test_integer_read_only_and_strided_columns_are_accepted():
     ticks = random_ticks(500, seed=11)
-    whole = ticks.assign(price=ticks["price"].round().astype("int64"), size=1)
-    expected = build_bars(whole.astype("float64"), TickBars(num_ticks=7))
+    integer_ticks = ticks.assign(price=ticks["price"].round().astype("int64"), size=1)
+    expected = build_bars(integer_ticks.astype("float64"), TickBars(num_ticks=7))
 
-    bars = build_bars(whole, TickBars(num_ticks=7))
+    bars = build_bars(integer_ticks, TickBars(num_ticks=7))
 
     pd.testing.assert_frame_equal(bars, expected)
-    sealed = ticks["price"].to_numpy()
-    assert not sealed.flags.writeable
+    read_only_N = ticks["price"].to_numpy()
+    assert not read_only_N.flags.writeable
     assert len(build_bars(ticks, RangeBars(tenths_of_bp=50))) > 5
     strided = pd.DataFrame(np.asfortranarray(ticks.to_numpy().repeat(2, axis=0)))[::2]
     strided = strided.set_axis(["price", "size"], axis=1).set_axis(ticks.index)
@@ -270,7 +270,7 @@ def test_integers_and_values_that_may_not_be_written_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "error", "said"),
+    ("column", "value", "error", "expected"),
     [
         ("price", 0.0, ContractError, "price must be above 0, violated by 1 of 20 ticks, first at"),
         ("price", -1.0, ContractError, "price must be above 0"),
@@ -281,33 +281,33 @@ def test_integers_and_values_that_may_not_be_written_are_taken():
         ("size", np.inf, SchemaError, "column 'size' must be finite"),
     ],
 )
-def test_a_tick_that_cannot_be_one_is_named(column, value, error, said):
+def test_invalid_tick_is_reported_with_its_row(column, value, error, expected):
     ticks = random_ticks(20, seed=12)
     ticks.iloc[13, ticks.columns.get_loc(column)] = value
 
     with pytest.raises(error) as caught:
         build_bars(ticks, RangeBars(tenths_of_bp=10))
 
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert f"row 13 (label {ticks.index[13]}" in str(caught.value)
 
 
-def test_ticks_out_of_order_are_rejected_with_the_first():
+def test_unsorted_ticks_are_rejected_with_the_first_position():
     ticks = ticks_at([0, 5, 4, 3], [1.0] * 4)
 
     with pytest.raises(SchemaError, match=r"sorted, first label out of order: .*00:00:04 at row 2"):
         build_bars(ticks, TickBars(num_ticks=1))
 
 
-def test_a_tick_without_a_time_is_rejected():
+def test_tick_without_a_time_is_rejected():
     ticks = random_ticks(5, seed=13)
-    holed = ticks.set_axis(ticks.index.where(np.arange(5) != 3).rename("time"))
+    with_missing_time = ticks.set_axis(ticks.index.where(np.arange(5) != 3).rename("time"))
 
     with pytest.raises(SchemaError, match=r"index must have no nulls, first at row 3"):
-        build_bars(holed, TickBars(num_ticks=1))
+        build_bars(with_missing_time, TickBars(num_ticks=1))
 
 
-def test_a_column_by_another_name_is_offered():
+def test_missing_column_error_suggests_the_nearest_name():
     ticks = random_ticks(5, seed=14).rename(columns={"size": "sizes"})
 
     with pytest.raises(SchemaError, match=r"'size' is missing \(nearest: 'sizes'\)"):
@@ -325,12 +325,12 @@ def test_a_column_by_another_name_is_offered():
         lambda: RangeBars(tenths_of_bp=0),
     ],
 )
-def test_a_rule_that_closes_nothing_or_everything_is_rejected(make):
+def test_rule_with_out_of_range_threshold_is_rejected(make):
     with pytest.raises(SettingsError):
         make()
 
 
-def test_the_plain_loops_and_the_compiled_ones_agree_to_the_row():
+def test_compiled_loops_equal_the_python_loops():
     ticks = random_ticks(3_000, seed=15)
     price_N = ticks["price"].to_numpy()
     for loop, threshold in ((bar_ends._ends_by_range, 1e-3), (bar_ends._ends_by_sum, 200.0)):
@@ -341,18 +341,20 @@ def test_the_plain_loops_and_the_compiled_ones_agree_to_the_row():
 
 
 def test_loop_is_compiled_without_a_writable_cache():
-    """A package in a read-only place, of a user without a home: numba finds no folder."""
+    """As in a read-only installation of a user without a home, numba finds no cache folder."""
     loop = bar_ends._ends_by_sum
-    homeless = types.FunctionType(loop.__code__.replace(co_filename="<none>"), loop.__globals__)
+    loop_without_file = types.FunctionType(
+        loop.__code__.replace(co_filename="<none>"), loop.__globals__
+    )
 
-    compiled = bar_ends._compile_loop(homeless)
+    compiled = bar_ends._compile_loop(loop_without_file)
 
     assert compiled(np.ones(5), 2.0).tolist() == [1, 3]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trouble", "kept_bytes"),
+    ("damage", "kept_bytes"),
     [
         ("full disk", ()),
         ("torn index", (20,)),
@@ -362,41 +364,41 @@ def test_loop_is_compiled_without_a_writable_cache():
         ),
     ],
 )
-def test_a_cache_that_cannot_be_used_stops_nothing(tmp_path, trouble, kept_bytes):
+def test_unusable_numba_cache_does_not_stop_bars(tmp_path, damage, kept_bytes):
     script = (
         "import numpy as np; from sluice.data import bar_ends;"
         "print(bar_ends._compile_loop(bar_ends._ends_by_sum)(np.ones(5), 2.0).tolist())"
     )
 
-    def run(preexec=None) -> str:
-        done = subprocess.run(
+    def run_script(before_exec=None) -> str:
+        process = subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-            preexec_fn=preexec,
+            preexec_fn=before_exec,
             capture_output=True,
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
-    if trouble == "full disk":
-        assert run(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) == "[1, 3]"
+    if damage == "full disk":
+        assert run_script(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) == "[1, 3]"
         return
-    assert run() == "[1, 3]"
-    [file] = tmp_path.rglob("*.nbi" if trouble == "torn index" else "*.nbc")
-    for kept in kept_bytes:
-        file.write_bytes(file.read_bytes()[:kept])
-        assert run() == "[1, 3]"
+    assert run_script() == "[1, 3]"
+    [file] = tmp_path.rglob("*.nbi" if damage == "torn index" else "*.nbc")
+    for num_bytes in kept_bytes:
+        file.write_bytes(file.read_bytes()[:num_bytes])
+        assert run_script() == "[1, 3]"
 
 
-def test_importing_the_sources_loads_no_compiler_and_no_database_engine():
+def test_importing_sources_does_not_import_numba_sqlalchemy_arch_or_fsspec():
     script = (
         "import sys, sluice.data.sources;"
         "print(*sorted({'numba', 'sqlalchemy', 'arch', 'fsspec'} & set(sys.modules)))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
 
-    assert done.stdout.split() == []
+    assert process.stdout.split() == []

@@ -1,4 +1,4 @@
-"""DATA-2: a file or table of ticks as the source of a pipeline's bars."""
+"""A file or table of ticks as the source of a pipeline's bars (DATA-2)."""
 
 import pytest
 import yaml
@@ -9,7 +9,7 @@ from sluice.config.resolved import resolve
 from sluice.data.sources import load_rows
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA
-from tests.sluice.data.tick_samples import random_ticks, slow_bars
+from tests.sluice.data.tick_samples import build_reference_bars, random_ticks
 from tests.support.sqlite_files import sqlite_file
 
 PIPELINE = """
@@ -31,12 +31,12 @@ def ticks():
     return random_ticks(12_000, seed=20)
 
 
-def settings(source: dict) -> BarsSettings:
+def parse_settings(source: dict) -> BarsSettings:
     return BarsSettings.parse({"source": source, "min_rows": 100}, where="test.yaml")
 
 
-def test_a_file_of_ticks_becomes_bars_that_the_workload_takes(ticks, tmp_path):
-    """From the YAML to features; the bars are those of the slow builder."""
+def test_bars_workload_loads_bars_from_a_tick_file(ticks, tmp_path):
+    """From the pipeline file to features; the bars equal those of the reference builder."""
     path = tmp_path / "ticks.csv"
     columns = {"price": "px", "size": "qty"}
     ticks.rename_axis("ts").rename(columns=columns).to_csv(path)
@@ -47,7 +47,7 @@ def test_a_file_of_ticks_becomes_bars_that_the_workload_takes(ticks, tmp_path):
     frame = workload.compute_features(bars)
 
     assert isinstance(workload, BarsWorkload)
-    expected = slow_bars(ticks, workload.settings.source.rule)
+    expected = build_reference_bars(ticks, workload.settings.source.rule)
     assert bars.index.name == "date"
     assert bars.index.equals(expected.index.rename("date"))
     assert bars["close"].tolist() == expected["close"].tolist()
@@ -56,36 +56,36 @@ def test_a_file_of_ticks_becomes_bars_that_the_workload_takes(ticks, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
-def test_every_source_of_a_table_may_hold_the_ticks(ticks, tmp_path, kind):
+def test_ticks_are_read_from_every_table_source(ticks, tmp_path, kind):
     path = tmp_path / f"ticks.{kind}"
-    where: dict[str, str] = {"uri": str(path)}
+    location: dict[str, str] = {"uri": str(path)}
     if kind == "csv":
         ticks.to_csv(path)
     elif kind == "parquet":
         ticks.to_parquet(path)
     else:
         with sqlite_file(path) as connection:
-            # SQLite has no dates: text in ISO 8601, which sorts as time does.
+            # SQLite has no date type; ISO 8601 text sorts in the order of time.
             ticks.set_axis(ticks.index.astype("str")).to_sql("t", connection, index_label="time")
         connection.close()
-        where = {"url": f"sqlite:///{path}", "query": "SELECT * FROM t ORDER BY rowid"}
-    source = settings(
+        location = {"url": f"sqlite:///{path}", "query": "SELECT * FROM t ORDER BY rowid"}
+    source = parse_settings(
         {
             "kind": "ticks",
-            "ticks": {"kind": kind, "index": "time", **where},
+            "ticks": {"kind": kind, "index": "time", **location},
             "rule": {"kind": "range", "tenths_of_bp": 200},
         }
     ).source
 
     bars = load_rows(source, schema=RAW_SCHEMA)
 
-    assert bars["close"].tolist() == slow_bars(ticks, source.rule)["close"].tolist()
+    assert bars["close"].tolist() == build_reference_bars(ticks, source.rule)["close"].tolist()
     assert bars.index.name == "date"
 
 
-def test_ticks_that_close_no_bar_are_rejected(ticks, tmp_path):
+def test_ticks_that_complete_no_bar_are_rejected(ticks, tmp_path):
     ticks.to_csv(tmp_path / "ticks.csv")
-    source = settings(
+    source = parse_settings(
         {
             "kind": "ticks",
             "ticks": {"kind": "csv", "index": "time", "uri": str(tmp_path / "ticks.csv")},
@@ -99,7 +99,7 @@ def test_ticks_that_close_no_bar_are_rejected(ticks, tmp_path):
 
 def test_unsorted_ticks_are_rejected_before_bars_are_built(ticks, tmp_path):
     ticks[::-1].to_csv(tmp_path / "ticks.csv")
-    source = settings(
+    source = parse_settings(
         {
             "kind": "ticks",
             "ticks": {"kind": "csv", "index": "time", "uri": str(tmp_path / "ticks.csv")},
@@ -112,7 +112,7 @@ def test_unsorted_ticks_are_rejected_before_bars_are_built(ticks, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ("{kind: ticks, ticks: {kind: csv, url: x}, rule: {kind: time, seconds: 60}}", "'uri'"),
         ("{kind: ticks, ticks: {kind: csv, uri: x}, rule: {kind: time, secs: 60}}", "'seconds'"),
@@ -122,9 +122,9 @@ def test_unsorted_ticks_are_rejected_before_bars_are_built(ticks, tmp_path):
         ("{kind: csv, urii: x}", "'uri'"),
     ],
 )
-def test_a_wrong_key_or_kind_names_the_right_one(change, said):
-    """CONF-1, two levels down."""
+def test_unknown_key_or_kind_error_suggests_the_valid_one(change, expected):
+    """Suggestions for keys two levels below the source (CONF-1)."""
     with pytest.raises(SettingsError) as caught:
-        settings(yaml.safe_load(change))
+        parse_settings(yaml.safe_load(change))
 
-    assert said in str(caught.value)
+    assert expected in str(caught.value)

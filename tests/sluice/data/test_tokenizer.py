@@ -1,10 +1,12 @@
+"""Vocabulary, encoding and files of WordTokenizer."""
+
 import pytest
 
 from sluice.base.errors import ContractError, SourceError
 from sluice.data.tokenizer import PADDING, UNKNOWN, WordTokenizer, split_words
 
 
-def test_a_vocabulary_has_the_most_frequent_words_in_a_stable_order():
+def test_vocabulary_has_the_most_frequent_words_in_a_stable_order():
     texts = ["b a, a c", "c b a d"]
     tokenizer = WordTokenizer.build(texts, max_words=5)
 
@@ -16,7 +18,7 @@ def test_a_vocabulary_has_the_most_frequent_words_in_a_stable_order():
     assert (tokenizer.encode(" \n"), tokenizer.vocab_size) == ([], 5)
 
 
-def test_punctuation_and_other_scripts_are_words():
+def test_punctuation_is_split_off_and_non_ascii_letters_are_kept():
     assert split_words("Don't, 3.5 Gr\u00fc\u00dfe") == [
         "don",
         "'",
@@ -29,7 +31,7 @@ def test_punctuation_and_other_scripts_are_words():
     ]
 
 
-def test_a_file_returns_the_same_tokenizer(tmp_path):
+def test_saved_tokenizer_is_loaded_unchanged(tmp_path):
     tokenizer = WordTokenizer.build(['gr\u00fcn "quoted" words'], max_words=10)
     tokenizer.save(tmp_path / "words.json")
 
@@ -38,7 +40,7 @@ def test_a_file_returns_the_same_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1, 2]", '["<pad>", "<unk>"'])
-def test_another_file_is_refused(tmp_path, content):
+def test_invalid_or_missing_file_is_rejected(tmp_path, content):
     (tmp_path / "words.json").write_text(content)
 
     with pytest.raises(SourceError, match=r"words\.json"):
@@ -48,6 +50,6 @@ def test_another_file_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize("words", [[], ["a", "b"], [PADDING, UNKNOWN, "a", "a"]])
-def test_an_invalid_vocabulary_is_refused(words):
+def test_invalid_vocabulary_is_rejected(words):
     with pytest.raises(ContractError, match="must begin with <pad> and <unk>"):
         WordTokenizer(words)

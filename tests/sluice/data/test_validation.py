@@ -1,4 +1,4 @@
-"""Schemas of tables (SCH-1)."""
+"""Validation of tables against a schema (SCH-1)."""
 
 import numpy as np
 import pandas as pd
@@ -15,29 +15,29 @@ SCHEMA = Schema(
 )
 
 
-def table(rows: int = 6) -> pd.DataFrame:
+def make_table(rows: int = 6) -> pd.DataFrame:
     index = pd.date_range("2020-01-01", periods=rows, name="date")
     return pd.DataFrame(
         {"close": np.arange(rows) + 1.0, "volume": np.arange(rows), "note": ["x"] * rows}, index
     )
 
 
-def refusal(frame: pd.DataFrame, schema: Schema = SCHEMA) -> str:
+def get_error_message(frame: pd.DataFrame, schema: Schema = SCHEMA) -> str:
     with pytest.raises(SchemaError) as caught:
         validate_schema(frame, schema, "raw")
     return str(caught.value)
 
 
-def test_a_good_table_passes_unchanged_and_further_columns_are_allowed():
-    good = table().assign(more=1.0)
+def test_valid_table_with_additional_columns_passes_unchanged():
+    good = make_table().assign(more=1.0)
 
     validate_schema(good, SCHEMA, "raw")
 
-    assert good.equals(table().assign(more=1.0))
+    assert good.equals(make_table().assign(more=1.0))
 
 
-def test_missing_columns_come_with_nearest_available_and_shape():
-    message = refusal(table().rename(columns={"close": "Close", "volume": "vol"}))
+def test_missing_column_error_lists_nearest_available_and_shape():
+    message = get_error_message(make_table().rename(columns={"close": "Close", "volume": "vol"}))
 
     assert message.startswith("raw: ")
     assert "'close' is missing (nearest: 'Close')" in message
@@ -46,46 +46,46 @@ def test_missing_columns_come_with_nearest_available_and_shape():
     assert "Rows and columns: 6 x 3." in message
 
 
-def test_a_refusal_states_cause_and_fix():
+def test_schema_error_has_cause_and_fix():
     with pytest.raises(SchemaError) as caught:
-        validate_schema(table().drop(columns="close"), SCHEMA, "raw")
+        validate_schema(make_table().drop(columns="close"), SCHEMA, "raw")
 
     assert "source changed" in caught.value.cause
     assert "declared schema" in caught.value.fix
 
 
 def test_every_problem_is_reported_at_once():
-    frame = table().drop(columns="volume").rename_axis("day")
+    frame = make_table().drop(columns="volume").rename_axis("day")
     frame.iloc[3, 0] = np.nan
 
-    message = refusal(frame[::-1])
+    message = get_error_message(frame[::-1])
 
     for part in ("'volume' is missing", "named 'date', got 'day'", "no nulls", "must be sorted"):
         assert part in message
 
 
-def test_the_first_null_is_placed_and_counted():
-    frame = table()
+def test_nulls_are_counted_and_the_first_is_located():
+    frame = make_table()
     frame.loc[["2020-01-03", "2020-01-05"], "close"] = np.nan
 
-    assert "got 2 of 6, first at row 2 (label 2020-01-03" in refusal(frame)
+    assert "got 2 of 6, first at row 2 (label 2020-01-03" in get_error_message(frame)
 
 
-def test_nulls_are_welcome_where_declared_but_never_infinity():
+def test_nullable_column_allows_nulls_but_not_infinity():
     schema = Schema(columns=(Column(name="close", nullable=True),))
-    frame = table()
+    frame = make_table()
     frame.iloc[1, 0] = np.nan
     validate_schema(frame, schema, "raw")
 
     frame.iloc[4, 0] = -np.inf
-    assert "must be finite, got 1 infinite of 6, first at row 4" in refusal(frame, schema)
+    assert "must be finite, got 1 infinite of 6, first at row 4" in get_error_message(frame, schema)
 
 
-def test_text_where_a_number_is_required_is_shown():
-    frame = table()
+def test_text_in_float_column_is_shown_with_its_row():
+    frame = make_table()
     frame["close"] = ["1", "2", "n/a", "4", "5", "6"]
 
-    message = refusal(frame)
+    message = get_error_message(frame)
 
     assert "'close' must be float" in message
     assert "'n/a' first at row 2" in message
@@ -101,36 +101,37 @@ def test_text_where_a_number_is_required_is_shown():
         ("datetime", pd.to_datetime(["2020-01-01", "2020-01-02"]), ["2020-01-01", "2020-01-02"]),
     ],
 )
-def test_each_kind_takes_its_own_and_rejects_another(kind, good, bad):
+def test_each_kind_accepts_its_type_and_rejects_others(kind, good, bad):
     schema = Schema(columns=(Column(name="x", kind=kind),))
 
     validate_schema(pd.DataFrame({"x": good}), schema, "raw")
-    assert f"'x' must be {kind}" in refusal(pd.DataFrame({"x": bad}), schema)
+    assert f"'x' must be {kind}" in get_error_message(pd.DataFrame({"x": bad}), schema)
 
 
-def test_an_unsorted_index_names_the_first_label_that_falls():
-    frame = table().iloc[[0, 1, 4, 2, 3, 5]]
+def test_unsorted_index_error_names_the_first_label_out_of_order():
+    frame = make_table().iloc[[0, 1, 4, 2, 3, 5]]
 
-    assert "first label out of order: 2020-01-03 00:00:00 at row 3, after 2020-01-05" in refusal(
-        frame
+    assert (
+        "first label out of order: 2020-01-03 00:00:00 at row 3, after 2020-01-05"
+        in get_error_message(frame)
     )
 
 
-def test_a_repeated_label_is_named():
-    frame = table().iloc[[0, 1, 1, 2, 2]]
+def test_repeated_index_label_is_reported():
+    frame = make_table().iloc[[0, 1, 1, 2, 2]]
 
-    assert "2 repeated labels, first at row 2 (label 2020-01-02" in refusal(frame)
+    assert "2 repeated labels, first at row 2 (label 2020-01-02" in get_error_message(frame)
 
 
-def test_an_index_without_name_or_dates_is_rejected():
-    message = refusal(table().reset_index(drop=True))
+def test_index_with_wrong_name_and_type_is_rejected():
+    message = get_error_message(make_table().reset_index(drop=True))
 
     assert "named 'date', got no name" in message
     assert "index must be datetime, got int64" in message
 
 
 @pytest.mark.parametrize(
-    ("labels", "seen"),
+    ("labels", "shown"),
     [
         (["2018-02-28", "2018-02-30", "2018-03-01"], "'2018-02-30' at row 1, which is not a date"),
         (["01/02/2018", "02/02/2018", "01/03/2018"], "'01/02/2018' at row 0, which is not a date"),
@@ -138,40 +139,40 @@ def test_an_index_without_name_or_dates_is_rejected():
         (["a", "b", "c"], "'a' at row 0, which is not a date"),
     ],
 )
-def test_an_index_of_text_is_in_order_of_time_by_chance_only(labels, seen):
+def test_text_index_must_be_declared_or_unsorted(labels, shown):
     frame = pd.DataFrame({"close": [1.0, 2.0, 3.0]}, pd.Index(labels))
     columns = (Column(name="close"),)
 
-    told = refusal(frame, Schema(columns=columns))
-    assert f"dates or numbers to be in order, got text: {seen}" in told
-    assert "index_kind='string'" in told
-    assert "must be sorted" not in told
-    dates = refusal(frame, Schema(columns=columns, index_kind="datetime"))
-    assert f"must be datetime, got str: {seen.partition(' (')[0]}" in dates
+    message = get_error_message(frame, Schema(columns=columns))
+    assert f"dates or numbers to be in order, got text: {shown}" in message
+    assert "index_kind='string'" in message
+    assert "must be sorted" not in message
+    datetime_message = get_error_message(frame, Schema(columns=columns, index_kind="datetime"))
+    assert f"must be datetime, got str: {shown.partition(' (')[0]}" in datetime_message
     validate_schema(frame, Schema(columns=columns, index_sorted=False), "raw")
     if labels[0] != "01/02/2018":
         validate_schema(frame, Schema(columns=columns, index_kind="string"), "raw")
 
 
-def test_an_index_with_a_hole_is_rejected():
-    frame = table()
+def test_index_with_a_null_is_rejected():
+    frame = make_table()
     frame.index = frame.index.where(frame.index != "2020-01-04").rename("date")
 
-    assert "index must have no nulls, first at row 3" in refusal(frame)
+    assert "index must have no nulls, first at row 3" in get_error_message(frame)
 
 
 def test_a_column_that_occurs_twice_is_rejected():
-    frame = table()
+    frame = make_table()
     frame.insert(0, "close", 1.0, allow_duplicates=True)
 
-    assert "'close' occurs 2 times" in refusal(frame)
+    assert "'close' occurs 2 times" in get_error_message(frame)
 
 
-def test_an_empty_table_still_gets_its_answer():
-    assert "Available columns: none. Rows and columns: 0 x 0." in refusal(pd.DataFrame())
+def test_empty_table_is_reported_with_shape_and_no_columns():
+    assert "Available columns: none. Rows and columns: 0 x 0." in get_error_message(pd.DataFrame())
 
 
-def test_nothing_like_the_name_offers_nothing():
+def test_nearest_name_is_none_without_a_similar_name():
     assert nearest_name("close", ["zzz"]) is None
 
 
@@ -181,18 +182,18 @@ DAYS = pd.DataFrame(
 )
 
 
-def test_the_named_index_counts_as_a_column():
+def test_named_index_satisfies_a_required_column():
     columns = (Column(name="open"), Column(name="day", kind="datetime"))
 
     assert validate_schema(DAYS, Schema(columns=columns), "raw") is None
 
 
-def test_the_values_of_an_index_that_is_required_are_checked():
+def test_type_of_an_index_required_as_column_is_checked():
     with pytest.raises(SchemaError, match="column 'day' must be float, got datetime64"):
         validate_schema(DAYS, Schema(columns=(Column(name="day"),)), "raw")
 
 
-def test_a_level_of_a_multi_index_counts_as_a_column():
+def test_multi_index_level_satisfies_a_required_column():
     frame = DAYS.assign(asset="x").set_index("asset", append=True)
 
     assert validate_schema(frame, ["asset", "day", "open"], "raw") is None
@@ -205,14 +206,14 @@ def test_a_plain_list_of_names_is_accepted(names):
     assert validate_schema(DAYS, names, "raw") is None
 
 
-def test_a_name_that_a_plain_list_requires_is_missing_with_what_there_is():
+def test_missing_name_of_a_list_is_reported_with_available_columns():
     with pytest.raises(SchemaError) as caught:
         validate_schema(DAYS, ["clos", "dag", "volume"], "raw")
 
-    said = str(caught.value)
-    assert "column 'clos' is missing (nearest: 'close')" in said
-    assert "column 'dag' is missing (nearest: 'day')" in said
-    assert "Available columns: close, open. Index: 'day'. Rows and columns: 2 x 2." in said
+    message = str(caught.value)
+    assert "column 'clos' is missing (nearest: 'close')" in message
+    assert "column 'dag' is missing (nearest: 'day')" in message
+    assert "Available columns: close, open. Index: 'day'. Rows and columns: 2 x 2." in message
 
 
 @pytest.mark.parametrize("names", ["open", [1, 2]])

@@ -1,4 +1,4 @@
-"""Ticks for tests, and an independent exact builder of bars, one tick at a time."""
+"""Random ticks, and an independent exact reference implementation of the bar builder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ CENT = 100
 
 
 def random_ticks(num_ticks: int, *, seed: int, pause_s: float = 5.0, unit: str = "us"):
-    """Return ticks in whole cents and units; about a third share the time of the one before."""
+    """Return ticks with integer cents and sizes; about 30 % repeat the time of the previous one."""
     rng = np.random.default_rng(seed)
     pause_N = np.where(rng.random(num_ticks) < 0.3, 0, rng.exponential(pause_s, num_ticks))
     second_N = np.cumsum(pause_N).astype(np.int64 if unit == "s" else np.float64)
@@ -35,8 +35,8 @@ def random_ticks(num_ticks: int, *, seed: int, pause_s: float = 5.0, unit: str =
 
 
 @dataclass
-class SlowBar:
-    """A bar that grows tick by tick; prices in whole cents, so every comparison is exact."""
+class ReferenceBar:
+    """Bar to which ticks are added one by one; prices are integer cents, so sums are exact."""
 
     prices: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -47,16 +47,16 @@ class SlowBar:
         self.sizes.append(round(size))
         self.time = time
 
-    def joined(self, later: "SlowBar") -> "SlowBar":
-        return SlowBar(self.prices + later.prices, self.sizes + later.sizes, later.time)
+    def merge(self, later: "ReferenceBar") -> "ReferenceBar":
+        return ReferenceBar(self.prices + later.prices, self.sizes + later.sizes, later.time)
 
 
-def slow_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
-    """Build bars as a person would, with a list for each bar."""
+def build_reference_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
+    """Build bars in plain Python, with a list of ticks for each bar."""
     if isinstance(rule, TimeBars):
-        bars, labels = _by_interval(ticks, rule.seconds)
+        bars, labels = _group_by_interval(ticks, rule.seconds)
     else:
-        bars = _one_per_time(_closed(ticks, _is_full(rule)))
+        bars = _merge_bars_of_one_time(_close_bars(ticks, _is_full(rule)))
         labels = [bar.time for bar in bars]
     return pd.DataFrame(
         {
@@ -71,7 +71,7 @@ def slow_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
     )
 
 
-def _is_full(rule: BarRule) -> Callable[[SlowBar], bool]:
+def _is_full(rule: BarRule) -> Callable[[ReferenceBar], bool]:
     match rule:
         case TickBars():
             return lambda bar: len(bar.prices) == rule.num_ticks
@@ -88,31 +88,33 @@ def _is_full(rule: BarRule) -> Callable[[SlowBar], bool]:
     raise AssertionError(rule)
 
 
-def _closed(ticks: pd.DataFrame, is_full: Callable[[SlowBar], bool]) -> list[SlowBar]:
-    bars, bar = [], SlowBar()
+def _close_bars(ticks: pd.DataFrame, is_full: Callable[[ReferenceBar], bool]) -> list[ReferenceBar]:
+    bars, bar = [], ReferenceBar()
     for time, price, size in ticks.itertuples():
         bar.add(time, price, size)
         if is_full(bar):
             bars.append(bar)
-            bar = SlowBar()
+            bar = ReferenceBar()
     return bars
 
 
-def _one_per_time(bars: list[SlowBar]) -> list[SlowBar]:
-    kept: list[SlowBar] = []
+def _merge_bars_of_one_time(bars: list[ReferenceBar]) -> list[ReferenceBar]:
+    kept: list[ReferenceBar] = []
     for bar in bars:
         if kept and kept[-1].time == bar.time:
-            kept[-1] = kept[-1].joined(bar)
+            kept[-1] = kept[-1].merge(bar)
         else:
             kept.append(bar)
     return kept
 
 
-def _by_interval(ticks: pd.DataFrame, seconds: int) -> tuple[list[SlowBar], list[pd.Timestamp]]:
-    bars: dict[pd.Timestamp, SlowBar] = {}
+def _group_by_interval(
+    ticks: pd.DataFrame, seconds: int
+) -> tuple[list[ReferenceBar], list[pd.Timestamp]]:
+    bars: dict[pd.Timestamp, ReferenceBar] = {}
     for time, price, size in ticks.itertuples():
         end = time.floor(f"{seconds}s") + pd.Timedelta(seconds=seconds)
-        bars.setdefault(end, SlowBar()).add(time, price, size)
+        bars.setdefault(end, ReferenceBar()).add(time, price, size)
     unfinished = [*bars][-1:]
     return [bars[end] for end in bars if end not in unfinished], [
         end for end in bars if end not in unfinished

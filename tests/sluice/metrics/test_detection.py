@@ -1,4 +1,4 @@
-"""EVAL-1: mean average precision of detected boxes."""
+"""Mean average precision of detected boxes (EVAL-1)."""
 
 import math
 
@@ -11,30 +11,37 @@ from numpy.typing import ArrayLike
 from sluice.base.errors import ContractError
 from sluice.metrics.detection import NAMES, Boxes, detection_metrics
 
-ONE = Boxes(image=["a"], label=[1], corners=[[0, 0, 10, 10]])
-NONE = Boxes(image=[], label=[], corners=[])
+ONE_BOX = Boxes(image=["a"], label=[1], corners=[[0, 0, 10, 10]])
+NO_BOXES = Boxes(image=[], label=[], corners=[])
 
 
-def found(*corners: tuple[float, ...], image: str = "a", label: int = 1) -> Boxes:
-    num = len(corners)
-    return Boxes(image=[image] * num, label=[label] * num, corners=corners)
+def make_boxes(*corners: tuple[float, ...], image: str = "a", label: int = 1) -> Boxes:
+    num_boxes = len(corners)
+    return Boxes(image=[image] * num_boxes, label=[label] * num_boxes, corners=corners)
 
 
-def sample(seed: int) -> tuple[Boxes, Boxes, np.ndarray]:
-    """Return boxes of three classes on six images, most of them found within a few points."""
-    r = np.random.default_rng(seed)
-    num = int(r.integers(5, 40))
-    image, label = r.integers(0, 6, num), r.integers(0, 3, num)
-    low, size = r.uniform(0, 60, (num, 2)), r.uniform(8, 40, (num, 2))
+def draw_sample(seed: int) -> tuple[Boxes, Boxes, np.ndarray]:
+    """Return true boxes (three classes, six images), detections of most of them, and scores."""
+    rng = np.random.default_rng(seed)
+    num_boxes = int(rng.integers(5, 40))
+    image, label = rng.integers(0, 6, num_boxes), rng.integers(0, 3, num_boxes)
+    low, size = rng.uniform(0, 60, (num_boxes, 2)), rng.uniform(8, 40, (num_boxes, 2))
     corners = np.hstack([low, low + size])
-    kept = r.random(num) < 0.8
-    near = corners[kept] + r.normal(0, 1.2, (kept.sum(), 4)).clip(-3.5, 3.5)
-    wrong = int(r.integers(1, 20))
-    spot = r.uniform(0, 60, (wrong, 2))
-    boxes = np.vstack([near, np.hstack([spot, spot + r.uniform(8, 40, (wrong, 2))])])
-    images = np.r_[image[kept], r.integers(0, 6, wrong)]
-    labels = np.r_[label[kept], r.integers(0, 3, wrong)]
-    score = r.random(len(boxes)).round(1 if seed % 2 else 6)
+    is_detected = rng.random(num_boxes) < 0.8
+    detected_corners = corners[is_detected] + rng.normal(0, 1.2, (is_detected.sum(), 4)).clip(
+        -3.5, 3.5
+    )
+    num_false_positives = int(rng.integers(1, 20))
+    false_corner = rng.uniform(0, 60, (num_false_positives, 2))
+    boxes = np.vstack(
+        [
+            detected_corners,
+            np.hstack([false_corner, false_corner + rng.uniform(8, 40, (num_false_positives, 2))]),
+        ]
+    )
+    images = np.r_[image[is_detected], rng.integers(0, 6, num_false_positives)]
+    labels = np.r_[label[is_detected], rng.integers(0, 3, num_false_positives)]
+    score = rng.random(len(boxes)).round(1 if seed % 2 else 6)
     truth = Boxes(image=image, label=label, corners=corners)
     return truth, Boxes(image=images, label=labels, corners=boxes), score
 
@@ -50,53 +57,60 @@ def sample(seed: int) -> tuple[Boxes, Boxes, np.ndarray]:
         (5, (0.387109761396, 0.589707500162, 0.427641188489)),
     ],
 )
-def test_the_numbers_are_those_of_pycocotools(seed: int, expected: tuple[float, ...]) -> None:
-    """Version 2.0.11 on the same boxes; odd seeds have scores that tie."""
-    assert list(detection_metrics(*sample(seed)).values.values()) == pytest.approx(
+def test_metrics_equal_pycocotools(seed: int, expected: tuple[float, ...]) -> None:
+    """Values of pycocotools 2.0.11 for the same boxes; odd seeds have tied scores."""
+    assert list(detection_metrics(*draw_sample(seed)).values.values()) == pytest.approx(
         expected, abs=1e-9
     )
 
 
-def test_each_overlap_asks_for_more() -> None:
-    """A box that shares 0.8 is found at 0.5 to 0.8, seven of ten overlaps."""
-    values = detection_metrics(ONE, found((0, 0, 10, 8)), [0.9]).values
+def test_map_averages_ten_overlap_thresholds() -> None:
+    """An IoU of 0.8 is a match at the thresholds 0.5 to 0.8, seven of ten."""
+    values = detection_metrics(ONE_BOX, make_boxes((0, 0, 10, 8)), [0.9]).values
 
     assert values == pytest.approx({NAMES[0]: 0.7, NAMES[1]: 1.0, NAMES[2]: 1.0})
 
 
-def test_a_box_is_found_once_and_another_class_or_image_finds_nothing() -> None:
-    twice = detection_metrics(ONE, found((0, 0, 10, 10), (0, 0, 10, 10)), [0.5, 0.9]).values
-    first_wrong = detection_metrics(ONE, found((50, 50, 60, 60), (0, 0, 10, 10)), [0.9, 0.5]).values
-    elsewhere = detection_metrics(ONE, found((0, 0, 10, 10), image="b"), [0.9]).values
-    other = detection_metrics(ONE, found((0, 0, 10, 10), label=2), [0.9]).values
+def test_box_is_matched_once_within_its_image_and_class() -> None:
+    duplicated = detection_metrics(
+        ONE_BOX, make_boxes((0, 0, 10, 10), (0, 0, 10, 10)), [0.5, 0.9]
+    ).values
+    first_wrong = detection_metrics(
+        ONE_BOX, make_boxes((50, 50, 60, 60), (0, 0, 10, 10)), [0.9, 0.5]
+    ).values
+    in_other_image = detection_metrics(ONE_BOX, make_boxes((0, 0, 10, 10), image="b"), [0.9]).values
+    with_other_label = detection_metrics(ONE_BOX, make_boxes((0, 0, 10, 10), label=2), [0.9]).values
 
-    assert set(twice.values()) == {1.0}
+    assert set(duplicated.values()) == {1.0}
     assert first_wrong[NAMES[0]] == pytest.approx(0.5)
-    assert set(elsewhere.values()) == set(other.values()) == {0.0}
+    assert set(in_other_image.values()) == set(with_other_label.values()) == {0.0}
 
 
-def test_a_second_detection_of_a_box_finds_no_other() -> None:
-    """Half of the boxes are found: recalls 0 to 0.5 of the 101."""
-    truth = found((0, 0, 10, 10), (50, 50, 60, 60))
+def test_duplicate_detection_does_not_match_another_box() -> None:
+    """Half of the boxes are detected: 51 of 101 recall levels, 0 to 0.5."""
+    truth = make_boxes((0, 0, 10, 10), (50, 50, 60, 60))
 
-    values = detection_metrics(truth, found((0, 0, 10, 10), (0, 0, 10, 10)), [0.9, 0.8]).values
+    values = detection_metrics(truth, make_boxes((0, 0, 10, 10), (0, 0, 10, 10)), [0.9, 0.8]).values
 
     assert list(values.values()) == pytest.approx([51 / 101] * 3)
 
 
-def test_nothing_found_is_zero_and_nothing_to_find_is_absent() -> None:
-    assert set(detection_metrics(ONE, NONE, []).values.values()) == {0.0}
-    assert detection_metrics(NONE, found((0, 0, 1, 1)), [1.0]).absent == dict.fromkeys(
+def test_metrics_are_0_without_detections_and_absent_without_true_boxes() -> None:
+    assert set(detection_metrics(ONE_BOX, NO_BOXES, []).values.values()) == {0.0}
+    assert detection_metrics(NO_BOXES, make_boxes((0, 0, 1, 1)), [1.0]).absent == dict.fromkeys(
         NAMES, "there is no true box"
     )
 
 
-def test_a_diverged_detector_has_no_metrics_and_one_without_area_finds_nothing() -> None:
+def test_non_finite_detections_have_no_metrics_and_empty_boxes_match_nothing() -> None:
     nan = float("nan")
-    assert "1 of 1 scores" in detection_metrics(ONE, found((0, 0, 1, 1)), [nan]).absent[NAMES[0]]
-    corners = detection_metrics(ONE, found((0, 0, nan, 1)), [0.5]).absent[NAMES[0]]
+    assert (
+        "1 of 1 scores"
+        in detection_metrics(ONE_BOX, make_boxes((0, 0, 1, 1)), [nan]).absent[NAMES[0]]
+    )
+    corners = detection_metrics(ONE_BOX, make_boxes((0, 0, nan, 1)), [0.5]).absent[NAMES[0]]
     assert corners == "1 of 4 detected corners are not finite"
-    assert detection_metrics(ONE, found((10, 10, 0, 0)), [0.5]).values[NAMES[0]] == 0.0
+    assert detection_metrics(ONE_BOX, make_boxes((10, 10, 0, 0)), [0.5]).values[NAMES[0]] == 0.0
 
 
 def test_invalid_boxes_are_rejected() -> None:
@@ -107,12 +121,12 @@ def test_invalid_boxes_are_rejected() -> None:
     with pytest.raises(
         ContractError, match=r"Each of 1 detections needs one score, got the shape \(2,\)"
     ):
-        detection_metrics(ONE, found((0, 0, 1, 1)), [0.5, 0.6])
+        detection_metrics(ONE_BOX, make_boxes((0, 0, 1, 1)), [0.5, 0.6])
     with pytest.raises(ContractError, match=r"1 of 1 that are not, first row 0: \[5.0, 5.0, 2.0"):
-        detection_metrics(found((5, 5, 2, 2)), ONE, [0.5])
+        detection_metrics(make_boxes((5, 5, 2, 2)), ONE_BOX, [0.5])
 
 
-def test_tensors_are_boxes() -> None:
+def test_tensors_are_accepted_as_boxes() -> None:
     image, label = torch.tensor([0, 1]), torch.tensor([1, 2])
     boxes = Boxes(image=image, label=label, corners=torch.tensor([[0.0, 0, 5, 5], [1, 1, 4, 4]]))
 
@@ -127,8 +141,8 @@ def test_tensors_are_boxes() -> None:
         (np.array([0, "a"], object), "number and text"),
     ],
 )
-def test_a_box_without_a_name_is_rejected(names: ArrayLike, got: str) -> None:
-    """One more class that no detection can be of would take its share of the mean."""
+def test_missing_or_mixed_labels_and_images_are_rejected(names: ArrayLike, got: str) -> None:
+    """A missing label would be a class without detections and lower the mean."""
     corners = [[0, 0, 1, 1]] * 2
 
     with pytest.raises(ContractError, match=f"classes of boxes must be named.* got {got}"):
@@ -137,11 +151,11 @@ def test_a_box_without_a_name_is_rejected(names: ArrayLike, got: str) -> None:
         Boxes(image=names, label=[0, 0], corners=corners)
 
 
-def test_names_that_are_never_equal_are_rejected() -> None:
+def test_detections_with_another_type_of_label_or_image_are_rejected() -> None:
     text = Boxes(image=["a"], label=["1"], corners=[[0, 0, 10, 10]])
     number = Boxes(image=[0], label=[1], corners=[[0, 0, 10, 10]])
 
     with pytest.raises(ContractError, match=r"classes of true boxes .* got number and text"):
-        detection_metrics(ONE, text, [0.5])
+        detection_metrics(ONE_BOX, text, [0.5])
     with pytest.raises(ContractError, match=r"images of true boxes .* got text and number"):
-        detection_metrics(ONE, number, [0.5])
+        detection_metrics(ONE_BOX, number, [0.5])

@@ -1,4 +1,4 @@
-"""EVAL-1: metrics of generated texts."""
+"""Metrics of generated texts (EVAL-1)."""
 
 import math
 from typing import Any
@@ -19,35 +19,35 @@ def embed(text: str) -> list[tuple[float, float]]:
 
 
 def test_rouge_matches_manual_values() -> None:
-    """As rouge-score 0.1.2 has it, without its stemmer."""
-    found = generation_metrics(["The cat sat on the mat."], ["the mat: the cat!"], embed=None)
+    """The values equal those of rouge-score 0.1.2 without stemming."""
+    result = generation_metrics(["The cat sat on the mat."], ["the mat: the cat!"], embed=None)
 
-    # 4 shared words of 6 and 4; pairs "the cat" and "the mat" of 5 and 3; in order "the cat".
-    assert found.values == pytest.approx({"rouge1": 8 / 10, "rouge2": 4 / 8, "rougeL": 4 / 10})
-    assert found.absent == {"bertscore": "no encoder was given"}
+    # Shared: 4 of 6 and 4 words; 2 of 5 and 3 bigrams; a common subsequence of 2 words.
+    assert result.values == pytest.approx({"rouge1": 8 / 10, "rouge2": 4 / 8, "rougeL": 4 / 10})
+    assert result.absent == {"bertscore": "no encoder was given"}
 
 
-def test_bertscore_matches_each_token_with_its_nearest() -> None:
-    found = generation_metrics(["cat sat"], ["dog"], embed=embed).values
+def test_bertscore_matches_each_token_with_the_most_similar() -> None:
+    result = generation_metrics(["cat sat"], ["dog"], embed=embed).values
 
     recall, precision = (0.6 + 0.8) / 2, 0.8
-    assert found["bertscore"] == pytest.approx(2 * recall * precision / (recall + precision))
+    assert result["bertscore"] == pytest.approx(2 * recall * precision / (recall + precision))
 
 
-def test_the_same_text_earns_all_and_an_empty_one_nothing() -> None:
-    same = generation_metrics(["cat dog sat"], ["cat dog sat"], embed=embed).values
-    nothing = generation_metrics(["cat dog sat"], [""], embed=embed).values
+def test_scores_are_1_for_identical_and_0_for_empty_text() -> None:
+    identical = generation_metrics(["cat dog sat"], ["cat dog sat"], embed=embed).values
+    empty = generation_metrics(["cat dog sat"], [""], embed=embed).values
 
-    assert same == pytest.approx(dict.fromkeys(NAMES, 1.0))
-    assert nothing == dict.fromkeys(NAMES, 0.0)
+    assert identical == pytest.approx(dict.fromkeys(NAMES, 1.0))
+    assert empty == dict.fromkeys(NAMES, 0.0)
 
 
-def test_words_in_another_order_earn_less_by_order_alone() -> None:
-    found = generation_metrics(["a b c d"], ["d c b a"], embed=None).values
+def test_reversed_words_lower_only_rouge2_and_rouge_l() -> None:
+    result = generation_metrics(["a b c d"], ["d c b a"], embed=None).values
 
-    assert found["rouge1"] == 1.0
-    assert found["rouge2"] == 0.0
-    assert found["rougeL"] == pytest.approx(1 / 4)
+    assert result["rouge1"] == 1.0
+    assert result["rouge2"] == 0.0
+    assert result["rougeL"] == pytest.approx(1 / 4)
 
 
 def test_undefined_metric_is_absent_with_a_reason() -> None:
@@ -68,7 +68,7 @@ def test_mismatched_inputs_are_rejected() -> None:
         generation_metrics(["a"], ["b c"], embed=lambda text: np.ones((1, len(text))))
 
 
-def test_a_guess_among_equals_has_their_number_as_perplexity() -> None:
+def test_perplexity_of_a_uniform_guess_is_the_number_of_options() -> None:
     assert perplexity([math.log(1 / 50)] * 7).values["perplexity"] == pytest.approx(50)
     assert perplexity([0.0, 0.0]).values == {"perplexity": 1.0}
 
@@ -84,18 +84,18 @@ def test_perplexity_gives_the_reason_it_is_absent_and_rejects_losses() -> None:
         perplexity([])
 
 
-def test_columns_of_a_table_are_texts() -> None:
+def test_pandas_and_numpy_texts_are_accepted() -> None:
     texts = pd.Series(["cat dog sat", "cat sat"], index=[7, 8])
 
-    found = generation_metrics(texts, texts.to_numpy(), embed=embed).values
+    result = generation_metrics(texts, texts.to_numpy(), embed=embed).values
 
-    assert found == pytest.approx(dict.fromkeys(NAMES, 1.0))
+    assert result == pytest.approx(dict.fromkeys(NAMES, 1.0))
 
 
-def test_an_accent_is_of_its_letter_however_it_is_stored() -> None:
-    one, other = "caf\u00e9 cr\u00e8me", "cafe\u0301 cre\u0300me"
+def test_unicode_normalization_forms_are_equal() -> None:
+    composed, decomposed = "caf\u00e9 cr\u00e8me", "cafe\u0301 cre\u0300me"
 
-    assert generation_metrics([one], [other], embed=None).values["rougeL"] == 1.0
+    assert generation_metrics([composed], [decomposed], embed=None).values["rougeL"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,6 @@ def test_non_string_is_rejected(reference: Any, generated: Any, message: str) ->
         (torch.ones(2, 2, dtype=torch.bfloat16), "row 0 that NumPy accepts: .*BFloat16"),
     ],
 )
-def test_an_encoder_without_vectors_is_rejected(vectors: Any, message: str) -> None:
+def test_invalid_encoder_output_is_rejected(vectors: Any, message: str) -> None:
     with pytest.raises(ContractError, match=message):
         generation_metrics(["a b"], ["a"], embed=lambda _: vectors)

@@ -1,4 +1,4 @@
-"""Figures as small PNGs."""
+"""Rendering of figures as small PNG images."""
 
 import io
 
@@ -8,7 +8,7 @@ from PIL import Image
 from sluice.reports.figures import INK, as_png, new_figure, new_rows, set_headline
 
 
-def one_axes():
+def make_figure_with_one_axes():
     figure, axes = new_figure(height_in=2.5)
     axes.plot([0, 1, 2], [3.0, 1.0, 2.0], label="loss")
     axes.legend()
@@ -16,7 +16,7 @@ def one_axes():
     return figure
 
 
-def two_rows():
+def make_figure_with_two_rows():
     figure, rows = new_rows(2, height_in=4.0)
     for axes, label in zip(rows, ("short", "a longer label"), strict=True):
         axes.plot([0, 1, 2], [300.0, 1.0, 2.0])
@@ -24,14 +24,14 @@ def two_rows():
     return figure
 
 
-@pytest.mark.parametrize("make", [one_axes, two_rows])
-def test_a_png_has_the_pixels_of_savefig(make):
-    """Oracle: matplotlib's own way to write a figure, which draws it twice."""
-    full = io.BytesIO()
-    make().savefig(full, format="png")
-    expected = Image.open(full).convert("RGB").quantize(64)
+@pytest.mark.parametrize("make_figure", [make_figure_with_one_axes, make_figure_with_two_rows])
+def test_png_has_the_same_pixels_as_savefig(make_figure):
+    """The reference is matplotlib's savefig, which draws a figure twice."""
+    png = io.BytesIO()
+    make_figure().savefig(png, format="png")
+    expected = Image.open(png).convert("RGB").quantize(64)
 
-    found = Image.open(io.BytesIO(as_png(make())))
+    image = Image.open(io.BytesIO(as_png(make_figure())))
 
-    assert found.mode == "P"
-    assert found.convert("RGB").tobytes() == expected.convert("RGB").tobytes()
+    assert image.mode == "P"
+    assert image.convert("RGB").tobytes() == expected.convert("RGB").tobytes()

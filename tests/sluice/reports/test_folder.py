@@ -1,4 +1,4 @@
-"""Reports are named by their content and have the URL at which they are served."""
+"""Storage of report pages, their URLs, and the index of all pages."""
 
 import os
 import re
@@ -19,15 +19,15 @@ def home(tmp_path: Path) -> Home:
     return Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
 
 
-def test_equal_pages_share_a_file_and_others_do_not_replace_it(home: Home) -> None:
+def test_equal_pages_share_a_file_and_different_pages_do_not(home: Home) -> None:
     first = save_page("<p>a", "x/y", home=home, environ={})
-    again = save_page("<p>a", "x/y", home=home, environ={})
+    same = save_page("<p>a", "x/y", home=home, environ={})
     other = save_page("<p>b", "x/y", home=home, environ={})
 
-    assert first == again
+    assert first == same
     assert first.path.read_text() == "<p>a"
     assert other.path != first.path
-    assert len(list(home.reports.rglob("*"))) == 3  # a folder and two pages, nothing temporary
+    assert len(list(home.reports.rglob("*"))) == 3  # a folder and two pages, no temporary files
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_equal_pages_share_a_file_and_others_do_not_replace_it(home: Home) -> No
         ({"SLUICE_REPORTS_URL": "http://127.0.0.1:4000/"}, "http://127.0.0.1:4000"),
     ],
 )
-def test_the_link_is_where_pages_are_served(
+def test_page_url_starts_with_the_configured_address(
     home: Home, environ: dict[str, str], address: str
 ) -> None:
     saved = save_page("<p>a", "a b/y", home=home, environ=environ)
@@ -46,14 +46,14 @@ def test_the_link_is_where_pages_are_served(
     assert re.fullmatch(re.escape(f"{address}/a%20b/y-") + "[0-9a-f]{12}.html", saved.url)
 
 
-def test_an_unwritable_folder_is_a_storage_error(home: Home) -> None:
-    home.reports.write_text("in the way")
+def test_folder_that_cannot_be_written_raises_storage_error(home: Home) -> None:
+    home.reports.write_text("a file")
 
     with pytest.raises(StorageError):
         save_page("<p>a", "y", home=home, environ={})
 
 
-def test_a_page_makes_no_requests_and_escapes_text() -> None:
+def test_page_makes_no_requests_and_escapes_text() -> None:
     page = html_page("a < b", table(["<n>"], [[tag("<script>")]]))
 
     assert "<title>a &lt; b</title>" in page
@@ -63,11 +63,11 @@ def test_a_page_makes_no_requests_and_escapes_text() -> None:
     assert re.search(r"https?://|//[a-z]|@import|url\(", page) is None
 
 
-def test_pages_are_listed_newest_first_with_their_titles(tmp_path: Path) -> None:
-    for age, place in enumerate(["b.html", "replay/index.html", "a/c.html"]):
-        path = tmp_path / place
+def test_pages_are_listed_newest_first_with_titles_and_without_parts(tmp_path: Path) -> None:
+    for age, name in enumerate(["b.html", "replay/index.html", "a/c.html"]):
+        path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(f"<html><TITLE>\n {place} &amp; more</title>")
+        path.write_text(f"<html><TITLE>\n {name} &amp; more</title>")
         os.utime(path, (1000 - age, 1000 - age))
     (tmp_path / "replay" / "frame.html").write_text("part of the replay")
     (tmp_path / ".half.html").write_text("being written")
@@ -79,7 +79,7 @@ def test_pages_are_listed_newest_first_with_their_titles(tmp_path: Path) -> None
     assert listed[0].title == "b.html & more"
 
 
-def test_a_title_is_escaped(tmp_path: Path) -> None:
+def test_titles_in_the_index_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "x.html").write_text("<title>&lt;script&gt;alert(1)&lt;/script&gt;</title>")
 
     page = index_page(tmp_path)
@@ -98,7 +98,7 @@ def test_a_title_is_escaped(tmp_path: Path) -> None:
         ("<h1>x</h1>", "", "plain"),
     ],
 )
-def test_the_index_shows_the_outcome_of_each_page(
+def test_index_shows_the_outcome_of_each_page(
     tmp_path: Path, body: str, outcome: str, tone: str
 ) -> None:
     (tmp_path / "x.html").write_text(html_page("X", body))
@@ -109,11 +109,11 @@ def test_the_index_shows_the_outcome_of_each_page(
     assert (tag(page.outcome, page.tone) in index_page(tmp_path)) == bool(outcome)
 
 
-def test_a_missing_folder_has_no_reports(tmp_path: Path) -> None:
+def test_index_of_a_missing_folder_states_that_there_are_no_reports(tmp_path: Path) -> None:
     assert "There are no reports yet" in index_page(tmp_path / "gone")
 
 
-def test_the_index_states_times_in_utc_and_fits_a_telephone(
+def test_index_has_times_in_utc_and_hides_a_column_on_small_screens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")

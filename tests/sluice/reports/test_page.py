@@ -3,7 +3,7 @@
 from sluice.reports.page import table
 
 
-def test_a_table_with_many_columns_names_its_cells_for_a_phone():
+def test_cells_of_a_wide_table_have_column_names_for_small_screens():
     names = ("fold", "row", "gain <x>", "candidate", "")
     wide = table(names, [["0", "7", "<b>1</b>", "2", "note"]], numbers=frozenset({2}))
 

@@ -1,4 +1,4 @@
-"""Predictions of models on a real MLflow server become the baseline of a pipeline."""
+"""Import of a model's predictions from a real MLflow server as the baseline of a pipeline."""
 
 import json
 import warnings
@@ -15,7 +15,7 @@ from sluice.registry.ledger import Ledger
 from sluice.tracking.mlflow_predictions import MlflowModel
 from tests.sluice.cli.test_registry import invoke
 from tests.sluice.registry.ledger_samples import Clock
-from tests.sluice.tracking.test_mlflow_mirror import free_port
+from tests.sluice.tracking.test_mlflow_mirror import find_free_port
 from tests.sluice.tracking.test_mlflow_mirror import server as server
 from tests.support.echo import Echo, EchoSettings
 
@@ -25,13 +25,13 @@ PIPELINE = str(Path(__file__).parents[2] / "support" / "echo.yaml")
 WORKLOAD = Echo(EchoSettings())
 FRAME = WORKLOAD.compute_features(WORKLOAD.load_rows())
 FOLDS = WORKLOAD.plan_folds(FRAME)
-TWICE = "mlflow:/twice/1"
-CODE = """
+MODEL_URI = "mlflow:/twice/1"
+MODEL_CODE = """
 from pathlib import Path
 
 import mlflow
 
-Path({loaded!r}).touch()
+Path({loaded_marker!r}).touch()
 
 
 class Twice(mlflow.pyfunc.PythonModel):
@@ -45,8 +45,8 @@ mlflow.models.set_model(Twice())
 
 
 def register_models(server: str, folder: Path) -> Path:
-    """Register two versions of the model 'twice'; return the file that loading one creates."""
-    with warnings.catch_warnings():  # MLflow warns about its own type hints
+    """Register two versions of the model 'twice'; return the marker file that loading creates."""
+    with warnings.catch_warnings():  # MLflow warns about type hints
         warnings.simplefilter("ignore")
         return _register_models(server, folder)
 
@@ -54,7 +54,7 @@ def register_models(server: str, folder: Path) -> Path:
 def _register_models(server: str, folder: Path) -> Path:
     import mlflow.pyfunc
 
-    loaded = folder / "loaded"
+    loaded_marker = folder / "loaded"
     client = mlflow.MlflowClient(server, registry_uri=server)
     client.create_registered_model("twice")
     experiment = client.create_experiment("twice")
@@ -66,40 +66,45 @@ def _register_models(server: str, folder: Path) -> Path:
         for name in ("predictions.csv", "few.parquet"):
             client.log_artifact(run.info.run_id, str(folder / name))
         code = folder / f"twice_{number}.py"
-        code.write_text(CODE.format(loaded=str(loaded), output=output))
+        code.write_text(MODEL_CODE.format(loaded_marker=str(loaded_marker), output=output))
         model = folder / f"model_{number}"
         mlflow.pyfunc.save_model(model, python_model=str(code), pip_requirements=[])
         client.log_artifacts(run.info.run_id, str(model), "model")
         source = f"{run.info.artifact_uri}/model"
         client.create_model_version("twice", source, run_id=run.info.run_id)
-    loaded.unlink()  # saving a model runs its code too
-    return loaded
+    loaded_marker.unlink()  # saving a model also runs its code
+    return loaded_marker
 
 
-def run_import(server: str, *options: str, source: str = TWICE) -> dict[str, object]:
-    given = ("import", source, "--pipeline", PIPELINE, "--uri", server, "--actor", "ada")
-    receipt: dict[str, object] = json.loads(invoke(*given, *options, "--json"))
+def run_import(server: str, *options: str, source: str = MODEL_URI) -> dict[str, object]:
+    arguments = ("import", source, "--pipeline", PIPELINE, "--uri", server, "--actor", "ada")
+    receipt: dict[str, object] = json.loads(invoke(*arguments, *options, "--json"))
     return receipt
 
 
 @pytest.mark.slow
-def test_predictions_and_a_trusted_model_are_imported_and_everything_else_is_refused(
+def test_predictions_and_trusted_models_are_imported_and_other_imports_are_rejected(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     for name in ("SLUICE_REGISTRY_URL", "SLUICE_ACTOR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
-    loaded = register_models(server, tmp_path)
+    loaded_marker = register_models(server, tmp_path)
     csv = ("--predictions", "predictions.csv")
 
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    for options, source, error, what in (
-        ((), TWICE, SettingsError, "neither.*can execute any code.*--trust mlflow:/twice/1"),
-        ((*csv, "--trust", TWICE), TWICE, SettingsError, "got both"),
-        (("--trust", "mlflow:/twice/2"), TWICE, SettingsError, "got neither"),
+    unreachable_url = f"http://127.0.0.1:{find_free_port()}"
+    for options, source, error, message in (
+        ((), MODEL_URI, SettingsError, "neither.*can execute any code.*--trust mlflow:/twice/1"),
+        ((*csv, "--trust", MODEL_URI), MODEL_URI, SettingsError, "got both"),
+        (("--trust", "mlflow:/twice/2"), MODEL_URI, SettingsError, "got neither"),
         (csv, "mlflow:/twice/9", UnknownVersion, "has no mlflow:/twice/9"),
-        (("--predictions", "gone.csv"), TWICE, SourceError, "no file 'gone.csv'"),
-        (("--predictions", "few.parquet"), TWICE, ContractError, "are missing; the first is row"),
+        (("--predictions", "gone.csv"), MODEL_URI, SourceError, "no file 'gone.csv'"),
+        (
+            ("--predictions", "few.parquet"),
+            MODEL_URI,
+            ContractError,
+            "are missing; the first is row",
+        ),
         (
             ("--trust", "mlflow:/twice/2"),
             "mlflow:/twice/2",
@@ -107,58 +112,61 @@ def test_predictions_and_a_trusted_model_are_imported_and_everything_else_is_ref
             "could not predict on the features of the pipeline: KeyError",
         ),
     ):
-        loaded.unlink(missing_ok=True)
-        with pytest.raises(error, match=what):
+        loaded_marker.unlink(missing_ok=True)
+        with pytest.raises(error, match=message):
             run_import(server, *options, source=source)
-        assert loaded.exists() == (error is ContractError and "2" in source)
-    loaded.unlink()
-    with pytest.raises(SourceError, match=rf"from the MLflow server {nowhere} failed"):
-        run_import(nowhere, *csv)
+        assert loaded_marker.exists() == (error is ContractError and "2" in source)
+    loaded_marker.unlink()
+    with pytest.raises(SourceError, match=rf"from the MLflow server {unreachable_url} failed"):
+        run_import(unreachable_url, *csv)
 
-    of_file = run_import(server, *csv)
-    assert not loaded.exists()
-    of_model = run_import(server, "--trust", TWICE)
-    assert loaded.exists()
+    from_file = run_import(server, *csv)
+    assert not loaded_marker.exists()
+    from_model = run_import(server, "--trust", MODEL_URI)
+    assert loaded_marker.exists()
 
-    baselines = []
+    trusted_flags = []
     store = ArtifactStore(tmp_path / "home" / "artifacts")
-    settings = BaselineSettings(predictions=TWICE)
+    settings = BaselineSettings(predictions=MODEL_URI)
     with Ledger.open(f"sqlite:///{tmp_path / 'home' / 'registry.db'}", clock=Clock()) as ledger:
-        for receipt in (of_file, of_model):
+        for receipt in (from_file, from_model):
             stored = ledger.find_receipt(GATE, dict(receipt["subject"]))  # type: ignore[call-overload]
             assert stored is not None
             assert stored.digest == receipt["digest"]
             assert (stored.evidence["actor"], stored.evidence["uri"]) == ("ada", server)
-            baselines.append(stored.evidence["trusted"])
-        found = find_baseline(ledger, "echo", settings, store, WORKLOAD, FRAME, FOLDS)
-    assert baselines == [False, True]
+            trusted_flags.append(stored.evidence["trusted"])
+        baseline = find_baseline(ledger, "echo", settings, store, WORKLOAD, FRAME, FOLDS)
+    assert trusted_flags == [False, True]
     for fold in FOLDS:
         call = FRAME["call"].to_numpy()[WORKLOAD.examples(FRAME, fold.test).rows]
-        assert found.outputs[fold.fold_id][:, 0].numpy() == pytest.approx(2 * call)
+        assert baseline.outputs[fold.fold_id][:, 0].numpy() == pytest.approx(2 * call)
 
 
 @pytest.mark.parametrize(
     "source",
     ["mlflow:/demand", "mlflow:/demand/champion", "mlflow:/demand@champion", "mlflow:/a/0"],
 )
-def test_a_model_is_named_by_the_number_of_its_version(source: str) -> None:
+def test_model_uri_without_a_version_number_is_rejected(source: str) -> None:
     with pytest.raises(SettingsError, match="mlflow:/NAME/VERSION"):
         MlflowModel.parse(source)
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "message"),
     [
-        ((TWICE,), "--pipeline is missing"),
-        ((TWICE, "--pipeline", PIPELINE, "--predictions", "p.csv"), "address of the MLflow server"),
+        ((MODEL_URI,), "--pipeline is missing"),
+        (
+            (MODEL_URI, "--pipeline", PIPELINE, "--predictions", "p.csv"),
+            "address of the MLflow server",
+        ),
         (("a.sluice", "--pipeline", PIPELINE), "belong to an import from MLflow"),
     ],
 )
-def test_missing_options_are_named(
-    options: tuple[str, ...], what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_missing_or_conflicting_options_are_reported(
+    options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
-    with pytest.raises(SettingsError, match=what):
+    with pytest.raises(SettingsError, match=message):
         invoke("import", *options)

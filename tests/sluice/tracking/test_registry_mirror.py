@@ -1,4 +1,4 @@
-"""TRK-1: the registry's history is mirrored to Weights & Biases without blocking changes."""
+"""Mirroring of the registry's history to Weights & Biases and MLflow (TRK-1)."""
 
 import dataclasses
 import json
@@ -28,13 +28,13 @@ from tests.sluice.registry.ledger_samples import (
     register_sample,
     sample_lineage,
 )
-from tests.sluice.registry.ledger_samples import SETTINGS as SAMPLE
+from tests.sluice.registry.ledger_samples import SETTINGS as SAMPLE_SETTINGS
 
 SETTINGS = TrackingSettings(mode="offline")
 
 
-class Wandb:
-    """Stub of ``mirror`` that records runs, or fails."""
+class MirrorStub:
+    """Stub of ``mirror`` that records runs, or reports a failure if ``is_down``."""
 
     def __init__(self) -> None:
         self.runs: list[TrackedRun] = []
@@ -54,10 +54,10 @@ class Wandb:
 
 
 @pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch) -> Wandb:
-    fake = Wandb()
-    monkeypatch.setattr(registry_mirror, "mirror", fake)
-    return fake
+def wandb(monkeypatch: pytest.MonkeyPatch) -> MirrorStub:
+    stub = MirrorStub()
+    monkeypatch.setattr(registry_mirror, "mirror", stub)
+    return stub
 
 
 @pytest.fixture
@@ -65,21 +65,23 @@ def store(tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(tmp_path / "artifacts")
 
 
-def publish(ledger: Ledger, store: ArtifactStore) -> tuple[int, int]:
+def publish_history(ledger: Ledger, store: ArtifactStore) -> tuple[int, int]:
     folder = store.path("0" * 64).parent
-    (done,) = mirror_history(ledger, MODEL, SETTINGS, store=store, folder=folder, environ={})
-    return done.delivered, done.waiting
+    (publication,) = mirror_history(ledger, MODEL, SETTINGS, store=store, folder=folder, environ={})
+    return publication.delivered, publication.waiting
 
 
-def test_versions_and_moves_are_runs(tmp_path: Path, store: ArtifactStore, wandb: Wandb) -> None:
+def test_versions_and_promotions_are_mirrored_as_runs(
+    tmp_path: Path, store: ArtifactStore, wandb: MirrorStub
+) -> None:
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         promote_chain(ledger, store, 2)
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
         wandb.is_down = True
-        assert publish(ledger, store) == (0, 7)
+        assert publish_history(ledger, store) == (0, 7)
         wandb.is_down = False
-        assert publish(ledger, store) == (7, 0)
-        assert publish(ledger, store) == (0, 0)
+        assert publish_history(ledger, store) == (7, 0)
+        assert publish_history(ledger, store) == (0, 0)
 
     names = [run.name.removeprefix(f"{MODEL}-") for run in wandb.runs]
     assert names == ["1", "1-promote-1", "2", "2-promote-2", "1-rollback-3"]
@@ -91,10 +93,10 @@ def test_versions_and_moves_are_runs(tmp_path: Path, store: ArtifactStore, wandb
         ("production",),
         ("production",),
     ]
-    values = {s.name: s.value for s in wandb.runs[0].scalars}
-    assert values["test/mse"] == 0.643
+    scalars = {s.name: s.value for s in wandb.runs[0].scalars}
+    assert scalars["test/mse"] == 0.643
     lineage = sample_lineage(store)
-    assert {name: value for name, value in values.items() if name.startswith("system/")} == {
+    assert {name: value for name, value in scalars.items() if name.startswith("system/")} == {
         "system/training_seconds": lineage.training_seconds,
         "system/cpu_cores": lineage.environment.cpu_count,
         "system/accelerators": lineage.environment.device_count,
@@ -103,14 +105,14 @@ def test_versions_and_moves_are_runs(tmp_path: Path, store: ArtifactStore, wandb
     assert wandb.runs[1].tags == ("promote",)
 
 
-def test_a_rejected_candidate_is_marked_with_the_reason(
-    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+def test_run_of_a_rejected_candidate_has_verdict_and_reason(
+    tmp_path: Path, store: ArtifactStore, wandb: MirrorStub
 ) -> None:
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         lineage = sample_lineage(store)
         receipt = promotion_receipt(lineage.candidate, outcome="REJECT")
         ledger.register(MODEL, lineage, [poc_receipt(), receipt])
-        assert publish(ledger, store) == (1, 0)
+        assert publish_history(ledger, store) == (1, 0)
 
     (run,) = wandb.runs
     group = training_group(MODEL, data=lineage.data, config=lineage.config, code=lineage.code)
@@ -120,16 +122,16 @@ def test_a_rejected_candidate_is_marked_with_the_reason(
     assert run.labels == {"training_group": group, "verdict": "REJECT"}
 
 
-def test_curves_come_from_the_versions_event_log(
-    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+def test_loss_curves_are_read_from_the_event_log(
+    tmp_path: Path, store: ArtifactStore, wandb: MirrorStub
 ) -> None:
-    line = {"event": "epoch_complete", "seed": 0, "fold_id": 1, "epoch": 2}
-    line |= {"train_loss": 0.5, "val_loss": 0.75}
-    log = store.put(json.dumps(line).encode() + b"\n")
-    lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": log}})
+    event = {"event": "epoch_complete", "seed": 0, "fold_id": 1, "epoch": 2}
+    event |= {"train_loss": 0.5, "val_loss": 0.75}
+    event_log = store.put(json.dumps(event).encode() + b"\n")
+    lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": event_log}})
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         ledger.register(MODEL, lineage, [])
-        assert publish(ledger, store) == (1, 0)
+        assert publish_history(ledger, store) == (1, 0)
 
         curves = {s.name: (s.epoch, s.value) for s in wandb.runs[0].scalars if s.epoch}
         assert curves == {
@@ -138,29 +140,29 @@ def test_curves_come_from_the_versions_event_log(
         }
 
 
-def test_missing_event_log_leaves_the_entry_pending(
-    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+def test_entry_with_a_missing_event_log_stays_pending(
+    tmp_path: Path, store: ArtifactStore, wandb: MirrorStub
 ) -> None:
     lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": "e" * 64}})
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         ledger.register(MODEL, lineage, [])
 
-        assert publish(ledger, store) == (0, 1)
+        assert publish_history(ledger, store) == (0, 1)
     assert wandb.runs == []
 
 
-def test_an_approval_adds_no_run_and_delays_no_later_entry(
-    tmp_path: Path, store: ArtifactStore, wandb: Wandb, monkeypatch: pytest.MonkeyPatch
+def test_approval_is_not_mirrored_as_a_run_and_does_not_block_the_promotion(
+    tmp_path: Path, store: ArtifactStore, wandb: MirrorStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The promotion after it is mirrored, to both servers, with the receipt of the approval."""
+    """The following promotion is mirrored to W&B and MLflow with the receipt of the approval."""
     changes: list[MlflowChange] = []
 
-    def record(change: MlflowChange, *_: object, **__: object) -> str:
+    def record_change(change: MlflowChange, *_: object, **__: object) -> str:
         changes.append(change)
         return ""
 
-    monkeypatch.setattr(registry_mirror, "mirror_to_mlflow", record)
-    both = SETTINGS.model_copy(update={"mlflow": MlflowSettings(uri="http://127.0.0.1:1")})
+    monkeypatch.setattr(registry_mirror, "mirror_to_mlflow", record_change)
+    with_mlflow = SETTINGS.model_copy(update={"mlflow": MlflowSettings(uri="http://127.0.0.1:1")})
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         promote_chain(ledger, store, 1)
         first = ledger.version(MODEL, 1).candidate
@@ -170,32 +172,36 @@ def test_an_approval_adds_no_run_and_delays_no_later_entry(
         ledger.promote(MODEL, 2, expected=1, actor="a", reason="r", store=store, approvals=required)
         entries = [entry.action for entry in ledger.history(MODEL)]
 
-        published = mirror_history(ledger, MODEL, both, store=store, folder=tmp_path, environ={})
+        published = mirror_history(
+            ledger, MODEL, with_mlflow, store=store, folder=tmp_path, environ={}
+        )
 
     assert sorted(entries).count("approve") == 1
-    assert [(done.delivered, done.waiting) for done in published] == [(len(entries), 0)] * 2
+    assert [(publication.delivered, publication.waiting) for publication in published] == [
+        (len(entries), 0)
+    ] * 2
     assert sum("production" in run.aliases for run in wandb.runs) == 2
     assert [change.action for change in changes] == [e for e in entries if e != "approve"]
     assert "approval" in {receipt["gate"] for receipt in changes[-1].receipts}
     assert "approval" not in {receipt["gate"] for receipt in changes[0].receipts}
 
 
-def test_event_log_of_an_import_is_not_parsed(
-    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+def test_event_log_of_an_imported_version_is_not_parsed(
+    tmp_path: Path, store: ArtifactStore, wandb: MirrorStub
 ) -> None:
-    """A malformed log would permanently stop the mirror and the training that calls it."""
-    log = store.put(b'{"event": "epoch_complete", "seed": []}\n')
-    lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": log}})
-    code = CodeAcceptance(accepted_paths=(str(SAMPLE["workload"]),), trusted_paths=())
+    """A malformed log would stop the mirror and the training that calls it permanently."""
+    event_log = store.put(b'{"event": "epoch_complete", "seed": []}\n')
+    lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": event_log}})
+    code = CodeAcceptance(accepted_paths=(str(SAMPLE_SETTINGS["workload"]),), trusted_paths=())
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         ledger.import_version(lineage, [], actor="eve", reason="a file", code=code)
 
-        assert publish(ledger, store) == (2, 0)
+        assert publish_history(ledger, store) == (2, 0)
     assert len(wandb.runs) == 1
     assert not [s for s in wandb.runs[0].scalars if s.epoch]
 
 
-def test_alias_does_not_rename_runs_without_one(wandb: Wandb) -> None:
+def test_run_id_without_aliases_is_unchanged_and_depends_on_aliases(wandb: MirrorStub) -> None:
     del wandb
     run = TrackedRun(
         name="n", pipeline="p", candidate="c", config={}, manifest={}, scalars=(), tags=()
@@ -206,21 +212,21 @@ def test_alias_does_not_rename_runs_without_one(wandb: Wandb) -> None:
 
 
 @pytest.mark.slow
-def test_move_reaches_wandb_itself(
+def test_promotion_is_written_by_wandb(
     tmp_path: Path, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the promotion: the version's run is tested with the mirror."""
-    fake = Wandb()
+    """Only the promotion is written; test_wandb_mirror.py covers the run of a version."""
+    stub = MirrorStub()
 
-    def only_moves(run: TrackedRun, *arguments: Any, **options: Any) -> MirrorResult:
-        return (mirror if run.aliases else fake)(run, *arguments, **options)
+    def mirror_promotions(run: TrackedRun, *arguments: Any, **options: Any) -> MirrorResult:
+        return (mirror if run.aliases else stub)(run, *arguments, **options)
 
-    monkeypatch.setattr(registry_mirror, "mirror", only_moves)
+    monkeypatch.setattr(registry_mirror, "mirror", mirror_promotions)
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         promote_chain(ledger, store, 1)
-        (done,) = mirror_history(
+        (publication,) = mirror_history(
             ledger, MODEL, SETTINGS, store=store, folder=tmp_path / "wandb", environ=os.environ
         )
 
-    assert (done.delivered, done.waiting) == (3, 0), done.reasons
+    assert (publication.delivered, publication.waiting) == (3, 0), publication.reasons
     assert len(list((tmp_path / "wandb" / "wandb").glob("offline-run-*"))) == 1

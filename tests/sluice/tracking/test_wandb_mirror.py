@@ -1,4 +1,4 @@
-"""TRK-1: offline runs have the right names and values, and a broken wandb stops nothing."""
+"""Mirroring of a run to W&B: contents of offline runs, and failures of wandb (TRK-1)."""
 
 import json
 import os
@@ -47,40 +47,44 @@ RUN = TrackedRun(
 
 
 def read_records(path: Path) -> list:
-    """Read a .wandb file without wandb's reader: a LevelDB log of protobuf records."""
+    """Parse a .wandb file, which is a LevelDB log of protobuf records, without wandb's reader."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, at, records, parts = path.read_bytes(), 7, [], b""  # 7 bytes of file header
-    while at < len(data):
-        if 32768 - at % 32768 < 7:  # no record header fits into the rest of a block
-            at += 32768 - at % 32768
+    data, offset, records, payload = path.read_bytes(), 7, [], b""  # 7 bytes of file header
+    while offset < len(data):
+        if 32768 - offset % 32768 < 7:  # the rest of the block is too short for a record header
+            offset += 32768 - offset % 32768
             continue
-        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-        parts += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # a full record, or the last piece of one
-            records.append(Record.FromString(parts))
-            parts = b""
+        _, length, record_type = struct.unpack("<IHB", data[offset : offset + 7])
+        payload += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
+        if record_type in (1, 4):  # a full record, or the last fragment of one
+            records.append(Record.FromString(payload))
+            payload = b""
     return records
 
 
-def items(update) -> dict:
+def decode_items(update) -> dict:
     return {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in update}
 
 
-def fake_wandb(folder: Path, body: str) -> dict[str, str]:
-    """An environment in which `import wandb` runs ``body``."""
+def make_fake_wandb(folder: Path, body: str) -> dict[str, str]:
+    """Return an environment in which `import wandb` runs ``body``."""
     (folder / "fake").mkdir()
     (folder / "fake" / "wandb.py").write_text(body)
     return {**os.environ, "PYTHONPATH": str(folder / "fake")}
 
 
 @pytest.mark.slow
-def test_an_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
+def test_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
     settings = TrackingSettings(project="p", tags=("t",))
     folder = tmp_path / "wandb"
-    stray = {"WANDB_MODE": "online", "WANDB_DIR": str(tmp_path / "elsewhere"), "WANDB_NOTES": "x"}
-    environ = {**os.environ, **stray}
+    unrelated_variables = {
+        "WANDB_MODE": "online",
+        "WANDB_DIR": str(tmp_path / "elsewhere"),
+        "WANDB_NOTES": "x",
+    }
+    environ = {**os.environ, **unrelated_variables}
     before = dict(os.environ)
 
     result = mirror(RUN, settings, folder=folder, environ=environ)
@@ -94,15 +98,17 @@ def test_an_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
     (run,) = (r.run for r in records if r.WhichOneof("record_type") == "run")
     assert (run.run_id, run.project, run.run_group) == (RUN.run_id, "p", "bars")
     assert (run.display_name, list(run.tags)) == ("bars abc", ["t", "promote"])
-    # The run decides, not what wandb finds in the environment.
+    # The notes are those of the run, not of WANDB_NOTES.
     assert run.notes == "REJECT: no gain"
-    config = items(run.config.update)
+    config = decode_items(run.config.update)
     assert config["train"] == {"learning_rate": 0.002}
     assert config["candidate"] == "c" * 64
     assert config["training_group"] == "bars-1"
-    history = [items(r.history.item) for r in records if r.WhichOneof("record_type") == "history"]
-    tracked = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
-    assert tracked == [
+    history = [
+        decode_items(r.history.item) for r in records if r.WhichOneof("record_type") == "history"
+    ]
+    scalar_rows = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
+    assert scalar_rows == [
         {
             "epoch": epoch,
             "train/seed0-fold1/loss": 1 / epoch,
@@ -114,7 +120,7 @@ def test_an_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
     ]
     summary = {}
     for record in records:
-        summary |= items(record.summary.update)
+        summary |= decode_items(record.summary.update)
     assert summary["test/loss"] == 0.643
     assert summary["test/production/loss"] == 0.697
     assert summary["test/map@0.5:0.95"] == 0.4
@@ -133,15 +139,15 @@ def test_an_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
     assert any(r.WhichOneof("record_type") == "exit" for r in records)  # finished
     assert not any(r.WhichOneof("record_type") in ("stats", "output_raw") for r in records)
 
-    again = mirror(RUN, settings, folder=folder, environ=environ)
+    repeated = mirror(RUN, settings, folder=folder, environ=environ)
 
-    assert (again.ok, again.folder) == (True, result.folder)
-    assert "mirrored already" in again.reason
+    assert (repeated.ok, repeated.folder) == (True, result.folder)
+    assert "mirrored already" in repeated.reason
     assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
 
 
-def test_a_hung_wandb_is_killed_with_its_children(tmp_path):
-    environ = fake_wandb(
+def test_hanging_wandb_is_killed_with_its_children(tmp_path):
+    environ = make_fake_wandb(
         tmp_path,
         "import os, subprocess, time\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
@@ -149,7 +155,7 @@ def test_a_hung_wandb_is_killed_with_its_children(tmp_path):
         "os.rename('child', 'child.pid')\n"
         "time.sleep(600)\n",
     )
-    # On a busy machine it may take long to begin; only one that hangs shows what is ended.
+    # On a busy machine the child may start late; only a started child shows that it is killed.
     for timeout_s in (1.5, 12.0, 48.0):
         folder, start = tmp_path / f"wandb{timeout_s:g}", time.monotonic()
         result = mirror(RUN, TrackingSettings(timeout_s=timeout_s), folder=folder, environ=environ)
@@ -160,20 +166,20 @@ def test_a_hung_wandb_is_killed_with_its_children(tmp_path):
             break
 
     pid, deadline = int((folder / "child.pid").read_text()), time.monotonic() + 10
-    while runs(pid):
-        assert time.monotonic() < deadline, "what it started outlived it"
+    while is_running(pid):
+        assert time.monotonic() < deadline, "the child process outlived wandb"
         time.sleep(0.05)
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def test_a_failed_wandb_is_reported_and_leaves_no_incomplete_run(tmp_path, capfd):
-    environ = fake_wandb(
+def test_wandb_error_is_reported_and_its_incomplete_run_removed(tmp_path, capfd):
+    environ = make_fake_wandb(
         tmp_path,
         "import os\n"
         f"os.makedirs('wandb/offline-run-1-{RUN.run_id}')\n"
@@ -189,9 +195,9 @@ def test_a_failed_wandb_is_reported_and_leaves_no_incomplete_run(tmp_path, capfd
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_wandb_that_writes_elsewhere_is_a_failure(tmp_path):
-    answer = json.dumps({"folder": str(tmp_path / "elsewhere")})
-    environ = fake_wandb(tmp_path, f"import os\nprint({answer!r}, flush=True)\nos._exit(0)\n")
+def test_run_folder_outside_the_given_folder_is_an_error(tmp_path):
+    output = json.dumps({"folder": str(tmp_path / "elsewhere")})
+    environ = make_fake_wandb(tmp_path, f"import os\nprint({output!r}, flush=True)\nos._exit(0)\n")
 
     result = mirror(RUN, TrackingSettings(), folder=tmp_path / "wandb", environ=environ)
 
@@ -199,8 +205,8 @@ def test_a_wandb_that_writes_elsewhere_is_a_failure(tmp_path):
     assert "is not writable" in result.reason
 
 
-def test_a_folder_that_cannot_be_created_stops_nothing(tmp_path):
-    (tmp_path / "file").write_text("in the way")
+def test_folder_that_cannot_be_created_is_reported_without_raising(tmp_path):
+    (tmp_path / "file").write_text("a file")
 
     result = mirror(RUN, TrackingSettings(), folder=tmp_path / "file" / "wandb", environ={})
 
@@ -208,34 +214,34 @@ def test_a_folder_that_cannot_be_created_stops_nothing(tmp_path):
     assert "Not a directory" in result.reason
 
 
-def test_off_writes_nothing(tmp_path):
+def test_mode_off_writes_no_files(tmp_path):
     result = mirror(RUN, TrackingSettings(mode="off"), folder=tmp_path / "wandb", environ={})
 
     assert (result.ok, result.reason) == (True, "Tracking is off.")
     assert not (tmp_path / "wandb").exists()
 
 
-def test_online_reads_the_key_only_from_the_environment(tmp_path):
+def test_online_mode_without_a_key_is_reported(tmp_path):
     result = mirror(RUN, TrackingSettings(mode="online"), folder=tmp_path / "wandb", environ={})
 
     assert not result.ok
     assert "WANDB_API_KEY is not set" in result.reason
 
 
-def test_offline_is_the_default():
+def test_default_mode_is_offline():
     assert issubclass(TrackingSettings, Settings)
     assert TrackingSettings().mode == "offline"
 
 
-def test_off_as_yaml_reads_it_is_off():
-    """YAML 1.1 reads the bare word off as False."""
+def test_yaml_boolean_false_means_mode_off():
+    """YAML 1.1 parses an unquoted ``off`` as False."""
     assert TrackingSettings.parse({"mode": False}, where="defs.yaml").mode == "off"
     with pytest.raises(SettingsError, match="'offline', 'online' or 'off', got True"):
         TrackingSettings.parse({"mode": True}, where="defs.yaml")
 
 
 @pytest.mark.slow
-def test_no_file_of_a_run_holds_a_credential_of_its_settings(tmp_path):
+def test_credentials_in_the_config_are_redacted_in_all_files(tmp_path):
     secret = "s3cr3tValue9"
     config = {"url": f"https://u:{secret}@host/x", "login": {"password": secret}}
     run = replace(RUN, config=config, manifest={"resolved_config": config})

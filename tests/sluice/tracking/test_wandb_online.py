@@ -1,4 +1,4 @@
-"""TRK-1: what arrives at a server of W&B while a training, a search and a mirror are online."""
+"""Data that a W&B server receives from a training, a search and a registry mirror (TRK-1)."""
 
 import os
 from pathlib import Path
@@ -10,9 +10,15 @@ from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_mirror import mirror
 from sluice.tracking.wandb_trials import wandb_callback
 from sluice.training.fold_run_events import fold_run_event
-from tests.sluice.tracking.test_wandb_fold_runs import GROUP, fold_runs, id_of, result, train
+from tests.sluice.tracking.test_wandb_fold_runs import (
+    GROUP,
+    make_result,
+    make_run_id,
+    open_log,
+    train_with_wandb,
+)
 from tests.sluice.tracking.test_wandb_mirror import RUN
-from tests.sluice.tracking.test_wandb_trials import TuneTrial, report
+from tests.sluice.tracking.test_wandb_trials import TuneTrial, report_epoch
 from tests.sluice.training.conftest import make_specs
 from tests.support.wandb_server import serve_wandb
 
@@ -22,32 +28,32 @@ ONLINE = TrackingSettings(mode="online", project="p", tags=("t",), log_weights=T
 
 @pytest.fixture
 def server():
-    with serve_wandb(KEY) as served:
-        yield served
+    with serve_wandb(KEY) as wandb_server:
+        yield wandb_server
 
 
 @pytest.mark.slow
-def test_epochs_arrive_while_the_training_runs_and_once_after_a_kill(server, tmp_path):
-    environ, said = os.environ | server.environ, []
+def test_epochs_are_sent_during_training_and_not_repeated_after_a_kill(server, tmp_path):
+    environ, messages = os.environ | server.environ, []
     (spec,) = make_specs(tmp_path)
 
-    with fold_runs(tmp_path, warn=said.append, settings=ONLINE, environ=environ) as log:
+    with open_log(tmp_path, warn=messages.append, settings=ONLINE, environ=environ) as log:
         for epoch in (1, 2):
-            log(fold_run_event(spec, "epoch", epoch, result=result(epoch)))
-        server.wait_for(id_of(0), step=2)
-        assert server.runs[id_of(0)].exit_code is None
-        log.sender.close(60)  # the pipe ends without a last message, as after a kill
-    assert server.runs[id_of(0)].exit_code == 255
-    assert "Run the training again" in server.runs[id_of(0)].notes
+            log(fold_run_event(spec, "epoch", epoch, result=make_result(epoch)))
+        server.wait_for(make_run_id(0), step=2)
+        assert server.runs[make_run_id(0)].exit_code is None
+        log.sender.close(60)  # the pipe closes without an end message, as after a kill
+    assert server.runs[make_run_id(0)].exit_code == 255
+    assert "Run the training again" in server.runs[make_run_id(0)].notes
 
-    (member,), warnings = train([spec], tmp_path, settings=ONLINE, environ=environ)
+    (member,), warnings = train_with_wandb([spec], tmp_path, settings=ONLINE, environ=environ)
 
-    assert said == warnings == []
-    run = server.runs[id_of(0)]
+    assert messages == warnings == []
+    run = server.runs[make_run_id(0)]
     assert (run.project, run.name, run.group, run.job) == ("p", "seed 0 fold 0", GROUP, "training")
     assert (run.tags, run.exit_code, run.notes) == (("t",), 0, "Finished after it was resumed.")
     assert [row["epoch"] for row in run.rows] == [1, 2, 3, 4]
-    assert run.history[1]["train/loss"] == 1.0  # the first process wrote it
+    assert run.history[1]["train/loss"] == 1.0  # written by the first process
     assert run.history[4]["train/loss"] != 1 / 4
     assert run.config["seed"] == 0
     assert run.summary["best/val_loss"] == member.val_loss
@@ -56,28 +62,28 @@ def test_epochs_arrive_while_the_training_runs_and_once_after_a_kill(server, tmp
 
 
 @pytest.mark.exhaustive  # wandb sends rows every 15 s
-def test_trials_arrive_in_the_group_of_the_search_with_their_end(server, tmp_path):
-    said = []
+def test_trials_are_sent_with_the_group_of_the_search_and_their_end(server, tmp_path):
+    messages = []
     callback = wandb_callback(
         ONLINE,
         group="toy-1",
         folder=tmp_path,
         decode_config=dict,
         environ=os.environ | server.environ,
-        warn=said.append,
+        warn=messages.append,
     )
     trials = first, second = [TuneTrial() for _ in range(2)]
     for epoch in (1, 2):
         for trial in trials:
             callback.on_trial_start(0, trials, trial)
-            report(callback, trials, trial, epoch)
+            report_epoch(callback, trials, trial, epoch)
     server.wait_for("toy-1-1", step=2)
-    report(callback, trials, second, 3, curve="[]", reason="loss is nan")
+    report_epoch(callback, trials, second, 3, curve="[]", reason="loss is nan")
     callback.on_trial_error(0, trials, second)
     callback.on_trial_complete(0, trials, first)
     callback.on_experiment_end(trials)
 
-    assert said == []
+    assert messages == []
     runs = server.runs
     assert {name: (run.group, run.exit_code) for name, run in runs.items()} == {
         "toy-1-0": ("toy-1", 0),
@@ -89,7 +95,7 @@ def test_trials_arrive_in_the_group_of_the_search_with_their_end(server, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_version_arrives_once(server, tmp_path):
+def test_version_is_sent_once(server, tmp_path):
     mirrored = [
         mirror(RUN, ONLINE, folder=tmp_path / "wandb", environ=os.environ | server.environ)
         for _ in range(2)
@@ -110,14 +116,14 @@ def test_a_version_arrives_once(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wrong_key_is_reported_without_the_key(server, tmp_path):
-    wrong = "9876543210" * 4
-    environ = os.environ | server.environ | {"WANDB_API_KEY": wrong}
+def test_wrong_key_is_reported_and_not_shown(server, tmp_path):
+    wrong_key = "9876543210" * 4
+    environ = os.environ | server.environ | {"WANDB_API_KEY": wrong_key}
 
-    refused = mirror(RUN, ONLINE, folder=tmp_path / "wandb", environ=environ)
+    result = mirror(RUN, ONLINE, folder=tmp_path / "wandb", environ=environ)
 
-    assert not refused.ok
+    assert not result.ok
     assert server.refused > 0
-    assert wrong not in refused.reason
+    assert wrong_key not in result.reason
     assert server.runs == {}
     assert not list(Path(tmp_path / "wandb" / "mirrored").glob("*.json"))

@@ -1,4 +1,4 @@
-"""Each trial of a search is a run of W&B; a failure of W&B stops nothing."""
+"""Logging of the trials of a search to W&B; failures of W&B do not stop the search."""
 
 import gc
 import json
@@ -17,37 +17,37 @@ from sluice.tuning.search import run_search
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.tune_space import decode
 from sluice.tuning.tuner import run_tuner
-from tests.sluice.tracking.test_wandb_mirror import fake_wandb, items, read_records
+from tests.sluice.tracking.test_wandb_mirror import decode_items, make_fake_wandb, read_records
 from tests.sluice.tuning.toy_space import BASE, ignore, settings, space
 from tests.support.toy_search import LR, Toy
 
-OWN = settings(4, "asha")
+SEARCH_SETTINGS = settings(4, "asha")
 KEY = "0123456789" * 4
 
 
 @pytest.fixture(scope="module")
-def ray_here():
+def ray_session():
     import ray
 
     start_on_loopback(ray, num_cpus=2)
     yield
     ray.shutdown()
-    with warnings.catch_warnings():  # Ray does not wait for the processes that it ends
+    with warnings.catch_warnings():  # Ray does not wait for the processes that it terminates
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
 
-def values(config):
-    _, searched = plan_search(space(), OWN, BASE)
+def decode_values(config):
+    _, searched = plan_search(space(), SEARCH_SETTINGS, BASE)
     return decode(searched, BASE, config)
 
 
-def search(folder, callbacks, on_report=ignore):
+def run_toy_search(folder, callbacks, on_report=ignore):
     return run_search(
         Toy(),
         space(),
         BASE,
-        OWN,
+        SEARCH_SETTINGS,
         folder=folder / "study",
         on_report=on_report,
         compute=ComputeSettings(),
@@ -56,30 +56,30 @@ def search(folder, callbacks, on_report=ignore):
     )
 
 
-def runs_in(folder):
+def read_runs(folder):
     """Return the runs by id: name, group, config and history by epoch, from all files."""
-    found = {}
+    runs = {}
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for record in read_records(path):
             kind = record.WhichOneof("record_type")
             if kind == "run":
                 empty = {"config": {}, "history": {}, "files": set()}
-                run = found.setdefault(record.run.run_id, empty)
+                run = runs.setdefault(record.run.run_id, empty)
                 run |= {"name": record.run.display_name, "group": record.run.run_group}
                 run["files"].add(path)
-                run["config"] |= items(record.run.config.update)
+                run["config"] |= decode_items(record.run.config.update)
             elif kind == "config":
-                run["config"] |= items(record.config.update)
+                run["config"] |= decode_items(record.config.update)
             elif kind == "history":
-                row = items(record.history.item)
+                row = decode_items(record.history.item)
                 run["history"][row["epoch"]] = row
-    return found
+    return runs
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("ray_here")
-def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
-    said = []
+@pytest.mark.usefixtures("ray_session")
+def test_each_trial_is_one_run_that_a_resumed_search_continues(tmp_path):
+    messages = []
 
     def callbacks():
         return [
@@ -87,9 +87,9 @@ def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
                 TrackingSettings(),
                 group="toy-1",
                 folder=tmp_path,
-                decode_config=values,
+                decode_config=decode_values,
                 environ=os.environ,
-                warn=said.append,
+                warn=messages.append,
             )
         ]
 
@@ -101,11 +101,11 @@ def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted):
-        search(tmp_path, callbacks(), interrupt)
-    result = search(tmp_path, callbacks())
+        run_toy_search(tmp_path, callbacks(), interrupt)
+    result = run_toy_search(tmp_path, callbacks())
 
-    runs = runs_in(tmp_path)
-    assert said == []
+    runs = read_runs(tmp_path)
+    assert messages == []
     assert sorted(runs) == [f"toy-1-{number}" for number in range(4)]
     assert any(len(run["files"]) > 1 for run in runs.values())
     for trial in result.trials:
@@ -119,27 +119,25 @@ def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("key", ["no-key", KEY])
-@pytest.mark.usefixtures("ray_here")
-def test_a_failure_of_wandb_does_not_stop_the_search_and_is_reported_once(
-    key, tmp_path, monkeypatch
-):
+@pytest.mark.usefixtures("ray_session")
+def test_wandb_failure_is_reported_once_and_does_not_change_the_search(key, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", key)
-    said = []
+    messages = []
     callbacks = trial_callbacks(
         TrackingSettings(mode="online", timeout_s=16),
         group="toy",
         folder=tmp_path,
-        decode_config=values,
+        decode_config=decode_values,
         environ={"WANDB_API_KEY": key, "WANDB_BASE_URL": "http://127.0.0.1:9"},
-        warn=said.append,
+        warn=messages.append,
     )
-    without = search(tmp_path / "without", [])
-    result = search(tmp_path / "with", callbacks)
+    untracked = run_toy_search(tmp_path / "without", [])
+    result = run_toy_search(tmp_path / "with", callbacks)
 
-    assert [trial.loss for trial in result.trials] == [trial.loss for trial in without.trials]
-    assert len(said) == 1
-    assert "no longer sent to Weights & Biases" in said[0]
-    assert key not in said[0]
+    assert [trial.loss for trial in result.trials] == [trial.loss for trial in untracked.trials]
+    assert len(messages) == 1
+    assert "no longer sent to Weights & Biases" in messages[0]
+    assert key not in messages[0]
 
 
 CURVE = json.dumps([[3, 0.5, 0.6, 0.6]])
@@ -156,15 +154,15 @@ CURVE = json.dumps([[3, 0.5, 0.6, 0.6]])
         ({"reason": "https://u:hunter2@host failed"}, False, "failed", "https://u:***@host failed"),
     ],
 )
-def test_the_end_of_a_trial_has_its_reason(result, failed, state, reason):
-    ending = _trial_end(result, failed=failed)
+def test_end_of_a_trial_has_state_and_reason(result, failed, state, reason):
+    end = _trial_end(result, failed=failed)
 
-    assert ending["state"] == state
-    assert reason in ending["reason"]
+    assert end["state"] == state
+    assert reason in end["reason"]
 
 
 class TuneTrial:
-    """What the callback reads of a trial of Tune."""
+    """Stand-in for a trial of Ray Tune with the attributes that the callback reads."""
 
     def __init__(self):
         self.config, self.last_result, self.status = {"rate": 0}, {}, "RUNNING"
@@ -173,55 +171,55 @@ class TuneTrial:
         return self.status != "RUNNING"
 
 
-def report(callback, trials, trial, epoch, **more):
-    """One report, with the values of the epoch."""
+def report_epoch(callback, trials, trial, epoch, **changes):
+    """Report one epoch of a trial to the callback."""
     curve = json.dumps([[epoch, 0.3, 0.6, 0.5]])
     config = {"rate": epoch}
-    trial.last_result = {"epoch": epoch, "curve": curve, "reason": "", "config": config} | more
+    trial.last_result = {"epoch": epoch, "curve": curve, "reason": "", "config": config} | changes
     callback.on_trial_result(0, trials, trial, trial.last_result)
 
 
 @pytest.mark.slow
-def test_a_run_shows_how_its_trial_ended(tmp_path):
-    """Tune's calls stand for a search that is interrupted while one of its trials is paused."""
-    said = []
-    given = [TrackingSettings(tags=("t",))]
-    more = {"group": "toy", "folder": tmp_path, "decode_config": dict, "environ": os.environ}
-    more["warn"] = said.append
-    callback = wandb_callback(*given, **more)
-    trials = finished, failed, pruned, open_ = [TuneTrial() for _ in range(4)]
+def test_run_has_exit_code_notes_and_tags_of_its_trial(tmp_path):
+    """The calls are those of a search that is interrupted while one of its trials is paused."""
+    messages = []
+    arguments = [TrackingSettings(tags=("t",))]
+    options = {"group": "toy", "folder": tmp_path, "decode_config": dict, "environ": os.environ}
+    options["warn"] = messages.append
+    callback = wandb_callback(*arguments, **options)
+    trials = finished, failed, pruned, paused = [TuneTrial() for _ in range(4)]
     for trial in trials:
         for epoch in (1, 2):
             callback.on_trial_start(0, trials, trial)
-            report(callback, trials, trial, epoch)
-    report(callback, trials, open_, 2)  # a worker was lost, and repeats an epoch
-    report(callback, trials, finished, 3, reason="All 3 epochs were trained.")
-    report(callback, trials, failed, 3, curve="[]", reason="loss is nan")
+            report_epoch(callback, trials, trial, epoch)
+    report_epoch(callback, trials, paused, 2)  # a lost worker repeats an epoch
+    report_epoch(callback, trials, finished, 3, reason="All 3 epochs were trained.")
+    report_epoch(callback, trials, failed, 3, curve="[]", reason="loss is nan")
     callback.on_trial_complete(0, trials, finished)
     callback.on_trial_error(0, trials, failed)
     callback.on_trial_complete(0, trials, pruned)
     callback.on_experiment_end(trials)
     callback.on_experiment_end(trials)
 
-    # All trials have ended when the search is resumed; only the run of the fourth is not complete.
-    resumed = wandb_callback(*given, **more)
+    # The resumed search has ended all trials; only the run of the fourth is incomplete.
+    resumed = wandb_callback(*arguments, **options)
     for trial in trials:
         trial.status = "TERMINATED"
     resumed.on_trial_complete(0, trials, finished)
     resumed.on_experiment_end(trials)
-    assert said == []
-    runs = runs_in(tmp_path)
+    assert messages == []
+    runs = read_runs(tmp_path)
     assert [sorted(runs[f"toy-{n}"]["history"]) for n in range(4)] == [[1, 2, 3]] * 2 + [[1, 2]] * 2
     assert [runs[f"toy-{n}"]["config"]["rate"] for n in range(4)] == [3, 3, 2, 2]
     row = runs["toy-0"]["history"][3]
     assert (row["train_loss"], row["val_loss"], row["loss"]) == (0.3, 0.6, 0.5)
-    ends = {}
+    run_ends = {}
     for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
         records = read_records(path)
         last = [r.run for r in records if r.WhichOneof("record_type") == "run"][-1]
         (code,) = (r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit")
-        ends.setdefault(last.run_id, []).append((code, last.notes, list(last.tags)))
-    assert ends == {
+        run_ends.setdefault(last.run_id, []).append((code, last.notes, list(last.tags)))
+    assert run_ends == {
         "toy-0": [(0, "", ["t"])],
         "toy-1": [(1, "loss is nan", ["t", "failed"])],
         "toy-2": [(0, "The scheduler stopped the trial after epoch 2.", ["t", "pruned"])],
@@ -232,34 +230,34 @@ def test_a_run_shows_how_its_trial_ended(tmp_path):
     }
 
 
-def test_a_writer_that_hangs_delays_the_end_by_the_time_limit_only(tmp_path):
-    said = []
+def test_hanging_writer_delays_the_end_at_most_by_the_timeout(tmp_path):
+    messages = []
     callback = wandb_callback(
         TrackingSettings(mode="online", timeout_s=1.5),
         group="toy",
         folder=tmp_path / "wandb",
         decode_config=dict,
-        environ=fake_wandb(tmp_path, "import time; time.sleep(600)"),
-        warn=said.append,
+        environ=make_fake_wandb(tmp_path, "import time; time.sleep(600)"),
+        warn=messages.append,
     )
-    stored = tmp_path / "wandb" / "wandb" / "run-1-toy-0"
-    stored.mkdir(parents=True)
-    (stored / "run-toy-0.wandb").touch()
+    offline_run = tmp_path / "wandb" / "wandb" / "run-1-toy-0"
+    offline_run.mkdir(parents=True)
+    (offline_run / "run-toy-0.wandb").touch()
     trials, started = [TuneTrial()], time.monotonic()
-    for epoch in range(1, 2001):  # far more than fits into a pipe
-        report(callback, trials, trials[0], epoch)
+    for epoch in range(1, 2001):  # more than the buffer of a pipe holds
+        report_epoch(callback, trials, trials[0], epoch)
     callback.on_experiment_end(trials)
 
     assert time.monotonic() - started < 60
-    assert len(said) == 1
-    assert "not finished 1.5 s after" in said[0]
-    assert f"wandb sync {tmp_path / 'wandb' / 'wandb'}/run-*" in said[0]
+    assert len(messages) == 1
+    assert "not finished 1.5 s after" in messages[0]
+    assert f"wandb sync {tmp_path / 'wandb' / 'wandb'}/run-*" in messages[0]
 
 
-def test_trials_are_sent_only_online_and_with_a_key(tmp_path):
-    said = []
-    own = {"group": "toy", "folder": tmp_path, "decode_config": values, "environ": {}}
+def test_trials_are_sent_only_in_online_mode_with_a_key(tmp_path):
+    messages = []
+    options = {"group": "toy", "folder": tmp_path, "decode_config": decode_values, "environ": {}}
     for mode in ("offline", "off", "online"):
-        assert trial_callbacks(TrackingSettings(mode=mode), **own, warn=said.append) == []
-    assert len(said) == 1
-    assert "WANDB_API_KEY is not set" in said[0]
+        assert trial_callbacks(TrackingSettings(mode=mode), **options, warn=messages.append) == []
+    assert len(messages) == 1
+    assert "WANDB_API_KEY is not set" in messages[0]

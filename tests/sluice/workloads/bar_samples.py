@@ -1,21 +1,21 @@
-"""Synthetic bars for the tests of the bars workload."""
+"""Synthetic bars for tests."""
 
 import numpy as np
 import pandas as pd
 
 
 def random_bars(rows: int, *, seed: int = 0) -> pd.DataFrame:
-    """Return sound bars whose volatility clusters."""
+    """Return valid bars with a periodic volatility."""
     rng = np.random.default_rng(seed)
     volatility = 0.01 * np.exp(0.5 * np.sin(np.arange(rows) / 40))
     close = 100 * np.exp(np.cumsum(volatility * rng.normal(size=rows)))
-    opening = close * np.exp(0.5 * volatility * rng.normal(size=rows))
-    reach = volatility * np.abs(rng.normal(size=(2, rows)))
+    open_price = close * np.exp(0.5 * volatility * rng.normal(size=rows))
+    spread = volatility * np.abs(rng.normal(size=(2, rows)))
     return pd.DataFrame(
         {
-            "open": opening,
-            "high": np.maximum(opening, close) * np.exp(reach[0]),
-            "low": np.minimum(opening, close) * np.exp(-reach[1]),
+            "open": open_price,
+            "high": np.maximum(open_price, close) * np.exp(spread[0]),
+            "low": np.minimum(open_price, close) * np.exp(-spread[1]),
             "close": close,
             "volume": np.round(rng.lognormal(10, 0.5, rows)),
         },
@@ -24,7 +24,7 @@ def random_bars(rows: int, *, seed: int = 0) -> pd.DataFrame:
 
 
 def flat_bars(rows: int) -> pd.DataFrame:
-    """Return bars in which nothing moves and nothing is traded."""
+    """Return bars with a constant price and no volume."""
     index = pd.date_range("2001-01-01", periods=rows, freq="D", name="date")
     bars = pd.DataFrame(50.0, index, ["open", "high", "low", "close"])
     return bars.assign(volume=0.0)

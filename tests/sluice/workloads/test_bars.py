@@ -1,4 +1,4 @@
-"""The bars workload, run on the real packaged bars."""
+"""BarsWorkload on the packaged bars: features, targets, baseline, metrics and settings."""
 
 import math
 
@@ -28,33 +28,33 @@ def frame(workload, raw) -> pd.DataFrame:
     return workload.compute_features(raw)
 
 
-def test_the_frame_keeps_its_schema_and_every_row_it_can(workload, raw, frame):
+def test_features_match_the_schema_and_drop_only_warm_up_and_last_row(workload, raw, frame):
     validate_schema(frame, workload.feature_schema, "features")
 
-    # 10 + 63 - 1 rows of warm-up, and the last row has no next one.
+    # The warm-up has 10 + 63 - 1 rows; the last row has no target.
     assert frame.index.equals(raw.index[72:-1])
     assert list(frame.columns[:9]) == list(workload.feature_columns)
 
 
-def test_the_target_is_the_next_row_and_nothing_else_looks_ahead(workload, raw, frame):
+def test_target_is_the_next_row_and_features_have_no_look_ahead(workload, raw, frame):
     assert frame["next_log_var"].iloc[:-1].tolist() == frame["log_var"].iloc[1:].tolist()
     closes = raw["close"].loc[frame.index]
     assert frame["next_return"].iloc[0] == pytest.approx(closes.iloc[1] / closes.iloc[0] - 1)
 
     changed = raw.copy()
     changed.iloc[1001:] *= 1.5
-    again = workload.compute_features(changed)
+    changed_frame = workload.compute_features(changed)
     row = 1000 - 72
-    looks_ahead = ["next_log_var", "next_return"]
-    known = frame.drop(columns=looks_ahead).iloc[: row + 1]
+    future_columns = ["next_log_var", "next_return"]
+    expected = frame.drop(columns=future_columns).iloc[: row + 1]
     pd.testing.assert_frame_equal(
-        again.drop(columns=looks_ahead).iloc[: row + 1], known, check_exact=True
+        changed_frame.drop(columns=future_columns).iloc[: row + 1], expected, check_exact=True
     )
-    pd.testing.assert_frame_equal(again.iloc[:row], frame.iloc[:row], check_exact=True)
-    assert again["next_return"].iloc[row] != frame["next_return"].iloc[row]
+    pd.testing.assert_frame_equal(changed_frame.iloc[:row], frame.iloc[:row], check_exact=True)
+    assert changed_frame["next_return"].iloc[row] != frame["next_return"].iloc[row]
 
 
-def test_the_other_target_is_the_next_return_by_the_volatility_of_now(raw):
+def test_vs_return_target_is_the_next_return_divided_by_trailing_volatility(raw):
     workload = BarsWorkload(BarsSettings(target="vs_return"))
     frame = workload.compute_features(raw)
 
@@ -66,12 +66,12 @@ def test_the_other_target_is_the_next_return_by_the_volatility_of_now(raw):
     )
 
 
-def test_the_same_bars_give_the_same_bits(workload, raw, frame):
+def test_features_are_bitwise_reproducible(workload, raw, frame):
     pd.testing.assert_frame_equal(workload.compute_features(raw), frame, check_exact=True)
 
 
-def test_har_does_on_real_bars_what_it_did_before(workload, frame):
-    """A regression test: 0.701 over 2,975 test days; the prototype had 0.697 over 2,958."""
+def test_har_loss_on_packaged_bars_is_unchanged(workload, frame):
+    """The loss is 0.701 over 2,975 test days; the prototype had 0.697 over 2,958."""
     losses = []
     for fold in workload.plan_folds(frame):
         test = workload.examples(frame, fold.test)
@@ -83,7 +83,7 @@ def test_har_does_on_real_bars_what_it_did_before(workload, frame):
     assert float(torch.cat(losses).mean()) == pytest.approx(0.7011, abs=2e-4)
 
 
-def test_har_beats_the_mean_of_the_past(workload, frame):
+def test_har_loss_is_20_percent_below_the_train_mean(workload, frame):
     for fold in workload.plan_folds(frame):
         test = workload.examples(frame, fold.test)
         mean = super(BarsWorkload, workload).baseline(frame, fold)
@@ -92,7 +92,7 @@ def test_har_beats_the_mean_of_the_past(workload, frame):
         assert workload.losses(har, test.y).mean() < 0.8 * workload.losses(mean, test.y).mean()
 
 
-def test_the_baseline_of_returns_is_the_train_mean(raw):
+def test_baseline_of_vs_return_is_the_train_mean(raw):
     workload = BarsWorkload(BarsSettings(target="vs_return"))
     frame = workload.compute_features(raw)
     fold = workload.plan_folds(frame)[0]
@@ -104,63 +104,66 @@ def test_the_baseline_of_returns_is_the_train_mean(raw):
     np.testing.assert_allclose(forecast, train, rtol=1e-4)
 
 
-def test_metrics_agree_with_a_plain_loop(workload, frame):
+def test_metrics_equal_a_python_loop(workload, frame):
     fold = workload.plan_folds(frame)[1]
     examples = workload.examples(frame, fold.test)
     output = workload.baseline(frame, fold)
 
-    found = workload.metrics(output, examples, frame)
+    metrics = workload.metrics(output, examples, frame)
 
-    earned, squares, sizes = [], [], []
+    returns, squared_errors, absolute_errors = [], [], []
     for row, value in zip(examples.rows, output.flatten().tolist(), strict=True):
         position = min(2.0, 0.10 / math.sqrt(252) / math.sqrt(math.exp(value)))
-        earned.append(position * frame["next_return"].iloc[row])
-        squares.append((value - frame["next_log_var"].iloc[row]) ** 2)
-        sizes.append(abs(value - frame["next_log_var"].iloc[row]))
-    mean = sum(earned) / len(earned)
-    variance = sum((x - mean) ** 2 for x in earned) / (len(earned) - 1)
-    downside = sum(min(x, 0) ** 2 for x in earned) / len(earned)
-    assert found["loss"] == pytest.approx(sum(squares) / len(squares), rel=1e-4)
-    assert found["mae"] == pytest.approx(sum(sizes) / len(sizes), rel=1e-4)
-    assert found["sharpe"] == pytest.approx(mean / math.sqrt(variance) * math.sqrt(252), rel=1e-5)
-    assert found["sortino"] == pytest.approx(mean / math.sqrt(downside) * math.sqrt(252), rel=1e-5)
-    assert workload.headline_metric in found
+        returns.append(position * frame["next_return"].iloc[row])
+        squared_errors.append((value - frame["next_log_var"].iloc[row]) ** 2)
+        absolute_errors.append(abs(value - frame["next_log_var"].iloc[row]))
+    mean = sum(returns) / len(returns)
+    variance = sum((x - mean) ** 2 for x in returns) / (len(returns) - 1)
+    downside = sum(min(x, 0) ** 2 for x in returns) / len(returns)
+    assert metrics["loss"] == pytest.approx(sum(squared_errors) / len(squared_errors), rel=1e-4)
+    assert metrics["mae"] == pytest.approx(sum(absolute_errors) / len(absolute_errors), rel=1e-4)
+    assert metrics["sharpe"] == pytest.approx(mean / math.sqrt(variance) * math.sqrt(252), rel=1e-5)
+    assert metrics["sortino"] == pytest.approx(
+        mean / math.sqrt(downside) * math.sqrt(252), rel=1e-5
+    )
+    assert workload.headline_metric in metrics
 
 
-def test_a_perfect_forecast_of_returns_earns_and_its_opposite_loses(raw):
+def test_perfect_forecast_has_positive_sharpe_and_its_negative_the_opposite(raw):
     workload = BarsWorkload(BarsSettings(target="vs_return"))
     frame = workload.compute_features(raw)
     examples = workload.examples(frame, workload.plan_folds(frame)[0].test)
 
-    right = workload.metrics(examples.y, examples, frame)
-    wrong = workload.metrics(-examples.y, examples, frame)
+    perfect = workload.metrics(examples.y, examples, frame)
+    negated = workload.metrics(-examples.y, examples, frame)
 
-    assert right["loss"] == 0
-    assert right["sharpe"] > 5
-    assert wrong["sharpe"] == pytest.approx(-right["sharpe"])
+    assert perfect["loss"] == 0
+    assert perfect["sharpe"] > 5
+    assert negated["sharpe"] == pytest.approx(-perfect["sharpe"])
 
 
 @pytest.mark.parametrize("value", [1e4, -1e4, float("nan")])
-def test_a_network_gone_wild_is_measured_not_crashed(workload, frame, value):
+def test_metrics_of_extreme_or_nan_outputs_do_not_raise(workload, frame, value):
     examples = workload.examples(frame, workload.plan_folds(frame)[0].test)
     output = torch.full_like(examples.y, value, requires_grad=True)
 
-    found = workload.metrics(output, examples, frame)
+    metrics = workload.metrics(output, examples, frame)
 
-    assert math.isnan(found["loss"]) == math.isnan(value)
-    assert math.isnan(found["sharpe"]) == math.isnan(value)
+    assert math.isnan(metrics["loss"]) == math.isnan(value)
+    assert math.isnan(metrics["sharpe"]) == math.isnan(value)
 
 
-def csv_of(bars: pd.DataFrame, tmp_path, **rename: str) -> dict[str, object]:
+def write_csv_source(bars: pd.DataFrame, tmp_path, **rename: str) -> dict[str, object]:
+    """Write bars as a CSV file and return the settings of its source."""
     path = tmp_path / "bars.csv"
     bars.rename(columns=rename).to_csv(path)
     return {"kind": "csv", "uri": str(path), "index": "date"}
 
 
-def test_a_users_csv_goes_through_by_settings_alone(tmp_path):
+def test_user_csv_is_configurable_without_code(tmp_path):
     bars = random_bars(700)
     values = {
-        "source": csv_of(bars, tmp_path, close="Last") | {"rename": {"Last": "close"}},
+        "source": write_csv_source(bars, tmp_path, close="Last") | {"rename": {"Last": "close"}},
         "folds": {"num_folds": 3, "embargo_rows": 2},
         "features": {"regime_long_rows": 40},
         "position": {"max_leverage": 1.5},
@@ -179,28 +182,29 @@ def test_a_users_csv_goes_through_by_settings_alone(tmp_path):
         assert torch.isfinite(workload.baseline(frame, fold)).all()
 
 
-def test_forty_bars_are_rejected_with_the_number_required(tmp_path):
-    """POC-6."""
-    source = csv_of(random_bars(40), tmp_path)
+def test_too_few_bars_are_rejected_with_the_required_number(tmp_path):
+    """The minimum number of rows of a workload is checked (POC-6)."""
+    source = write_csv_source(random_bars(40), tmp_path)
     settings = BarsSettings.parse({"source": source}, where="test")
 
     with pytest.raises(ContractError, match="At least 500 bars are required, got 40 "):
         BarsWorkload(settings).load_rows()
 
 
-def test_min_rows_cannot_be_set_below_what_folds_and_warm_up_need(tmp_path):
+def test_required_rows_cover_folds_and_warm_up_even_if_min_rows_is_lower(tmp_path):
     settings = BarsSettings.parse({"min_rows": 1}, where="test")
-    needed = BarsWorkload(settings).required_rows
-    assert 100 < needed < 500
+    required = BarsWorkload(settings).required_rows
+    assert 100 < required < 500
 
-    short = BarsSettings.parse(
-        {"min_rows": 1, "source": csv_of(random_bars(needed - 1), tmp_path)}, where="test"
+    too_few = BarsSettings.parse(
+        {"min_rows": 1, "source": write_csv_source(random_bars(required - 1), tmp_path)},
+        where="test",
     )
-    with pytest.raises(ContractError, match=f"At least {needed} bars"):
-        BarsWorkload(short).load_rows()
+    with pytest.raises(ContractError, match=f"At least {required} bars"):
+        BarsWorkload(too_few).load_rows()
 
     settings = BarsSettings.parse(
-        {"min_rows": 1, "source": csv_of(random_bars(needed), tmp_path)}, where="test"
+        {"min_rows": 1, "source": write_csv_source(random_bars(required), tmp_path)}, where="test"
     )
     workload = BarsWorkload(settings)
     frame = workload.compute_features(workload.load_rows())
@@ -209,7 +213,7 @@ def test_min_rows_cannot_be_set_below_what_folds_and_warm_up_need(tmp_path):
     assert len(workload.examples(frame, fold.train)) >= 1
 
 
-def test_bad_bars_do_not_become_features(workload):
+def test_invalid_bars_are_rejected_by_compute_features(workload):
     bars = random_bars(600)
 
     with pytest.raises(SchemaError, match="'close' is missing"):
@@ -224,7 +228,7 @@ def test_bad_bars_do_not_become_features(workload):
         workload.compute_features(bars.rename(columns={"high": "low", "low": "high"}))
 
 
-def test_a_missing_file_is_the_sources_refusal(tmp_path):
+def test_missing_file_raises_source_error(tmp_path):
     source = {"kind": "csv", "uri": str(tmp_path / "no.csv")}
 
     with pytest.raises(SourceError, match="There is no file"):
@@ -244,7 +248,7 @@ def test_a_missing_file_is_the_sources_refusal(tmp_path):
         ({"min_rows": 1.5}, "'min_rows'"),
     ],
 )
-def test_a_typo_or_a_value_out_of_range_is_named(values, cause):
-    """CONF-1."""
+def test_invalid_setting_error_names_the_setting(values, cause):
+    """Settings errors suggest the valid name (CONF-1)."""
     with pytest.raises(SettingsError, match=cause):
         BarsSettings.parse(values, where="defs.yaml")

@@ -12,8 +12,8 @@ from sluice.workloads.bars_contract import RAW_SCHEMA, feature_schema, validate_
 from tests.sluice.workloads.bar_samples import random_bars
 
 
-def holds(expectation, frame: pd.DataFrame) -> bool:
-    """Judge one expectation without any engine."""
+def is_satisfied(expectation, frame: pd.DataFrame) -> bool:
+    """Evaluate one expectation without Great Expectations."""
     match expectation:
         case NotNull(column=c):
             return bool(frame[c].notna().all())
@@ -31,36 +31,45 @@ def holds(expectation, frame: pd.DataFrame) -> bool:
     raise AssertionError(expectation)
 
 
-def broken(expectations, frame: pd.DataFrame) -> list[str]:
-    return [repr(e) for e in expectations if not holds(e, frame)]
+def list_violated(expectations, frame: pd.DataFrame) -> list[str]:
+    return [repr(e) for e in expectations if not is_satisfied(e, frame)]
 
 
 @pytest.mark.parametrize("target", ["log_gk_variance", "vs_return"])
 @pytest.mark.parametrize("name", ["sp500", "nasdaq"])
-def test_good_bars_break_no_expectation(name, target):
-    """No false alarm on real data (DATA-1)."""
+def test_packaged_bars_satisfy_all_expectations(name, target):
+    """Real data cause no false alarm (DATA-1)."""
     workload = BarsWorkload(BarsSettings(source=PackagedBars(name=name), target=target))
     raw = workload.load_rows()
 
-    assert broken(workload.raw_expectations, raw) == []
-    assert broken(workload.feature_expectations, workload.compute_features(raw)) == []
+    assert list_violated(workload.raw_expectations, raw) == []
+    assert list_violated(workload.feature_expectations, workload.compute_features(raw)) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_wild_bars_break_no_bound_that_follows_from_a_formula(seed):
+def test_extreme_bars_stay_within_mathematical_feature_bounds(seed):
     bars = random_bars(600, seed=seed)
     jumps = np.exp(np.cumsum(np.random.default_rng(seed).standard_t(1.5, 600) * 0.02))
     for name in ("open", "high", "low", "close"):
         bars[name] *= jumps
     bars.iloc[200:280, 4] = 0
     workload = BarsWorkload()
-    bounded = ["momentum_z", "volume_z", "rsi_14", "bb_pct_b", "vol_regime", "pv_divergence"]
-    known = [
-        e for e in workload.feature_expectations if isinstance(e, Between) and e.column in bounded
+    bounded_columns = [
+        "momentum_z",
+        "volume_z",
+        "rsi_14",
+        "bb_pct_b",
+        "vol_regime",
+        "pv_divergence",
+    ]
+    bounded_expectations = [
+        e
+        for e in workload.feature_expectations
+        if isinstance(e, Between) and e.column in bounded_columns
     ]
 
-    assert len(known) == 6
-    assert broken(known, workload.compute_features(bars)) == []
+    assert len(bounded_expectations) == 6
+    assert list_violated(bounded_expectations, workload.compute_features(bars)) == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +82,7 @@ def test_wild_bars_break_no_bound_that_follows_from_a_formula(seed):
         ({"volume": -1.0}, "volume must be at least 0"),
     ],
 )
-def test_bars_that_contradict_themselves_are_rejected_and_expected_not_to(change, rule):
+def test_inconsistent_bars_are_rejected_and_violate_expectations(change, rule):
     bars = random_bars(600)
     for name, value in change.items():
         bars.iloc[[7, 9], list(bars.columns).index(name)] = value
@@ -82,7 +91,7 @@ def test_bars_that_contradict_themselves_are_rejected_and_expected_not_to(change
         validate_bars(bars)
 
     assert "violated by 2 of 600 rows, first at row 7 (label 2001-01-08" in str(caught.value)
-    assert broken(BarsWorkload().raw_expectations, bars) != []
+    assert list_violated(BarsWorkload().raw_expectations, bars) != []
 
 
 def test_valid_bars_pass_unchanged():
@@ -93,6 +102,6 @@ def test_valid_bars_pass_unchanged():
     assert bars.equals(random_bars(50))
 
 
-def test_every_column_says_what_it_is_in_which_unit():
+def test_every_column_has_a_description_and_a_unit():
     for schema in (RAW_SCHEMA, feature_schema("log_gk_variance"), feature_schema("vs_return")):
         assert all(column.description and column.unit for column in schema.columns)

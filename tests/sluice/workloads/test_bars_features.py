@@ -1,4 +1,4 @@
-"""SCH-2: the nine features: known values, a plain-loop oracle, no look-ahead, edge cases."""
+"""The nine features: known values, a reference in loops, no look-ahead, edge cases (SCH-2)."""
 
 import math
 import statistics
@@ -31,10 +31,9 @@ def series(*values: float) -> pd.Series:
     return pd.Series(values, dtype="float64")
 
 
-# Oracles: one row at a time, from lists, with the statistics module. None: too little history.
+class ReferenceFeatures:
+    """The nine features of one row at a time, from lists and the statistics module."""
 
-
-class Oracle:
     def __init__(self, bars: pd.DataFrame, settings: FeatureSettings) -> None:
         self.o, self.h, self.l, self.c, self.v = (
             bars[name].tolist() for name in ("open", "high", "low", "close", "volume")
@@ -118,18 +117,18 @@ class Oracle:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_feature_agrees_with_a_plain_loop(name):
+def test_feature_equals_python_loop(name):
     bars = random_bars(150, seed=3)
-    oracle = getattr(Oracle(bars, SETTINGS), name)
+    compute_expected = getattr(ReferenceFeatures(bars, SETTINGS), name)
 
-    found = nine_features(bars, SETTINGS)[name].to_numpy()
+    actual = nine_features(bars, SETTINGS)[name].to_numpy()
 
     for t in range(SETTINGS.warm_up_rows, len(bars)):
-        assert found[t] == pytest.approx(oracle(t), rel=1e-9, abs=1e-9), t
+        assert actual[t] == pytest.approx(compute_expected(t), rel=1e-9, abs=1e-9), t
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_windows_agree_as_well(name):
+def test_feature_with_non_default_windows_equals_python_loop(name):
     settings = FeatureSettings(
         vol_rows=9,
         momentum_rows=4,
@@ -145,42 +144,42 @@ def test_other_windows_agree_as_well(name):
     )
     bars = random_bars(60, seed=4)
 
-    found = nine_features(bars, settings)[name].to_numpy()
+    actual = nine_features(bars, settings)[name].to_numpy()
 
-    oracle = getattr(Oracle(bars, settings), name)
+    compute_expected = getattr(ReferenceFeatures(bars, settings), name)
     for t in range(settings.warm_up_rows, len(bars)):
-        assert found[t] == pytest.approx(oracle(t), rel=1e-9, abs=1e-9), t
+        assert actual[t] == pytest.approx(compute_expected(t), rel=1e-9, abs=1e-9), t
 
 
-# Known values, worked by hand.
+# Known values that were calculated manually.
 
 
 def test_returns_vs_matches_manual_values():
-    # Log returns 1, -1, 1, 2: the sample deviation of (1, -1, 1) is sqrt(4/3).
+    # Log returns 1, -1, 1, 2; the sample standard deviation of (1, -1, 1) is sqrt(4/3).
     close = np.exp(series(0, 1, 0, 1, 3))
 
-    found = bf.returns_vs(close, rows=3, floor=1e-4)
+    actual = bf.returns_vs(close, rows=3, floor=1e-4)
 
-    assert found.iloc[4] == pytest.approx(2 / math.sqrt(4 / 3))
-    assert found.iloc[:4].isna().all()
+    assert actual.iloc[4] == pytest.approx(2 / math.sqrt(4 / 3))
+    assert actual.iloc[:4].isna().all()
 
 
 def test_momentum_z_matches_manual_values():
-    # Momenta over one row: 1, 2, 3; mean 2, deviation 1.
-    found = bf.momentum_z(np.exp(series(0, 1, 3, 6)), span_rows=1, rows=3, min_deviation=1e-6)
+    # Momentum over one row: 1, 2, 3; mean 2, standard deviation 1.
+    actual = bf.momentum_z(np.exp(series(0, 1, 3, 6)), span_rows=1, rows=3, min_deviation=1e-6)
 
-    assert found.iloc[3] == pytest.approx(1.0)
+    assert actual.iloc[3] == pytest.approx(1.0)
 
 
 def test_atr_pct_matches_manual_values():
     # True ranges: 2 (first, H - L), 3 (gap up: 13 - 10), 6 (gap down: 12 - 6).
     high, low, close = series(11, 13, 8), series(9, 12, 6), series(10, 12, 8)
 
-    found = bf.atr_pct(high, low, close, rows=2, floor=1e-4)
+    actual = bf.atr_pct(high, low, close, rows=2, floor=1e-4)
 
-    assert np.isnan(found.iloc[0])
-    assert found.iloc[1] == pytest.approx(math.log(2.5 / 12))
-    assert found.iloc[2] == pytest.approx(math.log((2.5 * 1 + 6) / 2 / 8))
+    assert np.isnan(actual.iloc[0])
+    assert actual.iloc[1] == pytest.approx(math.log(2.5 / 12))
+    assert actual.iloc[2] == pytest.approx(math.log((2.5 * 1 + 6) / 2 / 8))
 
 
 def test_volume_z_matches_manual_values():
@@ -189,42 +188,42 @@ def test_volume_z_matches_manual_values():
     assert bf.volume_z(volume, rows=3, min_deviation=1e-6).iloc[2] == pytest.approx(1.0)
 
 
-def test_rsi_of_wilders_first_average_and_next_step():
-    # 14 changes: 10 rises of 1, 4 falls of 0.5; then one fall of 2.
+def test_rsi_14_matches_manual_values():
+    # 14 changes (10 rises of 1, 4 falls of 0.5), then one fall of 2: first average and update.
     close = series(*np.cumsum([100.0] + [1.0] * 10 + [-0.5] * 4 + [-2.0]))
 
-    found = bf.rsi_14(close)
+    actual = bf.rsi_14(close)
 
-    assert found.iloc[:14].isna().all()
-    assert found.iloc[14] == pytest.approx(100 * 10 / 12)
+    assert actual.iloc[:14].isna().all()
+    assert actual.iloc[14] == pytest.approx(100 * 10 / 12)
     rise, fall = 10 / 14 * 13 / 14, (2 / 14 * 13 + 2) / 14
-    assert found.iloc[15] == pytest.approx(100 * rise / (rise + fall))
+    assert actual.iloc[15] == pytest.approx(100 * rise / (rise + fall))
 
 
 def test_bb_pct_b_matches_manual_values():
-    # Closes 1, 2, 3: mean 2, population deviation sqrt(2/3).
-    found = bf.bb_pct_b(series(1, 2, 3), rows=3, width=2.0, min_deviation=1e-6)
+    # Closes 1, 2, 3; mean 2, population standard deviation sqrt(2/3).
+    actual = bf.bb_pct_b(series(1, 2, 3), rows=3, width=2.0, min_deviation=1e-6)
 
-    assert found.iloc[2] == pytest.approx(0.5 + 1 / (4 * math.sqrt(2 / 3)))
+    assert actual.iloc[2] == pytest.approx(0.5 + 1 / (4 * math.sqrt(2 / 3)))
 
 
 def test_vol_regime_matches_manual_values():
     # Mean variance 16 over one row, (1 + 1 + 16) / 3 = 6 over three.
-    found = bf.vol_regime(series(1, 1, 16), short_rows=1, long_rows=3)
+    actual = bf.vol_regime(series(1, 1, 16), short_rows=1, long_rows=3)
 
-    assert found.iloc[2] == pytest.approx(math.log(16 / 6) / 2)
+    assert actual.iloc[2] == pytest.approx(math.log(16 / 6) / 2)
 
 
 def test_return_accel_matches_manual_values():
-    # Log returns 1, -1, 1, 2; the last momentum less the one before is 1; deviation sqrt(7/3).
+    # Log returns 1, -1, 1, 2; the momentum increases by 1; standard deviation sqrt(7/3).
     close = np.exp(series(0, 1, 0, 1, 3))
 
-    found = bf.return_accel(close, span_rows=1, vol_rows=3, floor=1e-4)
+    actual = bf.return_accel(close, span_rows=1, vol_rows=3, floor=1e-4)
 
-    assert found.iloc[4] == pytest.approx(1 / (math.sqrt(7 / 3) * math.sqrt(2)))
+    assert actual.iloc[4] == pytest.approx(1 / (math.sqrt(7 / 3) * math.sqrt(2)))
 
 
-def test_pv_divergence_is_one_when_price_and_volume_oppose():
+def test_pv_divergence_is_one_for_opposed_and_minus_one_for_parallel_moves():
     log_price = series(0, 1, 3, 2, 5)
     opposed = bf.pv_divergence(
         np.exp(log_price), np.exp(20 - log_price) - 1, rows=4, min_deviation=1e-6
@@ -242,17 +241,17 @@ def test_garman_klass_matches_manual_values():
         {"open": [1.0, 1.0], "high": [math.e, 1.0], "low": [1.0, 1.0], "close": [math.e, 1.0]}
     )
 
-    found = bf.log_gk_variance(bars, floor=1e-8)
+    actual = bf.log_gk_variance(bars, floor=1e-8)
 
-    assert found.iloc[0] == pytest.approx(math.log(0.5 - (2 * math.log(2) - 1)))
-    assert found.iloc[1] == pytest.approx(math.log(1e-8))
+    assert actual.iloc[0] == pytest.approx(math.log(0.5 - (2 * math.log(2) - 1)))
+    assert actual.iloc[1] == pytest.approx(math.log(1e-8))
 
 
-# Look-ahead, warm-up, edges, speed.
+# Look-ahead, warm-up, edge cases and speed.
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_later_rows_do_not_reach_back(name):
+def test_later_rows_do_not_change_earlier_features(name):
     bars = random_bars(140, seed=5)
     changed = bars.copy()
     changed.iloc[100:] = random_bars(140, seed=99).iloc[100:] * 3
@@ -265,20 +264,20 @@ def test_later_rows_do_not_reach_back(name):
     pd.testing.assert_series_equal(cut, before.iloc[:100], check_exact=True, check_freq=False)
 
 
-def test_warm_up_is_exactly_the_rows_that_lack_a_feature():
+def test_warm_up_rows_are_exactly_the_rows_with_missing_features():
     for settings in (
         SETTINGS,
         FeatureSettings(regime_long_rows=90),
         FeatureSettings(vol_rows=80),
         FeatureSettings(atr_rows=90),
     ):
-        known = nine_features(random_bars(150), settings).notna().all(axis=1)
+        is_complete = nine_features(random_bars(150), settings).notna().all(axis=1)
 
-        assert known.to_numpy().argmax() == settings.warm_up_rows
-        assert known.iloc[settings.warm_up_rows :].all()
+        assert is_complete.to_numpy().argmax() == settings.warm_up_rows
+        assert is_complete.iloc[settings.warm_up_rows :].all()
 
 
-def test_bars_that_never_move_have_defined_features():
+def test_constant_bars_have_defined_features():
     frame = nine_features(flat_bars(120), SETTINGS).iloc[SETTINGS.warm_up_rows :]
 
     expected = dict.fromkeys(NAMES, 0.0)
@@ -287,7 +286,7 @@ def test_bars_that_never_move_have_defined_features():
         np.testing.assert_allclose(frame[name], expected[name], atol=1e-12)
 
 
-def test_a_standstill_in_the_middle_stays_finite():
+def test_features_of_a_constant_period_are_finite():
     bars = random_bars(400, seed=6)
     bars.iloc[150:300, :4] = bars["close"].iloc[149]
     bars.iloc[150:300, 4] = 0.0
@@ -298,7 +297,7 @@ def test_a_standstill_in_the_middle_stays_finite():
 
 
 @pytest.mark.parametrize(("step", "value"), [(1.0, 100.0), (-0.1, 0.0)])
-def test_rsi_of_one_direction_is_at_its_end(step, value):
+def test_rsi_14_of_a_monotonic_price_is_0_or_100(step, value):
     close = series(*(100 + step * np.arange(40)))
 
     np.testing.assert_allclose(bf.rsi_14(close).iloc[14:], value, atol=1e-9)
@@ -312,14 +311,14 @@ def test_features_do_not_depend_on_the_price_unit():
     pd.testing.assert_frame_equal(nine_features(bars, SETTINGS), nine_features(cents, SETTINGS))
 
 
-def test_a_short_window_longer_than_the_long_one_is_rejected():
+def test_short_regime_window_must_be_shorter_than_the_long_one():
     with pytest.raises(SettingsError, match="regime_short_rows must be smaller"):
         FeatureSettings.parse({"regime_short_rows": 63}, where="test")
 
 
 @pytest.mark.exhaustive
-def test_a_million_rows_take_as_long_as_a_few_of_pandas_rolling_windows():
+def test_million_rows_take_less_than_25_rolling_standard_deviations():
     bars = random_bars(1_000_000)
 
     ratio = relative_duration(lambda: nine_features(bars, SETTINGS), lambda: bars.rolling(63).std())
-    assert ratio < 25  # 5
+    assert ratio < 25  # about 5 when measured

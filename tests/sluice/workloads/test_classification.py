@@ -1,4 +1,4 @@
-"""``task = "classification"`` sets what a classifier needs; own choices replace it."""
+"""Defaults of ``task = "classification"``; attributes of a workload override them."""
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ class Classifier(Regression):
     classes = ("low", "middle", "high")
 
 
-class OwnChoices(Classifier):
+class CustomClassifier(Classifier):
     loss_unit = "mistakes"
 
     def __init__(self) -> None:
@@ -37,64 +37,64 @@ class OwnChoices(Classifier):
         self.headline_metric = "accuracy"
 
 
-def examples(workload: Workload):
+def make_examples(workload: Workload):
     return workload.examples(workload.load_rows(), RowRange(start=0, stop=9))
 
 
-def test_a_classifier_has_class_numbers_log_losses_and_metrics():
+def test_classification_task_sets_targets_losses_and_metrics():
     workload = Classifier()
-    found = examples(workload)
+    examples = make_examples(workload)
     output = torch.eye(3).repeat(3, 1) * 4
 
-    assert found.targets.tolist() == [0, 1, 2] * 3
-    assert workload.output_shape(found.targets) == (9, 3)
-    expected = torch.nn.functional.cross_entropy(output, found.targets)
-    assert workload.losses(output, found.targets).shape == (9,)
-    assert workload.loss(output, found.targets) == pytest.approx(float(expected))
-    assert workload.mistakes(output.flip(1), found.targets).tolist() == [1, 0, 1] * 3
-    metrics = workload.metrics(output, found, workload.load_rows())
+    assert examples.targets.tolist() == [0, 1, 2] * 3
+    assert workload.output_shape(examples.targets) == (9, 3)
+    expected = torch.nn.functional.cross_entropy(output, examples.targets)
+    assert workload.losses(output, examples.targets).shape == (9,)
+    assert workload.loss(output, examples.targets) == pytest.approx(float(expected))
+    assert workload.mistakes(output.flip(1), examples.targets).tolist() == [1, 0, 1] * 3
+    metrics = workload.metrics(output, examples, workload.load_rows())
     assert (metrics["accuracy"], metrics["loss"]) == (1.0, pytest.approx(float(expected)))
     assert (workload.loss_unit, workload.headline_metric) == ("nats", "macro_f1")
     assert not workload.scale_target
 
 
-def test_a_regression_is_as_before():
+def test_regression_is_the_default_task():
     workload = Regression()
-    found = examples(workload)
+    examples = make_examples(workload)
 
-    assert found.targets.shape == (9, 1)
-    assert workload.mistakes(found.targets, found.targets) is None
-    assert set(workload.metrics(found.targets, found, workload.load_rows())) == {"loss"}
+    assert examples.targets.shape == (9, 1)
+    assert workload.mistakes(examples.targets, examples.targets) is None
+    assert set(workload.metrics(examples.targets, examples, workload.load_rows())) == {"loss"}
     assert (workload.loss_unit, workload.headline_metric) == ("target units squared", "loss")
     assert workload.scale_target
     assert Regression.loss_unit == "target units squared"
 
 
-def test_own_choices_replace_those_of_the_task():
-    workload = OwnChoices()
+def test_attributes_of_a_workload_override_the_defaults_of_its_task():
+    workload = CustomClassifier()
 
     assert (workload.loss_unit, workload.headline_metric) == ("mistakes", "accuracy")
-    assert OwnChoices.headline_metric == Classifier.loss_unit.replace("nats", "macro_f1")
+    assert CustomClassifier.headline_metric == Classifier.loss_unit.replace("nats", "macro_f1")
 
 
-def test_columns_are_declared_once():
+def test_schemas_are_derived_from_columns_and_task():
     assert Regression().feature_schema == Schema(
         columns=(Column(name="a"), Column(name="b"), Column(name="y"))
     )
     assert Classifier.feature_schema.columns[-1] == Column(name="y", kind="int")
     assert Regression().raw_schema == Schema(columns=())
-    assert DigitsWorkload.feature_schema.columns[-1].name == "ink"  # its own
+    assert DigitsWorkload.feature_schema.columns[-1].name == "ink"  # declared explicitly
 
 
-def test_a_workload_without_columns_is_refused():
-    class Nothing(Regression):
+def test_workload_without_feature_columns_is_rejected():
+    class WithoutFeatureColumns(Regression):
         feature_columns = None
 
     with pytest.raises(ContractError, match="must declare 'feature_columns' and 'target_column'"):
-        _ = Nothing().feature_schema
+        _ = WithoutFeatureColumns().feature_schema
 
 
-def test_targets_that_are_no_class_numbers_are_refused():
+def test_invalid_targets_classes_and_tasks_are_rejected():
     class TwoClasses(Classifier):
         classes = ("low", "high")
 
@@ -105,8 +105,8 @@ def test_targets_that_are_no_class_numbers_are_refused():
         task = "clasification"
 
     with pytest.raises(ContractError, match="class numbers 0 to 1, got 2 at example 2"):
-        examples(TwoClasses())
+        make_examples(TwoClasses())
     with pytest.raises(ContractError, match="at least two classes, got 0"):
-        examples(NoClasses())
+        make_examples(NoClasses())
     with pytest.raises(ContractError, match="'regression' or 'classification', got 'clas"):
         _ = Misspelled().loss_unit

@@ -1,4 +1,4 @@
-"""The digits workload: independent rows, ten classes, logistic regression baseline."""
+"""DigitsWorkload: independent rows, ten classes, logistic regression baseline."""
 
 import math
 
@@ -27,7 +27,7 @@ def frame(raw):
     return WORKLOAD.compute_features(raw)
 
 
-def test_no_picture_is_in_two_parts_of_a_fold_or_in_two_test_windows(frame):
+def test_splits_of_a_fold_and_test_windows_share_no_image(frame):
     folds = WORKLOAD.plan_folds(frame)
     pixels = frame[list(PIXELS)].to_numpy()
 
@@ -39,7 +39,7 @@ def test_no_picture_is_in_two_parts_of_a_fold_or_in_two_test_windows(frame):
         assert len(set(np.concatenate(parts))) == sum(map(len, parts))
 
 
-def test_the_rows_a_search_sees_are_tested_by_no_fold(frame):
+def test_search_cannot_use_a_fold_whose_rows_are_tested_elsewhere(frame):
     folds = WORKLOAD.plan_folds(frame)
 
     assert select_search_folds(folds, (0,)) == folds[:1]
@@ -47,21 +47,21 @@ def test_the_rows_a_search_sees_are_tested_by_no_fold(frame):
         select_search_folds(folds, (1,))
 
 
-def test_every_part_of_every_fold_has_about_a_tenth_of_each_digit(frame):
+def test_each_split_has_about_a_tenth_of_each_digit(frame):
     for fold in WORKLOAD.plan_folds(frame):
         for part in (fold.train, fold.val, fold.test):
             digits = frame["digit"].to_numpy()[part.positions()]
             count = np.bincount(digits, minlength=10)
-            slack = 4 * math.sqrt(0.1 * 0.9 * len(part))
-            assert np.abs(count - len(part) / 10).max() < slack
+            tolerance = 4 * math.sqrt(0.1 * 0.9 * len(part))
+            assert np.abs(count - len(part) / 10).max() < tolerance
 
 
-def test_a_repeated_picture_is_rejected_whatever_its_label(raw):
-    again = raw.iloc[[5]].assign(digit=(raw["digit"].iloc[5] + 1) % 10)
-    twice = pd.concat([raw.iloc[:600], again]).sort_index()
+def test_repeated_image_with_another_label_is_rejected(raw):
+    repeated = raw.iloc[[5]].assign(digit=(raw["digit"].iloc[5] + 1) % 10)
+    with_repeated = pd.concat([raw.iloc[:600], repeated]).sort_index()
 
     with pytest.raises(SchemaError, match="must be unique, got 1 repeated"):
-        WORKLOAD.compute_features(twice)
+        WORKLOAD.compute_features(with_repeated)
 
 
 def test_missing_class_is_rejected(raw):
@@ -70,20 +70,20 @@ def test_missing_class_is_rejected(raw):
 
 
 @pytest.mark.slow
-def test_expectations_see_a_bright_pixel_an_eleventh_class_and_an_inverted_scanner(raw, frame):
-    def failed(table, expectations):
+def test_expectations_fail_for_bright_pixel_unknown_class_and_inverted_images(raw, frame):
+    def list_failed_sentences(table, expectations):
         report = evaluate(table, expectations, suite="digits")
         return {r.sentence for r in report.results if r.outcome != "pass"}
 
     bad = raw.assign(pixel_3_3=17.0, digit=raw["digit"].replace({9: 10}))
-    told = failed(bad, WORKLOAD.raw_expectations)
-    assert len(told) == 2
-    assert any("pixel_3_3" in sentence for sentence in told)
+    sentences = list_failed_sentences(bad, WORKLOAD.raw_expectations)
+    assert len(sentences) == 2
+    assert any("pixel_3_3" in sentence for sentence in sentences)
     inverted = frame.assign(ink=1 - frame["ink"])
-    assert len(failed(inverted, WORKLOAD.feature_expectations)) == 1
+    assert len(list_failed_sentences(inverted, WORKLOAD.feature_expectations)) == 1
 
 
-def test_pixels_are_scaled_and_the_digit_is_no_feature(raw, frame):
+def test_pixels_are_scaled_and_the_label_is_not_a_feature(raw, frame):
     examples = WORKLOAD.examples(frame, WORKLOAD.plan_folds(frame)[0].train)
 
     assert examples.x.shape[1:] == (1, 64)
@@ -92,21 +92,21 @@ def test_pixels_are_scaled_and_the_digit_is_no_feature(raw, frame):
     np.testing.assert_allclose(examples.x[0, 0].numpy() * 16, raw[list(PIXELS)].iloc[0])
 
 
-def test_the_baseline_is_a_distribution_and_knows_the_digits(frame):
+def test_baseline_returns_log_probabilities_with_accuracy_above_90_percent(frame):
     fold = WORKLOAD.plan_folds(frame)[0]
     examples = WORKLOAD.examples(frame, fold.test)
 
     output = WORKLOAD.baseline(frame, fold)
 
     torch.testing.assert_close(output.exp().sum(dim=1), torch.ones(len(examples)))
-    found = WORKLOAD.metrics(output, examples, frame)
-    assert found["accuracy"] > 0.9
-    assert found["log_loss"] == pytest.approx(found["loss"], rel=1e-5)
-    assert found["accuracy"] == pytest.approx(1 - WORKLOAD.mistakes(output, examples.y).mean())
-    assert WORKLOAD.headline_metric in found
+    metrics = WORKLOAD.metrics(output, examples, frame)
+    assert metrics["accuracy"] > 0.9
+    assert metrics["log_loss"] == pytest.approx(metrics["loss"], rel=1e-5)
+    assert metrics["accuracy"] == pytest.approx(1 - WORKLOAD.mistakes(output, examples.y).mean())
+    assert WORKLOAD.headline_metric in metrics
 
 
-def test_the_baseline_does_not_look_at_test_rows(frame):
+def test_baseline_does_not_depend_on_test_labels(frame):
     fold = WORKLOAD.plan_folds(frame)[0]
     relabelled = frame.copy()
     relabelled.iloc[fold.test.positions(), relabelled.columns.get_loc("digit")] = 0
@@ -114,26 +114,27 @@ def test_the_baseline_does_not_look_at_test_rows(frame):
     torch.testing.assert_close(WORKLOAD.baseline(relabelled, fold), WORKLOAD.baseline(frame, fold))
 
 
-def test_the_gates_loss_is_a_setting_and_training_stays_on_log_loss():
-    counted = DigitsWorkload(DigitsSettings(gate_loss="zero_one"))
+def test_gate_loss_setting_does_not_change_the_training_loss():
+    zero_one = DigitsWorkload(DigitsSettings(gate_loss="zero_one"))
     output, y = torch.tensor([[2.0] + [0.0] * 9] * 2), torch.tensor([0, 4])
 
-    assert (counted.loss_unit, WORKLOAD.loss_unit) == ("mistakes", "nats")
-    assert counted.losses(output, y).tolist() == [0.0, 1.0]
-    torch.testing.assert_close(counted.loss(output, y), WORKLOAD.losses(output, y).mean())
+    assert (zero_one.loss_unit, WORKLOAD.loss_unit) == ("mistakes", "nats")
+    assert zero_one.losses(output, y).tolist() == [0.0, 1.0]
+    torch.testing.assert_close(zero_one.loss(output, y), WORKLOAD.losses(output, y).mean())
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"seq_len": 2}, {"gate_loss": "hinge"}, {"min_class_share": 0.5}, {"order_seed": 1}]
+    "settings",
+    [{"seq_len": 2}, {"gate_loss": "hinge"}, {"min_class_share": 0.5}, {"order_seed": 1}],
 )
-def test_settings_that_mean_nothing_are_rejected(wrong):
-    """An order that may be drawn again would be drawn until it pleases."""
+def test_invalid_settings_are_rejected(settings):
+    """A configurable order seed would allow a search for a favourable split."""
     with pytest.raises(SettingsError):
-        DigitsSettings(**wrong)
+        DigitsSettings(**settings)
 
 
-def test_too_few_pictures_for_the_folds_are_rejected():
-    greedy = DigitsWorkload(DigitsSettings(min_rows=2_000, folds=FoldSettings(num_folds=3)))
+def test_too_few_images_for_min_rows_are_rejected():
+    workload = DigitsWorkload(DigitsSettings(min_rows=2_000, folds=FoldSettings(num_folds=3)))
 
     with pytest.raises(ContractError, match="At least 2000 pictures are required, got 1797"):
-        greedy.load_rows()
+        workload.load_rows()

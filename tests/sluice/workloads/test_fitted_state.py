@@ -1,4 +1,4 @@
-"""A workload fits arrays on the train rows of a fold, and encodes inputs with them."""
+"""Arrays that a workload fits on the train rows of a fold and uses to encode inputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,25 +21,25 @@ MLP = ModelSettings(architecture="mlp")
 
 
 class Returning(SineWorkload):
-    """Returns a given value from fit()."""
+    """fit() returns the attribute ``value``."""
 
     value: Any = None
 
     def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:  # noqa: ARG002
-        found: Mapping[str, Any] = self.value
-        return found
+        state: Mapping[str, Any] = self.value
+        return state
 
     def encode(self, x: Any, state: Mapping[str, torch.Tensor]) -> Any:  # noqa: ARG002
         return x
 
 
-def returning(value: Any) -> Returning:
+def make_workload(value: Any) -> Returning:
     workload = Returning()
     workload.value = value
     return workload
 
 
-def test_a_fold_is_fitted_on_its_train_rows_and_the_workload_itself_stays() -> None:
+def test_fit_uses_train_rows_and_does_not_change_the_workload() -> None:
     workload = Rents()
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
@@ -48,7 +48,9 @@ def test_a_fold_is_fitted_on_its_train_rows_and_the_workload_itself_stays() -> N
     torch.manual_seed(4)
     fitted = fit_workload(workload, frame, fold)
 
-    assert torch.equal(torch.rand(1), expected), "the caller's generators are not used"
+    assert torch.equal(torch.rand(1), expected), (
+        "fit_workload changed the state of the global generator"
+    )
     assert workload.fitted_state is None
     state = fitted.fitted_state
     assert state is not None
@@ -61,7 +63,7 @@ def test_a_fold_is_fitted_on_its_train_rows_and_the_workload_itself_stays() -> N
     assert np.allclose(state["rents"].numpy(), means)
 
 
-def test_a_workload_without_fit_is_returned_itself_and_has_no_encoder() -> None:
+def test_workload_without_fit_is_returned_unchanged_and_model_has_no_encoder() -> None:
     workload = SineWorkload()
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
@@ -72,7 +74,7 @@ def test_a_workload_without_fit_is_returned_itself_and_has_no_encoder() -> None:
     assert not any("encoder" in name for name in model.state_dict())
 
 
-def test_a_model_encodes_before_it_scales() -> None:
+def test_model_encodes_inputs_before_scaling() -> None:
     workload = Rents()
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
@@ -89,14 +91,14 @@ def test_a_model_encodes_before_it_scales() -> None:
     assert torch.allclose(model.x_mean, encoded.mean(dim=(0, 1)), rtol=1e-5)
     expected = model.network((encoded - model.x_mean) / model.x_std) * model.y_std + model.y_mean
     assert torch.equal(model(train.inputs), expected)
-    # A city that no train row has gets the mean of the rents.
+    # A city without train rows is encoded as the mean rent.
     unknown = {"city": torch.tensor([12345]), "rooms": torch.tensor([2.0])}
-    found = fitted.encode(unknown, state)
-    assert isinstance(found, torch.Tensor)
-    assert torch.equal(found[0, 0, 0], state["rents"].mean())
+    encoded_unknown = fitted.encode(unknown, state)
+    assert isinstance(encoded_unknown, torch.Tensor)
+    assert torch.equal(encoded_unknown[0, 0, 0], state["rents"].mean())
 
 
-def test_a_network_of_a_workload_that_was_not_fitted_is_refused() -> None:
+def test_model_of_an_unfitted_workload_is_rejected() -> None:
     workload = Rents()
     frame = workload.compute_features(workload.load_rows())
     train = workload.examples(frame, workload.plan_folds(frame)[0].train)
@@ -115,14 +117,14 @@ def test_a_network_of_a_workload_that_was_not_fitted_is_refused() -> None:
         ({"mean": [1.0, np.nan]}, "'mean' must be finite"),
     ],
 )
-def test_a_state_that_cannot_be_stored_is_refused(value: Any, message: str) -> None:
+def test_fitted_state_that_cannot_be_stored_is_rejected(value: Any, message: str) -> None:
     with pytest.raises(ContractError, match=message):
-        fit_state(returning(value), pd.DataFrame())
+        fit_state(make_workload(value), pd.DataFrame())
 
 
-def test_arrays_of_any_kind_become_tensors_and_their_digest_covers_their_bits() -> None:
+def test_state_values_become_tensors_and_the_digest_depends_on_values_and_shapes() -> None:
     value = {"b": 2, "a": [1.5, 2.5], "c": torch.ones(2, 2).T, "d": np.arange(6)[::-2], "e": True}
-    state = fit_state(returning(value), pd.DataFrame())
+    state = fit_state(make_workload(value), pd.DataFrame())
 
     assert list(state) == ["a", "b", "c", "d", "e"]
     assert [array.tolist() for array in state.values()] == [
@@ -132,26 +134,30 @@ def test_arrays_of_any_kind_become_tensors_and_their_digest_covers_their_bits() 
         [5, 3, 1],
         True,
     ]
-    changed = fit_state(returning(value | {"b": 3}), pd.DataFrame())
-    reshaped = fit_state(returning(value | {"c": np.ones(4, np.float32)}), pd.DataFrame())
-    digests = {digest_state(found) for found in (state, changed, reshaped)}
+    changed = fit_state(make_workload(value | {"b": 3}), pd.DataFrame())
+    reshaped = fit_state(make_workload(value | {"c": np.ones(4, np.float32)}), pd.DataFrame())
+    digests = {digest_state(each) for each in (state, changed, reshaped)}
     assert len(digests) == 3
-    assert digest_state(fit_state(returning(value), pd.DataFrame())) == digest_state(state)
+    assert digest_state(fit_state(make_workload(value), pd.DataFrame())) == digest_state(state)
 
 
-@pytest.mark.parametrize(("own", "other"), [("fit", "encode"), ("encode", "fit")])
-def test_fit_and_encode_belong_together(own: str, other: str) -> None:
-    kind: type[Workload] = type("Half", (SineWorkload,), {own: getattr(Returning, own)})
+@pytest.mark.parametrize(("implemented", "missing"), [("fit", "encode"), ("encode", "fit")])
+def test_fit_without_encode_or_encode_without_fit_is_rejected(
+    implemented: str, missing: str
+) -> None:
+    workload_class: type[Workload] = type(
+        "Half", (SineWorkload,), {implemented: getattr(Returning, implemented)}
+    )
 
     with pytest.raises(
-        ContractError, match=rf"Half must implement both .* only {own}\(\)"
-    ) as found:
-        has_fitted_state(kind())
+        ContractError, match=rf"Half must implement both .* only {implemented}\(\)"
+    ) as caught:
+        has_fitted_state(workload_class())
 
-    assert other in found.value.fix
+    assert missing in caught.value.fix
 
 
-def test_an_encode_that_returns_no_tensor_is_refused() -> None:
+def test_encode_that_does_not_return_a_tensor_is_rejected() -> None:
     class Wrong(Returning):
         def encode(self, x: Any, state: Mapping[str, torch.Tensor]) -> Any:  # noqa: ARG002
             return x.numpy()

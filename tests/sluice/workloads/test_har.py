@@ -10,7 +10,7 @@ from sluice.workloads.har import HarSettings, har_forecast
 SETTINGS = HarSettings()
 
 
-def har_process(rows: int, *, noise: float, seed: int = 0) -> pd.Series:
+def simulate_har(rows: int, *, noise: float, seed: int = 0) -> pd.Series:
     """Return a series that follows HAR with weights 0.1, 0.4, 0.3, 0.2."""
     rng = np.random.default_rng(seed)
     x = list(rng.normal(size=22))
@@ -25,19 +25,19 @@ def har_process(rows: int, *, noise: float, seed: int = 0) -> pd.Series:
     return pd.Series(x)
 
 
-def test_a_noiseless_process_is_forecast_exactly():
-    x = har_process(60, noise=0.0)
+def test_noiseless_har_process_is_forecast_exactly():
+    x = simulate_har(60, noise=0.0)
     target = x.shift(-1)
 
-    found = har_forecast(
+    forecast = har_forecast(
         x, target, train_rows=np.arange(50), test_rows=np.arange(55, 80), settings=SETTINGS
     )
 
-    np.testing.assert_allclose(found, target.iloc[55:80], atol=1e-9)
+    np.testing.assert_allclose(forecast, target.iloc[55:80], atol=1e-9)
 
 
-def test_it_agrees_with_the_normal_equations_matches_manual_values():
-    x = har_process(300, noise=1.0)
+def test_forecast_equals_the_normal_equations():
+    x = simulate_har(300, noise=1.0)
     target = x.shift(-1)
     values = x.tolist()
 
@@ -47,15 +47,15 @@ def test_it_agrees_with_the_normal_equations_matches_manual_values():
     design = np.array([row(t) for t in range(21, 200)])
     weights = np.linalg.solve(design.T @ design, design.T @ target.to_numpy()[21:200])
 
-    found = har_forecast(
+    forecast = har_forecast(
         x, target, train_rows=np.arange(200), test_rows=np.arange(250, 300), settings=SETTINGS
     )
 
-    np.testing.assert_allclose(found, [row(t) @ weights for t in range(250, 300)])
+    np.testing.assert_allclose(forecast, [row(t) @ weights for t in range(250, 300)])
 
 
-def test_rows_after_training_do_not_move_the_fit_nor_later_rows_a_forecast():
-    x = har_process(300, noise=1.0)
+def test_forecast_does_not_depend_on_later_rows():
+    x = simulate_har(300, noise=1.0)
     other = x.copy()
     other.iloc[260:] = 50.0
     rows = {"train_rows": np.arange(200), "test_rows": np.arange(240, 260), "settings": SETTINGS}
@@ -67,13 +67,13 @@ def test_rows_after_training_do_not_move_the_fit_nor_later_rows_a_forecast():
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "seen"),
+    ("train", "test", "message"),
     [((0, 24), (50, 60), "got 3 train rows"), ((0, 40), (15, 30), "6 test rows without it")],
 )
-def test_too_little_history_is_rejected(train, test, seen):
-    x = har_process(60, noise=1.0)
+def test_too_little_history_is_rejected(train, test, message):
+    x = simulate_har(60, noise=1.0)
 
-    with pytest.raises(ContractError, match=seen):
+    with pytest.raises(ContractError, match=message):
         har_forecast(
             x,
             x.shift(-1),

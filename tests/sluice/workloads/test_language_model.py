@@ -1,4 +1,4 @@
-"""Language models: their logits are never in memory for a whole split."""
+"""Language model workloads, whose logits are computed in chunks and never kept for a split."""
 
 import math
 
@@ -32,7 +32,9 @@ from tests.sluice.evaluation.scored_workload import member
 VOCAB = 7
 
 
-class Small(LanguageModelWorkload):
+class ChunkedWorkload(LanguageModelWorkload):
+    """Workload without kept outputs, so scores are computed in chunks."""
+
     folder = None
     vocab_size = VOCAB
 
@@ -41,8 +43,8 @@ class Small(LanguageModelWorkload):
         return self.folder
 
 
-class Whole(Small):
-    """The same workload, whose outputs are kept."""
+class KeepOutputsWorkload(ChunkedWorkload):
+    """The same workload with ``keep_outputs``, as a reference without chunks."""
 
     keep_outputs = True
 
@@ -59,15 +61,15 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def workloads(folder, monkeypatch):
-    monkeypatch.setattr(Small, "folder", folder)
+    monkeypatch.setattr(ChunkedWorkload, "folder", folder)
     settings = LanguageModelSettings(block_len=8, folds=FoldSettings(num_folds=2, embargo_rows=1))
-    return Small(settings), Whole(settings)
+    return ChunkedWorkload(settings), KeepOutputsWorkload(settings)
 
 
-class Model(nn.Module):
+class PositionModel(nn.Module):
     """Outputs that depend on the seed, the token and its position."""
 
-    largest = 0
+    max_rows = 0
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -75,15 +77,15 @@ class Model(nn.Module):
         self.table = nn.Embedding(VOCAB, VOCAB)
 
     def forward(self, ids):
-        Model.largest = max(Model.largest, len(ids))
+        PositionModel.max_rows = max(PositionModel.max_rows, len(ids))
         return self.table(ids) * (1 + torch.arange(ids.shape[1])[:, None] / 10)
 
 
-def load(one: Member) -> Model:
-    return Model(one.seed + one.fold_id)
+def load_model(to_load: Member) -> PositionModel:
+    return PositionModel(to_load.seed + to_load.fold_id)
 
 
-def test_one_row_per_block_with_the_content_of_its_tokens(workloads):
+def test_each_block_is_a_row_with_features_of_its_tokens(workloads):
     workload, _ = workloads
     frame = workload.compute_features(workload.load_rows())
     examples = workload.examples(frame, RowRange(start=3, stop=9))
@@ -95,78 +97,83 @@ def test_one_row_per_block_with_the_content_of_its_tokens(workloads):
     assert frame["content"].nunique() == len(frame)
 
 
-def test_blocks_that_contain_every_token_pass_the_gate(tmp_path, monkeypatch):
-    """As the long blocks of a small vocabulary do: their share of tokens is one number."""
+def test_constant_distinct_share_is_not_reported_as_constant_feature(tmp_path, monkeypatch):
+    """Long blocks of a small vocabulary contain every token, so ``distinct`` is constant."""
     order = np.random.default_rng(0).permuted(np.tile(np.arange(VOCAB), (300, 1)), axis=1)
     write_tokens(tmp_path / "tokens", [order.ravel()], vocab_size=VOCAB)
-    monkeypatch.setattr(Small, "folder", tmp_path / "tokens")
-    workload = Small(LanguageModelSettings(block_len=2 * VOCAB))
+    monkeypatch.setattr(ChunkedWorkload, "folder", tmp_path / "tokens")
+    workload = ChunkedWorkload(LanguageModelSettings(block_len=2 * VOCAB))
     frame = workload.compute_features(workload.load_rows())
 
     assert frame["distinct"].nunique() == 1
     assert find_constant_features(workload, frame, frame, PocSettings()) is None
 
 
-def test_scores_in_chunks_are_those_of_whole_outputs(workloads, monkeypatch):
-    """Chunks of three rows, against the outputs of all rows at once."""
-    chunked, whole = workloads
+def test_scores_computed_in_chunks_equal_those_of_kept_outputs(workloads, monkeypatch):
+    """Chunks of three rows are compared with the outputs of all rows at once."""
+    chunked, reference = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)
     members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
-    expected = score_candidate(whole, frame, folds, members, load, subject="s")
+    expected = score_candidate(reference, frame, folds, members, load_model, subject="s")
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
     monkeypatch.setattr(prediction, "_SIZED_ROWS", 2)
-    Model.largest = 0
+    PositionModel.max_rows = 0
 
-    found = score_candidate(chunked, frame, folds, members, load, subject="s")
+    scores = score_candidate(chunked, frame, folds, members, load_model, subject="s")
 
-    assert Model.largest == 3
-    for ours, theirs in ((found.by_seed, expected.by_seed), (found.deployed, expected.deployed)):
-        np.testing.assert_allclose(ours.losses.loss_SN, theirs.losses.loss_SN, rtol=1e-6)
-        assert ours.losses.label_N.tolist() == theirs.losses.label_N.tolist()
-        assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-6)
-        assert {"loss", "perplexity"} == ours.metrics.keys()
-    # An ensemble of different models is better than their mean loss (Jensen's inequality).
-    assert found.deployed.metrics["loss"] < found.by_seed.metrics["loss"]
+    assert PositionModel.max_rows == 3
+    for chunked_scores, kept_scores in (
+        (scores.by_seed, expected.by_seed),
+        (scores.deployed, expected.deployed),
+    ):
+        np.testing.assert_allclose(
+            chunked_scores.losses.loss_SN, kept_scores.losses.loss_SN, rtol=1e-6
+        )
+        assert chunked_scores.losses.label_N.tolist() == kept_scores.losses.label_N.tolist()
+        assert chunked_scores.metrics == pytest.approx(kept_scores.metrics, rel=1e-6)
+        assert {"loss", "perplexity"} == chunked_scores.metrics.keys()
+    # The loss of an ensemble is below the mean loss of its members (Jensen's inequality).
+    assert scores.deployed.metrics["loss"] < scores.by_seed.metrics["loss"]
     last = max(folds, key=lambda fold: fold.fold_id)
-    _, table = _predict_held_out_in_chunks(chunked, frame, folds, members, load)
+    _, table = _predict_held_out_in_chunks(chunked, frame, folds, members, load_model)
     losses = table["loss"]
-    in_last = found.deployed.losses.fold_N == last.fold_id
-    np.testing.assert_allclose(losses, found.deployed.losses.loss_SN[0, in_last], rtol=1e-6)
+    in_last = scores.deployed.losses.fold_N == last.fold_id
+    np.testing.assert_allclose(losses, scores.deployed.losses.loss_SN[0, in_last], rtol=1e-6)
 
 
-def test_the_reference_of_predictions_has_what_clients_receive(workloads, monkeypatch):
-    """Scores of the last test window, from a calculation written out for each network."""
-    chunked, whole = workloads
+def test_drift_reference_contains_the_scores_that_clients_receive(workloads, monkeypatch):
+    """The expected scores of the last test window are computed separately for each network."""
+    chunked, reference = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)
     members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
 
-    scores, losses = _predict_held_out_in_chunks(chunked, frame, folds, members, load)
+    scores, losses = _predict_held_out_in_chunks(chunked, frame, folds, members, load_model)
 
     test = chunked.examples(frame, folds[-1].test)
     ids = test.inputs
     expected = torch.zeros(len(ids), dtype=torch.float64)
     for seed in (1, 2):
-        shares = Model(seed + folds[-1].fold_id)(ids).detach().double().log_softmax(-1)
+        shares = PositionModel(seed + folds[-1].fold_id)(ids).detach().double().log_softmax(-1)
         for row, block in enumerate(ids.tolist()):
-            found = [shares[row, at, block[at + 1]] for at in range(7)]
-            expected[row] -= torch.stack(found).mean() / 2
+            log_probs = [shares[row, at, block[at + 1]] for at in range(7)]
+            expected[row] -= torch.stack(log_probs).mean() / 2
     assert scores.columns.tolist() == ["prediction"]
     np.testing.assert_allclose(scores["prediction"], expected, rtol=1e-5)
     assert len(losses) == len(scores)
 
-    class Unserved(type(chunked)):
+    class NotServedWorkload(type(chunked)):
         is_served = False
 
-    unserved = Unserved(chunked.settings)
-    assert _predict_held_out_in_chunks(unserved, frame, folds, members, load)[0] is None
-    scored, _ = _predict_held_out_in_chunks(whole, frame, folds, members, load)
+    unserved = NotServedWorkload(chunked.settings)
+    assert _predict_held_out_in_chunks(unserved, frame, folds, members, load_model)[0] is None
+    scored, _ = _predict_held_out_in_chunks(reference, frame, folds, members, load_model)
     np.testing.assert_allclose(scored, scores, rtol=1e-6)
 
 
-def test_scores_are_the_losses_of_a_rollout_and_logits_those_of_the_next_word(workloads):
+def test_served_losses_are_derived_from_served_outputs(workloads):
     chunked, _ = workloads
     logits = torch.randn(3, 8, VOCAB)
     ids = torch.randint(VOCAB, (3, 9))
@@ -178,18 +185,18 @@ def test_scores_are_the_losses_of_a_rollout_and_logits_those_of_the_next_word(wo
     assert torch.equal(next_word, logits[:, 7])
     shares = logits[:, 7].softmax(-1)[torch.arange(3), ids[:, 8]]
     torch.testing.assert_close(sentences.served_losses(next_word, ids[:, 1:]), -shares.log())
-    # A next word has a distribution after one word; a score needs a second one.
+    # One token suffices to predict the next word; the score of a text needs two.
     assert sentences.codec().decode({"sequences": [[3]]}).tolist() == [[3]]
     with pytest.raises(PayloadError, match="must have 2 to 8 tokens, got 1"):
         chunked.codec().decode({"sequences": [[3]]})
 
 
-def test_losses_and_validation_read_small_chunks(workloads, monkeypatch):
-    chunked, whole = workloads
+def test_losses_and_validation_use_chunks_of_limited_size(workloads, monkeypatch):
+    chunked, reference = workloads
     frame = chunked.load_rows()
     test = chunked.examples(frame, RowRange(start=10, stop=60))
-    models = [Model(3), Model(4)]
-    expected = ensemble_losses(whole, models, test)
+    models = [PositionModel(3), PositionModel(4)]
+    expected = ensemble_losses(reference, models, test)
     assert chunk_rows(test.x, models[0]) == 4096
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 5 * 8 * VOCAB * 4)
 
@@ -197,28 +204,28 @@ def test_losses_and_validation_read_small_chunks(workloads, monkeypatch):
     alone = row_losses(models[0], chunked.losses, test)
     assert chunk_rows(test.x, models[0]) == 5
     assert chunk_rows(test.x) == chunk_rows(torch.zeros(50, 8), models[0]) == 4096
-    Model.largest = 0
+    PositionModel.max_rows = 0
     assert mean_loss(models[0], chunked.losses, test) == pytest.approx(float(alone.mean()))
-    assert Model.largest == 16  # the rows whose size is measured
+    assert PositionModel.max_rows == 16  # rows of the size measurement
 
 
-def test_a_wrong_shape_and_wrong_losses_are_named(workloads):
+def test_wrong_output_shape_is_reported_with_seed_and_fold(workloads):
     chunked, _ = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)[:1]
     members = [member(1, folds[0].fold_id, through="0")]
 
-    class OneTooFew(Model):
+    class MissingPosition(PositionModel):
         def forward(self, ids):
             return super().forward(ids)[:, 1:]
 
     with pytest.raises(
         ValueError, match=r"shape \(\d+, 8, 7\), got \(\d+, 7, 7\) from seed 1, fold 0"
     ):
-        score_candidate(chunked, frame, folds, members, lambda _: OneTooFew(0), subject="s")
+        score_candidate(chunked, frame, folds, members, lambda _: MissingPosition(0), subject="s")
 
 
-def test_the_baseline_counts_pairs_of_train_tokens(workloads):
+def test_baseline_is_the_smoothed_bigram_distribution_of_train_tokens(workloads):
     chunked, _ = workloads
     frame = chunked.load_rows()
     fold = chunked.plan_folds(frame)[0]
@@ -227,8 +234,8 @@ def test_the_baseline_counts_pairs_of_train_tokens(workloads):
     for ids, targets in zip(train.inputs.tolist(), train.targets.tolist(), strict=True):
         for pair in zip(ids, targets, strict=True):
             counts[pair] += 1
-    single = (counts.sum(0) + 1) / (counts.sum() + VOCAB)
-    expected = np.log((counts + 5 * single) / (counts.sum(1, keepdims=True) + 5))
+    unigram_shares = (counts.sum(0) + 1) / (counts.sum() + VOCAB)
+    expected = np.log((counts + 5 * unigram_shares) / (counts.sum(1, keepdims=True) + 5))
 
     rule = chunked.baseline(frame, fold)
 
@@ -238,11 +245,11 @@ def test_the_baseline_counts_pairs_of_train_tokens(workloads):
     baseline = choose_baseline(chunked, frame, [fold], BaselineSettings())
     scores = score_baseline(chunked, frame, [fold], baseline, subject="b")
     assert scores.metrics["perplexity"] == pytest.approx(math.exp(scores.losses.loss_SN.mean()))
-    # Random tokens: about as many choices as there are tokens.
+    # The perplexity of uniformly random tokens is about the size of the vocabulary.
     assert scores.metrics["perplexity"] == pytest.approx(VOCAB, rel=0.1)
 
 
-def test_a_large_vocabulary_is_counted_without_pairs():
+def test_baseline_of_a_large_vocabulary_uses_unigrams():
     ids = torch.tensor([[5000, 1], [1, 1]])
     train = Examples(x=ids, y=ids, rows=np.arange(2))
 

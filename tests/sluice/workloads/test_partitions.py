@@ -1,4 +1,4 @@
-"""Features of partitions are joined, or refused with what differs."""
+"""Joining of the features of partitions."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from sluice.base.errors import ContractError
 from sluice.workloads.partitions import Partition, join_partitions
 
 
-def test_another_order_of_columns_is_named():
+def test_different_column_order_of_partitions_is_rejected():
     raw = pd.DataFrame({"x": [1.0, 2.0]})
     parts = [
         (Partition("a", np.array([0])), pd.DataFrame({"x": [1.0], "y": [2.0]}, index=[0])),

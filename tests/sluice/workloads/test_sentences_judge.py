@@ -1,3 +1,5 @@
+"""The rule-based judge of generated sentences, and its labelled completion pairs."""
+
 import pytest
 import torch
 
@@ -18,26 +20,30 @@ IDS = {word: number for number, word in enumerate(VOCABULARY)}
         ("the dogs", "sleep [answer B]", "sleep sleep", "[[A]]"),
     ],
 )
-def test_the_judge_prefers_the_verb_that_agrees(prompt, a, b, choice):
+def test_judge_prefers_the_verb_that_agrees_with_the_subject(prompt, a, b, choice):
     assert judge(QUESTION.format(prompt=prompt, a=a, b=b), 0.0).endswith(choice)
 
 
-def always(*words):
-    """Language model that continues every text with the same words, in turn."""
+def make_cyclic_model(*words):
+    """Return a language model that continues every text with the given words in turn."""
 
     def model(ids):
-        last = VOCABULARY[ids[0, -1]]
-        following = words[(words.index(last) + 1) % len(words)] if last in words else words[0]
+        last_word = VOCABULARY[ids[0, -1]]
+        next_word = (
+            words[(words.index(last_word) + 1) % len(words)] if last_word in words else words[0]
+        )
         return (
-            (torch.arange(len(VOCABULARY)) == IDS[following]).float().mul(99).expand(*ids.shape, -1)
+            (torch.arange(len(VOCABULARY)) == IDS[next_word]).float().mul(99).expand(*ids.shape, -1)
         )
 
     return model
 
 
-def test_pairs_have_the_truth_as_their_label():
+def test_pairs_are_labelled_with_the_correct_preference():
     arguments = {"seed": 0, "context_tokens": 8}
-    pairs = completion_pairs(always("sleep", "."), always("sleeps", "often", "."), 40, **arguments)
+    pairs = completion_pairs(
+        make_cyclic_model("sleep", "."), make_cyclic_model("sleeps", "often", "."), 40, **arguments
+    )
 
     assert set(pairs["candidate"]) == {"sleep"}
     assert set(pairs["baseline"]) == {"sleeps often"}
@@ -46,5 +52,7 @@ def test_pairs_have_the_truth_as_their_label():
     )[0]
     is_plural = first_noun.str.endswith("s") | (first_noun == "children")
     assert (pairs["human"] == is_plural.map({True: "candidate", False: "baseline"})).all()
-    same = completion_pairs(always("sleep", "."), always("sleep", "."), 5, **arguments)
-    assert set(same["human"]) == {"tie"}
+    equal_pairs = completion_pairs(
+        make_cyclic_model("sleep", "."), make_cyclic_model("sleep", "."), 5, **arguments
+    )
+    assert set(equal_pairs["human"]) == {"tie"}

@@ -1,4 +1,4 @@
-"""A workload on a table: order of the rows, features, folds and bad input."""
+"""TableWorkload: order of rows, features, folds, invalid inputs and codecs."""
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,12 @@ class Prices(TableWorkload):
     inputs = (Number("area", fill=50.0), Category("city", ("Bonn", "Ulm")))
 
 
-class Sales(TableWorkload):
+class TimeSeries(TableWorkload):
     target_column = "price"
     inputs = (Calendar("day", ("weekday",)), Lag("price"), Number("area"))
 
 
-class Days(TableWorkload):
+class DailyGroups(TableWorkload):
     target_column = "price"
     inputs = (Number("area"),)
     repeated_labels = True
@@ -49,36 +49,36 @@ def rows() -> pd.DataFrame:
     )
 
 
-def build(cls, rows: pd.DataFrame, folder, *, index=None) -> TableWorkload:
+def make_workload(cls, rows: pd.DataFrame, folder, *, index=None) -> TableWorkload:
     path = folder / "data.csv"
     rows.to_csv(path, index=False)
     return cls(TableWorkloadSettings(source=CsvSource(uri=str(path), index=index)))
 
 
-def test_independent_rows_are_in_an_order_that_does_not_depend_on_the_file(rows, tmp_path):
-    ordered = build(Prices, rows, tmp_path).load_rows()
-    reversed_ = build(Prices, rows[::-1], tmp_path).load_rows()
+def test_order_of_independent_rows_does_not_depend_on_the_file(rows, tmp_path):
+    ordered = make_workload(Prices, rows, tmp_path).load_rows()
+    from_reversed = make_workload(Prices, rows[::-1], tmp_path).load_rows()
 
-    assert ordered.equals(reversed_)
+    assert ordered.equals(from_reversed)
     assert sorted(ordered["price"]) == sorted(rows["price"])
     assert ordered["price"].tolist() != rows["price"].tolist()
-    assert build(Prices, rows, tmp_path).horizon_rows == 0
+    assert make_workload(Prices, rows, tmp_path).horizon_rows == 0
 
 
-def test_equal_rows_get_neighbouring_unique_keys(rows, tmp_path):
-    doubled = pd.concat([rows, rows.assign(price=0.0)])
+def test_rows_with_equal_features_get_adjacent_unique_keys(rows, tmp_path):
+    with_duplicates = pd.concat([rows, rows.assign(price=0.0)])
 
-    found = build(Prices, doubled, tmp_path).load_rows()
+    result = make_workload(Prices, with_duplicates, tmp_path).load_rows()
 
-    assert found.index.is_unique
-    assert found.index.is_monotonic_increasing
-    assert (found["area"].to_numpy()[::2] == found["area"].to_numpy()[1::2]).all()
+    assert result.index.is_unique
+    assert result.index.is_monotonic_increasing
+    assert (result["area"].to_numpy()[::2] == result["area"].to_numpy()[1::2]).all()
 
 
-def test_features_of_a_table(rows, tmp_path):
+def test_table_features_are_filled_and_encoded_and_rows_without_target_dropped(rows, tmp_path):
     rows.loc[3, "area"] = np.nan
     rows.loc[4, "price"] = np.nan
-    workload = build(Prices, rows, tmp_path)
+    workload = make_workload(Prices, rows, tmp_path)
 
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
@@ -89,8 +89,8 @@ def test_features_of_a_table(rows, tmp_path):
     assert frame["city=Bonn"].sum() == (raw["city"].eq("Bonn") & raw["price"].notna()).sum()
 
 
-def test_rows_with_dates_are_in_time_order_with_earlier_targets(rows, tmp_path):
-    workload = build(Sales, rows.sample(frac=1, random_state=0), tmp_path, index="day")
+def test_rows_with_dates_are_sorted_and_lags_contain_earlier_targets(rows, tmp_path):
+    workload = make_workload(TimeSeries, rows.sample(frac=1, random_state=0), tmp_path, index="day")
 
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
@@ -102,9 +102,9 @@ def test_rows_with_dates_are_in_time_order_with_earlier_targets(rows, tmp_path):
     assert frame.equals(workload.compute_features(raw.iloc[:50]).combine_first(frame))
 
 
-def test_rows_of_one_day_are_in_one_split(rows, tmp_path):
-    several = pd.concat([rows, rows.assign(area=rows["area"] + 1), rows.head(90)])
-    workload = build(Days, several, tmp_path, index="day")
+def test_rows_with_the_same_label_are_in_one_split(rows, tmp_path):
+    multiple_per_day = pd.concat([rows, rows.assign(area=rows["area"] + 1), rows.head(90)])
+    workload = make_workload(DailyGroups, multiple_per_day, tmp_path, index="day")
 
     frame = workload.compute_features(workload.load_rows())
     folds = workload.plan_folds(frame)
@@ -121,8 +121,8 @@ def test_rows_of_one_day_are_in_one_split(rows, tmp_path):
     assert folds[-1].test.stop == len(frame)
 
 
-def test_a_classifier_needs_only_its_task(rows, tmp_path):
-    workload = build(Cities, rows, tmp_path)
+def test_classifier_defaults_follow_from_the_task(rows, tmp_path):
+    workload = make_workload(Cities, rows, tmp_path)
 
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
@@ -142,7 +142,7 @@ def test_a_classifier_needs_only_its_task(rows, tmp_path):
 
 
 def test_a_regression_reports_metrics_in_target_units(rows, tmp_path):
-    workload = build(Prices, rows, tmp_path)
+    workload = make_workload(Prices, rows, tmp_path)
     frame = workload.compute_features(workload.load_rows())
     test = workload.examples(frame, workload.plan_folds(frame)[0].test)
 
@@ -153,9 +153,9 @@ def test_a_regression_reports_metrics_in_target_units(rows, tmp_path):
     assert workload.headline_metric == "mae"
 
 
-def test_an_unknown_class_is_refused(rows, tmp_path):
+def test_unknown_class_is_rejected(rows, tmp_path):
     rows.loc[5, "city"] = "bonn"
-    workload = build(Cities, rows, tmp_path)
+    workload = make_workload(Cities, rows, tmp_path)
 
     with pytest.raises(
         ContractError, match=r"must be one of \['Bonn', 'Ulm', 'Kassel'\], got 'bonn'"
@@ -163,28 +163,30 @@ def test_an_unknown_class_is_refused(rows, tmp_path):
         workload.compute_features(workload.load_rows())
 
 
-def test_a_missing_column_is_refused_with_the_nearest_name(rows, tmp_path):
-    workload = build(Prices, rows.rename(columns={"area": "Areas"}), tmp_path)
+def test_missing_column_error_suggests_the_nearest_name(rows, tmp_path):
+    workload = make_workload(Prices, rows.rename(columns={"area": "Areas"}), tmp_path)
 
     with pytest.raises(SchemaError, match=r"column 'area' is missing \(nearest: 'Areas'\)"):
         workload.load_rows()
 
 
-def test_a_missing_column_names_the_source_and_the_class(rows, tmp_path):
-    workload = build(Prices, rows.rename(columns={"area": "ar_m2", "city": "cit"}), tmp_path)
+def test_missing_column_error_names_the_source_and_the_class(rows, tmp_path):
+    workload = make_workload(
+        Prices, rows.rename(columns={"area": "ar_m2", "city": "cit"}), tmp_path
+    )
 
-    with pytest.raises(SchemaError, match=r"'city' is missing \(nearest: 'cit'\)") as refused:
+    with pytest.raises(SchemaError, match=r"'city' is missing \(nearest: 'cit'\)") as caught:
         workload.load_rows()
 
     file = workload.settings.source.uri
-    assert f"The rows are from {file}." in refused.value.what
-    assert refused.value.fix.startswith(f"Rename the column in {file}, or correct")
-    assert "the class Prices in test_table.py" in refused.value.fix
+    assert f"The rows are from {file}." in caught.value.what
+    assert caught.value.fix.startswith(f"Rename the column in {file}, or correct")
+    assert "the class Prices in test_table.py" in caught.value.fix
 
 
-def test_a_lag_without_time_order_is_refused(rows, tmp_path):
+def test_lag_without_time_order_is_rejected(rows, tmp_path):
     with pytest.raises(ContractError, match=r"Lag\('price'\) requires rows in time order"):
-        build(Sales, rows, tmp_path)
+        make_workload(TimeSeries, rows, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -195,28 +197,28 @@ def test_a_lag_without_time_order_is_refused(rows, tmp_path):
         ((Number("price"),), "the target 'price' as a feature"),
     ],
 )
-def test_inputs_without_distinct_features_are_refused(inputs, message, rows, tmp_path):
+def test_empty_duplicate_or_target_inputs_are_rejected(inputs, message, rows, tmp_path):
     class Wrong(Prices):
         pass
 
     Wrong.inputs = inputs
 
     with pytest.raises(ContractError, match=message):
-        build(Wrong, rows, tmp_path)
+        make_workload(Wrong, rows, tmp_path)
 
 
-def test_a_workload_without_a_source_is_refused():
+def test_workload_without_a_source_is_rejected():
     with pytest.raises(SettingsError, match="Prices requires settings with a 'source'"):
         Prices()
 
 
-def test_rows_of_json_lines(rows, tmp_path):
+def test_json_lines_give_the_same_rows_as_csv(rows, tmp_path):
     path = tmp_path / "data.jsonl"
     rows.to_json(path, orient="records", lines=True)
 
     workload = Prices(TableWorkloadSettings(source=JsonLinesSource(uri=str(path))))
 
-    expected = build(Prices, rows, tmp_path).load_rows()
+    expected = make_workload(Prices, rows, tmp_path).load_rows()
     pd.testing.assert_frame_equal(workload.load_rows(), expected)
 
 
@@ -225,23 +227,26 @@ class Rented(TableWorkload):
     inputs = (Category("rented", ("False", "True")), Category("rooms", ("1", "2", "2.5")))
 
 
-def test_numbers_and_booleans_are_sent_as_the_file_has_them(rows, tmp_path):
+def test_codec_accepts_numbers_and_booleans_as_categories(rows, tmp_path):
     rows = rows.assign(rented=rows["area"] > 0, rooms=np.tile([1.0, 2.0, 2.5, 2.0], ROWS // 4))
-    workload = build(Rented, rows, tmp_path)
-    found = workload.codec().decode(
+    workload = make_workload(Rented, rows, tmp_path)
+    result = workload.codec().decode(
         {"columns": ["rented", "rooms"], "rows": [[[True, 1]], [[False, 2.0]], [["True", 2.5]]]}
     )
 
-    assert found[:, 0].tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
+    assert result[:, 0].tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
 
 
-def test_rows_that_cannot_be_sent_one_by_one_are_sent_as_windows(rows, tmp_path):
-    several = pd.concat([rows, rows.assign(area=rows["area"] + 1)])
+def test_codec_kind_is_windows_unless_rows_are_independent(rows, tmp_path):
+    multiple_per_day = pd.concat([rows, rows.assign(area=rows["area"] + 1)])
     windows = TableWorkloadSettings(
         source=CsvSource(uri=str(tmp_path / "data.csv"), index=None), seq_len=2
     )
 
-    assert build(Days, several, tmp_path, index="day").codec().kind == "windows"
+    assert (
+        make_workload(DailyGroups, multiple_per_day, tmp_path, index="day").codec().kind
+        == "windows"
+    )
     assert Prices(windows).codec().kind == "windows"
-    assert build(Prices, rows, tmp_path, index="day").codec().kind == "rows"
-    assert build(Cities, rows, tmp_path).codec().columns == ("area",)
+    assert make_workload(Prices, rows, tmp_path, index="day").codec().kind == "rows"
+    assert make_workload(Cities, rows, tmp_path).codec().columns == ("area",)

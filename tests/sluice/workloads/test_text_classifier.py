@@ -1,3 +1,5 @@
+"""Text classification workload: tokens, errors, baseline and requests."""
+
 from pathlib import Path
 
 import pandas as pd
@@ -16,13 +18,13 @@ from sluice.workloads.reviews import ReviewsSettings, ReviewsWorkload
 VOCABULARY = Path(sluice.workloads.reviews.__file__).with_name("reviews_vocabulary.json")
 
 
-def test_the_vocabulary_is_that_of_other_reviews():
-    built = WordTokenizer.build(generate_reviews(4_000, seed=1)["text"], max_words=200)
+def test_packaged_vocabulary_is_built_from_reviews_of_another_seed():
+    expected = WordTokenizer.build(generate_reviews(4_000, seed=1)["text"], max_words=200)
 
-    assert WordTokenizer.load(VOCABULARY).digest == built.digest
+    assert WordTokenizer.load(VOCABULARY).digest == expected.digest
 
 
-def test_texts_become_ids_with_their_mask_and_class():
+def test_texts_become_token_ids_with_mask_and_class():
     workload = ReviewsWorkload(ReviewsSettings(num_reviews=300, max_tokens=20))
     frame = workload.compute_features(workload.load_rows())
     examples = workload.examples(frame, RowRange(start=10, stop=20))
@@ -36,7 +38,7 @@ def test_texts_become_ids_with_their_mask_and_class():
     assert [workload.classes[y] for y in examples.targets] == frame["label"].iloc[10:20].tolist()
     settings = ModelSettings(architecture="sluice.models.text_cnn:TextCnn", hidden=4)
     assert workload.build_model(0, 2, settings)(**x).shape == (10, 2)
-    # Examples of a check keep their lengths, by which a batch is bucketed.
+    # A selection of examples keeps the lengths that bucketing uses.
     assert examples.take(torch.tensor([3, 1])).x.lengths.tolist() == lengths.iloc[[3, 1]].tolist()
 
 
@@ -47,7 +49,7 @@ def test_texts_become_ids_with_their_mask_and_class():
         ({"label": "mixed"}, "must be negative, positive; unknown: mixed; missing: negative"),
     ],
 )
-def test_an_empty_text_and_an_unknown_label_are_named(change, message):
+def test_empty_text_and_unknown_label_are_reported(change, message):
     rows = pd.DataFrame({"text": ["good", "bad"], "label": ["positive", "negative"]})
     for column, value in change.items():
         rows.loc[1, column] = value
@@ -56,14 +58,14 @@ def test_an_empty_text_and_an_unknown_label_are_named(change, message):
         ReviewsWorkload().compute_features(rows)
 
 
-def test_unknown_words_are_counted():
+def test_share_of_unknown_words_is_a_feature():
     rows = pd.DataFrame({"text": ["the lamp is zzz"], "label": ["positive"]})
 
     assert ReviewsWorkload().compute_features(rows)["unknown"].tolist() == [0.25]
 
 
-def test_the_baseline_counts_words_without_their_order():
-    """Half of the opinions are negated, so single words say little; all words are known."""
+def test_baseline_is_a_bag_of_words_model():
+    """Half of the opinions are negated, so single words are weak features."""
     workload = ReviewsWorkload(ReviewsSettings(num_reviews=1_500))
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
@@ -80,7 +82,7 @@ def test_the_baseline_counts_words_without_their_order():
         workload.baseline(frame.assign(**{"class": 1}), fold)
 
 
-def test_a_missing_text_is_named(monkeypatch):
+def test_missing_text_is_reported(monkeypatch):
     texts = pd.DataFrame({"text": ["good", None], "label": ["positive", "negative"]})
     monkeypatch.setattr(ReviewsWorkload, "load_texts", lambda _: texts)
 
@@ -88,12 +90,12 @@ def test_a_missing_text_is_named(monkeypatch):
         ReviewsWorkload().load_rows()
 
 
-def test_clients_send_texts_that_are_tokenized_as_in_the_training():
+def test_codec_tokenizes_request_texts_as_in_training():
     workload = ReviewsWorkload(ReviewsSettings(num_reviews=300))
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
 
-    found = check_served_inputs(workload, required=True, raw=raw, frame=frame, folds=folds)
+    result = check_served_inputs(workload, required=True, raw=raw, frame=frame, folds=folds)
 
-    assert (found.outcome, workload.codec().kind) == ("pass", "text")
+    assert (result.outcome, workload.codec().kind) == ("pass", "text")

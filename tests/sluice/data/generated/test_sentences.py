@@ -1,3 +1,5 @@
+"""Generated sentences, their grammar and their entropy."""
+
 import itertools
 import math
 from collections import Counter
@@ -13,7 +15,7 @@ from sluice.data.generated.sentences import (
 )
 
 
-def test_every_sentence_is_grammatical_and_no_verb_fits_the_other_number():
+def test_generated_sentences_are_grammatical_only_with_the_agreeing_verb():
     plural = {"sleeps": "sleep", "sings": "sing", "waits": "wait"}
     plural |= {"laughs": "laugh", "works": "work", "reads": "read"}
     other_number = plural | {value: key for key, value in plural.items()}
@@ -39,46 +41,58 @@ def test_every_sentence_is_grammatical_and_no_verb_fits_the_other_number():
         "the dogs near the cat sleeps",
     ],
 )
-def test_other_texts_are_not_grammatical(text):
+def test_ungrammatical_texts_are_detected(text):
     assert not is_grammatical(text.split())
 
 
 @pytest.mark.slow
-def test_the_lowest_perplexity_is_the_entropy_of_sentences():
-    """Against the entropy of the observed shares, with the bias correction of Miller (1955).
+def test_lowest_perplexity_equals_the_entropy_of_generated_sentences():
+    """The expected entropy is estimated with the bias correction of Miller (1955).
 
-    The sentences are grouped by their kind of words, because there are too many sentences; given
-    the kinds, every word is drawn evenly.
+    There are too many different sentences to count each, so they are counted by the pattern of
+    their word classes; within a class, words are drawn uniformly.
     """
-    kinds = {word: kind for kind, words in _KINDS.items() for word in words}
-    sizes = {kind: len(words) for kind, words in _KINDS.items()}
-    shapes: Counter[tuple[str, ...]] = Counter()
+    word_classes = {
+        word: word_class for word_class, words in _WORDS_BY_CLASS.items() for word in words
+    }
+    class_sizes = {word_class: len(words) for word_class, words in _WORDS_BY_CLASS.items()}
+    patterns: Counter[tuple[str, ...]] = Counter()
     num_words = 0
     for words in generate_sentences(20_000, seed=5):
-        shapes[tuple(kinds[word] for word in words)] += 1
+        patterns[tuple(word_classes[word] for word in words)] += 1
         num_words += len(words)
-    total = shapes.total()
-    entropy = -sum(n / total * math.log(n / total) for n in shapes.values())
-    entropy += (len(shapes) - 1) / (2 * total)
+    total = patterns.total()
+    entropy = -sum(n / total * math.log(n / total) for n in patterns.values())
+    entropy += (len(patterns) - 1) / (2 * total)
     entropy += sum(
-        n / total * sum(math.log(sizes[kind]) for kind in shape) for shape, n in shapes.items()
+        n / total * sum(math.log(class_sizes[word_class]) for word_class in pattern)
+        for pattern, n in patterns.items()
     )
 
     assert lowest_perplexity() == pytest.approx(math.exp(entropy / (num_words / total)), rel=0.01)
 
 
-_KINDS = {
+_WORDS_BY_CLASS = {
     "the": ["the"],
     "end": ["."],
-    "one": ["dog", "cat", "bird", "child", "teacher", "farmer", "painter", "neighbour"],
-    "many": ["dogs", "cats", "birds", "children", "teachers", "farmers", "painters", "neighbours"],
-    "verb1": ["sleeps", "sings", "waits", "laughs", "works", "reads"],
-    "verb2": ["sleep", "sing", "wait", "laugh", "work", "read"],
-    "place": ["near", "behind", "beside", "above"],
+    "singular": ["dog", "cat", "bird", "child", "teacher", "farmer", "painter", "neighbour"],
+    "plural": [
+        "dogs",
+        "cats",
+        "birds",
+        "children",
+        "teachers",
+        "farmers",
+        "painters",
+        "neighbours",
+    ],
+    "singular verb": ["sleeps", "sings", "waits", "laughs", "works", "reads"],
+    "plural verb": ["sleep", "sing", "wait", "laugh", "work", "read"],
+    "preposition": ["near", "behind", "beside", "above"],
     "adjective": ["small", "old", "quiet", "young", "happy"],
     "adverb": ["often", "rarely", "quietly", "outside", "today"],
 }
 
 
-def test_every_word_has_a_kind():
-    assert sorted(itertools.chain(*_KINDS.values())) == sorted(VOCABULARY)
+def test_word_classes_cover_the_vocabulary():
+    assert sorted(itertools.chain(*_WORDS_BY_CLASS.values())) == sorted(VOCABULARY)

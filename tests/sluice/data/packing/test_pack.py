@@ -1,4 +1,4 @@
-"""A stream is packed once to shards; a killed packing continues with the same result."""
+"""Packing of streams to shards, and resuming of an interrupted packing."""
 
 import gzip
 import io
@@ -29,7 +29,7 @@ from sluice.data.rows import ImageShardRows, ShardRows, TableRows, shard_table
 from sluice.data.rows.shards import ShardReader, read_index
 
 
-def records(count):
+def make_records(count):
     rng = random.Random(0)
     return [
         {
@@ -42,26 +42,26 @@ def records(count):
     ]
 
 
-def write_jsonl(path, found):
-    path.write_text("".join(json.dumps(record) + "\n" for record in found))
+def write_jsonl(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
 
 
-def run(source, folder, **settings):
+def run_pack(source, folder, **settings):
     return pack(str(source), folder, environ={}, **settings)
 
 
-def contents(folder):
+def read_files(folder):
     return {
         path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.stat().st_size
     }
 
 
-def test_json_lines_become_shards_of_bounded_size(tmp_path):
-    found = records(5_000)
-    source = write_jsonl(tmp_path / "reviews.jsonl", found)
+def test_json_lines_are_packed_to_shards_of_bounded_rows(tmp_path):
+    records = make_records(5_000)
+    source = write_jsonl(tmp_path / "reviews.jsonl", records)
 
-    result = run(source, tmp_path / "out", max_shard_rows=700)
+    result = run_pack(source, tmp_path / "out", max_shard_rows=700)
 
     assert (result.rows, result.shards, result.kept_shards) == (5_000, 8, 0)
     assert result.columns == {
@@ -71,38 +71,38 @@ def test_json_lines_become_shards_of_bounded_size(tmp_path):
         "ids": "list<item: int64>",
     }
     rows = [4_999, 0, 700, 699, 700]
-    assert ShardReader(tmp_path / "out").records(rows) == [found[row] for row in rows]
+    assert ShardReader(tmp_path / "out").records(rows) == [records[row] for row in rows]
     frame = shard_table(tmp_path / "out", ["text", "id"])
     assert list(frame.columns) == ["text", "id"]
     assert frame["id"].tolist() == list(range(5_000))
 
 
-def test_a_shard_is_closed_by_its_size_too(tmp_path):
+def test_shards_have_a_bounded_size(tmp_path):
     source = write_jsonl(tmp_path / "t.jsonl", [{"t": "x" * 100}] * 1_000)
 
-    run(source, tmp_path / "out", max_shard_bytes=10_050)
+    run_pack(source, tmp_path / "out", max_shard_bytes=10_050)
 
     index = json.loads((tmp_path / "out" / "index.json").read_text())
     assert [shard["num_rows"] for shard in index["shards"]] == [101] * 9 + [91]
 
 
-def collate(found):
+def collate(batch):
     return {
-        "length": torch.tensor([len(record["text"]) for record in found]),
-        "id": torch.tensor([record["id"] for record in found]),
+        "length": torch.tensor([len(record["text"]) for record in batch]),
+        "id": torch.tensor([record["id"] for record in batch]),
     }
 
 
-def test_records_become_rows(tmp_path, assert_source):
-    found = records(300)
-    source = write_jsonl(tmp_path / "t.jsonl", [r | {"score": r["id"] / 2} for r in found])
-    run(source, tmp_path / "out", max_shard_rows=70)
-    scores = torch.tensor([[record["id"], record["id"] / 2] for record in found])
+def test_packed_records_are_read_as_rows(tmp_path, assert_source):
+    records = make_records(300)
+    source = write_jsonl(tmp_path / "t.jsonl", [r | {"score": r["id"] / 2} for r in records])
+    run_pack(source, tmp_path / "out", max_shard_rows=70)
+    scores = torch.tensor([[record["id"], record["id"] / 2] for record in records])
 
     assert_source(ShardRows(tmp_path / "out", ["id", "score"]), lambda rows: scores[rows])
     assert_source(
         ShardRows(tmp_path / "out", collate=collate),
-        lambda rows: collate([found[row] for row in rows]),
+        lambda rows: collate([records[row] for row in rows]),
     )
     table = TableRows(tmp_path / "out", ["score"], cache=tmp_path / "cache", seq_len=None)
     assert_source(table, lambda rows: scores[rows, 1:])
@@ -112,15 +112,15 @@ def test_records_become_rows(tmp_path, assert_source):
         ShardRows(tmp_path / "out")
 
 
-def test_a_missing_number_is_named(tmp_path):
+def test_missing_number_is_reported_with_its_record(tmp_path):
     source = write_jsonl(tmp_path / "t.jsonl", [{"a": 1.0}, {"a": None}])
-    run(source, tmp_path / "out")
+    run_pack(source, tmp_path / "out")
 
     with pytest.raises(ContractError, match=r"'a' must have finite numbers, got nan in record 1"):
         ShardRows(tmp_path / "out")[torch.tensor([0, 1])]
 
 
-def test_a_tar_of_images_becomes_rows(tmp_path, assert_source):
+def test_tar_of_images_is_packed_and_read_as_rows(tmp_path, assert_source):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 5, 4, 3), dtype=np.uint8)
     with tarfile.open(tmp_path / "images.tar.gz", "w:gz") as archive:
         folder = tarfile.TarInfo("cat")
@@ -133,7 +133,7 @@ def test_a_tar_of_images_becomes_rows(tmp_path, assert_source):
             member.size = len(content.getvalue())
             archive.addfile(member, io.BytesIO(content.getvalue()))
 
-    result = run(tmp_path / "images.tar.gz", tmp_path / "out", max_shard_rows=16)
+    result = run_pack(tmp_path / "images.tar.gz", tmp_path / "out", max_shard_rows=16)
 
     assert (result.rows, result.columns) == (40, {"path": "string", "content": "binary"})
     assert shard_table(tmp_path / "out", ["path"])["path"][39] == "cat/39.png"
@@ -143,13 +143,13 @@ def test_a_tar_of_images_becomes_rows(tmp_path, assert_source):
         ImageShardRows(tmp_path / "out", column="path")
 
 
-def test_a_broken_image_in_shards_is_named(tmp_path):
+def test_broken_image_in_a_shard_is_reported_with_its_record(tmp_path):
     with tarfile.open(tmp_path / "images.tar", "w") as archive:
         for name, content in (("a.png", b"broken"), ("b.png", b"")):
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    run(tmp_path / "images.tar", tmp_path / "out")
+    run_pack(tmp_path / "images.tar", tmp_path / "out")
 
     with pytest.raises(SourceError, match=r"record 1 of .*out cannot be decoded"):
         ImageShardRows(tmp_path / "out", size=4)[torch.tensor([1])]
@@ -160,7 +160,7 @@ def test_csv_files_are_packed_in_the_order_of_their_names(tmp_path):
         lines = "".join(f'{first + n},"two\nlines",{n / 4}\n' for n in range(3))
         (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(f"id,text,x\n{lines}".encode()))
 
-    result = run(tmp_path / "*.csv.gz", tmp_path / "out")
+    result = run_pack(tmp_path / "*.csv.gz", tmp_path / "out")
 
     assert result.columns == {"id": "int64", "text": "string", "x": "double"}
     assert ShardReader(tmp_path / "out").records([3, 2]) == [
@@ -178,7 +178,7 @@ def test_parquet_on_another_file_system_is_packed(tmp_path):
         with memory.open(f"/pack/{name}.parquet", "wb") as file:
             frame.to_parquet(file, row_group_size=64)
 
-    result = run("memory://pack/*.parquet", tmp_path / "out", max_shard_rows=300)
+    result = run_pack("memory://pack/*.parquet", tmp_path / "out", max_shard_rows=300)
 
     assert (result.rows, result.columns["kind"]) == (2_000, "string")
     expected = pd.concat([frame, frame], ignore_index=True).astype({"kind": "str"})
@@ -186,7 +186,7 @@ def test_parquet_on_another_file_system_is_packed(tmp_path):
     memory.rm("/pack", recursive=True)
 
 
-def test_variables_are_replaced_and_not_stored(tmp_path):
+def test_environment_variables_in_the_source_are_not_resolved_in_the_index(tmp_path):
     write_jsonl(tmp_path / "t.jsonl", [{"a": 1}])
 
     pack("${PLACE}/t.jsonl", tmp_path / "out", environ={"PLACE": str(tmp_path)})
@@ -196,11 +196,11 @@ def test_variables_are_replaced_and_not_stored(tmp_path):
     assert str(tmp_path / "t.jsonl") not in index
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- rejected sources --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "match"),
+    ("name", "content", "message"),
     [
         ("t.jsonl", '{"a": 1}\n\n{"a": 1\n', "line 3 of .*t.jsonl cannot be parsed: .*delimiter"),
         ("t.jsonl", '{"a": 1}\n[1]\n', "line 2 of .* it is not an object but list"),
@@ -223,29 +223,29 @@ def test_variables_are_replaced_and_not_stored(tmp_path):
         ("t.txt", "text", "format of .*t.txt is not known"),
     ],
 )
-def test_a_source_that_cannot_be_parsed_is_refused(tmp_path, name, content, match):
+def test_source_that_cannot_be_parsed_is_rejected(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
 
-    with pytest.raises(SourceError, match=match):
-        run(tmp_path / name, tmp_path / "out")
+    with pytest.raises(SourceError, match=message):
+        run_pack(tmp_path / name, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*shard*"))
 
 
-def test_a_missing_source_is_refused_with_the_nearest_name(tmp_path):
+def test_missing_source_error_suggests_the_nearest_name(tmp_path):
     write_jsonl(tmp_path / "reviews.jsonl", [{"a": 1}])
 
     with pytest.raises(SourceError, match=r"no file .*review.jsonl. Did you mean 'reviews.jsonl'"):
-        run(tmp_path / "review.jsonl", tmp_path / "out")
+        run_pack(tmp_path / "review.jsonl", tmp_path / "out")
     with pytest.raises(SourceError, match="There is no file"):
-        run(tmp_path, tmp_path / "out")
+        run_pack(tmp_path, tmp_path / "out")
     with pytest.raises(SourceError, match="There is no file"):
-        run(tmp_path / "*.csv", tmp_path / "out")
+        run_pack(tmp_path / "*.csv", tmp_path / "out")
     with pytest.raises(SourceError, match="cannot be read"):
-        run("unknown://x.csv", tmp_path / "out")
+        run_pack("unknown://x.csv", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
-    ("odd", "match"),
+    ("invalid", "message"),
     [
         ({"a": 1.5}, r"'a' must be int64: got double at line 10003 of .*--column 'a=float64'"),
         ({"a": True}, "column 'a' must be int64: got bool at line 10003"),
@@ -254,13 +254,13 @@ def test_a_missing_source_is_refused_with_the_nearest_name(tmp_path):
         ({"a": 1, "b": 2}, "record at line 10003 of .* has the key 'b'"),
     ],
 )
-def test_a_late_record_of_another_form_is_named(tmp_path, odd, match):
-    source = write_jsonl(tmp_path / "t.jsonl", [*[{"a": 1}] * 10_002, odd])
+def test_late_record_with_another_type_or_key_is_reported(tmp_path, invalid, message):
+    source = write_jsonl(tmp_path / "t.jsonl", [*[{"a": 1}] * 10_002, invalid])
 
-    with pytest.raises(SourceError, match=match):
-        run(source, tmp_path / "out", max_shard_rows=4_000)
+    with pytest.raises(SourceError, match=message):
+        run_pack(source, tmp_path / "out", max_shard_rows=4_000)
 
-    # What was finished is kept; nothing incomplete is.
+    # Finished shards are kept, and no incomplete file is.
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         ".lock",
         "index.json",
@@ -269,49 +269,49 @@ def test_a_late_record_of_another_form_is_named(tmp_path, odd, match):
     ]
 
 
-def test_a_declared_type_accepts_late_fractions(tmp_path):
+def test_declared_float_column_accepts_late_non_integers(tmp_path):
     source = write_jsonl(tmp_path / "t.jsonl", [*[{"a": 1}] * 10_002, {"a": 1.5}])
 
-    result = run(source, tmp_path / "out", columns={"a": "float64"})
+    result = run_pack(source, tmp_path / "out", columns={"a": "float64"})
 
     assert result.columns == {"a": "double"}
     assert ShardReader(tmp_path / "out").records([10_002]) == [{"a": 1.5}]
     with pytest.raises(SettingsError, match="no column 'b'"):
-        run(source, tmp_path / "other", columns={"b": "float64"})
+        run_pack(source, tmp_path / "other", columns={"b": "float64"})
     with pytest.raises(
         ContractError, match=r"column 'a' as double, but this .* declares 'a' as int"
     ):
-        run(source, tmp_path / "out", columns={"a": "int64"})
+        run_pack(source, tmp_path / "out", columns={"a": "int64"})
     with pytest.raises(ContractError, match="has no column 'b', but this command declares 'b' as"):
-        run(source, tmp_path / "out", columns={"b": "float64"})
+        run_pack(source, tmp_path / "out", columns={"b": "float64"})
 
 
-def test_a_late_csv_value_of_another_type_is_named(tmp_path, monkeypatch):
+def test_late_csv_value_of_another_type_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("sluice.data.packing.records._CSV_BLOCK_BYTES", 1_000)
     (tmp_path / "t.csv").write_text("a\n" + "1\n" * 2_000 + "x\n")
 
     with pytest.raises(SourceError, match=r"conversion error to int64: invalid value 'x'"):
-        run(tmp_path / "t.csv", tmp_path / "out")
-    assert run(tmp_path / "t.csv", tmp_path / "out", columns={"a": "string"}).rows == 2_001
+        run_pack(tmp_path / "t.csv", tmp_path / "out")
+    assert run_pack(tmp_path / "t.csv", tmp_path / "out", columns={"a": "string"}).rows == 2_001
 
 
-def test_objects_and_lists_are_checked_inside(tmp_path):
+def test_types_inside_objects_and_lists_are_checked(tmp_path):
     first = {"o": {"x": 1, "y": [1.5]}}
-    whole = [*[first] * 10_000, {"o": {"x": None, "y": [2]}}, {"o": None}]
-    source = write_jsonl(tmp_path / "t.jsonl", whole)
-    run(source, tmp_path / "out")
+    valid_records = [*[first] * 10_000, {"o": {"x": None, "y": [2]}}, {"o": None}]
+    source = write_jsonl(tmp_path / "t.jsonl", valid_records)
+    run_pack(source, tmp_path / "out")
 
     assert ShardReader(tmp_path / "out").records([10_000, 0]) == [
         {"o": {"x": None, "y": [2.0]}},
         first,
     ]
-    for odd in ({"x": 1.5}, {"z": 1}, {"y": ["a"]}):
-        write_jsonl(source, [*whole, {"o": odd}])
+    for invalid in ({"x": 1.5}, {"z": 1}, {"y": ["a"]}):
+        write_jsonl(source, [*valid_records, {"o": invalid}])
         with pytest.raises(SourceError, match=r"column 'o' must be struct.* at line 10003"):
-            run(source, tmp_path / next(iter(odd)))
+            run_pack(source, tmp_path / next(iter(invalid)))
 
 
-def test_files_with_other_columns_are_refused(tmp_path):
+def test_files_with_different_columns_are_rejected(tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"b": [1]}), tmp_path / "2.parquet")
     (tmp_path / "1.csv").write_text("a\n1\n")
@@ -319,20 +319,20 @@ def test_files_with_other_columns_are_refused(tmp_path):
 
     for suffix in ("parquet", "csv"):
         with pytest.raises(SourceError, match=f"2.{suffix} must have the columns a of the first"):
-            run(tmp_path / f"*.{suffix}", tmp_path / suffix)
+            run_pack(tmp_path / f"*.{suffix}", tmp_path / suffix)
 
 
-def test_a_link_in_an_archive_is_refused(tmp_path):
+def test_link_in_an_archive_is_rejected(tmp_path):
     with tarfile.open(tmp_path / "t.tar", "w") as archive:
         link = tarfile.TarInfo("link.png")
         link.type, link.linkname = tarfile.SYMTYPE, "other.png"
         archive.addfile(link)
 
     with pytest.raises(SourceError, match=r"'link.png' is a link"):
-        run(tmp_path / "t.tar", tmp_path / "out")
+        run_pack(tmp_path / "t.tar", tmp_path / "out")
 
 
-def test_a_truncated_archive_is_refused(tmp_path):
+def test_truncated_archive_is_rejected(tmp_path):
     with tarfile.open(tmp_path / "t.tar", "w") as archive:
         member = tarfile.TarInfo("a.bin")
         member.size = 100_000
@@ -341,46 +341,46 @@ def test_a_truncated_archive_is_refused(tmp_path):
     (tmp_path / "t.tar").write_bytes(content[:50_000])
 
     with pytest.raises(SourceError, match=r"t.tar cannot be parsed: unexpected end of data"):
-        run(tmp_path / "t.tar", tmp_path / "out")
+        run_pack(tmp_path / "t.tar", tmp_path / "out")
 
 
-def test_a_folder_with_other_files_or_another_source_is_refused(tmp_path):
+def test_folder_with_other_files_settings_or_source_is_rejected(tmp_path):
     source = write_jsonl(tmp_path / "t.jsonl", [{"a": 1}])
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").write_text("x")
-    run(source, tmp_path / "out")
+    run_pack(source, tmp_path / "out")
 
     with pytest.raises(ContractError, match=r"must be new, empty .* but contains notes.txt"):
-        run(source, tmp_path / "used")
+        run_pack(source, tmp_path / "used")
     with pytest.raises(ContractError, match="packed with max_shard_rows = 1048576"):
-        run(source, tmp_path / "out", max_shard_rows=5)
+        run_pack(source, tmp_path / "out", max_shard_rows=5)
     write_jsonl(source, [{"a": 1}, {"a": 2}])
     with pytest.raises(ContractError, match="packed from other files: a name, size or"):
-        run(source, tmp_path / "out")
+        run_pack(source, tmp_path / "out")
     with pytest.raises(StorageError, match="cannot be used as a folder"):
-        run(source, source)
+        run_pack(source, source)
 
 
-def test_two_processes_do_not_pack_to_one_folder(tmp_path):
+def test_folder_locked_by_another_process_is_rejected(tmp_path):
     source = write_jsonl(tmp_path / "t.jsonl", [{"a": 1}])
 
     with (
         hold_lock(tmp_path / "out" / ".lock", wait=False),
         pytest.raises(ContractError, match="Another process is packing"),
     ):
-        run(source, tmp_path / "out")
+        run_pack(source, tmp_path / "out")
 
 
 # -- interruptions -----------------------------------------------------------------------------
 
 
-def test_a_finished_packing_is_verified_and_kept(tmp_path):
-    source = write_jsonl(tmp_path / "t.jsonl", records(1_000))
+def test_finished_shards_are_verified_and_kept(tmp_path):
+    source = write_jsonl(tmp_path / "t.jsonl", make_records(1_000))
     messages = []
-    run(source, tmp_path / "out", max_shard_rows=300)
-    before = contents(tmp_path / "out")
+    run_pack(source, tmp_path / "out", max_shard_rows=300)
+    before = read_files(tmp_path / "out")
 
-    result = run(
+    result = run_pack(
         source,
         tmp_path / "out",
         max_shard_rows=300,
@@ -388,15 +388,15 @@ def test_a_finished_packing_is_verified_and_kept(tmp_path):
     )
 
     assert (result.kept_shards, result.rows) == (4, 1_000)
-    assert contents(tmp_path / "out") == before
+    assert read_files(tmp_path / "out") == before
     assert messages == ["verified 4 finished shards with 1,000 records"]
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "short"])
-def test_a_damaged_shard_is_found_and_packed_again(tmp_path, damage):
-    source = write_jsonl(tmp_path / "t.jsonl", records(1_000))
-    run(source, tmp_path / "out", max_shard_rows=300)
-    before = contents(tmp_path / "out")
+def test_damaged_shard_is_detected_and_packed_again(tmp_path, damage):
+    source = write_jsonl(tmp_path / "t.jsonl", make_records(1_000))
+    run_pack(source, tmp_path / "out", max_shard_rows=300)
+    before = read_files(tmp_path / "out")
     shard = tmp_path / "out" / "shard-00001.arrow"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
@@ -409,7 +409,7 @@ def test_a_damaged_shard_is_found_and_packed_again(tmp_path, damage):
             ShardRows(tmp_path / "out", ["id"])
     messages = []
 
-    result = run(
+    result = run_pack(
         source,
         tmp_path / "out",
         max_shard_rows=300,
@@ -418,12 +418,12 @@ def test_a_damaged_shard_is_found_and_packed_again(tmp_path, damage):
 
     assert result.kept_shards == 1
     assert "shard-00001.arrow is missing or damaged: packing again from record 300" in messages
-    assert contents(tmp_path / "out") == before
+    assert read_files(tmp_path / "out") == before
 
 
-def test_an_unfinished_or_damaged_folder_cannot_be_read(tmp_path):
+def test_incomplete_or_invalid_index_is_rejected(tmp_path):
     source = write_jsonl(tmp_path / "t.jsonl", [{"a": 1}])
-    run(source, tmp_path / "out")
+    run_pack(source, tmp_path / "out")
     index = tmp_path / "out" / "index.json"
     text = index.read_text()
 
@@ -447,17 +447,17 @@ pack(sys.argv[1], Path(sys.argv[2]), environ={}, max_shard_rows=397)
 
 
 def make_source(kind, folder):
-    found = [{"id": n, "text": "abc" * (n % 300)} for n in range(12_000)]
+    records = [{"id": n, "text": "abc" * (n % 300)} for n in range(12_000)]
     match kind:
         case "jsonl":
-            return write_jsonl(folder / "t.jsonl", found)
+            return write_jsonl(folder / "t.jsonl", records)
         case "csv":
-            pd.DataFrame(found).to_csv(folder / "t.csv", index=False)
+            pd.DataFrame(records).to_csv(folder / "t.csv", index=False)
         case "parquet":
-            pd.DataFrame(found).to_parquet(folder / "t.parquet", row_group_size=2_000)
+            pd.DataFrame(records).to_parquet(folder / "t.parquet", row_group_size=2_000)
         case "tar":
             with tarfile.open(folder / "t.tar", "w") as archive:
-                for record in found:
+                for record in records:
                     member = tarfile.TarInfo(f"{record['id']}.txt")
                     member.size = len(record["text"])
                     archive.addfile(member, io.BytesIO(record["text"].encode()))
@@ -466,13 +466,13 @@ def make_source(kind, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "tar"])
-def test_a_packing_that_is_killed_three_times_has_the_same_bytes(tmp_path, kind):
+def test_packing_killed_three_times_has_bitwise_equal_shards(tmp_path, kind):
     source = make_source(kind, tmp_path)
-    run(source, tmp_path / "whole", max_shard_rows=397)
+    run_pack(source, tmp_path / "uninterrupted", max_shard_rows=397)
     command = [sys.executable, "-c", PROGRAM, str(source), str(tmp_path / "out")]
     rng = random.Random(kind)
 
-    interrupted = 0
+    num_interrupted = 0
     for number in (1, 8, 16):
         process = subprocess.Popen(command)
         shard = tmp_path / "out" / f"shard-{number:05}.arrow"
@@ -482,46 +482,51 @@ def test_a_packing_that_is_killed_three_times_has_the_same_bytes(tmp_path, kind)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         index = read_index(tmp_path / "out")
-        interrupted += index is None or not index.complete
-    result = run(source, tmp_path / "out", max_shard_rows=397)
+        num_interrupted += index is None or not index.complete
+    result = run_pack(source, tmp_path / "out", max_shard_rows=397)
 
     assert (result.rows, result.shards) == (12_000, 31)
     assert result.kept_shards >= 16
-    assert interrupted >= 2  # a busy machine may let the last process finish
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert num_interrupted >= 2  # on a busy machine the last process may finish
+    assert read_files(tmp_path / "out") == read_files(tmp_path / "uninterrupted")
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_source(tmp_path):
+def test_memory_does_not_grow_with_the_size_of_the_source(tmp_path):
     line = json.dumps({"text": "x" * 1_000}) + "\n"
 
-    def peak(count):
+    def measure_peak(count):
         source = tmp_path / f"{count}.jsonl"
         with open(source, "w") as file:
             file.writelines(itertools.repeat(line, count))
         pool = pa.default_memory_pool()
         before = pool.bytes_allocated()
-        highest = 0
+        max_allocated = 0
 
-        def watch(_):
-            nonlocal highest
-            highest = max(highest, pool.bytes_allocated() - before)
+        def record_allocated(_):
+            nonlocal max_allocated
+            max_allocated = max(max_allocated, pool.bytes_allocated() - before)
 
         tracemalloc.start()
         try:
-            run(source, tmp_path / f"out{count}", max_shard_bytes=2**22, on_progress=watch)
-            return tracemalloc.get_traced_memory()[1] + highest
+            run_pack(
+                source,
+                tmp_path / f"out{count}",
+                max_shard_bytes=2**22,
+                on_progress=record_allocated,
+            )
+            return tracemalloc.get_traced_memory()[1] + max_allocated
         finally:
             tracemalloc.stop()
 
-    peak(1_000)
-    # More than a sample of 10,000 records.
-    few, many = peak(20_000), peak(60_000)
+    measure_peak(1_000)
+    # Both counts exceed the 10,000 records from which types are inferred.
+    peak_of_few, peak_of_many = measure_peak(20_000), measure_peak(60_000)
 
-    assert many < 1.1 * few + 1_000_000
+    assert peak_of_many < 1.1 * peak_of_few + 1_000_000
 
 
-def test_the_source_may_be_a_relative_path(tmp_path, monkeypatch):
+def test_source_may_be_a_relative_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_jsonl(Path("t.jsonl"), [{"a": 1}])
 

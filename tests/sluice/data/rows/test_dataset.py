@@ -1,4 +1,4 @@
-"""Data sets of torch and Hugging Face become row sources; what cannot be stacked is named."""
+"""Row sources of PyTorch and Hugging Face datasets, and errors for unsuitable items."""
 
 import pickle
 
@@ -15,7 +15,7 @@ Y = torch.arange(20)
 
 
 class Items:
-    """A data set whose items a function of the row makes."""
+    """Dataset whose items are computed by a function of the row."""
 
     def __init__(self, item, length=20):
         self.item, self.length = item, length
@@ -28,7 +28,7 @@ class Items:
 
 
 class Columns:
-    """A data set as those of Hugging Face: items are dicts, and several are read at once."""
+    """Dataset in the style of Hugging Face: items are dicts, and batches are read at once."""
 
     def __init__(self):
         self.reads = 0
@@ -44,27 +44,27 @@ class Columns:
         return [self[row] for row in rows]
 
 
-def test_inputs_and_targets_of_a_tensor_data_set(assert_source):
+def test_tensor_dataset_is_split_into_inputs_and_targets(assert_source):
     x, y = DatasetRows.pair(TensorDataset(X, Y), target=1)
 
     assert_source(x, lambda rows: X[rows])
     assert_source(y, lambda rows: Y[rows])
 
 
-def test_dicts_are_passed_on_and_fields_chosen(assert_source):
+def test_fields_of_dict_items_are_selected(assert_source):
     class Tensors(Columns):
         def __getitem__(self, row):
             return {"x": X[row], "label": int(Y[row])}
 
-    whole = DatasetRows(Columns(), field=("x", "label"))
-    assert_source(whole, lambda rows: {"x": X[rows], "label": Y[rows]})
+    both_fields = DatasetRows(Columns(), field=("x", "label"))
+    assert_source(both_fields, lambda rows: {"x": X[rows], "label": Y[rows]})
     assert_source(DatasetRows(Columns(), field="x"), lambda rows: X[rows])
     x, y = DatasetRows.pair(Tensors(), target="label")
     assert list(x[torch.tensor([1])]) == ["x"]
     assert y[torch.tensor([3, 1])].tolist() == [3, 1]
 
 
-def test_a_batch_is_read_once_for_inputs_and_targets():
+def test_batch_is_read_once_for_inputs_and_targets():
     dataset = Columns()
     x, y = DatasetRows(dataset, field="x"), DatasetRows(dataset, field="label")
     y._items = x._items
@@ -89,14 +89,14 @@ def test_a_batch_is_read_once_for_inputs_and_targets():
     ],
 )
 def test_numbers_arrays_and_lists_become_tensors(item, dtype):
-    found = DatasetRows(Items(item))[torch.tensor([5, 2])]
+    batch = DatasetRows(Items(item))[torch.tensor([5, 2])]
 
-    assert found.dtype == dtype
-    assert torch.equal(found[0], torch.as_tensor(item(5)).to(dtype))
+    assert batch.dtype == dtype
+    assert torch.equal(batch[0], torch.as_tensor(item(5)).to(dtype))
 
 
 @pytest.mark.parametrize(
-    ("odd", "match"),
+    ("invalid", "message"),
     [
         (torch.zeros(4), r"like item 0, float32 \(3,\), but item 7 is float32 \(4,\)"),
         (torch.zeros(3, dtype=torch.float64), r"item 7 is float64 \(3,\)"),
@@ -106,22 +106,22 @@ def test_numbers_arrays_and_lists_become_tensors(item, dtype):
         ([[1], [1, 2]], "Item 7 must be"),
     ],
 )
-def test_an_item_of_another_form_is_named(odd, match):
-    source = DatasetRows(Items(lambda row: odd if row == 7 else torch.zeros(3)))
+def test_item_with_another_shape_or_type_is_reported(invalid, message):
+    source = DatasetRows(Items(lambda row: invalid if row == 7 else torch.zeros(3)))
     source[torch.tensor([6, 8])]
 
-    with pytest.raises(ContractError, match=match):
+    with pytest.raises(ContractError, match=message):
         source[torch.tensor([6, 7])]
 
 
-def test_another_set_of_keys_is_named():
+def test_item_with_other_keys_is_reported():
     source = DatasetRows(Items(lambda row: {"a": row} | ({"b": row} if row == 7 else {})))
 
     with pytest.raises(ContractError, match=r"item 7 is \{'a': int64 \(\), 'b': int64 \(\)\}"):
         source[torch.tensor([7])]
 
 
-def test_a_tuple_needs_a_choice():
+def test_missing_or_unknown_field_is_rejected():
     with pytest.raises(ContractError, match=r"Item 0 must be .* got tuple\(float.*pair\(dataset"):
         DatasetRows(TensorDataset(X, Y))
     with pytest.raises(ContractError, match=r"Item 0 has no part 'lable'.*Did you mean 'label'"):
@@ -150,17 +150,17 @@ class NoLength(Dataset):
 @pytest.mark.parametrize(
     "stream", [Stream(), StreamWithLength(), NoLength(), iter([1]), (n for n in [])]
 )
-def test_a_stream_is_refused_with_the_command_that_packs_it(stream):
+def test_stream_is_rejected_with_the_pack_command(stream):
     with pytest.raises(ContractError, match=r"is a stream.*sluice pack SOURCE DIR"):
         DatasetRows(stream)
 
 
-def test_a_dict_of_splits_is_refused():
+def test_dict_of_splits_is_rejected():
     with pytest.raises(ContractError, match=r"cannot be indexed by a row number.*\['train'\]"):
         DatasetRows({"train": TensorDataset(X), "test": TensorDataset(X)})
 
 
-def test_a_data_set_whose_length_changes_is_refused():
+def test_empty_dataset_and_changing_length_are_rejected():
     dataset = Items(lambda row: row)
     source = DatasetRows(dataset)
     dataset.length = 19
@@ -173,14 +173,14 @@ def test_a_data_set_whose_length_changes_is_refused():
         DatasetRows(Items(lambda row: row, length=0))
 
 
-def test_random_augmentation_inside_the_data_set_is_refused():
+def test_random_augmentation_in_the_dataset_is_rejected():
     with pytest.raises(ContractError, match=r"item 0 differs.*random augmentation"):
         DatasetRows(Items(lambda row: X[row] + torch.rand(3)))
 
 
-def test_the_last_batch_is_not_pickled():
+def test_cached_batch_is_not_pickled():
     x, _ = DatasetRows.pair(TensorDataset(X, Y), target=1)
-    small = len(pickle.dumps(x))
+    initial_size = len(pickle.dumps(x))
     x[torch.arange(20)]
 
-    assert len(pickle.dumps(x)) == small
+    assert len(pickle.dumps(x)) == initial_size

@@ -1,4 +1,4 @@
-"""A folder of images becomes a table; broken files are found, named and counted."""
+"""Listing of image folders as tables, and detection of broken images."""
 
 import time
 
@@ -20,7 +20,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_images_are_listed_by_path_with_the_class_of_their_folder(folder):
+def test_images_are_listed_by_path_with_their_folder_as_label(folder):
     table = image_folder_table(folder, sizes=True)
 
     assert table.to_dict("list") == {
@@ -31,11 +31,11 @@ def test_images_are_listed_by_path_with_the_class_of_their_folder(folder):
     }
 
 
-def test_a_flat_folder_has_empty_labels(folder):
+def test_images_of_a_flat_folder_have_empty_labels(folder):
     assert image_folder_table(folder / "dog")["label"].tolist() == [""]
 
 
-def test_images_beside_the_classes_are_refused(folder):
+def test_image_next_to_class_folders_is_rejected(folder):
     Image.new("L", (2, 2)).save(folder / "stray.png")
 
     with pytest.raises(ContractError, match=r"has stray.png beside these folders"):
@@ -43,7 +43,7 @@ def test_images_beside_the_classes_are_refused(folder):
 
 
 @pytest.mark.parametrize("name", ["empty", "missing"])
-def test_a_folder_without_images_is_refused(tmp_path, name):
+def test_folder_without_images_is_rejected(tmp_path, name):
     (tmp_path / "empty" / "class").mkdir(parents=True)
     (tmp_path / "empty" / "class" / "x.csv").write_text("1")
 
@@ -51,7 +51,7 @@ def test_a_folder_without_images_is_refused(tmp_path, name):
         image_folder_table(tmp_path / name)
 
 
-def test_a_header_that_is_broken_is_named_when_sizes_are_read(folder):
+def test_broken_header_is_reported_if_sizes_are_read(folder):
     (folder / "cat" / "b.png").write_bytes(b"broken")
 
     assert len(image_folder_table(folder)) == 3
@@ -59,14 +59,14 @@ def test_a_header_that_is_broken_is_named_when_sizes_are_read(folder):
         image_folder_table(folder, sizes=True)
 
 
-def test_broken_images_among_many_are_skipped_only_on_request(tmp_path):
+def test_broken_images_are_skipped_only_with_skip_broken(tmp_path):
     (tmp_path / "a").mkdir()
     noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a" / "0000.png")
     content = (tmp_path / "a" / "0000.png").read_bytes()
     for number in range(1, 1_000):
         (tmp_path / "a" / f"{number:04}.png").write_bytes(content)
-    for number in (300, 301, 999):  # the header is valid
+    for number in (300, 301, 999):  # truncated after a valid header
         (tmp_path / "a" / f"{number:04}.png").write_bytes(content[:200])
     calls = []
 
@@ -85,11 +85,11 @@ def test_broken_images_among_many_are_skipped_only_on_request(tmp_path):
     assert table.index.tolist() == list(range(997))
 
 
-def test_nothing_is_skipped_and_no_warning_raised_when_all_images_are_whole(folder):
+def test_skip_broken_does_not_warn_without_broken_images(folder):
     assert image_folder_table(folder, skip_broken=True).attrs["num_broken"] == 0
 
 
-def test_a_folder_of_broken_images_is_refused(tmp_path):
+def test_folder_with_only_broken_images_is_rejected(tmp_path):
     (tmp_path / "a.png").write_bytes(b"broken")
 
     with pytest.raises(
@@ -99,7 +99,7 @@ def test_a_folder_of_broken_images_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_thousand_files_are_listed(tmp_path, record_property):
+def test_20_000_files_are_listed(tmp_path, record_property):
     for label in range(20):
         (tmp_path / f"{label}").mkdir()
         for number in range(1_000):

@@ -1,4 +1,4 @@
-"""Images of a folder become tensors of one size; a file that cannot be read is named."""
+"""Row source of images in a folder: decoding, resizing and errors."""
 
 import pickle
 
@@ -26,23 +26,23 @@ def folder(pixels, tmp_path):
     return tmp_path
 
 
-def test_pixels_equal_those_that_were_saved(folder, pixels, assert_source):
+def test_pixels_equal_the_saved_ones(folder, pixels, assert_source):
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
     assert_source(ImageFolderRows(folder, PATHS), lambda rows: x[rows])
     assert_source(ImageFolderRows(folder, PATHS, as_float=True), lambda rows: x[rows].float() / 255)
 
 
-def test_grey_images_have_one_channel(folder, pixels, assert_source):
-    grey = [np.asarray(Image.fromarray(image).convert("L")) for image in pixels]
-    x = torch.from_numpy(np.stack(grey))[:, None]
+def test_grayscale_images_have_one_channel(folder, pixels, assert_source):
+    grayscale = [np.asarray(Image.fromarray(image).convert("L")) for image in pixels]
+    x = torch.from_numpy(np.stack(grayscale))[:, None]
 
     assert_source(ImageFolderRows(folder, PATHS, mode="L"), lambda rows: x[rows])
 
 
-def test_another_size_needs_a_rule(folder):
+def test_images_of_another_size_need_a_size_setting(folder):
     wide = np.zeros((10, 40, 3), np.uint8)
-    wide[:, 15:25] = 255  # the middle, which a crop keeps
+    wide[:, 15:25] = 255  # the center, which a crop keeps
     Image.fromarray(wide).save(folder / "wide.png")
     paths = [*PATHS, "wide.png"]
 
@@ -57,20 +57,20 @@ def test_another_size_needs_a_rule(folder):
     assert (int(stretched[0, 0, 0, 0]), int(stretched[0, 0, 0, 10])) == (0, 255)
 
 
-def test_the_size_without_a_rule_is_that_of_the_first_image(folder):
+def test_default_size_is_that_of_the_first_image(folder):
     Image.new("RGB", (3, 5)).save(folder / "a.png")
 
     assert ImageFolderRows(folder, ["a.png"])[torch.tensor([0])].shape == (1, 3, 5, 3)
 
 
-def test_a_missing_first_image_and_no_image_are_refused(folder):
+def test_missing_first_image_and_empty_paths_are_rejected(folder):
     with pytest.raises(SourceError, match=r"There is no image .*nothing.png"):
         ImageFolderRows(folder, ["nothing.png"])
     with pytest.raises(ContractError, match="needs at least one path"):
         ImageFolderRows(folder, [])
 
 
-def test_a_broken_image_is_named(folder):
+def test_broken_image_is_reported(folder):
     content = (folder / PATHS[1]).read_bytes()
     source = ImageFolderRows(folder, PATHS)
     for broken in (b"", b"no image", content[:-30], content[:40] + b"\0" * 60 + content[100:]):
@@ -81,7 +81,7 @@ def test_a_broken_image_is_named(folder):
             source[torch.tensor([0, 1])]
 
 
-def test_a_file_that_disappears_between_two_batches_is_named(folder):
+def test_image_removed_between_batches_is_reported(folder):
     source = pickle.loads(pickle.dumps(ImageFolderRows(folder, PATHS)))
     source[torch.tensor([0, 1])]
     (folder / PATHS[1]).unlink()
@@ -90,23 +90,23 @@ def test_a_file_that_disappears_between_two_batches_is_named(folder):
         source[torch.tensor([0, 1])]
 
 
-def test_sixteen_bits_are_refused_instead_of_clipped(folder):
+def test_image_with_16_bits_per_channel_is_rejected(folder):
     Image.fromarray(np.full((6, 8), 40_000, np.uint16)).save(folder / "deep.png")
 
     with pytest.raises(ContractError, match=r"deep.png must have 8 bits per channel, got .*I;16"):
         ImageFolderRows(folder, ["deep.png"], mode="L")
 
 
-def test_an_alpha_channel_is_dropped(folder, pixels):
+def test_alpha_channel_is_dropped(folder, pixels):
     rgba = np.dstack([pixels[0], np.zeros((6, 8), np.uint8)])
     Image.fromarray(rgba).save(folder / "clear.png")
 
-    found = ImageFolderRows(folder, ["clear.png"])[torch.tensor([0])]
+    images = ImageFolderRows(folder, ["clear.png"])[torch.tensor([0])]
 
-    assert torch.equal(found[0], torch.from_numpy(pixels[0]).permute(2, 0, 1))
+    assert torch.equal(images[0], torch.from_numpy(pixels[0]).permute(2, 0, 1))
 
 
-def test_the_stored_orientation_of_a_photo_is_applied(folder):
+def test_exif_orientation_is_applied(folder):
     image = Image.new("RGB", (40, 20))
     exif = image.getexif()
     exif[0x0112] = 6  # rotate by 90 degrees
@@ -118,6 +118,6 @@ def test_the_stored_orientation_of_a_photo_is_applied(folder):
 @pytest.mark.parametrize(
     "settings", [{"size": 0}, {"size": (3,)}, {"mode": "CMYK"}, {"resize": "x"}]
 )
-def test_an_invalid_setting_is_refused(folder, settings):
+def test_invalid_setting_is_rejected(folder, settings):
     with pytest.raises(ContractError):
         ImageFolderRows(folder, PATHS, **settings)

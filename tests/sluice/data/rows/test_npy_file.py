@@ -1,4 +1,4 @@
-"""Arrays in files are mapped once in a process."""
+"""Memory-mapped arrays of .npy files, mapped once per process."""
 
 import os
 import pickle
@@ -17,7 +17,7 @@ def path(tmp_path):
     return tmp_path / "a.npy"
 
 
-def test_an_array_that_is_written_in_parts_is_read_as_a_whole(tmp_path):
+def test_array_written_in_parts_is_read_as_one_array(tmp_path):
     with (tmp_path / "parts.npy").open("xb") as file:
         writer = NpyWriter(file, np.uint16, (2,))
         writer.append(np.array([[1, 2]]))
@@ -30,15 +30,15 @@ def test_an_array_that_is_written_in_parts_is_read_as_a_whole(tmp_path):
     assert mapped.array.tolist() == np.load(tmp_path / "parts.npy").tolist()
 
 
-def test_sources_of_one_file_and_their_unpickled_copies_share_one_mapping(path):
-    one, other = MappedArray(path), MappedArray(path)
-    copy = pickle.loads(pickle.dumps(one))
+def test_arrays_of_one_file_and_unpickled_copies_share_one_mapping(path):
+    first, second = MappedArray(path), MappedArray(path)
+    copy = pickle.loads(pickle.dumps(first))
 
-    assert one.array is other.array is copy.array
-    assert MappedArray(path, dtype=np.int64).array is not one.array
+    assert first.array is second.array is copy.array
+    assert MappedArray(path, dtype=np.int64).array is not first.array
 
 
-def test_a_mapping_that_is_not_used_is_closed(path):
+def test_unused_mapping_is_closed(path):
     before = len(npy_file._open_arrays)
     mapped = MappedArray(path)
     assert len(npy_file._open_arrays) == before + 1
@@ -47,15 +47,15 @@ def test_a_mapping_that_is_not_used_is_closed(path):
     assert len(npy_file._open_arrays) == before
 
 
-def test_a_replaced_file_is_mapped_again(path):
-    old = MappedArray(path)
-    stored = pickle.dumps(old)
+def test_replaced_file_is_mapped_again_and_its_shape_checked(path):
+    original = MappedArray(path)
+    pickled = pickle.dumps(original)
     np.save(path.with_name("new.npy"), np.zeros((4, 3), dtype=int))
     os.replace(path.with_name("new.npy"), path)
 
     assert MappedArray(path).array.sum() == 0
-    assert old.array.sum() == 66
+    assert original.array.sum() == 66
     np.save(path.with_name("new.npy"), np.zeros((5, 3), dtype=int))
     os.replace(path.with_name("new.npy"), path)
     with pytest.raises(SourceError, match=r"must contain int64 \(4, 3\), and contains"):
-        _ = pickle.loads(stored).array
+        _ = pickle.loads(pickled).array

@@ -1,4 +1,4 @@
-"""The order of rows is a permutation, and any part of it equals the whole."""
+"""Pseudo-random orders of rows: permutations of which any part can be computed alone."""
 
 import math
 import tracemalloc
@@ -35,52 +35,52 @@ SIZES = [
 ]
 
 
-def whole(size: int, seed: int = 0) -> torch.Tensor:
+def read_order(size: int, seed: int = 0) -> torch.Tensor:
     return FeistelOrder(size, seed=seed).part(0, size)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
-def test_every_row_appears_once(size, seed):
-    rows = whole(size, seed)
+def test_order_is_a_permutation(size, seed):
+    rows = read_order(size, seed)
 
     assert rows.dtype == torch.int64
     assert torch.equal(rows.sort().values, torch.arange(size))
 
 
-def test_every_small_size_is_a_permutation():
+def test_order_is_a_permutation_for_every_small_size():
     for size in range(1, 400):
-        assert torch.equal(whole(size).sort().values, torch.arange(size)), size
+        assert torch.equal(read_order(size).sort().values, torch.arange(size)), size
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 97, 70_001])
-def test_parts_equal_the_whole(size):
-    rows, order = whole(size, seed=3), FeistelOrder(size, seed=3)
+def test_parts_of_an_order_equal_the_full_order(size):
+    rows, order = read_order(size, seed=3), FeistelOrder(size, seed=3)
 
     for step in {1 if size < 100 else 977, 32_768, 3 * size}:
-        parts = [order.part(at, at + step) for at in range(0, size, step)]
+        parts = [order.part(start, start + step) for start in range(0, size, step)]
         assert torch.equal(torch.cat(parts), rows)
     assert torch.equal(order.part(size - 1, size + 10), rows[-1:])
     assert len(order.part(size, size + 10)) == 0
 
 
-def test_seeds_differ_and_repeat():
-    orders = [whole(5_000, seed) for seed in range(30)]
+def test_equal_seeds_repeat_and_different_seeds_differ():
+    orders = [read_order(5_000, seed) for seed in range(30)]
 
-    assert torch.equal(orders[7], whole(5_000, 7))
-    for at, first in enumerate(orders):
-        for second in orders[at + 1 :]:
+    assert torch.equal(orders[7], read_order(5_000, 7))
+    for number, first in enumerate(orders):
+        for second in orders[number + 1 :]:
             # Two random permutations agree in one position on average.
             assert int((first == second).sum()) < 10
 
 
-def test_fixed_points_and_ascents_are_those_of_random_permutations():
+def test_fixed_points_and_ascents_are_distributed_as_in_random_permutations():
     """Fixed points are Poisson(1); ascents have mean (n-1)/2 and variance (n+1)/12."""
     size, num_seeds = 1009, 400
-    rows = torch.stack([whole(size, seed) for seed in range(num_seeds)]).numpy()
+    rows = torch.stack([read_order(size, seed) for seed in range(num_seeds)]).numpy()
 
-    fixed = (rows == np.arange(size)).sum(axis=1)
-    counts = np.bincount(np.minimum(fixed, 4), minlength=5)
+    fixed_points = (rows == np.arange(size)).sum(axis=1)
+    counts = np.bincount(np.minimum(fixed_points, 4), minlength=5)
     expected = [math.exp(-1) / math.factorial(k) for k in range(4)]
     expected = np.array([*expected, 1 - sum(expected)]) * num_seeds
     assert stats.chisquare(counts, expected).pvalue > 1e-4
@@ -91,16 +91,16 @@ def test_fixed_points_and_ascents_are_those_of_random_permutations():
     assert abs(z.mean()) < 4 / math.sqrt(num_seeds)
 
 
-def test_neighbouring_positions_are_unrelated():
-    rows = whole(100_003, seed=5).double()
+def test_neighbouring_positions_are_uncorrelated():
+    rows = read_order(100_003, seed=5).double()
 
-    for lag in (1, 2, 317):  # the digits have about 317 values
+    for lag in (1, 2, 317):  # a digit of the Feistel network has about 317 values
         correlation = np.corrcoef(rows[:-lag], rows[lag:])[0, 1]
         assert abs(correlation) < 4 / math.sqrt(len(rows))
 
 
-def test_rows_are_uniform_over_the_source_at_every_stage():
-    rows = whole(100_003, seed=8).numpy()
+def test_rows_are_uniformly_distributed_in_every_part_of_the_order():
+    rows = read_order(100_003, seed=8).numpy()
 
     for part in np.array_split(rows, 10):
         counts = np.histogram(part, bins=20, range=(0, 100_003))[0]
@@ -124,14 +124,14 @@ def test_memory_does_not_grow_with_the_number_of_rows():
     assert peak < 5_000_000
 
 
-def test_positions_of_a_huge_order_are_spread_over_all_rows():
+def test_part_of_a_huge_order_is_spread_over_all_rows():
     rows = FeistelOrder(2**62, seed=1).part(2**61, 2**61 + 20_000).double()
 
     assert abs(float(rows.mean()) / 2**62 - 0.5) < 0.01
     assert len(rows.unique()) == 20_000
 
 
-def test_a_table_is_returned_as_it_is():
+def test_table_order_returns_its_rows_unchanged():
     rows = torch.tensor([3, 1, 2, 0])
     order = TableOrder(rows)
 

@@ -1,4 +1,4 @@
-"""Any source with a length and rows works, and what it returns is checked."""
+"""The protocol of row sources, and checks of the inputs that they return."""
 
 import pytest
 import torch
@@ -25,36 +25,36 @@ ROWS = torch.tensor([2, 0, 2])
 
 
 class Returns:
-    """A source of three rows that returns whatever a test wants."""
+    """Source of three rows that returns a given value for any rows."""
 
-    def __init__(self, found):
-        self.found = found
+    def __init__(self, value):
+        self.value = value
 
     def __len__(self):
         return 3
 
     def __getitem__(self, rows, /):
-        return self.found
+        return self.value
 
 
-def test_a_tensor_and_a_dict_are_row_sources():
+def test_tensors_and_dicts_of_tensors_are_row_sources():
     x = torch.arange(12).view(4, 3)
 
     assert isinstance(DictRows({"a": x}), RowSource)
     assert torch.equal(gather(x, ROWS), x[ROWS])
-    found = gather(DictRows({"a": x, "b": x[:, 0]}), ROWS)
-    assert torch.equal(found["a"], x[ROWS])
-    assert torch.equal(found["b"], x[ROWS, 0])
+    batch = gather(DictRows({"a": x, "b": x[:, 0]}), ROWS)
+    assert torch.equal(batch["a"], x[ROWS])
+    assert torch.equal(batch["b"], x[ROWS, 0])
 
 
 @pytest.mark.parametrize("tensors", [{}, {"a": torch.zeros(3), "b": torch.zeros(2)}])
-def test_a_dict_needs_tensors_of_one_length(tensors):
+def test_dict_of_tensors_with_different_lengths_is_rejected(tensors):
     with pytest.raises(ContractError, match=r"tensors of one length, got (no tensor|.*'b': 2)"):
         DictRows(tensors)
 
 
 @pytest.mark.parametrize(
-    ("found", "seen"),
+    ("value", "description"),
     [
         (torch.zeros(2, 5), r"float32 \(2, 5\)"),
         (torch.tensor(1), r"int64 \(\)"),
@@ -65,12 +65,14 @@ def test_a_dict_needs_tensors_of_one_length(tensors):
         (None, "NoneType"),
     ],
 )
-def test_another_input_than_one_entry_per_row_is_refused(found, seen):
-    with pytest.raises(ContractError, match=rf"Returns must return .* for 3 rows; got .*{seen}"):
-        gather(Returns(found), ROWS)
+def test_input_without_one_entry_per_row_is_rejected(value, description):
+    with pytest.raises(
+        ContractError, match=rf"Returns must return .* for 3 rows; got .*{description}"
+    ):
+        gather(Returns(value), ROWS)
 
 
-def test_targets_are_one_tensor():
+def test_targets_that_are_not_one_tensor_are_rejected():
     with pytest.raises(ContractError, match=r"The targets must be one tensor, got \{'a': int64"):
         gather_targets(DictRows({"a": torch.arange(4)}), ROWS)
     with pytest.raises(ContractError, match="The inputs must be one tensor"):
@@ -78,7 +80,7 @@ def test_targets_are_one_tensor():
     assert gather_tensor(torch.arange(4), ROWS, what="labels").tolist() == [2, 0, 2]
 
 
-def test_all_rows_of_a_source_are_read_in_order():
+def test_read_all_rows_returns_all_rows_in_order():
     x = torch.arange(12.0).view(4, 3)
     tensors = DictRows({"a": x})
 
@@ -95,26 +97,26 @@ def test_all_rows_of_a_source_are_read_in_order():
     assert torch.equal(read_all_as_tensor(Lazy(), what="inputs"), x)
 
 
-def test_evenly_spaced_rows_include_both_ends():
+def test_spread_rows_are_evenly_spaced_with_both_ends():
     assert spread_rows(3, 5).tolist() == [0, 1, 2]
     assert spread_rows(101, 5).tolist() == [0, 25, 50, 75, 100]
     assert len(spread_rows(10_000, 999).unique()) == 999
 
 
-def test_an_input_is_cut_without_a_copy():
-    found = {"b": torch.arange(5), "a": torch.arange(10).view(5, 2)}
+def test_split_input_returns_views():
+    inputs = {"b": torch.arange(5), "a": torch.arange(10).view(5, 2)}
 
-    assert [part.shape for part in input_parts(found)] == [(5, 2), (5,)]
-    assert input_length(found) == 5
-    parts = list(split_input(found, 2))
+    assert [part.shape for part in input_parts(inputs)] == [(5, 2), (5,)]
+    assert input_length(inputs) == 5
+    parts = list(split_input(inputs, 2))
     assert [part["b"].tolist() for part in parts] == [[0, 1], [2, 3], [4]]
-    assert parts[1]["a"].data_ptr() == found["a"][2:].data_ptr()
-    assert torch.equal(as_row_source(found)[torch.tensor([4])]["b"], torch.tensor([4]))
-    moved = move_input(found, torch.device("cpu"))
-    assert torch.equal(moved["a"], found["a"])
+    assert parts[1]["a"].data_ptr() == inputs["a"][2:].data_ptr()
+    assert torch.equal(as_row_source(inputs)[torch.tensor([4])]["b"], torch.tensor([4]))
+    moved = move_input(inputs, torch.device("cpu"))
+    assert torch.equal(moved["a"], inputs["a"])
 
 
-def test_an_input_is_described_by_dtype_and_shape():
-    found = {"ids": torch.zeros(2, 3, dtype=torch.int64), "x": [1]}
+def test_input_is_described_by_dtype_and_shape():
+    inputs = {"ids": torch.zeros(2, 3, dtype=torch.int64), "x": [1]}
 
-    assert describe_input(found) == "{'ids': int64 (2, 3), 'x': list}"
+    assert describe_input(inputs) == "{'ids': int64 (2, 3), 'x': list}"

@@ -1,4 +1,4 @@
-"""Windows of a table file equal those of the table in memory, without reading all of it."""
+"""Row source of windows of a table file, which is not loaded into memory."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ def parquet(frame, tmp_path):
     return path
 
 
-def matrix(frame):
+def to_matrix(frame):
     return torch.from_numpy(frame.loc[:, list(COLUMNS)].to_numpy(np.float32))
 
 
@@ -49,16 +49,16 @@ def test_windows_equal_those_of_the_table_in_memory(
     parquet, frame, tmp_path, assert_source, seq_len
 ):
     source = TableRows(parquet, COLUMNS, cache=tmp_path / "cache", seq_len=seq_len)
-    windows = matrix(frame).unfold(0, seq_len, 1).transpose(1, 2)
+    windows = to_matrix(frame).unfold(0, seq_len, 1).transpose(1, 2)
 
     assert len(source) == 5_000 - seq_len + 1
     assert_source(source, lambda rows: windows[rows])
 
 
-def test_chosen_ends_choose_the_windows(parquet, frame, tmp_path, assert_source):
+def test_windows_end_at_the_given_rows(parquet, frame, tmp_path, assert_source):
     ends = np.array([9, 4_999, 9, 3])
     source = TableRows(parquet, COLUMNS, cache=tmp_path, seq_len=4, ends=ends)
-    x = matrix(frame)
+    x = to_matrix(frame)
 
     assert_source(
         source,
@@ -70,14 +70,14 @@ def test_chosen_ends_choose_the_windows(parquet, frame, tmp_path, assert_source)
     )
 
 
-def test_single_rows_have_no_axis_of_time(parquet, frame, tmp_path, assert_source):
+def test_rows_without_seq_len_have_no_time_dimension(parquet, frame, tmp_path, assert_source):
     source = TableRows(parquet, ["b"], cache=tmp_path, seq_len=None)
 
-    assert_source(source, lambda rows: matrix(frame)[rows, 1:2])
+    assert_source(source, lambda rows: to_matrix(frame)[rows, 1:2])
 
 
-def test_an_arrow_file_and_a_matrix_are_read_as_well(frame, tmp_path, assert_source):
-    x = matrix(frame)
+def test_arrow_and_npy_files_are_read(frame, tmp_path, assert_source):
+    x = to_matrix(frame)
     table = pa.Table.from_pandas(frame)
     path = str(tmp_path / "bars.arrow")
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -91,7 +91,7 @@ def test_an_arrow_file_and_a_matrix_are_read_as_well(frame, tmp_path, assert_sou
     assert not (tmp_path / "none").exists()
 
 
-def test_a_batch_is_a_copy_that_may_be_changed(parquet, tmp_path):
+def test_batch_is_a_copy(parquet, tmp_path):
     source = TableRows(parquet, COLUMNS, cache=tmp_path, seq_len=3)
     rows = torch.tensor([5, 6])
     before = source[rows].clone()
@@ -101,14 +101,14 @@ def test_a_batch_is_a_copy_that_may_be_changed(parquet, tmp_path):
     assert torch.equal(source[rows], before)
 
 
-def test_the_table_is_converted_once_and_again_when_it_changes(parquet, frame, tmp_path):
+def test_table_is_converted_once_and_again_after_a_change(parquet, frame, tmp_path):
     cache = tmp_path / "cache"
     TableRows(parquet, ["a"], cache=cache)
     (first,) = cache.glob("*.npy")
-    written = first.stat().st_mtime_ns
+    modified_ns = first.stat().st_mtime_ns
 
     TableRows(parquet, ["a"], cache=cache, seq_len=5)
-    assert first.stat().st_mtime_ns == written
+    assert first.stat().st_mtime_ns == modified_ns
     frame.assign(a=0.0).to_parquet(parquet)
     os.utime(parquet, ns=(1, 1))
     source = TableRows(parquet, ["a"], cache=cache)
@@ -117,11 +117,12 @@ def test_the_table_is_converted_once_and_again_when_it_changes(parquet, frame, t
     assert float(source[torch.arange(5_000)].abs().sum()) == 0
 
 
-def test_a_killed_conversion_is_repeated_and_its_file_removed(parquet, tmp_path):
+def test_temporary_file_of_a_killed_conversion_is_removed(parquet, tmp_path):
     cache = tmp_path / "cache"
     TableRows(parquet, ["a"], cache=cache)
     (matrix_file,) = cache.glob("*.npy")
-    matrix_file.rename(cache / f".{matrix_file.name}.{'0' * 32}")  # as SIGKILL leaves it
+    # After SIGKILL, the file with its temporary name remains.
+    matrix_file.rename(cache / f".{matrix_file.name}.{'0' * 32}")
 
     TableRows(parquet, ["a"], cache=cache)
 
@@ -129,22 +130,22 @@ def test_a_killed_conversion_is_repeated_and_its_file_removed(parquet, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("columns", "match"),
+    ("columns", "message"),
     [
         (["a", "fleg"], r"has no column 'fleg'. Did you mean 'flag'\?.*a, name, b, flag"),
         (["name"], r"column 'name' of .*bars.parquet must be numeric, got .*string"),
         (None, r"column 'name' of .* must be numeric"),
     ],
 )
-def test_a_column_that_is_missing_or_text_is_refused(parquet, tmp_path, columns, match):
-    with pytest.raises(ContractError, match=match):
+def test_missing_or_text_column_is_rejected(parquet, tmp_path, columns, message):
+    with pytest.raises(ContractError, match=message):
         TableRows(parquet, columns, cache=tmp_path / "cache")
 
     assert list((tmp_path / "cache").glob("*.npy")) == []
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])
-def test_a_value_that_is_not_finite_is_named(tmp_path, value):
+def test_non_finite_value_is_reported_unless_allowed(tmp_path, value):
     column = pa.array([0.0] * 70_000 + [value, 1.0], pa.float64())
     pq.write_table(pa.table({"a": column}), tmp_path / "t.parquet")
 
@@ -157,7 +158,7 @@ def test_a_value_that_is_not_finite_is_named(tmp_path, value):
     assert source[torch.tensor([70_000])].isfinite().sum() == 0
 
 
-def test_decimals_are_numbers(tmp_path):
+def test_decimal_columns_are_converted_to_float(tmp_path):
     pq.write_table(pa.table({"a": [Decimal("1.5"), Decimal("2.25")]}), tmp_path / "t.parquet")
 
     source = TableRows(tmp_path / "t.parquet", cache=tmp_path, seq_len=None)
@@ -166,7 +167,7 @@ def test_decimals_are_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])
-def test_a_missing_or_damaged_file_is_refused(tmp_path, content):
+def test_missing_or_damaged_file_is_rejected(tmp_path, content):
     path = tmp_path / "t.parquet"
     if content is not None:
         path.write_bytes(content)
@@ -175,7 +176,7 @@ def test_a_missing_or_damaged_file_is_refused(tmp_path, content):
         TableRows(path, cache=tmp_path / "cache")
 
 
-def test_a_table_without_a_row_or_a_window_is_refused(tmp_path):
+def test_table_without_rows_or_complete_windows_is_rejected(tmp_path):
     for name, rows in (("none", 0), ("few", 3)):
         pq.write_table(pa.table({"a": [1.0] * rows}), tmp_path / f"{name}.parquet")
 
@@ -188,12 +189,12 @@ def test_a_table_without_a_row_or_a_window_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("seq_len", [0, -3])
-def test_a_window_without_rows_is_refused(parquet, tmp_path, seq_len):
+def test_seq_len_below_1_is_rejected(parquet, tmp_path, seq_len):
     with pytest.raises(ContractError, match=f"'seq_len' must be at least 1, got {seq_len}"):
         TableRows(parquet, cache=tmp_path, seq_len=seq_len)
 
 
-def test_a_matrix_of_another_form_is_refused(tmp_path):
+def test_npy_file_of_another_dtype_or_with_column_names_is_rejected(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
 
     with pytest.raises(ContractError, match=r"must contain float32 \(rows, columns\), got float64"):
@@ -202,7 +203,7 @@ def test_a_matrix_of_another_form_is_refused(tmp_path):
         TableRows(tmp_path / "x.npy", ["a"], cache=tmp_path)
 
 
-def test_a_cache_that_was_removed_or_replaced_is_named_after_pickling(parquet, tmp_path):
+def test_removed_or_replaced_cache_is_reported_after_unpickling(parquet, tmp_path):
     source = TableRows(parquet, ["a"], cache=tmp_path / "cache")
     (file,) = (tmp_path / "cache").glob("*.npy")
     content = pickle.dumps(source)
@@ -215,15 +216,15 @@ def test_a_cache_that_was_removed_or_replaced_is_named_after_pickling(parquet, t
         pickle.loads(content)[torch.tensor([0])]
 
 
-def test_a_cache_that_cannot_be_written_is_named(parquet, tmp_path):
+def test_cache_that_cannot_be_written_is_reported(parquet, tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StorageError, match="Cannot write"):
         TableRows(parquet, ["a"], cache=tmp_path / "file")
 
 
-def test_rows_of_a_subset_are_those_of_its_positions(parquet, frame, tmp_path, assert_source):
-    x, positions = matrix(frame), np.array([4_000, 3, 3, 77])
+def test_subset_returns_the_rows_of_its_positions(parquet, frame, tmp_path, assert_source):
+    x, positions = to_matrix(frame), np.array([4_000, 3, 3, 77])
     source = SubsetRows(TableRows(parquet, COLUMNS, cache=tmp_path, seq_len=None), positions)
 
     assert len(source) == 4
@@ -247,19 +248,19 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 
 @pytest.mark.slow
-def test_ten_million_rows_are_not_read_into_memory(tmp_path):
-    """The matrix has 320 MB; converting and reading it needs a fraction of that."""
+def test_ten_million_rows_are_not_loaded_into_memory(tmp_path):
+    """The matrix has 320 MB; conversion and reading may use less than 150 MiB."""
     path = tmp_path / "large.parquet"
     batch = pa.table({f"c{n}": np.arange(100_000) % 251 / 7 for n in range(8)})
     with pq.ParquetWriter(path, batch.schema) as writer:
         for _ in range(10):
             writer.write_table(pa.concat_tables([batch] * 10), row_group_size=1_000_000)
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path), str(tmp_path / "cache")],
         capture_output=True,
         text=True,
         check=True,
     )
 
-    assert int(done.stdout) < 150, "MiB"
+    assert int(process.stdout) < 150, "MiB"

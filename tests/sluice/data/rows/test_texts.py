@@ -1,3 +1,5 @@
+"""Row source of texts that are tokenized when they are read."""
+
 import pytest
 import torch
 
@@ -10,19 +12,19 @@ TEXTS = [" ".join(f"w{(n * k) % 17}" for k in range(1, 3 + n % 9)) for n in rang
 TOKENIZER = WordTokenizer.build(TEXTS, max_words=12)
 
 
-def rows(**changes) -> TextRows:
+def make_rows(**changes) -> TextRows:
     arguments = {"vocab_size": TOKENIZER.vocab_size, "max_len": 6} | changes
     return TextRows(TEXTS, TOKENIZER.encode, **arguments)
 
 
-def test_texts_are_read_as_written_tokens_are(tmp_path, assert_source):
+def test_text_rows_equal_rows_of_stored_tokens(tmp_path, assert_source):
     write_tokens(tmp_path / "tokens", (TOKENIZER.encode(text) for text in TEXTS), vocab_size=12)
-    stored = TokenRows(tmp_path / "tokens", vocab_size=12, max_len=6)
+    token_rows = TokenRows(tmp_path / "tokens", vocab_size=12, max_len=6)
 
-    assert_source(rows(), lambda chosen: stored[chosen])
-    every = torch.arange(len(TEXTS))
-    assert_same(rows().lengths_of(every), stored.lengths)
-    assert set(rows(names=("x", "keep"))[every]) == {"x", "keep"}
+    assert_source(make_rows(), lambda positions: token_rows[positions])
+    all_rows = torch.arange(len(TEXTS))
+    assert_same(make_rows().lengths_of(all_rows), token_rows.lengths)
+    assert set(make_rows(names=("x", "keep"))[all_rows]) == {"x", "keep"}
 
 
 @pytest.mark.parametrize(
@@ -33,12 +35,12 @@ def test_texts_are_read_as_written_tokens_are(tmp_path, assert_source):
         ([], "got none"),
     ],
 )
-def test_a_source_needs_strings(texts, message):
+def test_missing_or_no_texts_are_rejected(texts, message):
     with pytest.raises(ContractError, match=message):
         TextRows(texts, TOKENIZER.encode, vocab_size=12)
 
 
-def test_an_empty_text_and_an_unknown_id_are_named():
+def test_empty_text_and_id_outside_the_vocabulary_are_reported():
     texts = ["w1", "  "]
     with pytest.raises(ContractError, match=r"text 1 \('  '\) has none"):
         TextRows(texts, TOKENIZER.encode, vocab_size=12)[torch.tensor([0, 1])]

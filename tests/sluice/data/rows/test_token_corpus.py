@@ -1,4 +1,4 @@
-"""Tokens are written as they arrive, and a folder of them is complete or does not exist."""
+"""Writing of token folders: a stream of documents, written completely or not at all."""
 
 import itertools
 import os
@@ -15,7 +15,7 @@ from sluice.base.errors import ContractError, StorageError
 from sluice.data.rows import write_tokens
 
 
-def test_ids_and_offsets_are_plain_arrays(tmp_path):
+def test_ids_and_offsets_are_stored_as_npy_arrays(tmp_path):
     documents = [[1, 2, 3], np.array([4], np.int32), (5, 0)]
 
     assert write_tokens(tmp_path / "t", documents, vocab_size=65_536) == 3
@@ -28,14 +28,14 @@ def test_ids_and_offsets_are_plain_arrays(tmp_path):
     assert (offsets.dtype, offsets.tolist()) == (np.int64, [0, 3, 4, 6])
 
 
-def test_a_large_vocabulary_needs_32_bits(tmp_path):
+def test_ids_of_a_vocabulary_above_65536_are_stored(tmp_path):
     write_tokens(tmp_path / "t", [[65_536]], vocab_size=65_537)
 
     assert np.load(tmp_path / "t" / "tokens.npy").tolist() == [65_536]
 
 
 @pytest.mark.parametrize(
-    ("documents", "match"),
+    ("documents", "message"),
     [
         ([[1], [], [2]], "document 1 has none"),
         ([[1], [2, 9, 10]], "got 10 at document 1, position 2"),
@@ -46,14 +46,14 @@ def test_a_large_vocabulary_needs_32_bits(tmp_path):
         ([], "at least one document, got none"),
     ],
 )
-def test_documents_that_are_not_ids_are_refused_and_nothing_is_left(tmp_path, documents, match):
-    with pytest.raises(ContractError, match=match):
+def test_invalid_documents_are_rejected_and_leave_no_files(tmp_path, documents, message):
+    with pytest.raises(ContractError, match=message):
         write_tokens(tmp_path / "t", documents, vocab_size=10)
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_folder_is_kept(tmp_path):
+def test_existing_folder_is_rejected_and_unchanged(tmp_path):
     write_tokens(tmp_path / "t", [[1]], vocab_size=2)
 
     with pytest.raises(ContractError, match="exists already"):
@@ -61,17 +61,17 @@ def test_an_existing_folder_is_kept(tmp_path):
     assert np.load(tmp_path / "t" / "tokens.npy").tolist() == [1]
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_folder_that_cannot_be_created_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StorageError, match="file/t"):
         write_tokens(tmp_path / "file" / "t", [[1]], vocab_size=2)
 
 
-def test_memory_does_not_grow_with_the_documents(tmp_path):
+def test_memory_does_not_grow_with_the_number_of_documents(tmp_path):
     document = list(range(1_000))
 
-    def peak(count):
+    def measure_peak(count):
         tracemalloc.start()
         try:
             write_tokens(tmp_path / f"{count}", itertools.repeat(document, count), vocab_size=1_000)
@@ -79,9 +79,9 @@ def test_memory_does_not_grow_with_the_documents(tmp_path):
         finally:
             tracemalloc.stop()
 
-    few, many = peak(200), peak(4_000)
+    peak_of_few, peak_of_many = measure_peak(200), measure_peak(4_000)
 
-    assert many < 1.1 * few + 100_000
+    assert peak_of_many < 1.1 * peak_of_few + 100_000
 
 
 PROGRAM = """
@@ -92,7 +92,7 @@ write_tokens(sys.argv[1], itertools.repeat([1, 2, 3]), vocab_size=4)
 
 
 @pytest.mark.slow
-def test_a_killed_writer_leaves_no_folder_of_that_name(tmp_path):
+def test_killed_writer_leaves_no_incomplete_folder(tmp_path):
     writer = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / "t")])
     while not any(path.stat().st_size > 200_000 for path in tmp_path.glob(".t.*/tokens.npy")):
         assert writer.poll() is None

@@ -1,4 +1,4 @@
-"""TRACE-3: a request is decoded to the input of the training, or refused with what is wrong."""
+"""Codecs: decoding of requests to the inputs used in training, and rejections (TRACE-3)."""
 
 import base64
 import json
@@ -56,14 +56,14 @@ def workloads(tmp_path_factory):
     }
 
 
-def tables(workload):
+def compute_tables(workload):
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     return raw, frame
 
 
-def checked(workload, **changes):
-    raw, frame = tables(workload)
+def check_codec(workload, **changes):
+    raw, frame = compute_tables(workload)
     return check_served_inputs(
         workload,
         required=True,
@@ -75,19 +75,19 @@ def checked(workload, **changes):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_request_for_a_row_is_decoded_to_the_bits_of_its_example(workloads, name):
+def test_request_is_decoded_bitwise_equal_to_the_training_example(workloads, name):
     workload = workloads[name]
-    raw, frame = tables(workload)
+    raw, frame = compute_tables(workload)
 
     body = workload.request_of(raw, frame, np.array([100]))
-    sent = json.loads(json.dumps(body))  # as a client sends it
+    request = json.loads(json.dumps(body))  # the JSON that a client sends
 
-    assert_same(workload.codec().decode(sent), network_input(workload, 100))
+    assert_same(workload.codec().decode(request), network_input(workload, 100))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_gate_compares_requests_with_examples(workloads, name):
-    finding = checked(workloads[name])
+def test_gate_check_passes_if_requests_equal_examples(workloads, name):
+    finding = check_codec(workloads[name])
 
     assert finding.outcome == "pass"
     assert "have the same bits as the examples" in finding.summary
@@ -95,18 +95,19 @@ def test_the_gate_compares_requests_with_examples(workloads, name):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_warm_up_input_has_the_form_of_an_example(workloads, name):
-    example, stored = workloads[name].codec().example(), network_input(workloads[name], 100)
-    if isinstance(stored, dict):
+def test_warm_up_input_has_dtype_and_shape_of_an_example(workloads, name):
+    example = workloads[name].codec().example()
+    training_input = network_input(workloads[name], 100)
+    if isinstance(training_input, dict):
         assert {key: part.dtype for key, part in example.items()} == {
-            key: part.dtype for key, part in stored.items()
+            key: part.dtype for key, part in training_input.items()
         }
     else:
-        assert (example.dtype, example.shape) == (stored.dtype, stored.shape)
+        assert (example.dtype, example.shape) == (training_input.dtype, training_input.shape)
 
 
 @pytest.mark.parametrize(
-    ("name", "codec", "seen"),
+    ("name", "codec", "message"),
     [
         ("texts", lambda _: TextCodec(str.split, vocab_size=50), "become a list of integers"),
         (
@@ -131,43 +132,43 @@ def test_the_warm_up_input_has_the_form_of_an_example(workloads, name):
         ("rows", lambda w: RawRowsCodec(w, context_rows=6), "cannot be computed"),
     ],
 )
-def test_a_codec_with_other_settings_than_the_examples_is_refused(workloads, name, codec, seen):
+def test_codec_with_other_settings_than_training_is_rejected(workloads, name, codec, message):
     workload = workloads[name]
-    own = type(workload)(workload.settings)
-    own.codec = lambda: codec(workload)
+    with_codec = type(workload)(workload.settings)
+    with_codec.codec = lambda: codec(workload)
 
     with pytest.raises(ContractError) as caught:
-        checked(own)
-    assert seen in caught.value.what
+        check_codec(with_codec)
+    assert message in caught.value.what
 
 
-def test_a_context_that_is_too_short_is_found_by_the_features_of_the_whole_history():
+def test_context_shorter_than_the_feature_memory_is_rejected():
     class LongMemory(RawBars):
         def compute_features(self, raw):
             mean = raw["value"].rolling(30, min_periods=1).mean()
             return super().compute_features(raw).assign(mean=mean)
 
     with pytest.raises(ContractError) as caught:
-        checked(LongMemory())
+        check_codec(LongMemory())
     assert caught.value.fix.endswith("raise context_rows.")
-    assert checked(LongMemory(RawBars.settings_type(context_rows=40))).outcome == "pass"
+    assert check_codec(LongMemory(RawBars.settings_type(context_rows=40))).outcome == "pass"
 
 
-def test_a_decaying_memory_passes_within_the_tolerance():
+def test_exponentially_decaying_features_pass_within_the_tolerance():
     class Decaying(RawBars):
         def compute_features(self, raw):
             mean = raw["value"].ewm(halflife=2).mean()
             return super().compute_features(raw).assign(mean=mean)
 
-    finding = checked(Decaying(RawBars.settings_type(context_rows=40)))
+    finding = check_codec(Decaying(RawBars.settings_type(context_rows=40)))
 
     assert 0 < finding.numbers["max_deviation"] <= 1e-4
     assert "standard deviations" in finding.summary
 
 
-def test_the_windows_of_a_frame_are_the_default_codec():
+def test_default_codec_is_windows():
     workload = Signals()
-    raw, frame = tables(workload)
+    raw, frame = compute_tables(workload)
 
     assert isinstance(workload.codec(), WindowsCodec)
     body = workload.request_of(raw, frame, np.array([50, 60]))
@@ -176,7 +177,7 @@ def test_the_windows_of_a_frame_are_the_default_codec():
         workload.request_of(raw, frame, np.array([0]))
 
 
-def test_texts_are_padded_as_the_training_rows(tmp_path):
+def test_texts_are_padded_as_in_training(tmp_path):
     texts = ["a b c", "a", "a b c d e f g"]
     ids = {letter: number for number, letter in enumerate("abcdefg", start=1)}
     documents = [[ids[letter] for letter in text.split()] for text in texts]
@@ -185,37 +186,37 @@ def test_texts_are_padded_as_the_training_rows(tmp_path):
         rows = TokenRows(tmp_path / "tokens", vocab_size=9, **settings)
         codec = TextCodec(lambda text: [ids[x] for x in text.split()], vocab_size=9, **settings)
         assert_same(codec.decode({"texts": texts}), rows[torch.arange(3)])
-    alone = TextCodec(lambda text: [ids[x] for x in text.split()], vocab_size=9, names=None)
-    assert torch.equal(alone.decode({"texts": texts[:1]}), torch.tensor([[1, 2, 3]]))
+    single_tensor = TextCodec(lambda text: [ids[x] for x in text.split()], vocab_size=9, names=None)
+    assert torch.equal(single_tensor.decode({"texts": texts[:1]}), torch.tensor([[1, 2, 3]]))
 
 
 @pytest.mark.parametrize(
-    ("settings", "seen"),
+    ("settings", "message"),
     [
         ({"max_chars": 0}, "'max_chars' must be at least 1, got 0."),
         ({"max_len": 0}, "'max_len' must be at least 1, got 0."),
         ({"pad_id": 9}, "'pad_id' must be from 0 to 8, got 9."),
     ],
 )
-def test_a_text_codec_names_the_setting_that_is_out_of_range(settings, seen):
+def test_text_codec_setting_out_of_range_is_reported(settings, message):
     with pytest.raises(ContractError) as caught:
         TextCodec(str.split, vocab_size=9, **settings)
-    assert caught.value.what == seen
+    assert caught.value.what == message
 
 
-def test_a_row_that_becomes_two_inputs_is_refused_as_that():
+def test_row_decoded_to_two_inputs_is_rejected():
     class Doubled(RawBars):
         def examples(self, frame, rows):
-            found = super().examples(frame, rows)
-            return replace(found, x=torch.cat([found.x, found.x]))
+            examples = super().examples(frame, rows)
+            return replace(examples, x=torch.cat([examples.x, examples.x]))
 
     with pytest.raises(
         PayloadError, match=r"rows\.0 must become one input, .* returns float32 \(2,"
     ):
-        Doubled().codec().decode(rows_body(Doubled()))
+        Doubled().codec().decode(make_rows_body(Doubled()))
 
 
-def test_a_jpeg_has_the_pixels_that_the_folder_has(tmp_path):
+def test_jpeg_is_decoded_as_in_image_folder_rows(tmp_path):
     from PIL import Image
 
     pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 3), dtype=np.uint8)
@@ -227,59 +228,74 @@ def test_a_jpeg_has_the_pixels_that_the_folder_has(tmp_path):
         assert_same(codec.decode({"images": [content]}), rows[torch.arange(1)])
 
 
-def png(width, height):
-    """Return the header of a PNG file, which states a size, and no pixels."""
+def make_png_header(width, height):
+    """Return a PNG file with the header of an image of the given size and without pixels."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
     return b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 0) + b"IDAT" + bytes(4)
 
 
-def encoded(content):
+def encode_base64(content):
     return base64.b64encode(content).decode()
 
 
-def stored(workload):
+def read_stored_image(workload):
     return (workload.folder / "000.png").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("images", "seen"),
+    ("images", "message"),
     [
         (lambda _: ["?!"], "images.0 must be base64"),
-        (lambda w: [encoded(stored(w)), encoded(stored(w))[:-3]], "images.1 must be base64"),
-        (lambda w: [encoded(stored(w)[:-40])], "images.0 cannot be decoded"),
         (
-            lambda _: [encoded(b"%!PS-Adobe-3.0 EPSF-3.0")],
+            lambda w: [
+                encode_base64(read_stored_image(w)),
+                encode_base64(read_stored_image(w))[:-3],
+            ],
+            "images.1 must be base64",
+        ),
+        (lambda w: [encode_base64(read_stored_image(w)[:-40])], "images.0 cannot be decoded"),
+        (
+            lambda _: [encode_base64(b"%!PS-Adobe-3.0 EPSF-3.0")],
             "images.0 must be an image of the format",
         ),
-        (lambda _: [encoded(png(50_000, 50_000))], "at most 16,777,216 pixels, got Image size (25"),
-        (lambda _: [encoded(png(5_000, 5_000))], "images.0 must have at most 16,777,216 pixels"),
-        (lambda _: [encoded(png(4_000, 4_000))] * 5, "may have at most 67,108,864 pixels together"),
+        (
+            lambda _: [encode_base64(make_png_header(50_000, 50_000))],
+            "at most 16,777,216 pixels, got Image size (25",
+        ),
+        (
+            lambda _: [encode_base64(make_png_header(5_000, 5_000))],
+            "images.0 must have at most 16,777,216 pixels",
+        ),
+        (
+            lambda _: [encode_base64(make_png_header(4_000, 4_000))] * 5,
+            "may have at most 67,108,864 pixels together",
+        ),
         (lambda _: [""], "images.0 must be an image"),
         (lambda _: [], "1 value of the body is wrong: images: List should have at least 1"),
-        (lambda w: [encoded(stored(w))] * 65, "at most 64 images, got 65"),
+        (lambda w: [encode_base64(read_stored_image(w))] * 65, "at most 64 images, got 65"),
         (lambda _: [17], "images.0: Input should be a valid string"),
     ],
 )
-def test_hostile_images_are_refused_by_element(workloads, images, seen):
+def test_invalid_or_oversized_image_is_rejected_with_its_index(workloads, images, message):
     workload = workloads["images"]
 
     with pytest.raises(PayloadError) as caught:
         workload.codec().decode({"images": images(workload)})
-    assert seen in caught.value.what
+    assert message in caught.value.what
 
 
 @pytest.mark.parametrize(
     ("key", "is_suggested"), [("text", True), ("zebra", False), ("texts" * 20_000, False)]
 )
-def test_an_unknown_key_suggests_a_similar_field(workloads, key, is_suggested):
+def test_unknown_key_error_suggests_a_similar_field(workloads, key, is_suggested):
     with pytest.raises(PayloadError) as caught:
         workloads["texts"].codec().decode({key: ["good"]})
     assert ("(did you mean 'texts'?)" in caught.value.what) == is_suggested
 
 
 @pytest.mark.parametrize(
-    ("texts", "seen"),
+    ("texts", "message"),
     [
         (["good", ""], "texts.1 must have at least one token"),
         (["good", " \t "], "texts.1 must have at least one token"),
@@ -288,14 +304,14 @@ def test_an_unknown_key_suggests_a_similar_field(workloads, key, is_suggested):
         ([None], "texts.0: Input should be a valid string"),
     ],
 )
-def test_hostile_texts_are_refused_by_element(workloads, texts, seen):
+def test_invalid_or_oversized_text_is_rejected_with_its_index(workloads, texts, message):
     with pytest.raises(PayloadError) as caught:
         workloads["texts"].codec().decode({"texts": texts})
-    assert seen in caught.value.what
+    assert message in caught.value.what
 
 
 @pytest.mark.parametrize(
-    ("sequences", "seen"),
+    ("sequences", "message"),
     [
         ([[1, 2], []], "sequences.1: List should have at least 1 item"),
         ([[1, 2], [3]], "sequences.1 must have 2 to 6 tokens, got 1"),
@@ -309,21 +325,21 @@ def test_hostile_texts_are_refused_by_element(workloads, texts, seen):
         ("ab", "sequences: Input should be a valid list"),
     ],
 )
-def test_hostile_tokens_are_refused_by_element(workloads, sequences, seen):
+def test_invalid_token_sequence_is_rejected_with_its_index(workloads, sequences, message):
     with pytest.raises(PayloadError) as caught:
         workloads["tokens"].codec().decode({"sequences": sequences})
-    assert seen in caught.value.what
+    assert message in caught.value.what
 
 
 @pytest.mark.parametrize(
     "change", [{"vocab_size": 0}, {"min_len": 0}, {"min_len": 9}, {"max_elements": 0}]
 )
-def test_impossible_bounds_of_tokens_are_refused(change):
+def test_invalid_bounds_of_the_tokens_codec_are_rejected(change):
     with pytest.raises(ContractError, match="at least 1, and max_len at least min_len"):
         TokensCodec(**{"vocab_size": 5, "max_len": 8} | change)
 
 
-def test_a_large_vocabulary_allows_fewer_blocks_in_a_request(workloads):
+def test_large_vocabulary_limits_the_elements_of_a_request(workloads):
     class Large(BlockWorkload):
         vocab_size = 50_000
 
@@ -332,22 +348,22 @@ def test_a_large_vocabulary_allows_fewer_blocks_in_a_request(workloads):
     assert large.codec().schema()["properties"]["sequences"]["items"]["maxItems"] == 128
 
 
-def test_padding_of_one_long_text_is_bounded():
+def test_tokens_with_padding_are_limited():
     codec = TextCodec(lambda text: [1] * len(text), vocab_size=2, max_tokens=100)
     assert codec.decode({"texts": ["a" * 25] * 4})["ids"].shape == (4, 25)
     with pytest.raises(PayloadError, match="at most 100 tokens with padding"):
         codec.decode({"texts": ["a" * 26, "a", "a", "a"]})
 
 
-def rows_body(workload, **changes):
-    raw, frame = tables(workload)
+def make_rows_body(workload, **changes):
+    raw, frame = compute_tables(workload)
     body = workload.request_of(raw, frame, np.array([100]))
     for name, change in changes.items():
         body[name] = change(body[name])
     return body
 
 
-def with_cell(value, column):
+def replace_cell(value, column):
     def change(rows):
         rows[0][3][column] = value
         return rows
@@ -356,32 +372,35 @@ def with_cell(value, column):
 
 
 @pytest.mark.parametrize(
-    ("changes", "seen"),
+    ("changes", "message"),
     [
-        ({"rows": with_cell(None, 0)}, "rows.0: the table does not match its schema"),
-        ({"rows": with_cell(float("nan"), 0)}, "Input should be a finite number"),
-        ({"rows": with_cell("high", 0)}, "Row 3 of rows.0, column 'value' must be of kind float"),
-        ({"rows": with_cell(True, 0)}, "must be of kind float, got bool"),
-        ({"rows": with_cell(1.5, 1)}, "column 'volume' must be of kind int, got float"),
-        ({"rows": with_cell(2**70, 1)}, "cannot be converted to int"),
-        ({"rows": with_cell("yesterday", 2)}, "cannot be converted to datetime"),
-        ({"rows": with_cell("1999-01-01T00:00:00+00:00", 2)}, "does not match its schema"),
-        ({"rows": with_cell(1e25, 0)}, "must be finite"),
+        ({"rows": replace_cell(None, 0)}, "rows.0: the table does not match its schema"),
+        ({"rows": replace_cell(float("nan"), 0)}, "Input should be a finite number"),
+        (
+            {"rows": replace_cell("high", 0)},
+            "Row 3 of rows.0, column 'value' must be of kind float",
+        ),
+        ({"rows": replace_cell(True, 0)}, "must be of kind float, got bool"),
+        ({"rows": replace_cell(1.5, 1)}, "column 'volume' must be of kind int, got float"),
+        ({"rows": replace_cell(2**70, 1)}, "cannot be converted to int"),
+        ({"rows": replace_cell("yesterday", 2)}, "cannot be converted to datetime"),
+        ({"rows": replace_cell("1999-01-01T00:00:00+00:00", 2)}, "does not match its schema"),
+        ({"rows": replace_cell(1e25, 0)}, "must be finite"),
         ({"rows": lambda rows: [rows[0][1:]]}, "must have 8 rows of 3 values, got 7 rows"),
         ({"rows": lambda rows: [[row[:2] for row in rows[0]]]}, "got 8 rows of 2 values."),
         ({"columns": lambda names: [*names[:2], "tim"]}, "missing: time; unknown: tim"),
         ({"columns": lambda names: names[:2]}, "missing: time"),
     ],
 )
-def test_hostile_raw_rows_are_refused_by_element(workloads, changes, seen):
+def test_invalid_raw_rows_are_rejected_with_their_index(workloads, changes, message):
     workload = workloads["rows"]
 
     with pytest.raises(PayloadError) as caught:
-        workload.codec().decode(rows_body(workload, **changes))
-    assert seen in caught.value.what
+        workload.codec().decode(make_rows_body(workload, **changes))
+    assert message in caught.value.what
 
 
-def test_errors_of_the_workloads_own_code_name_the_element_and_no_value():
+def test_error_of_workload_code_names_the_element_and_hides_its_message():
     class Fragile(RawBars):
         def compute_features(self, raw):
             if len(raw) < 20:
@@ -390,15 +409,15 @@ def test_errors_of_the_workloads_own_code_name_the_element_and_no_value():
 
     with pytest.raises(
         PayloadError, match=r"features of rows.0 cannot be computed: KeyError\."
-    ) as e:
-        Fragile().codec().decode(rows_body(Fragile()))
-    assert "secret" not in str(e.value)
+    ) as caught:
+        Fragile().codec().decode(make_rows_body(Fragile()))
+    assert "secret" not in str(caught.value)
 
 
-def test_the_target_among_the_raw_columns_is_made_up():
+def test_target_among_the_raw_columns_is_filled_with_a_constant():
     class Labelled(SineWorkload):
         raw_schema = SineWorkload.raw_schema.model_copy(
-            update={"columns": (*SineWorkload.raw_schema.columns, Echo)}
+            update={"columns": (*SineWorkload.raw_schema.columns, LABEL_COLUMN)}
         )
 
         def load_rows(self):
@@ -410,7 +429,7 @@ def test_the_target_among_the_raw_columns_is_made_up():
     workload = Labelled()
 
     assert workload.codec().columns == ("value", "slope")
-    assert checked(workload).outcome == "pass"
+    assert check_codec(workload).outcome == "pass"
     with pytest.raises(ContractError, match="must name columns of the raw schema"):
         RawRowsCodec(workload, context_rows=9, unknown={"lable": 0.0})
     with pytest.raises(ContractError, match="'unknown_newest' others of them, got 'label'"):
@@ -419,10 +438,10 @@ def test_the_target_among_the_raw_columns_is_made_up():
         )
 
 
-Echo = SineWorkload.raw_schema.columns[0].model_copy(update={"name": "label"})
+LABEL_COLUMN = SineWorkload.raw_schema.columns[0].model_copy(update={"name": "label"})
 
 
-def test_a_changed_tokenizer_file_is_named_with_both_digests_and_the_probe(tmp_path):
+def test_changed_tokenizer_file_is_reported_with_digests_and_probe(tmp_path):
     workload = TextWorkload(TextWorkload.settings_type(**write_texts(tmp_path)))
     trained = workload.codec().identity()
     require_same_codec("it", trained, workload.codec().identity())
@@ -441,7 +460,7 @@ def test_a_changed_tokenizer_file_is_named_with_both_digests_and_the_probe(tmp_p
     assert "the probe 'zzqx unheardofword' became [1, 1] and becomes [1, 12]" in message
     assert "file vocabulary.json was" in message
 
-    file.write_text(json.dumps(words | {"unseen": 12}))  # no probe has the word
+    file.write_text(json.dumps(words | {"unseen": 12}))  # no probe contains the word
     with pytest.raises(CodecMismatch, match=r"file vocabulary\.json was"):
         require_same_codec("it", trained, workload.codec().identity())
     file.unlink()
@@ -453,17 +472,17 @@ def test_a_changed_tokenizer_file_is_named_with_both_digests_and_the_probe(tmp_p
     "change",
     [{"size": 9}, {"mode": "L"}, {"resize": "stretch"}, {"as_float": True}],
 )
-def test_every_setting_of_image_decoding_is_part_of_the_identity(change):
-    plain = ImagesCodec(8).identity()
+def test_identity_depends_on_every_image_setting(change):
+    default = ImagesCodec(8).identity()
     other = ImagesCodec(**({"size": 8} | change)).identity()
 
-    assert plain == ImagesCodec((8, 8)).identity()
-    assert plain.digest != other.digest
+    assert default == ImagesCodec((8, 8)).identity()
+    assert default.digest != other.digest
     (name,) = change
-    assert any(name in clause for clause in plain.differences(other))
+    assert any(name in clause for clause in default.differences(other))
 
 
-def test_a_tokenizer_that_fails_on_a_probe_is_reported_at_the_training():
+def test_tokenizer_that_fails_on_a_probe_is_reported():
     def only_known(text):
         return [{"a": 0}[word] for word in text.split()]
 
@@ -471,7 +490,7 @@ def test_a_tokenizer_that_fails_on_a_probe_is_reported_at_the_training():
         TextCodec(only_known, vocab_size=5).identity()
 
 
-def test_rows_that_belong_together_cannot_be_served_alone():
+def test_raw_rows_codec_rejects_clustered_rows():
     class Days(RawBars):
         cluster_column = "day"
 
@@ -480,7 +499,7 @@ def test_rows_that_belong_together_cannot_be_served_alone():
     assert pd.api.types.is_datetime64_any_dtype(RawBars().load_rows().index)
 
 
-def test_the_schema_states_the_bounds(workloads):
+def test_schema_has_required_fields_and_limits(workloads):
     texts = workloads["texts"].codec().schema()
     assert texts["required"] == ["texts"]
     assert texts["additionalProperties"] is False
@@ -492,7 +511,7 @@ def test_the_schema_states_the_bounds(workloads):
 
 
 class Watched(TextWorkload):
-    """Its feature columns are two quantities of the text."""
+    """Text workload with two feature columns that are computed from the text and watched."""
 
     feature_columns = ("length", "words")
 
@@ -508,20 +527,20 @@ class Watched(TextWorkload):
         return TextCodec(Vocabulary(file), vocab_size=50, max_len=12, watch=self.watched)
 
 
-def test_the_watched_quantities_of_a_text_are_those_of_the_feature_columns(workloads):
+def test_watched_values_of_a_text_must_equal_its_feature_columns(workloads):
     workload = Watched(workloads["texts"].settings)
     request = workload.codec().parse({"texts": ["a good film"]})
 
-    assert checked(workload).outcome == "pass"
+    assert check_codec(workload).outcome == "pass"
     assert workload.codec().watched_values(request, {}) == (11.0, 3.0)
     workload.watched = lambda text: (len(text.split()), len(text))
     with pytest.raises(ContractError, match="watched values of row"):
-        checked(workload)
+        check_codec(workload)
 
 
-def test_the_brightness_of_an_image_can_be_watched(workloads):
+def test_watched_values_of_an_image_are_computed_from_its_pixels(workloads):
     codec = ImagesCodec(8, watch=lambda x: (x.float().mean(),))
-    body = codec.parse({"images": [encoded(stored(workloads["images"]))]})
+    body = codec.parse({"images": [encode_base64(read_stored_image(workloads["images"]))]})
 
     (value,) = codec.watched_values(body, codec.decode_request(body))
 
