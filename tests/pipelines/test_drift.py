@@ -38,7 +38,7 @@ from tests.support.drifting import Torn
 pytestmark = pytest.mark.slow
 
 NO_PROCESS = 2**22 + 1
-"""Above the largest process number that Linux gives."""
+"""A process id above the largest one that Linux assigns."""
 
 WINDOW = 150
 GREW = "tests.support.drifting:Growing"
