@@ -1,4 +1,4 @@
-"""A pipeline compares its first candidate with imported predictions, and misses them early."""
+"""The first candidate is compared with imported predictions; missing ones are reported early."""
 
 from datetime import UTC, datetime
 
