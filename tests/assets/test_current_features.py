@@ -23,7 +23,7 @@ def make_table(digest: str) -> TableRecord:
 def test_refusal_names_the_differing_part_and_both_digests():
     workload = SineWorkload()
     maker = feature_producer(workload, path="module:Sine")
-    features = FeatureSet(make_table=make_table("f"), raw="a" * 64, maker=maker, folds=())
+    features = FeatureSet(table=make_table("f"), raw="a" * 64, maker=maker, folds=())
     other = features.model_copy(update={"maker": "b" * 64})
 
     require_current_features(features, make_table("a"), workload, path="module:Sine")

@@ -65,9 +65,8 @@ def test_page_shows_suite_outcome_and_every_column(bars: pd.DataFrame) -> None:
         assert part in text
     assert "0123456789ab" in text
     assert "Expectations that did not pass" not in text
-    assert (
-        text.count("Observed Value") == 4
-    )  # tables of the engine: one for the table, three for columns
+    # Tables of the engine: one for the whole table, and one for each of three columns.
+    assert text.count("Observed Value") == 4
     assert text.index("Table-Level") < text.index(" low Status") < text.index(" high Status")
     assert f"{bars['high'].std():.9f}"[:8] in text, "the observed value is missing"
 

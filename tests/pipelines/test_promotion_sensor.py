@@ -114,7 +114,7 @@ def test_rolled_back_version_is_skipped_with_the_reason(
     assert "in production already" in evaluate_sensor(ledger, instance, NOW)
     ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
 
-    messages = [evaluate_sensor(ledger, instance, NOW + timedelta(messages=n)) for n in range(3)]
+    messages = [evaluate_sensor(ledger, instance, NOW + timedelta(hours=n)) for n in range(3)]
 
     assert len(set(messages)) == 1
     assert "version 2 is PROMOTE, but it cannot be promoted" in messages[0]
