@@ -1,3 +1,5 @@
+"""``sluice drift`` on two files: exit codes, output and user errors."""
+
 import json
 from pathlib import Path
 
@@ -39,7 +41,7 @@ def invoke(*arguments: object):
     ("window", "verdict", "code"),
     [("stable", "STABLE", 0), ("moved", "DRIFT", 1), ("few", "INCONCLUSIVE", 1)],
 )
-def test_the_exit_code_is_the_verdict(files, window, verdict, code):
+def test_exit_code_follows_the_verdict(files, window, verdict, code):
     result = invoke(files["reference"], files[window], "--ignore", "time")
 
     assert result.exit_code == code
@@ -47,7 +49,7 @@ def test_the_exit_code_is_the_verdict(files, window, verdict, code):
     assert result.stderr == ""
 
 
-def test_json_is_the_whole_report_and_strict(files):
+def test_json_contains_the_whole_report_and_is_strict(files):
     result = invoke(files["reference"], files["few"], "--ignore", "time", "--json")
 
     report = json.loads(result.stdout, parse_constant=pytest.fail)
@@ -56,14 +58,14 @@ def test_json_is_the_whole_report_and_strict(files):
     assert len(report["columns"]) == 5
 
 
-def test_parquet_against_csv_tells_the_column_that_is_more(files):
+def test_additional_column_is_reported(files):
     result = invoke(files["parquet"], files["stable"])
 
     assert result.exit_code == 0
     assert "Not in the reference: time" in result.stdout
 
 
-def test_html_is_written_and_told(files, tmp_path):
+def test_html_page_is_written_and_its_path_printed(files, tmp_path):
     page = tmp_path / "drift.html"
 
     result = invoke(files["parquet"], files["moved"], "--html", page)
@@ -95,18 +97,18 @@ def test_options_reach_the_check(files, options, verdict):
         (["few", "stable", "--ignore", "time"], ContractError, "at least 100 rows"),
     ],
 )
-def test_mistakes_are_said(files, arguments, error, message):
+def test_invalid_arguments_are_reported(files, arguments, error, message):
     result = invoke(*(files.get(argument, argument) for argument in arguments))
 
     assert isinstance(result.exception, error)
     assert message in str(result.exception)
 
 
-def test_a_torn_file_is_said(files, tmp_path):
-    torn = tmp_path / "torn.parquet"
-    torn.write_bytes(files["parquet"].read_bytes()[:200])
+def test_truncated_file_is_reported(files, tmp_path):
+    truncated = tmp_path / "torn.parquet"
+    truncated.write_bytes(files["parquet"].read_bytes()[:200])
 
-    result = invoke(torn, files["stable"])
+    result = invoke(truncated, files["stable"])
 
     assert isinstance(result.exception, SourceError)
     assert "torn" in str(result.exception)
