@@ -90,9 +90,8 @@ def test_only_partitions_with_changed_rows_or_context_are_recomputed(store):
     workload, raw = Daily(), daily_rows()
     first = compute_all(workload, raw, store)
     changed = raw.copy()
-    changed.loc["2020-06-30", "price"] += (
-        1.0  # within 20 rows of July, one row after no other month
-    )
+    # The row is in June, among the 20 rows before July, and not the one row after May.
+    changed.loc["2020-06-30", "price"] += 1.0
 
     workload.calls = 0
     same = compute_all(workload, raw, store, first.partitions)
@@ -106,7 +105,7 @@ def test_only_partitions_with_changed_rows_or_context_are_recomputed(store):
         if before.raw != after.raw
     ]
     assert recomputed == ["2020-06", "2020-07"]
-    assert workload.calls == 4  # each of them once more, with a larger context
+    assert workload.calls == 4  # each of the two a second time with a larger context
     assert again.frame.equals(compute_all(workload, changed, store).frame)
 
     more = compute_all(workload, daily_rows(401).iloc[:401], store, first.partitions)

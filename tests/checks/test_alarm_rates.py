@@ -183,7 +183,11 @@ def test_each_corruption_is_detected_or_missed_as_expected(
     found = {(c.planted_in, c.corruption): c for c in walk_report.corruptions}
 
     empty = found["raw_data", "one cell empty"]
-    assert (empty.planted, empty.caught, empty.refused) == (12, 8, 4)  # size: the schema alone
+    assert (empty.planted, empty.caught, empty.refused) == (
+        12,
+        8,
+        4,
+    )  # the schema refuses an empty size
     assert empty.missed.count == 0
     assert empty.caught_by["raw_data: bid has a value in every row."] == 4
     swapped = found["raw_data", "two columns swapped"]

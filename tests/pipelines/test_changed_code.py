@@ -31,14 +31,14 @@ from sluice.pipelines.source_poll import SourcePoll
 def tick():
     pipeline = resolve(read_pipeline(Path("{NAME}.yaml")))
     home = Home.from_environment({{"SLUICE_HOME": "home"}}, cwd=Path.cwd())
-    asked = request_retraining(
+    result = request_retraining(
         "{NAME}",
         pipeline.search,
         pipeline.settings.seeds,
         SluiceState.at(home),
         SourcePoll(pipeline.workload),
     )
-    return getattr(asked, "skip_message", None) or asked.tags["sluice/changed"]
+    return getattr(result, "skip_message", None) or result.tags["sluice/changed"]
 
 
 for _line in sys.stdin:

@@ -18,8 +18,8 @@ def expectation_checks(home: Home, run_id: str) -> dict[str, dg.AssetCheckEvalua
         records = instance.get_records_for_run(
             run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
         ).records
-    found = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
-    return {e.asset_key.path[-1]: e for e in found if e.check_name == "expectations_pass"}
+    evaluations = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
+    return {e.asset_key.path[-1]: e for e in evaluations if e.check_name == "expectations_pass"}
 
 
 def test_each_expectation_check_links_its_page(green: tuple[Home, RunReport]) -> None:

@@ -161,7 +161,7 @@ def test_planted_drift_raises_one_alarm_and_requests_one_training(
     assert drift.signals == ("rows",)
     restarted = Daemon(home, cursor=daemon.cursor)  # a restarted daemon has only the cursor
     restarted.tick(grown)
-    said = restarted.tick(grown)
+    message = restarted.tick(grown)
     later = run_monitor(
         home, [with_drift_windows(echo, more_rows=480, **planted)], read_monitor_state(home)
     )
@@ -169,7 +169,7 @@ def test_planted_drift_raises_one_alarm_and_requests_one_training(
     (training,) = restarted.trainings
     assert training.run_key == f"drift-{drift.id}"
     assert training.tags["sluice/drift_columns"] == "call"
-    assert "training was started" in said
+    assert "training was started" in message
     assert later.training == drift  # the same alarm, so no second training
     assert len(later.signal("rows").windows) == 3
     (alert,) = read_alerts(home)
@@ -265,9 +265,9 @@ def test_without_drift_no_training_is_requested(
     daemon = Daemon(home)
 
     for _ in range(3):
-        said = daemon.tick(with_drift_windows(echo, more_rows=160))
+        message = daemon.tick(with_drift_windows(echo, more_rows=160))
 
-    assert "No new rows yet after 1058" in said
+    assert "No new rows yet after 1058" in message
     assert [request.job_name for request in daemon.requests] == ["echo_drift"]
     monitor_state = read_monitor_state(home)
     assert (monitor_state.verdict, monitor_state.alarms, read_last_check(home).passed) == (
@@ -286,7 +286,7 @@ def test_training_rows_are_not_new_and_a_single_request_raises_no_warning(
 
     daemon.tick(pipeline)
     first, check = read_monitor_state(home), read_last_check(home)
-    said = daemon.tick(pipeline)
+    message = daemon.tick(pipeline)
     request = Sample(
         at=datetime.now(UTC),
         epoch=1,
@@ -312,7 +312,7 @@ def test_training_rows_are_not_new_and_a_single_request_raises_no_warning(
     for shown in (check, read_last_check(home)):
         assert shown.passed
         assert "WAITING: New rows of the source: No new rows yet" in (shown.description or "")
-    assert "No new rows yet after 898" in said
+    assert "No new rows yet after 898" in message
     assert [request.job_name for request in daemon.requests] == ["echo_drift"]
 
 
@@ -508,8 +508,8 @@ def test_schedule_requests_a_training_only_after_a_change(
     same = evaluate_schedule(echo, home)
 
     assert isinstance(same, dg.SkipReason)
-    said = same.skip_message or ""
-    assert f"Nothing changed since version 1 of {registered_at:%Y-%m-%d %H:%M} UTC" in said
+    message = same.skip_message or ""
+    assert f"Nothing changed since version 1 of {registered_at:%Y-%m-%d %H:%M} UTC" in message
     training = echo.training.model_copy(update={"learning_rate": 0.05})
     for pipeline, changed in (
         (echo.model_copy(update={"training": training}), "config"),

@@ -37,12 +37,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def find_pools(pipeline: PipelineSettings) -> dict[str, set[str]]:
-    found = {
+    pools_by_asset = {
         asset.key.path[-1]: {op.pool for op in asset.op.iterate_op_defs() if op.pool}
         for asset in build_definitions(resolve(pipeline)).assets or ()
         if isinstance(asset, dg.AssetsDefinition)
     }
-    return {name: pools for name, pools in found.items() if pools}
+    return {name: pools for name, pools in pools_by_asset.items() if pools}
 
 
 def test_gpu_stages_share_a_pool_and_other_stages_have_none(echo: PipelineSettings) -> None:
@@ -104,7 +104,7 @@ def test_run_that_waits_for_the_gpu_reports_it_and_can_be_interrupted(
         process.kill()
         process.wait()
 
-    assert used_s < 1  # of two seconds
+    assert used_s < 1  # CPU time during two seconds of waiting
     assert not has_worked
     assert run.status == dg.DagsterRunStatus.FAILURE  # Dagster was not asked to terminate it
     assert (

@@ -32,7 +32,9 @@ def verify(definitions: dg.Definitions) -> tuple[bool, dg.AssetCheckEvaluation]:
     return result.success, check
 
 
-def test_finding_fails_the_scheduled_run_and_its_check(echo: PipelineSettings, home: Home) -> None:
+def test_registry_finding_fails_the_scheduled_run_and_its_check(
+    echo: PipelineSettings, home: Home
+) -> None:
     definitions = build_echo_definitions(echo, home)
     without_versions = verify(definitions)
     assert without_versions[0]
@@ -71,9 +73,7 @@ def test_verification_runs_daily_and_only_in_its_own_job(
 
     assert schedule.cron_schedule == "30 4 * * *"
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-    for job in (
-        "training",
-        "promotion",
-    ):  # verification reads every artifact, so it has its own job
+    # Verification reads every artifact, so it has its own job.
+    for job in ("training", "promotion"):
         names = {node.name for node in definitions.resolve_job_def(f"{MODEL}_{job}").nodes}
         assert f"{MODEL}__registry_check" not in names

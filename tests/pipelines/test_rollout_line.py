@@ -302,9 +302,8 @@ def test_failing_challenger_is_rolled_back_and_not_retried(daemon: Daemon) -> No
 
     assert "was rolled back" in daemon.skipped[-1]
     assert daemon.ran[-1] == "echo_rollout_review"
-    assert (
-        daemon.ran.count("echo_rollout_review") <= 3
-    )  # for labels, and once for the rows that failed
+    # Reviews run for labels, and once for the rows that failed.
+    assert daemon.ran.count("echo_rollout_review") <= 3
     library = SuiteLibrary(daemon.home.suites / "echo", ArtifactStore(daemon.home.artifacts))
     failed = next(name for name in library.names() if name.startswith("rollout-"))
     assert library.load(failed).suite.rows

@@ -50,7 +50,7 @@ def scaffold(defs: Path, name: str, **params: str) -> Path:
     return folder
 
 
-def test_the_component_is_an_attribute_of_the_package() -> None:
+def test_component_is_an_attribute_of_the_package() -> None:
     assert sluice.ModelPipeline is ModelPipeline  # type: ignore[attr-defined]
     assert "ModelPipeline" in dir(sluice)
     with pytest.raises(AttributeError, match="no attribute 'ModelPipelines'"):

@@ -98,13 +98,13 @@ def test_language_model_is_promoted_judged_served_and_rehearsed(run, tmp_path, m
     pairs = pd.read_csv("pairs.csv")
     assert (pairs["human"] == "candidate").sum() > 2 * (pairs["human"] == "baseline").sum()
     judge = "sluice.workloads.sentences_judge:judge"
-    judged = subprocess.run(
+    judge_result = subprocess.run(
         [*SLUICE, "judge", "pairs.csv", "--judge", judge],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert re.search(r"preferred +candidate", judged.stdout)
+    assert re.search(r"preferred +candidate", judge_result.stdout)
 
     with serve_model("sentences") as url:
         [block] = re.findall(
@@ -122,13 +122,13 @@ def test_language_model_is_promoted_judged_served_and_rehearsed(run, tmp_path, m
     assert (wrong.status_code, wrong.json()["kind"]) == (422, "invalid_input")
     assert "token ids from 0 to 43, got 44" in wrong.json()["what"]
 
-    rehearsed = subprocess.run(
+    rehearsal_result = subprocess.run(
         [*SLUICE, "rollout", "rehearse", "sentences", "--fault", "quality", "--json"],
         capture_output=True,
         text=True,
         check=False,  # on a busy machine the latency guard may fire first
     )
-    found = json.loads(rehearsed.stdout)
+    found = json.loads(rehearsal_result.stdout)
     assert (found["ended"], found["failed"]) == ("rolled_back", 0), found["reason"]
 
 

@@ -30,16 +30,16 @@ def poll(echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[So
 
 
 def read_reason(poll: SourcePoll) -> str:
-    answer = poll.read_state()
-    assert isinstance(answer, SourceUnavailable)
-    assert answer.is_slow
-    return answer.reason
+    result = poll.read_state()
+    assert isinstance(result, SourceUnavailable)
+    assert result.is_slow
+    return result.reason
 
 
 def poll_until_state(poll: SourcePoll) -> SourceState:
     """Poll until the source responds, because the duration of a load is not tested here."""
-    answers = (poll.read_state() for _ in range(TRIES))
-    return next(answer for answer in answers if isinstance(answer, SourceState))
+    results = (poll.read_state() for _ in range(TRIES))
+    return next(result for result in results if isinstance(result, SourceState))
 
 
 def test_source_that_hung_once_is_loaded_again(

@@ -115,8 +115,8 @@ def query_graphql(
         | headers,
     )
     with urllib.request.urlopen(request, timeout=30) as reply:
-        answer: dict[str, Any] = json.load(reply)["data"]
-    return answer
+        response: dict[str, Any] = json.load(reply)["data"]
+    return response
 
 
 def launch_params(config: Mapping[str, object], job: str = "echo_promotion") -> dict[str, object]:
@@ -162,11 +162,11 @@ def test_launch_cannot_set_resources_or_read_the_environment(
     config = {"ops": version} | config
     before = query_graphql(ui, RUNS)
 
-    answer = query_graphql(ui, LAUNCH, launch_params(config))["launchPipelineExecution"]
+    response = query_graphql(ui, LAUNCH, launch_params(config))["launchPipelineExecution"]
 
-    assert answer["__typename"] == "RunConfigValidationInvalid", answer
-    assert word in str(answer)
-    assert "hunter2" not in str(answer)
+    assert response["__typename"] == "RunConfigValidationInvalid", response
+    assert word in str(response)
+    assert "hunter2" not in str(response)
     assert query_graphql(ui, RUNS) == before
 
 
@@ -195,8 +195,8 @@ def test_page_of_another_site_cannot_start_a_run(ui: str) -> None:
 
 def test_own_page_starts_a_run_and_follows_it(ui: str) -> None:
     config = {"ops": {"echo__production_model": {"config": {"version": 1}}}}
-    answer = query_graphql(ui, LAUNCH, launch_params(config))["launchPipelineExecution"]
-    assert answer["__typename"] == "LaunchRunSuccess", answer
+    response = query_graphql(ui, LAUNCH, launch_params(config))["launchPipelineExecution"]
+    assert response["__typename"] == "LaunchRunSuccess", response
     run = query_graphql(ui, RUNS)["runsOrError"]["results"][0]["runId"]
     start = {"query": FOLLOW, "variables": {"run": run}}
 

@@ -74,7 +74,7 @@ def test_folds_clusters_and_settings_are_used():
     assert [fold.num_rows for fold in found.verdict.folds] == [100, 100, 100]
     assert found.verdict.num_clusters == NUM_ROWS // 2
     assert (found.verdict.required, found.verdict.unit) == (0.5, "nats")
-    assert found.outcome == "INCONCLUSIVE"  # fewer clusters than rows are required
+    assert found.outcome == "INCONCLUSIVE"  # fewer clusters than gate.min_rows
 
 
 @pytest.mark.parametrize(

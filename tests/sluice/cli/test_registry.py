@@ -272,9 +272,9 @@ def test_signature_identifies_who_exported_a_version(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, private, trusted = tmp_path / "v2.sluice", tmp_path / "team_a.pem", tmp_path / "trusted"
-    made = invoke_json("new-key", str(private), "--name", "team_a")
+    key_pair = invoke_json("new-key", str(private), "--name", "team_a")
     trusted.write_text(Path(f"{private}.pub").read_text())
-    assert trusted.read_text() == f"team_a {made['public_key']}\n"
+    assert trusted.read_text() == f"team_a {key_pair['public_key']}\n"
     invoke("export", MODEL, "2", str(file), "--private-key", str(private))
     unsigned = tmp_path / "unsigned.sluice"
     invoke("export", MODEL, "2", str(unsigned))

@@ -102,7 +102,7 @@ def test_suites_are_added_listed_shown_and_run(sluice, home, tmp_path):
     assert "Suite loud version 1" in sluice("add", "loud", "--query", "call > 2").stdout
     assert sluice("add", "mine", "--file", rows).exit_code == 0
     hard = sluice("add", "hard", "--hard", "--json")
-    assert json.loads(hard.stdout)["num_rows"] == 27  # a twentieth of 540 test rows
+    assert json.loads(hard.stdout)["num_rows"] == 27  # 5 % of 540 test rows
 
     listed = json.loads(sluice("list", "--json").stdout)
     assert [(entry["name"], entry["kind"]) for entry in listed] == [

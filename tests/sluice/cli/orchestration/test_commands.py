@@ -131,7 +131,9 @@ def test_doctor_reports_a_damaged_artifact_only_when_there_is_one(
 ) -> None:
     home, _ = green
     monkeypatch.setenv("SLUICE_HOME", str(home.root))
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home.root / "no-token"))  # not this machine's
+    monkeypatch.setenv(
+        "RAY_AUTH_TOKEN_PATH", str(home.root / "no-token")
+    )  # do not read the token of this machine
     assert run_command(["doctor", "--json"]) == 0
     capfd.readouterr()
 
