@@ -1,4 +1,4 @@
-"""The guide's example of a silent fault, run as printed (TRACE-1, TRACE-16)."""
+"""The guide on training faults shows the report of its program (TRACE-1, TRACE-16)."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def test_the_report_in_the_guide_matches_its_program(tmp_path):
         r"(some steps are much slower: half of the steps take under [\d.]+ ms )?"
         r"peak memory: \d+ MiB bottleneck: [a-z]+\. "
     )
-    for said in (stderr, " ".join(shown.split())):
-        assert re.search(last, said)
+    for text in (stderr, " ".join(shown.split())):
+        assert re.search(last, text)
         folder = r"/\S+/traces/\d{8}-\d{6}-pid\d+-[0-9a-f]{6}"
-        assert re.search(rf"(?<= ){folder}: rank 0, 300 steps", f" {said}")
+        assert re.search(rf"(?<= ){folder}: rank 0, 300 steps", f" {text}")
