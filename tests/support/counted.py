@@ -1,4 +1,4 @@
-"""A workload that counts how often it is built, by the module that asked for it."""
+"""A workload that counts its instances by the module that creates them."""
 
 import sys
 from collections import Counter

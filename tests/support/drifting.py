@@ -1,4 +1,4 @@
-"""Echoes whose source goes on: more rows than the model was trained on, as they were or not."""
+"""Variants of the echo workload whose source gets more rows, changes, or fails."""
 
 import threading
 import time
@@ -15,10 +15,10 @@ from tests.support.echo import Echo, EchoSettings
 class GrowingSettings(EchoSettings):
     more_rows: int = 0
     shift: float = 0.0
-    """Of the calls among the further rows."""
+    """Shift of the mean of ``call`` in the additional rows."""
 
     deafness: float = 0.0
-    """How much of a call is no longer heard among them."""
+    """Share of the effect of ``call`` on ``heard`` that is lost in the additional rows."""
 
 
 class Growing(Echo):
@@ -36,14 +36,14 @@ class Growing(Echo):
 
 
 class Gone(Echo):
-    """Its source is not there."""
+    """Its source does not exist."""
 
     def load_rows(self) -> pd.DataFrame:
         raise SourceError("The table 'calls' is not there.", fix="Bring it back.")
 
 
 class Slow(Echo):
-    """Its source takes longer than anybody waits."""
+    """Its source takes longer than the time limit of the tests."""
 
     def load_rows(self) -> pd.DataFrame:
         time.sleep(2)
@@ -51,7 +51,7 @@ class Slow(Echo):
 
 
 class Torn(Echo):
-    """Its source is read in the middle of being written, until it is whole."""
+    """Its source is incomplete until ``whole`` is set, as if it were still being written."""
 
     whole: ClassVar[bool] = False
 
@@ -61,7 +61,7 @@ class Torn(Echo):
 
 
 class Empty(Echo):
-    """Its source lost all its rows."""
+    """Its source has no rows."""
 
     def load_rows(self) -> pd.DataFrame:
         return super().load_rows().iloc[:0]

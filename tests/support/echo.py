@@ -1,4 +1,4 @@
-"""A workload as a user would write it: each row is an echo of the row before."""
+"""A small workload as a user would write it: the target depends on the call of the same row."""
 
 import numpy as np
 import pandas as pd
@@ -36,21 +36,21 @@ class Echo(Workload):
 
 
 class Deaf(Echo):
-    """Its source has lost a column."""
+    """Its source lacks a column."""
 
     def load_rows(self) -> pd.DataFrame:
         return super().load_rows().rename(columns={"call": "cal"})
 
 
 class Seer(Echo):
-    """Its feature is tomorrow's."""
+    """Its feature is the value of the next row."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return super().compute_features(raw.assign(call=raw["call"].shift(-1).fillna(0.0)))
 
 
 class Louder(Echo):
-    """It hears something else."""
+    """Its targets are shifted by a constant."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
@@ -58,7 +58,7 @@ class Louder(Echo):
 
 
 class Late(Echo):
-    """Its features begin only within the first test window."""
+    """Its features begin only inside the first test window."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
@@ -67,7 +67,7 @@ class Late(Echo):
 
 
 class Muffled(Echo):
-    """It hears only whether there was a call, up or down."""
+    """Its feature is only the sign of ``call``."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
@@ -75,7 +75,7 @@ class Muffled(Echo):
 
 
 class Humming(Echo):
-    """Its source hums, up or down, before what is heard next: part of the noise is known."""
+    """Its feature also contains the sign of the noise, so that part of the noise is known."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -88,14 +88,14 @@ class Humming(Echo):
 
 
 class Typo(Echo):
-    """It has a bug."""
+    """It has a bug: a misspelled column name."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return raw[["call"]].assign(echo=raw["cal"])
 
 
 class Shouted(Echo):
-    """It makes its inputs louder where no client does."""
+    """It doubles its inputs in ``examples``, which clients do not do."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         found = super().examples(frame, rows)
@@ -103,7 +103,7 @@ class Shouted(Echo):
 
 
 class Indifferent(Echo):
-    """Its loss is the same whatever is heard."""
+    """Its loss does not depend on the output."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return 0 * super().loss(output, y) + 1

@@ -1,4 +1,4 @@
-"""Networks with unusual gradients: healthy ones, and ones that never learn."""
+"""Networks with unusual gradients: healthy ones, and ones with parts that cannot learn."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,7 +19,7 @@ WIDTH = 16
 
 
 class Built(Signals):
-    """The healthy workload with a network of the test, from windows (B, 4, 3) to (B, 1)."""
+    """The healthy workload with a network of the test, which maps (B, 4, 3) to (B, 1)."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Images(Built):
 
 
 class Last(nn.Module):
-    """The window's last row (B, 3)."""
+    """Returns the last row of each window, (B, 3)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, -1]
@@ -120,7 +120,7 @@ def fill(network: nn.Module, value: float) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """x + gate * branch(x), the gate at 0."""
+    """x + gate * branch(x) with a gate that is initialized to 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,28 +148,28 @@ class Experts(nn.Module):
     """A mixture of experts in which the last expert is idle.
 
     Args:
-        way: "never called", "no rows", "zero weight", or "dead", which is a defect.
+        idle: "never called", "no rows", "zero weight", or "dead", which is a defect.
     """
 
-    def __init__(self, way: str, num_experts: int = 3) -> None:
+    def __init__(self, idle: str, num_experts: int = 3) -> None:
         super().__init__()
-        self.way = way
+        self.idle = idle
         self.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(3, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
             for _ in range(num_experts)
         )
         self.gate = nn.Linear(3, num_experts)
-        if way == "dead":
+        if idle == "dead":
             changed(self.experts[-1], lambda expert: expert[0].bias.fill_(-50.0))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, -1]
         weight = self.gate(x).softmax(-1)
-        if self.way in ("never called", "no rows"):
+        if self.idle in ("never called", "no rows"):
             busy = [e(x) * weight[:, [index]] for index, e in enumerate(self.experts[:-1])]
-            idle = self.experts[-1](x[:0]).sum() if self.way == "no rows" else 0.0
-            return torch.stack(busy).sum(0) + idle
-        if self.way == "zero weight":
+            unused = self.experts[-1](x[:0]).sum() if self.idle == "no rows" else 0.0
+            return torch.stack(busy).sum(0) + unused
+        if self.idle == "zero weight":
             weight = weight * torch.tensor([1.0] * (weight.shape[1] - 1) + [0.0])
         outputs = torch.cat([expert(x) for expert in self.experts], dim=1)
         return (weight * outputs).sum(1, keepdim=True)
@@ -225,7 +225,7 @@ class Transformer(nn.Module):
 
 
 class SparseTokens(nn.Module):
-    """An embedding of 1,000 tokens of which ten occur, and one of a column that never varies."""
+    """An embedding of 1,000 tokens of which ten occur, and one for a constant column."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class Recurrent(nn.Module):
 
 
 class LastOfBoth(Recurrent):
-    """Uses the backward direction's state after one row: its recurrence is never used."""
+    """Uses the backward direction only at the last row, so its recurrent weights are unused."""
 
     def __init__(self) -> None:
         super().__init__(nn.LSTM, bidirectional=True)
@@ -426,7 +426,7 @@ UNUSUAL: dict[str, Callable[[], Built]] = {
     "last row of both directions": lambda: Built(LastOfBoth),
     "declared frozen but trained": lambda: Built(lambda: mlp(nn.Tanh()), frozen=("1.*",)),
 }
-"""Networks that learn and may warn at most."""
+"""Networks that learn and may cause warnings, but no failures."""
 
 DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
     "dead ReLU": (
@@ -549,4 +549,4 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
         "0 of 1 units of network.1 were above 0",
     ),
 }
-"""Network, accepted kinds of failure, and text required in the summary."""
+"""Network, accepted kinds of failure, and text that the summary must contain."""

@@ -1,4 +1,4 @@
-"""Workloads with integer inputs: pixels as bytes, and token ids."""
+"""Workloads with integer inputs: pixels as uint8, and token ids."""
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ class ByteNet(nn.Module):
 
 
 class ByteDigits(Digits):
-    """Images (N, 1, 8, 8) as bytes."""
+    """Images (N, 1, 8, 8) as uint8."""
 
     horizon_rows = 0
 
@@ -54,7 +54,7 @@ class ByteWindows(ByteDigits):
 
 
 class NoisyBytes(ByteWindows):
-    """Shuffled labels: there is nothing to learn."""
+    """Labels are shuffled, so that nothing can be learned."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()

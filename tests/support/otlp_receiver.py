@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP in this process, which keeps every span it is sent."""
+"""A receiver of OTLP over HTTP in this process that stores all spans."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Seen:
-    """One span as it arrived."""
+    """One received span."""
 
     name: str
     service: str

@@ -1,4 +1,4 @@
-"""A job that says that it works, and then works for ever."""
+"""A job that creates a file when it runs and then never ends."""
 
 import os
 import signal

@@ -149,7 +149,7 @@ def nothing() -> None:
 
 
 FAULT: Callable[[], None] = nothing
-"""Called by every loss."""
+"""Called at every loss."""
 
 
 class SignalAtStep:

@@ -1,7 +1,7 @@
-"""A server of Weights & Biases: what its client sends over HTTP, kept in memory.
+"""A fake server of Weights & Biases that stores the data of its client in memory.
 
-It answers the requests that the client sends for runs, metrics, files and artifacts, and
-refuses requests without the expected key, as the real server does.
+It implements the requests of the client for runs, metrics, files and artifacts, and rejects
+requests without the expected key, as the real server does.
 """
 
 import base64
@@ -19,7 +19,7 @@ _ENTITY = "me"
 
 @dataclass
 class ServedRun:
-    """What the server knows of a run."""
+    """Data of one run."""
 
     project: str
     name: str = ""
@@ -51,7 +51,7 @@ class WandbServer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Variables of a client that logs in here."""
+        """Environment variables of a client that logs in to this server."""
         return {"WANDB_API_KEY": self.key, "WANDB_BASE_URL": self.url}
 
     def wait_for(self, run_id: str, *, step: int, timeout_s: float = 60.0) -> None:
@@ -67,7 +67,7 @@ class WandbServer:
                 raise TimeoutError(f"No row of step {step} in {self.runs.get(run_id)}.")
 
     def query(self, query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer one GraphQL request."""
+        """Return the response to one GraphQL request."""
         with self._changed:
             for name, answer in (
                 ("upsertBucket(", self._upsert),
@@ -85,7 +85,7 @@ class WandbServer:
         return {"project": None}
 
     def stream(self, run_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Take rows, the summary and the exit code of a run."""
+        """Store rows, the summary and the exit code of a run."""
         with self._changed:
             run = self.runs[run_id]
             for name, chunk in body.get("files", {}).items():
@@ -100,7 +100,7 @@ class WandbServer:
         return {"exitcode": None, "limits": {}}
 
     def store(self, path: str, content: bytes) -> None:
-        """Take an uploaded file."""
+        """Store an uploaded file."""
         with self._changed:
             kind, number, name = path.strip("/").split("/", 2)
             if kind == "artifact":

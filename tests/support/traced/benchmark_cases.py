@@ -1,4 +1,4 @@
-"""Cases for the harness of the fault benchmark, each with a different kind of end."""
+"""Cases for the runner of the fault benchmark, whose programs end in different ways."""
 
 import time
 
