@@ -303,7 +303,7 @@ def test_receipt_of_other_settings_does_not_count(
 def test_features_alone_refuse_rows_that_failed_their_checks(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    deaf = echo.model_copy(update={"workload": "tests.support.echo:Deaf"})
+    deaf = echo.model_copy(update={"workload": "tests.support.echo:MissingColumn"})
 
     with pytest.raises(GateBlocked, match=r"raw_data / table_matches_schema.*'call'"):
         run(deaf, home)

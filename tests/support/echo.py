@@ -35,7 +35,7 @@ class Echo(Workload):
         return super().baseline(frame, fold)
 
 
-class Deaf(Echo):
+class MissingColumn(Echo):
     """Its source lacks a column."""
 
     def load_rows(self) -> pd.DataFrame:
