@@ -316,7 +316,7 @@ def test_features_alone_refuse_rows_that_failed_their_checks(
 def test_feature_that_looks_ahead_stops_the_line(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    seer = echo.model_copy(update={"workload": "tests.support.echo:Seer"})
+    seer = echo.model_copy(update={"workload": "tests.support.echo:FutureFeature"})
 
     with pytest.raises(GateBlocked, match="features_do_not_look_ahead: 'call'"):
         run(seer, home)

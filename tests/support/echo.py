@@ -42,7 +42,7 @@ class MissingColumn(Echo):
         return super().load_rows().rename(columns={"call": "cal"})
 
 
-class Seer(Echo):
+class FutureFeature(Echo):
     """Its feature is the value of the next row."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
