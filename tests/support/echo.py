@@ -49,7 +49,7 @@ class FutureFeature(Echo):
         return super().compute_features(raw.assign(call=raw["call"].shift(-1).fillna(0.0)))
 
 
-class Louder(Echo):
+class ShiftedTarget(Echo):
     """Its targets are shifted by a constant."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
