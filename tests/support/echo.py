@@ -57,7 +57,7 @@ class ShiftedTarget(Echo):
         return frame.assign(echo=frame["echo"] + 1)
 
 
-class Late(Echo):
+class LateFeatures(Echo):
     """Its features begin only inside the first test window."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
