@@ -392,7 +392,7 @@ def test_receipt_under_other_thresholds_does_not_count(
 def test_better_candidate_replaces_production_and_a_rollback_stays_rolled_back(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    muffled = echo.model_copy(update={"workload": "tests.support.echo:Muffled"})
+    muffled = echo.model_copy(update={"workload": "tests.support.echo:SignOnly"})
     assert run(muffled, home).production == 1
 
     report = run(echo, home)

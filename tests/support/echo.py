@@ -66,7 +66,7 @@ class LateFeatures(Echo):
         return frame.iloc[first_test + 100 :]
 
 
-class Muffled(Echo):
+class SignOnly(Echo):
     """Its feature is only the sign of ``call``."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
