@@ -74,7 +74,7 @@ class SignOnly(Echo):
         return frame.assign(call=np.sign(frame["call"]))
 
 
-class Humming(Echo):
+class PartlyKnownNoise(Echo):
     """Its feature also contains the sign of the noise, so that part of the noise is known."""
 
     def load_rows(self) -> pd.DataFrame:
