@@ -87,7 +87,7 @@ class PartlyKnownNoise(Echo):
         return frame.assign(call=frame["call"] + 0.4 * raw["hum"])
 
 
-class Typo(Echo):
+class MisspelledColumn(Echo):
     """It has a bug: a misspelled column name."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
