@@ -94,7 +94,7 @@ class MisspelledColumn(Echo):
         return raw[["call"]].assign(echo=raw["cal"])
 
 
-class Shouted(Echo):
+class DoubledInputs(Echo):
     """It doubles its inputs in ``examples``, which clients do not do."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
