@@ -102,7 +102,7 @@ class DoubledInputs(Echo):
         return Examples(x=2 * found.x, y=found.y, rows=found.rows)
 
 
-class Indifferent(Echo):
+class ConstantLoss(Echo):
     """Its loss does not depend on the output."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
