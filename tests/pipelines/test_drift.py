@@ -388,7 +388,7 @@ def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
-    gone = watching(echo, "tests.support.drifting:Gone")
+    gone = watching(echo, "tests.support.drifting:MissingSource")
     daemon = Daemon(home)
 
     assert "The table 'calls' is not there." in daemon.tick(gone)

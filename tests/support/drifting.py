@@ -35,7 +35,7 @@ class Growing(Echo):
         return pd.concat([rows, pd.DataFrame({"call": call, "heard": heard})], ignore_index=True)
 
 
-class Gone(Echo):
+class MissingSource(Echo):
     """Its source does not exist."""
 
     def load_rows(self) -> pd.DataFrame:
