@@ -33,7 +33,7 @@ from sluice.pipelines.schedules import request_retraining
 from sluice.pipelines.source_poll import SourcePoll, SourceState, SourceUnavailable
 from sluice.rollout.samples import Sample, ServerReport, ServerState
 from tests.pipelines.conftest import ledger_of
-from tests.support.drifting import Torn
+from tests.support.drifting import IncompleteSource
 
 pytestmark = pytest.mark.slow
 
@@ -420,10 +420,10 @@ def test_a_source_without_rows_is_said_before_the_first_look_too(
 def test_a_source_that_gave_no_table_is_asked_again(
     echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = SourcePoll(resolve(watching(echo, "tests.support.drifting:Torn")).workload)
+    look = SourcePoll(resolve(watching(echo, "tests.support.drifting:IncompleteSource")).workload)
 
     torn = look.read_state()
-    monkeypatch.setattr(Torn, "whole", True)
+    monkeypatch.setattr(IncompleteSource, "whole", True)
 
     assert isinstance(torn, SourceUnavailable)
     assert (torn.is_slow, "load_rows of the workload raised" in torn.reason) == (False, True)

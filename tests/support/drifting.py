@@ -50,7 +50,7 @@ class Slow(Echo):
         return super().load_rows()
 
 
-class Torn(Echo):
+class IncompleteSource(Echo):
     """Its source is incomplete until ``whole`` is set, as if it were still being written."""
 
     whole: ClassVar[bool] = False
