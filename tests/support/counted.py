@@ -11,7 +11,7 @@ from tests.support.echo import Echo
 _BUILDERS = ("load", "counted")
 
 
-class Counted(Echo):
+class BuildCounter(Echo):
     builds: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
