@@ -333,7 +333,7 @@ def test_what_inputs_mean_is_watched_too(
     """The inputs look as before; only the losses tell."""
     home, _ = green
 
-    watch = looks(home, [watching(echo, more_rows=m, deafness=1.0) for m in (0, 160, 320)], None)
+    watch = looks(home, [watching(echo, more_rows=m, effect_loss=1.0) for m in (0, 160, 320)], None)
 
     assert watch.signal("rows").verdict == "STABLE"
     assert [j.verdict for j in watch.signal("losses").windows] == ["DRIFT", "DRIFT"]

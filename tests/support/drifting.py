@@ -17,7 +17,7 @@ class GrowingSettings(EchoSettings):
     shift: float = 0.0
     """Shift of the mean of ``call`` in the additional rows."""
 
-    deafness: float = 0.0
+    effect_loss: float = 0.0
     """Share of the effect of ``call`` on ``heard`` that is lost in the additional rows."""
 
 
@@ -31,7 +31,7 @@ class Growing(Echo):
         call, noise = np.random.default_rng(1).normal(size=(2, settings.more_rows))
         call = call + settings.shift
         before = np.concatenate([rows["call"].to_numpy()[-1:], call[:-1]])
-        heard = 2 * (1 - settings.deafness) * before[: len(call)] + noise
+        heard = 2 * (1 - settings.effect_loss) * before[: len(call)] + noise
         return pd.concat([rows, pd.DataFrame({"call": call, "heard": heard})], ignore_index=True)
 
 
