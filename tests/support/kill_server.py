@@ -38,7 +38,7 @@ process for a minute.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Killing:
+class KillPlan:
     """The work, and how often it is killed."""
 
     work: Callable[[Path], object]
@@ -59,7 +59,7 @@ class Killing:
 
 
 @dataclass(slots=True, kw_only=True)
-class Killed:
+class KillResult:
     """Result of a run with kills."""
 
     places: Counter[str] = field(default_factory=Counter)
@@ -99,11 +99,11 @@ class KillServer:
     def __exit__(self, *_error) -> None:
         self._process.communicate(timeout=20)
 
-    def kill(self, killing: Killing) -> Killed:
+    def kill(self, killing: KillPlan) -> KillResult:
         """Run the work with all kills until it is complete."""
         pickle.dump(killing, self._process.stdin)
         self._process.stdin.flush()
-        killed: Killed = pickle.load(self._process.stdout)
+        killed: KillResult = pickle.load(self._process.stdout)
         if killed.error:
             raise AssertionError(killed.error)
         return killed
@@ -119,12 +119,12 @@ def serve() -> None:
         try:
             killed = _kill_through(killing)
         except Exception:
-            killed = Killed(error=traceback.format_exc())
+            killed = KillResult(error=traceback.format_exc())
         pickle.dump(killed, responses)
         responses.flush()
 
 
-def _read_request(requests: BinaryIO) -> Killing | None:
+def _read_request(requests: BinaryIO) -> KillPlan | None:
     try:
         return pickle.load(requests)
     except EOFError:
@@ -145,8 +145,8 @@ def _import_all() -> None:
     optimizer.step()
 
 
-def _kill_through(killing: Killing) -> Killed:
-    started, killed = time.monotonic(), Killed()
+def _kill_through(killing: KillPlan) -> KillResult:
+    started, killed = time.monotonic(), KillResult()
     rng = random.Random(killing.seed)
     start_s = _finish(killing, killing.whole)
     piece_s = (time.monotonic() - started - start_s) / killing.pieces
@@ -179,7 +179,7 @@ def _kill_through(killing: Killing) -> Killed:
     return killed
 
 
-def _finish(killing: Killing, folder: Path) -> float:
+def _finish(killing: KillPlan, folder: Path) -> float:
     """Run the work without kills; return the time until it had begun [s]."""
     started, at = time.monotonic(), mmap.mmap(-1, 1)
     child = _fork(killing, folder, at, None)
@@ -209,7 +209,7 @@ def _wait_for_orphans() -> float:
         assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived the killed one"
 
 
-def _fork(killing: Killing, folder: Path, at: mmap.mmap, call: tuple[str, int] | None) -> int:
+def _fork(killing: KillPlan, folder: Path, at: mmap.mmap, call: tuple[str, int] | None) -> int:
     child = os.fork()
     if child:
         return child

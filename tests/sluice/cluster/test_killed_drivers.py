@@ -14,7 +14,7 @@ import pytest
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.conftest import SINE, make_objective
 from tests.sluice.tuning.toy_space import decisions, space
-from tests.support.kill_server import ROOT, Killing, KillServer
+from tests.support.kill_server import ROOT, KillPlan, KillServer
 from tests.support.killed_drivers import DriverWork
 from tests.support.ray_machines import MACHINE, started
 from tests.support.simulated_tune import simulate
@@ -86,7 +86,7 @@ def killed_and_resumed(server, work, tmp_path, *, kills, window_pieces):
     simulated = dataclasses.replace(work, run=simulate)(tmp_path / "simulated")
     lines = len(events(tmp_path / "simulated"))
     killed = server.kill(
-        Killing(
+        KillPlan(
             work=dataclasses.replace(work, slow="whole"),
             whole=whole,
             cut=cut,

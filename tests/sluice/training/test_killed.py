@@ -11,7 +11,7 @@ import pytest
 
 from sluice.models.settings import ModelSettings
 from tests.sluice.training.test_fold_run import events
-from tests.support.kill_server import ROOT, Killing, KillServer
+from tests.support.kill_server import ROOT, KillPlan, KillServer
 from tests.support.killed_work import TrainWork
 
 CASES = {
@@ -54,7 +54,7 @@ def killed_and_resumed(server, specs, case, tmp_path, *, kills, seed):
     work = work_of(specs, *CASES[case], epochs=epochs_for(kills))
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed = server.kill(
-        Killing(
+        KillPlan(
             work=work,
             whole=whole,
             cut=cut,

@@ -5,7 +5,7 @@ import pytest
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import decisions, space
-from tests.support.kill_server import Killing, KillServer
+from tests.support.kill_server import KillPlan, KillServer
 from tests.support.killed_work import SearchWork
 
 EPOCHS = 6
@@ -42,7 +42,7 @@ def num_lines(folder) -> int:
 def killed_and_resumed(server, work, tmp_path, *, kills):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed = server.kill(
-        Killing(
+        KillPlan(
             work=work,
             whole=whole,
             cut=cut,
