@@ -74,7 +74,7 @@ class KillResult:
     def kills(self) -> int:
         return sum(self.places.values())
 
-    def told(self, what: str, same: str = "bits") -> str:
+    def summary(self, what: str, same: str = "bits") -> str:
         """Return a summary in one line."""
         places = ", ".join(f"{count} in {place}" for place, count in sorted(self.places.items()))
         return (
