@@ -82,14 +82,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print each ``record_property("told", text)`` of a test that passed."""
-    told = [
+    """Print each ``record_property("measurement", text)`` of a test that passed."""
+    measurements = [
         value
         for report in terminalreporter.stats.get("passed", [])
         for name, value in report.user_properties
-        if name == "told"
+        if name == "measurement"
     ]
-    if told:
-        terminalreporter.section("counted")
-        for line in told:
+    if measurements:
+        terminalreporter.section("measurements")
+        for line in measurements:
             terminalreporter.line(line)

@@ -112,7 +112,7 @@ def test_a_killed_driver_decides_as_one_that_was_not(address, server, tmp_path, 
     killed, found = killed_and_resumed(server, work, tmp_path, kills=1, window_pieces=1)
 
     assert found.exploits
-    record_property("told", killed.summary("pbt on Ray", "decisions"))
+    record_property("measurement", killed.summary("pbt on Ray", "decisions"))
 
 
 @pytest.mark.parametrize("objective", ["toy", "training"])
@@ -125,7 +125,7 @@ def test_twenty_kills_of_the_driver_change_no_decision(
 
     assert bool(found.exploits) == (study == "pbt")
     assert killed.from_outside >= 5
-    record_property("told", killed.summary(f"{study} of a {objective} on Ray", "decisions"))
+    record_property("measurement", killed.summary(f"{study} of a {objective} on Ray", "decisions"))
 
 
 @pytest.mark.parametrize("study", ["asha", "pbt"])
@@ -137,5 +137,7 @@ def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
     killed, _ = killed_and_resumed(server, work, tmp_path, kills=3, window_pieces=1)
 
     assert killed.longest_orphan_s < 90  # the agents of Ray wait a minute for its head process
-    record_property("told", killed.summary(f"{study} on a Ray of its own", "decisions"))
-    record_property("told", f"the last process ended {killed.longest_orphan_s:.1f} s after a kill")
+    record_property("measurement", killed.summary(f"{study} on a Ray of its own", "decisions"))
+    record_property(
+        "measurement", f"the last process ended {killed.longest_orphan_s:.1f} s after a kill"
+    )

@@ -128,7 +128,7 @@ def test_ten_thousand_requests_survive_restarting_servers(
     load, codes = _restarted_under_load(nursery, requests=10_000)
 
     record_property(
-        "told",
+        "measurement",
         f"{load.answered} of {load.sent} requests answered over {len(codes)} restarts, the slowest "
         f"after {load.slowest_s:.2f} s",
     )

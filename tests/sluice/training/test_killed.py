@@ -81,7 +81,7 @@ def test_killed_twice_it_ends_with_the_same_bits(case, server, specs, tmp_path, 
 
     assert killed.kills == TWICE
     assert killed.longest_orphan_s < 1  # torch's own watchdog takes five
-    record_property("told", killed.summary(case))
+    record_property("measurement", killed.summary(case))
 
 
 @pytest.mark.exhaustive
@@ -97,7 +97,7 @@ def test_killed_at_50_random_moments_it_ends_with_the_same_bits(
     # Everywhere, not only between two epochs.
     assert {"fitting", "checkpoint", "log"} <= killed.places.keys()
     assert min(killed.places[place] for place in ("fitting", "checkpoint", "log")) >= 5
-    record_property("told", killed.summary(case))
+    record_property("measurement", killed.summary(case))
 
 
 FRESH = """

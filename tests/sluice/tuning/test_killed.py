@@ -75,7 +75,7 @@ def test_trials_stops_and_exploits_are_those_of_a_search_never_killed(
     states = {trial.state for trial in expected.trials}
     assert states == ({"finished", "pruned"} if scheduler == "asha" else {"finished"})
     assert bool(expected.exploits) == (scheduler == "pbt")
-    record_property("told", killed.summary(f"{scheduler} search", "decisions"))
+    record_property("measurement", killed.summary(f"{scheduler} search", "decisions"))
 
 
 @pytest.mark.exhaustive
@@ -87,4 +87,4 @@ def test_twenty_kills_change_no_decision(
     killed, _ = killed_and_resumed(server, work, tmp_path, kills=20)
 
     assert {"checkpoint", "journal"} <= killed.places.keys()
-    record_property("told", killed.summary(f"{scheduler} search", "decisions"))
+    record_property("measurement", killed.summary(f"{scheduler} search", "decisions"))
