@@ -17,7 +17,7 @@ MACHINE = {
 }
 
 
-def started(start) -> Any:
+def start_with_retries(start) -> Any:
     """Start a node; retry, since on busy cores its processes may take longer than Ray waits."""
     import ray
 

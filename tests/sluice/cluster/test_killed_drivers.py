@@ -16,7 +16,7 @@ from tests.sluice.tuning.conftest import SINE, make_objective
 from tests.sluice.tuning.toy_space import decisions, space
 from tests.support.kill_server import ROOT, KillPlan, KillServer
 from tests.support.killed_drivers import DriverWork
-from tests.support.ray_machines import MACHINE, started
+from tests.support.ray_machines import MACHINE, start_with_retries
 from tests.support.simulated_tune import simulate
 from tests.support.toy_search import Toy
 
@@ -48,7 +48,7 @@ def address():
         patch.setenv("PYTHONPATH", str(ROOT))  # its workers import the objectives of these tests
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         head = {**MACHINE, "num_cpus": 2, "no_monitor": True}
-        cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
+        cluster = start_with_retries(lambda: Cluster(initialize_head=True, head_node_args=head))
     yield cluster.address
     cluster.shutdown()
 
