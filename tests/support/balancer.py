@@ -91,7 +91,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.contextmanager
-def balancing(ports: list[int]) -> Iterator[Balancer]:
+def run_balancer(ports: list[int]) -> Iterator[Balancer]:
     """Run a balancer in a thread of this process."""
     balancer, started = Balancer(ports), threading.Event()
     loop = asyncio.new_event_loop()
