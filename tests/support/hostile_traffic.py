@@ -33,7 +33,7 @@ _AGREEMENT = PredictionAgreement(difference=1.0, spread=10.0, rows=1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
+class SimulatedClients:
     """Clients and their request rates, faults of the challenger, and the attack."""
 
     attack: Attack = "none"
@@ -58,7 +58,9 @@ class Crowd:
     """Difference of the arms' predictions for honest requests, in held-out units."""
 
 
-def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool) -> float:
+def time_to_rollback(
+    crowd: SimulatedClients, *, seconds: float, seed: int, compares: bool
+) -> float:
     """Return the time until a rollout at 5 % of the clients is rolled back [s]; infinity for never.
 
     Args:
@@ -107,7 +109,7 @@ def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool
 
 
 def _simulate_requests(
-    crowd: Crowd,
+    crowd: SimulatedClients,
     steps: StepCounters,
     split: TrafficSplit,
     buffer: SampleBuffer,
