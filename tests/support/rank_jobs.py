@@ -193,7 +193,7 @@ CASES: dict[str, dict] = {
 }
 
 
-def compare_with_one(ranks) -> dict:
+def run_all_cases(ranks) -> dict:
     """Return the results of all cases, two trainings with dropout, and messages of errors."""
     found = {name: fit(ranks, **options) for name, options in CASES.items()}
     found["dropout"] = [fit(ranks, dropout=0.3)["weights"] for _ in range(2)]
@@ -229,7 +229,7 @@ def resume_in_the_middle(ranks) -> tuple:
     return whole["weights"], resumed["weights"]
 
 
-def killed_in_a_step(ranks) -> None:
+def die_in_a_step(ranks) -> None:
     fit(ranks, kill_at=(1, 7))
 
 
