@@ -1,7 +1,7 @@
 """Training steps and their peak memory, printed as JSON: ``python -m ... searches|peaks``.
 
 Whether glibc returns freed memory to the system depends on the earlier allocations of a process.
-With ``MALLOC_MMAP_THRESHOLD_``, as in ``SETTLED``, every large block is mapped and unmapped alone.
+With ``MALLOC_MMAP_THRESHOLD_``, as in ``STABLE_MALLOC``, every large block is mapped and unmapped alone.
 """
 
 import json
@@ -20,7 +20,7 @@ from sluice.training.step_probe import StepProbe
 from sluice.workloads.examples import Examples
 from tests.support.failfast_workloads import Signals
 
-SETTLED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+STABLE_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 ROW_BYTES = 65_536
 CPU = torch.device("cpu")
 MIB = 2**20
