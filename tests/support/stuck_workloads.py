@@ -59,11 +59,11 @@ class KilledNet(Net):
         return x
 
 
-class Killed(OwnNet):
+class KilledBySignal(OwnNet):
     net = KilledNet
 
 
-class Leaves(OwnNet):
+class ExitsProcess(OwnNet):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         os._exit(7)
 
@@ -77,7 +77,7 @@ class GrowingNet(Net):
             self.kept.append(np.ones(2**24))  # 128 MiB, written to
 
 
-class Grows(OwnNet):
+class GrowingMemory(OwnNet):
     net = GrowingNet
 
 
@@ -90,7 +90,7 @@ class HugeModel(OwnNet):
         return nn.Linear(2**24, 2**24)
 
 
-class Talkative(OwnNet):
+class PrintsToStdout(OwnNet):
     def load_rows(self) -> pd.DataFrame:
         print("loading from the user's own code")
         return super().load_rows()
