@@ -34,7 +34,13 @@ from sluice.serving.state import Serving
 from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 from tests.sluice.serving.serving_samples import SECRET, Raises, quick_settings
-from tests.support.prometheus_process import alertmanager, ask, prometheus, require, wait_for
+from tests.support.prometheus_process import (
+    alertmanager,
+    prometheus,
+    query_series,
+    require,
+    wait_for,
+)
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HOOK_SECRET = "another-battery-staple"
@@ -264,22 +270,23 @@ def test_failing_challenger_is_rolled_back_by_its_alert(
             text.replace('127.0.0.1:1"', f'127.0.0.1:{alerts.base_url.port}"')
         )
         with prometheus(folder) as client, ThreadPoolExecutor(1) as pool:
-            wait_for(lambda: len(ask(client, "up == 1")) == 2, seconds=20)
+            wait_for(lambda: len(query_series(client, "up == 1")) == 2, seconds=20)
             load = pool.submit(predict, serving, 120)
             firing_alert = 'ALERTS{alertname="SluiceChallengerErrors",alertstate="firing"}'
-            wait_for(lambda: ask(client, firing_alert), seconds=30)
+            wait_for(lambda: query_series(client, firing_alert), seconds=30)
             began = time.monotonic()
             wait_for(lambda: failing.serving.router.table.challenger is None, seconds=10)
             duration_s = time.monotonic() - began
             statuses = load.result()
 
             for expression in [rule["expr"] for rule in rules()] + dashboard_expressions():
-                ask(client, expression)
+                query_series(client, expression)
             wait_for(
-                lambda: ask(client, 'sluice_rollout_phase{phase="rolled_back"} == 1'), seconds=10
+                lambda: query_series(client, 'sluice_rollout_phase{phase="rolled_back"} == 1'),
+                seconds=10,
             )
-            drift = ask(client, 'ALERTS{alertname="SluiceDriftFound"}')
-            down = ask(client, 'ALERTS{alertname="SluiceServerNotReady"}')
+            drift = query_series(client, 'ALERTS{alertname="SluiceDriftFound"}')
+            down = query_series(client, 'ALERTS{alertname="SluiceServerNotReady"}')
 
     assert duration_s <= 2, duration_s
     assert set(statuses) == {200}

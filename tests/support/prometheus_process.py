@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(command: list[str], *, url: str, log: Path) -> Iterator[httpx.Client]:
+def run_server(command: list[str], *, url: str, log: Path) -> Iterator[httpx.Client]:
     """Run a server; yield a client of it as soon as ``/-/ready`` returns 200."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
@@ -70,7 +70,7 @@ def prometheus(folder: Path) -> Iterator[httpx.Client]:
         f"--web.listen-address={address}",
         "--rules.alert.resend-delay=1s",
     ]
-    with running(command, url=f"http://{address}", log=folder / "prometheus.log") as client:
+    with run_server(command, url=f"http://{address}", log=folder / "prometheus.log") as client:
         yield client
 
 
@@ -85,11 +85,11 @@ def alertmanager(folder: Path) -> Iterator[httpx.Client]:
         f"--web.listen-address={address}",
         "--cluster.listen-address=",
     ]
-    with running(command, url=f"http://{address}", log=folder / "alertmanager.log") as client:
+    with run_server(command, url=f"http://{address}", log=folder / "alertmanager.log") as client:
         yield client
 
 
-def ask(client: httpx.Client, expression: str) -> list[Any]:
+def query_series(client: httpx.Client, expression: str) -> list[Any]:
     """Return the series of an expression; fail with the message of Prometheus for a parse error."""
     response = client.get("/api/v1/query", params={"query": expression}).json()
     assert response["status"] == "success", f"{expression}: {response.get('error')}"
