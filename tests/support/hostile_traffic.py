@@ -23,7 +23,7 @@ from sluice.serving.step_counters import StepCounters
 
 Attack = Literal["none", "shared errors", "slow requests", "good requests", "odd samples"]
 
-STAYS = RolloutSettings(min_step_s=7200, max_step_s=9000)
+_SETTINGS = RolloutSettings(min_step_s=7200, max_step_s=9000)
 POLL_INTERVAL_S = 2.0
 _SHARE = 0.05
 _SPREAD = 0.3
@@ -70,7 +70,7 @@ def time_to_rollback(
         compares: Whether faults of only one arm are the evidence; if not, the plain counts are.
     """
     rng = np.random.default_rng(seed)
-    rollout = new_rollout(STAYS, now=START)
+    rollout = new_rollout(_SETTINGS, now=START)
     split = TrafficSplit(
         epoch=rollout.epoch,
         production=rollout.production,

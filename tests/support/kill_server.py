@@ -99,14 +99,14 @@ class KillServer:
     def __exit__(self, *_error) -> None:
         self._process.communicate(timeout=20)
 
-    def kill(self, killing: KillPlan) -> KillResult:
+    def kill(self, plan: KillPlan) -> KillResult:
         """Run the work with all kills until it is complete."""
-        pickle.dump(killing, self._process.stdin)
+        pickle.dump(plan, self._process.stdin)
         self._process.stdin.flush()
-        killed: KillResult = pickle.load(self._process.stdout)
-        if killed.error:
-            raise AssertionError(killed.error)
-        return killed
+        result: KillResult = pickle.load(self._process.stdout)
+        if result.error:
+            raise AssertionError(result.error)
+        return result
 
 
 def serve() -> None:
@@ -115,12 +115,12 @@ def serve() -> None:
     os.dup2(2, 1)  # output of children goes to stderr
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _import_all()
-    while (killing := _read_request(sys.stdin.buffer)) is not None:
+    while (plan := _read_request(sys.stdin.buffer)) is not None:
         try:
-            killed = _kill_through(killing)
+            result = _kill_through(plan)
         except Exception:
-            killed = KillResult(error=traceback.format_exc())
-        pickle.dump(killed, responses)
+            result = KillResult(error=traceback.format_exc())
+        pickle.dump(result, responses)
         responses.flush()
 
 
@@ -145,20 +145,20 @@ def _import_all() -> None:
     optimizer.step()
 
 
-def _kill_through(killing: KillPlan) -> KillResult:
-    started, killed = time.monotonic(), KillResult()
-    rng = random.Random(killing.seed)
-    start_s = _finish(killing, killing.whole)
-    piece_s = (time.monotonic() - started - start_s) / killing.pieces
-    window_s = piece_s * killing.window_pieces
-    while killed.kills < killing.kills:
-        place = rng.choice(killing.calls) if rng.random() < 0.5 else None
+def _kill_through(plan: KillPlan) -> KillResult:
+    started, result = time.monotonic(), KillResult()
+    rng = random.Random(plan.seed)
+    start_s = _finish(plan, plan.whole)
+    piece_s = (time.monotonic() - started - start_s) / plan.pieces
+    window_s = piece_s * plan.window_pieces
+    while result.kills < plan.kills:
+        place = rng.choice(plan.calls) if rng.random() < 0.5 else None
         # Late enough for progress: at one of the calls of the first three writes.
         call = (place, rng.randrange(1, 1 + 3 * _CALLS[place])) if place else None
         at = mmap.mmap(-1, 1)
-        child = _fork(killing, killing.cut, at, call)
+        child = _fork(plan, plan.cut, at, call)
         if call is None:
-            if rng.random() < killing.start:
+            if rng.random() < plan.start:
                 time.sleep(rng.uniform(0, start_s + window_s))
             else:
                 _wait_until_begun(at)
@@ -167,22 +167,22 @@ def _kill_through(killing: KillPlan) -> KillResult:
         status = os.waitpid(child, 0)[1]
         if os.WIFEXITED(status):
             raise AssertionError(
-                f"The work ended with {os.WEXITSTATUS(status)} after {killed.kills} of "
-                f"{killing.kills} kills: use more work."
+                f"The work ended with {os.WEXITSTATUS(status)} after {result.kills} of "
+                f"{plan.kills} kills: use more work."
             )
         assert os.WTERMSIG(status) == signal.SIGKILL
-        killed.places[PLACES[at[0]]] += 1
-        killed.from_outside += call is None
-        killed.longest_orphan_s = max(killed.longest_orphan_s, _wait_for_orphans())
-    _finish(killing, killing.cut)
-    killed.seconds = time.monotonic() - started
-    return killed
+        result.places[PLACES[at[0]]] += 1
+        result.from_outside += call is None
+        result.longest_orphan_s = max(result.longest_orphan_s, _wait_for_orphans())
+    _finish(plan, plan.cut)
+    result.seconds = time.monotonic() - started
+    return result
 
 
-def _finish(killing: KillPlan, folder: Path) -> float:
+def _finish(plan: KillPlan, folder: Path) -> float:
     """Run the work without kills; return the time until it had begun [s]."""
     started, at = time.monotonic(), mmap.mmap(-1, 1)
-    child = _fork(killing, folder, at, None)
+    child = _fork(plan, folder, at, None)
     _wait_until_begun(at)
     start_s = time.monotonic() - started
     status = os.waitpid(child, 0)[1]
@@ -209,13 +209,13 @@ def _wait_for_orphans() -> float:
         assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived the killed one"
 
 
-def _fork(killing: KillPlan, folder: Path, at: mmap.mmap, call: tuple[str, int] | None) -> int:
+def _fork(plan: KillPlan, folder: Path, at: mmap.mmap, call: tuple[str, int] | None) -> int:
     child = os.fork()
     if child:
         return child
     try:
         _instrument(at, call)
-        killing.work(folder)
+        plan.work(folder)
         status = 0
     except BaseException:
         traceback.print_exc()

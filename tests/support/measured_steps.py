@@ -1,7 +1,7 @@
 """Training steps and their peak memory, printed as JSON: ``python -m ... searches|peaks``.
 
 Whether glibc returns freed memory to the system depends on the earlier allocations of a process.
-With ``MALLOC_MMAP_THRESHOLD_``, as in ``STABLE_MALLOC``, every large block is mapped and unmapped alone.
+With ``STABLE_MALLOC`` in the environment, every large block is mapped and unmapped separately.
 """
 
 import json

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedSpan:
     """One received span."""
 
     name: str
@@ -29,17 +29,17 @@ class Seen:
 @dataclass
 class Receiver:
     url: str
-    spans: list[Seen] = field(default_factory=list)
+    spans: list[ReceivedSpan] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
 
-    def named(self, name: str) -> list[Seen]:
+    def named(self, name: str) -> list[ReceivedSpan]:
         return [span for span in self.spans if span.name == name]
 
-    def one(self, name: str) -> Seen:
+    def one(self, name: str) -> ReceivedSpan:
         [found] = self.named(name)
         return found
 
-    def wait_for(self, name: str) -> Seen:
+    def wait_for(self, name: str) -> ReceivedSpan:
         for _ in range(500):
             if self.named(name):
                 return self.one(name)
@@ -76,10 +76,10 @@ def run_receiver() -> Iterator[Receiver]:
         server.server_close()
 
 
-def parse(body: bytes) -> list[Seen]:
+def parse(body: bytes) -> list[ReceivedSpan]:
     request = ExportTraceServiceRequest.FromString(body)
     return [
-        Seen(
+        ReceivedSpan(
             name=span.name,
             service=facts(resource.resource.attributes)["service.name"],
             trace=span.trace_id.hex(),
