@@ -21,12 +21,12 @@ def slower_when_traced(steps, tick):
     return _train(steps, tick, weight=1.0)
 
 
-def other_when_traced(steps, tick):
+def different_weights_when_traced(steps, tick):
     """Return different weights when traced."""
     return _train(steps, tick, weight=2.0 if active_tracer() else 1.0)
 
 
-def dies_in_its_turn(steps, tick):
+def dies_after_some_steps(steps, tick):
     """End the process after some steps."""
     return _train(steps, tick, weight=1.0, last=150)
 
