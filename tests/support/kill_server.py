@@ -43,9 +43,9 @@ class KillPlan:
 
     work: Callable[[Path], object]
     """Importable function or object that can be pickled."""
-    whole: Path
+    reference_folder: Path
     """Folder of a run without kills, which measures the duration."""
-    cut: Path
+    killed_folder: Path
     """Folder of the run with kills."""
     kills: int
     pieces: int
@@ -148,7 +148,7 @@ def _import_all() -> None:
 def _kill_through(plan: KillPlan) -> KillResult:
     started, result = time.monotonic(), KillResult()
     rng = random.Random(plan.seed)
-    start_s = _finish(plan, plan.whole)
+    start_s = _finish(plan, plan.reference_folder)
     piece_s = (time.monotonic() - started - start_s) / plan.pieces
     window_s = piece_s * plan.window_pieces
     while result.kills < plan.kills:
@@ -156,7 +156,7 @@ def _kill_through(plan: KillPlan) -> KillResult:
         # Late enough for progress: at one of the calls of the first three writes.
         call = (place, rng.randrange(1, 1 + 3 * _CALLS[place])) if place else None
         at = mmap.mmap(-1, 1)
-        child = _fork(plan, plan.cut, at, call)
+        child = _fork(plan, plan.killed_folder, at, call)
         if call is None:
             if rng.random() < plan.start:
                 time.sleep(rng.uniform(0, start_s + window_s))
@@ -174,7 +174,7 @@ def _kill_through(plan: KillPlan) -> KillResult:
         result.places[PLACES[at[0]]] += 1
         result.from_outside += call is None
         result.longest_orphan_s = max(result.longest_orphan_s, _wait_for_orphans())
-    _finish(plan, plan.cut)
+    _finish(plan, plan.killed_folder)
     result.seconds = time.monotonic() - started
     return result
 

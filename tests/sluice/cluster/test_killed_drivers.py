@@ -88,8 +88,8 @@ def killed_and_resumed(server, work, tmp_path, *, kills, window_pieces):
     killed = server.kill(
         KillPlan(
             work=dataclasses.replace(work, slow="whole"),
-            whole=whole,
-            cut=cut,
+            reference_folder=whole,
+            killed_folder=cut,
             kills=kills,
             pieces=lines,
             window_pieces=window_pieces,

@@ -56,8 +56,8 @@ def killed_and_resumed(server, specs, case, tmp_path, *, kills, seed):
     killed = server.kill(
         KillPlan(
             work=work,
-            whole=whole,
-            cut=cut,
+            reference_folder=whole,
+            killed_folder=cut,
             kills=kills,
             pieces=epochs_for(kills),
             seed=seed,

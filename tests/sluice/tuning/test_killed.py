@@ -44,8 +44,8 @@ def killed_and_resumed(server, work, tmp_path, *, kills):
     killed = server.kill(
         KillPlan(
             work=work,
-            whole=whole,
-            cut=cut,
+            reference_folder=whole,
+            killed_folder=cut,
             kills=kills,
             pieces=work.settings.num_trials * 3 // 2,
             window_pieces=1.5,
