@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 ROOT = Path(__file__).parents[2]
 _PR_SET_CHILD_SUBREAPER = 36
-PLACES = ("start", "fitting", "checkpoint", "log", "journal", "trials")
+PHASES = ("start", "fitting", "checkpoint", "log", "journal", "trials")
 """Phases of a child. The child stores the index of its phase in one byte of shared memory."""
 
 
@@ -62,7 +62,7 @@ class KillPlan:
 class KillResult:
     """Result of a run with kills."""
 
-    places: Counter[str] = field(default_factory=Counter)
+    phases: Counter[str] = field(default_factory=Counter)
     """Number of kills by phase of the child."""
     from_outside: int = 0
     longest_orphan_s: float = 0.0
@@ -72,11 +72,11 @@ class KillResult:
 
     @property
     def kills(self) -> int:
-        return sum(self.places.values())
+        return sum(self.phases.values())
 
     def summary(self, what: str, same: str = "bits") -> str:
         """Return a summary in one line."""
-        places = ", ".join(f"{count} in {place}" for place, count in sorted(self.places.items()))
+        places = ", ".join(f"{count} in {place}" for place, count in sorted(self.phases.items()))
         return (
             f"{what}: {self.kills} kills ({places}), {self.from_outside} from outside, "
             f"same {same}, in {self.seconds:.0f} s"
@@ -171,7 +171,7 @@ def _kill_through(plan: KillPlan) -> KillResult:
                 f"{plan.kills} kills: use more work."
             )
         assert os.WTERMSIG(status) == signal.SIGKILL
-        result.places[PLACES[at[0]]] += 1
+        result.phases[PHASES[at[0]]] += 1
         result.from_outside += call is None
         result.longest_orphan_s = max(result.longest_orphan_s, _wait_for_orphans())
     _finish(plan, plan.killed_folder)
@@ -243,9 +243,9 @@ def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
 
     @contextmanager
     def in_phase(place: str):
-        before, at[0] = at[0], PLACES.index(place)
+        before, at[0] = at[0], PHASES.index(place)
         yield
-        at[0] = before or PLACES.index("trials")
+        at[0] = before or PHASES.index("trials")
 
     def record_phase(owner: object, name: str, place: str) -> None:
         original = getattr(owner, name)
@@ -261,8 +261,8 @@ def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
         original = getattr(os, name)
 
         def wrapper(*args, **kwargs):
-            if at[0] in (PLACES.index("checkpoint"), PLACES.index("journal")):
-                on_call(PLACES[at[0]])
+            if at[0] in (PHASES.index("checkpoint"), PHASES.index("journal")):
+                on_call(PHASES[at[0]])
             return original(*args, **kwargs)
 
         setattr(os, name, wrapper)
@@ -283,7 +283,7 @@ def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
             write(log, event, **fields)
 
     def fitting(workload, output, y):
-        at[0] = PLACES.index("fitting")
+        at[0] = PHASES.index("fitting")
         return loss(workload, output, y)
 
     EventLog.write, SineWorkload.loss = write_or_half, fitting

@@ -95,8 +95,8 @@ def test_killed_at_50_random_moments_it_ends_with_the_same_bits(
     assert killed.longest_orphan_s < 1
     assert killed.from_outside >= 15
     # Everywhere, not only between two epochs.
-    assert {"fitting", "checkpoint", "log"} <= killed.places.keys()
-    assert min(killed.places[place] for place in ("fitting", "checkpoint", "log")) >= 5
+    assert {"fitting", "checkpoint", "log"} <= killed.phases.keys()
+    assert min(killed.phases[place] for place in ("fitting", "checkpoint", "log")) >= 5
     record_property("measurement", killed.summary(case))
 
 

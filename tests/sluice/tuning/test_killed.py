@@ -86,5 +86,5 @@ def test_twenty_kills_change_no_decision(
     work = work_of(objective, scheduler, num_trials)
     killed, _ = killed_and_resumed(server, work, tmp_path, kills=20)
 
-    assert {"checkpoint", "journal"} <= killed.places.keys()
+    assert {"checkpoint", "journal"} <= killed.phases.keys()
     record_property("measurement", killed.summary(f"{scheduler} search", "decisions"))
