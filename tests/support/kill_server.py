@@ -76,9 +76,9 @@ class KillResult:
 
     def summary(self, what: str, same: str = "bits") -> str:
         """Return a summary in one line."""
-        places = ", ".join(f"{count} in {place}" for place, count in sorted(self.phases.items()))
+        phases = ", ".join(f"{count} in {phase}" for phase, count in sorted(self.phases.items()))
         return (
-            f"{what}: {self.kills} kills ({places}), {self.from_outside} from outside, "
+            f"{what}: {self.kills} kills ({phases}), {self.from_outside} from outside, "
             f"same {same}, in {self.seconds:.0f} s"
         )
 
@@ -152,9 +152,9 @@ def _kill_through(plan: KillPlan) -> KillResult:
     piece_s = (time.monotonic() - started - start_s) / plan.pieces
     window_s = piece_s * plan.window_pieces
     while result.kills < plan.kills:
-        place = rng.choice(plan.calls) if rng.random() < 0.5 else None
+        phase = rng.choice(plan.calls) if rng.random() < 0.5 else None
         # Late enough for progress: at one of the calls of the first three writes.
-        call = (place, rng.randrange(1, 1 + 3 * _CALLS[place])) if place else None
+        call = (phase, rng.randrange(1, 1 + 3 * _CALLS[phase])) if phase else None
         at = mmap.mmap(-1, 1)
         child = _fork(plan, plan.killed_folder, at, call)
         if call is None:
@@ -236,23 +236,23 @@ def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
 
     calls = Counter[str]()
 
-    def on_call(place: str) -> None:
-        calls[place] += 1
-        if call is not None and (place, calls[place]) == call:
+    def on_call(phase: str) -> None:
+        calls[phase] += 1
+        if call is not None and (phase, calls[phase]) == call:
             os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
-    def in_phase(place: str):
-        before, at[0] = at[0], PHASES.index(place)
+    def in_phase(phase: str):
+        before, at[0] = at[0], PHASES.index(phase)
         yield
         at[0] = before or PHASES.index("trials")
 
-    def record_phase(owner: object, name: str, place: str) -> None:
+    def record_phase(owner: object, name: str, phase: str) -> None:
         original = getattr(owner, name)
 
         def wrapper(*args, **kwargs):
-            with in_phase(place):
-                on_call(place)
+            with in_phase(phase):
+                on_call(phase)
                 return original(*args, **kwargs)
 
         setattr(owner, name, wrapper)

@@ -83,10 +83,12 @@ def count_running():
     from ray import tune
 
     class CountRunning(tune.Callback):
-        most = 0
+        max_running = 0
 
         def on_step_end(self, iteration, trials, **info):
             del iteration, info
-            self.most = max(self.most, sum(trial.status == "RUNNING" for trial in trials))
+            self.max_running = max(
+                self.max_running, sum(trial.status == "RUNNING" for trial in trials)
+            )
 
     return CountRunning()
