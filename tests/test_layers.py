@@ -296,21 +296,23 @@ def test_engine_rule_reports_imports_at_module_level(code, engines):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_module_imports_lower_layers_and_loads_no_engine(path):
     tree = ast.parse(path.read_text())
-    place = path.relative_to(ROOT)
+    relative_path = path.relative_to(ROOT)
 
     if package := package_of(module_of(path)).removeprefix("__main__"):
         wrong = wrong_imports(package, tree)
-        assert wrong == set(), f"{place} imports from a package of its own or a higher layer"
-    subclasses = place.is_relative_to(SUBCLASSES_OF_RAY)
+        assert wrong == set(), (
+            f"{relative_path} imports from a package of its own or a higher layer"
+        )
+    subclasses = relative_path.is_relative_to(SUBCLASSES_OF_RAY)
     early = engines_loaded_on_import(tree) - ({"ray"} if subclasses else set())
-    assert early == set(), f"{place}: import engines inside functions only"
+    assert early == set(), f"{relative_path}: import engines inside functions only"
     package = ".".join(SUBCLASSES_OF_RAY.parts)
     above = {
         name
         for name in imported_names(at_module_level(tree))
         if f"{name}.".startswith(f"{package}.")
     }
-    assert subclasses or above == set(), f"{place}: import {package} inside functions only"
+    assert subclasses or above == set(), f"{relative_path}: import {package} inside functions only"
 
 
 @pytest.mark.parametrize("engine", ONE_ADAPTER)

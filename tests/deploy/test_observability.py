@@ -79,9 +79,9 @@ class FailingRollout:
         models = LedgerModels(ledger, MODEL, store)
         networks: Any = (Raises(),)
 
-        def load(wanted: str) -> Any:
-            found = models.load(wanted)
-            if wanted != self.challenger:
+        def load(digest: str) -> Any:
+            found = models.load(digest)
+            if digest != self.challenger:
                 return found
             return type(found)(
                 version=found.version,
@@ -274,9 +274,9 @@ def test_failing_challenger_is_rolled_back_by_its_alert(
             load = pool.submit(predict, serving, 120)
             firing_alert = 'ALERTS{alertname="SluiceChallengerErrors",alertstate="firing"}'
             wait_for(lambda: query_series(client, firing_alert), seconds=30)
-            began = time.monotonic()
+            started = time.monotonic()
             wait_for(lambda: failing.serving.router.table.challenger is None, seconds=10)
-            duration_s = time.monotonic() - began
+            duration_s = time.monotonic() - started
             statuses = load.result()
 
             for expression in [rule["expr"] for rule in rules()] + dashboard_expressions():

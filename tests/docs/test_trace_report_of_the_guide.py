@@ -33,9 +33,9 @@ def test_the_report_in_the_guide_matches_its_program(tmp_path):
     stderr = " ".join(done.stderr.split())
     parts = ("ended", "seen:", "why:", "do:", "false alarm if:", "step time:")
     for first, after in pairwise(parts):
-        wanted = " ".join(shown.partition(first)[2].partition(after)[0].split())
-        assert len(wanted) > 20
-        assert wanted in stderr
+        expected = " ".join(shown.partition(first)[2].partition(after)[0].split())
+        assert len(expected) > 20
+        assert expected in stderr
     # Times and memory depend on the machine; only their format is compared.
     last = (
         r"step time: [\d.]+ ms \([a-z]+ \d+%[^)]*\) "

@@ -90,10 +90,10 @@ class FaultyChallenger:
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-def load(wanted: str, *, folder: str) -> FaultyChallenger:
+def load(digest: str, *, folder: str) -> FaultyChallenger:
     """Load one of ``NAMES``; each process creates a file named by its process id in the folder."""
     (Path(folder) / str(os.getpid())).touch()
-    name = next(name for name in NAMES if candidate(name) == wanted)
+    name = next(name for name in NAMES if candidate(name) == digest)
     if name == "dies while loading":
         os.kill(os.getpid(), signal.SIGSEGV)
     if name == "hangs while loading":

@@ -224,9 +224,9 @@ def resume_in_the_middle(ranks) -> tuple:
         kept.append(dataclasses.replace(state, **parts))
 
     layers = {"layers": lambda: (nn.Linear(4, 33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 1))}
-    whole = fit(ranks, keep=keep, **layers)
+    full = fit(ranks, keep=keep, **layers)
     resumed = fit(ranks, resume=ranks.broadcast_from_first(lambda: kept[0]), **layers)
-    return whole["weights"], resumed["weights"]
+    return full["weights"], resumed["weights"]
 
 
 def die_in_a_step(ranks) -> None:

@@ -107,29 +107,29 @@ class WandbServer:
                 run_id, artifact = self._artifacts[int(number)]
                 self.runs[run_id].artifacts[artifact][name] = content
 
-    def _upsert(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run = self.runs.setdefault(given["name"], ServedRun(given["project"]))
+    def _upsert(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        run = self.runs.setdefault(variables["name"], ServedRun(variables["project"]))
         run.exit_code = None
         for name, variable in _FIELDS.items():
-            if given.get(variable) is not None:
-                setattr(run, name, given[variable])
-        run.tags = tuple(given.get("tags") or run.tags)
-        for key, item in json.loads(given.get("config") or "{}").items():
+            if variables.get(variable) is not None:
+                setattr(run, name, variables[variable])
+        run.tags = tuple(variables.get("tags") or run.tags)
+        for key, item in json.loads(variables.get("config") or "{}").items():
             run.config[key] = item["value"]
         bucket = {
-            "id": given["name"],
-            "name": given["name"],
+            "id": variables["name"],
+            "name": variables["name"],
             "displayName": run.name,
             "description": run.notes,
-            "config": given.get("config"),
+            "config": variables.get("config"),
             "sweepName": None,
             "historyLineCount": len(run.rows),
             "project": {"id": "p", "name": run.project, "entity": {"id": "e", "name": _ENTITY}},
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": not run.rows}}
 
-    def _resumable(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run = self.runs.get(given["name"])
+    def _resumable(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        run = self.runs.get(variables["name"])
         if run is None:
             return {"model": None}
         return {
@@ -138,8 +138,8 @@ class WandbServer:
                 "name": run.project,
                 "entity": {"id": "e", "name": _ENTITY},
                 "bucket": {
-                    "id": given["name"],
-                    "name": given["name"],
+                    "id": variables["name"],
+                    "name": variables["name"],
                     "displayName": run.name,
                     "config": json.dumps({key: {"value": v} for key, v in run.config.items()}),
                     "summaryMetrics": json.dumps(run.summary),
@@ -154,15 +154,15 @@ class WandbServer:
             }
         }
 
-    def _run_files(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _run_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         files = [
-            {"name": name, "uploadUrl": f"{self.url}/file/{given['run']}/{name}"}
-            for name in given["files"]
+            {"name": name, "uploadUrl": f"{self.url}/file/{variables['run']}/{name}"}
+            for name in variables["files"]
         ]
-        return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
+        return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
 
-    def _artifact(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        request = given["input"]
+    def _artifact(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        request = variables["input"]
         number, name = len(self._artifacts), request["artifactCollectionName"]
         self._artifacts.append((request["runName"], name))
         self.runs[request["runName"]].artifacts[name] = {}
@@ -173,13 +173,13 @@ class WandbServer:
         }
         return {"createArtifact": {"artifact": artifact}}
 
-    def _manifest(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        address = f"{self.url}/artifact/{given['artifactID']}/{given['name']}"
+    def _manifest(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        address = f"{self.url}/artifact/{variables['artifactID']}/{variables['name']}"
         file = {"id": "f", "uploadUrl": address, "uploadHeaders": []}
-        manifest = {"id": given["artifactID"], "file": file}
+        manifest = {"id": variables["artifactID"], "file": file}
         return {"createArtifactManifest": {"artifactManifest": manifest}}
 
-    def _artifact_files(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _artifact_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         edges = [
             {
                 "node": {
@@ -190,7 +190,7 @@ class WandbServer:
                     "artifact": {"id": file["artifactID"]},
                 }
             }
-            for file in given["input"]["artifactFiles"]
+            for file in variables["input"]["artifactFiles"]
         ]
         return {"createArtifactFiles": {"files": {"edges": edges}}}
 

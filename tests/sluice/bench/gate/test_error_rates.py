@@ -78,10 +78,10 @@ def test_counts_equal_those_of_separate_comparisons_with_and_without_gain():
 
 def test_counts_are_reproducible_and_complete_with_another_chunk_size(monkeypatch):
     other = SHORT.model_copy(update={"rho": 0.0})
-    whole = measure(SHORT, other, simulations=12)
+    results = measure(SHORT, other, simulations=12)
 
-    assert [cell.world for cell in whole] == [SHORT, other]
-    assert whole == measure(SHORT, other, simulations=12)
+    assert [cell.world for cell in results] == [SHORT, other]
+    assert results == measure(SHORT, other, simulations=12)
     monkeypatch.setattr(error_rates, "_CHUNK", 5)
     assert [cell.power.total for cell in measure(SHORT, other, simulations=12)] == [12, 12]
 
