@@ -115,7 +115,7 @@ def test_thirty_attempts_on_one_window_share_one_alpha(is_same_recipe):
     assert family_table([found]).row_count == 1
 
 
-def test_the_interval_is_wilsons():
+def test_rate_has_the_wilson_interval():
     rate = Rate(count=7, total=100)
 
     assert rate.interval == pytest.approx(tuple(binomtest(7, 100).proportion_ci(method="wilson")))
