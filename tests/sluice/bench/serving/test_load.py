@@ -13,6 +13,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Returns 503 for the body 'no', otherwise 200."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise the second packet of a response waits
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
