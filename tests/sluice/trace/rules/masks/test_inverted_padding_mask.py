@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tests.support.traced.small_programs import fault_severities, train_step
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
 @pytest.mark.parametrize("form", ["mask of torch", "manual scores"])
