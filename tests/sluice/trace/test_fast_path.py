@@ -137,7 +137,7 @@ class DeviatingTraining:
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 if "zero late" in deviations:
                     optimizer.zero_grad()
-                if "group" in deviations:
+                if "added group" in deviations:
                     added = nn.Linear(2, 2)
                     optimizer.add_param_group({"params": added.parameters()})
                 optimizer.step(*[lambda: 0.0] * ("closure" in deviations))
@@ -150,17 +150,17 @@ class DeviatingTraining:
                         for validation_rows, targets in validation_loader:
                             criterion(model(validation_rows), targets)
                     model.train()
-                if "evaluates bare" in deviations:
+                if "evaluates in training mode" in deviations:
                     with torch.no_grad():
                         criterion(model(x), y)
-                if "another" in deviations:
+                if "another network" in deviations:
                     network = nn.Linear(6, 3)
                     criterion(network(rows), labels).backward()
 
 
 DEVIATIONS = (
-    "no zero", "in place", "twice", "no backward", "no clip", "zero late", "group", "no schedule",
-    "evaluates", "evaluates bare", "another", "closure",
+    "no zero", "in place", "twice", "no backward", "no clip", "zero late", "added group",
+    "no schedule", "evaluates", "evaluates in training mode", "another network", "closure",
 )  # fmt: skip
 
 

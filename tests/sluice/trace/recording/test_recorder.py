@@ -211,11 +211,11 @@ def test_trace_files_are_bounded_and_all_steps_are_counted(tmp_path):
 
 def test_the_number_of_samples_grows_logarithmically():
     sampler = LogSpacedSampler(16)
-    kept = [step for step in range(10_000) if sampler.advance()]
+    sampled_steps = [step for step in range(10_000) if sampler.advance()]
 
-    assert kept[:16] == list(range(16))
-    assert len(kept) < 16 + 8 * 12
-    assert kept[-1] > 8_000
+    assert sampled_steps[:16] == list(range(16))
+    assert len(sampled_steps) < 16 + 8 * 12
+    assert sampled_steps[-1] > 8_000
 
 
 @pytest.mark.parametrize("times", [3, 300])

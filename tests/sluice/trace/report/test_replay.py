@@ -207,7 +207,7 @@ def test_axes_have_round_numbers_and_shares_start_at_0(trace_of, tmp_path):
         shares = page.evaluate(
             "[1, 0.02, 0.7].map((top) => ticksOf(scaleOf([[[1, 0], [2, top]]], true)))"
         )
-        drawn = page.evaluate(
+        drawn_ticks = page.evaluate(
             "charts.filter((c) => c.title.startsWith('share')).map((c) => ticksOf(c.scale))"
         )
         browser.close()
@@ -220,8 +220,8 @@ def test_axes_have_round_numbers_and_shares_start_at_0(trace_of, tmp_path):
         ["9e-4", "9.5e-4", "0.001", "0.00105"],
         ["0", "0.2", "0.4", "0.6", "0.8", "1"],
     ]
-    assert len(drawn) == 1
-    assert [ticks[0] for ticks in [*shares, *drawn]] == [[0, "0"]] * 4
+    assert len(drawn_ticks) == 1
+    assert [ticks[0] for ticks in [*shares, *drawn_ticks]] == [[0, "0"]] * 4
     assert [ticks[-1][1] for ticks in shares] == ["1", "0.02", "0.6"]
 
 

@@ -102,7 +102,7 @@ class Stream(IterableDataset):
         if self.kind == "sharded":  # all workers draw one order and yield different rows of it
             for row in torch.randperm(64, generator=self.generator)[worker::num_workers]:
                 yield self.table[row]
-        elif self.kind == "whole":
+        elif self.kind == "all rows":
             yield from self.table
         elif self.kind == "constant":
             yield from torch.ones(24, 6)
@@ -114,7 +114,13 @@ class Stream(IterableDataset):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "is_reported"),
-    [("drawn", True), ("whole", True), ("seeded", False), ("sharded", False), ("constant", False)],
+    [
+        ("random", True),
+        ("all rows", True),
+        ("seeded", False),
+        ("sharded", False),
+        ("constant", False),
+    ],
 )
 def test_stream_workers_that_yield_the_same_rows_are_reported(trace_of, kind, is_reported):
     def program():

@@ -142,8 +142,8 @@ def test_another_order_is_not_reported_if_a_second_evaluation_has_the_training_o
 
 def test_uncorrelated_columns_are_not_reported(trace_of):
     def program():
-        plain = torch.randn(2000, 6, generator=make_generator(4))
-        train_and_evaluate(plain[:1600], plain[1600:, [5, 1, 2, 3, 4, 0]])
+        uncorrelated = torch.randn(2000, 6, generator=make_generator(4))
+        train_and_evaluate(uncorrelated[:1600], uncorrelated[1600:, [5, 1, 2, 3, 4, 0]])
 
     assert not order_findings(trace_of(program))
 

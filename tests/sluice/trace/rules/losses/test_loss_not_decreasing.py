@@ -9,7 +9,7 @@ from tests.support.traced.small_programs import random_rows, root_causes
 
 
 @pytest.mark.parametrize("has_teacher", [True, False])
-def test_a_loss_with_moving_targets_need_not_decrease(trace_of, has_teacher):
+def test_a_loss_with_moving_targets_is_not_reported(trace_of, has_teacher):
     def program():
         model, teacher, x = nn.Linear(6, 1), nn.Linear(6, 1), random_rows(64)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

@@ -38,7 +38,7 @@ def test_a_diverging_loss_has_one_root_cause(trace_of):
 
 
 @pytest.mark.parametrize("stricter", [{"min_finite_rise": 1e38}, {"max_steps_after_rise": 0}])
-def test_thresholds_of_the_finite_rise_and_the_large_update_decide(trace_of, stricter):
+def test_stricter_thresholds_of_rise_and_update_remove_the_finding(trace_of, stricter):
     trace = trace_of(train_with_high_rate)
     (finding,) = LR_DIVERGENCE(trace)
     # Updates before the rise must not count in this test, so statistics begin with the rise.

@@ -70,7 +70,7 @@ def test_memorized_rows_are_a_warning_from_the_lowest_validation_loss_on(trace_o
     assert "equal probabilities for all classes would give 2.3" in found.what
 
 
-def test_one_evaluation_worse_than_guessing_is_enough(trace_of):
+def test_one_evaluation_worse_than_guessing_is_reported(trace_of):
     (found,) = OVERFITTING(trace_of(make_program(every=EPOCHS)))
 
     assert "the lowest validation loss was" not in found.what

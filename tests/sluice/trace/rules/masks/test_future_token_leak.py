@@ -22,10 +22,10 @@ class Mixing(nn.Module):
         self.looks_ahead = looks_ahead
 
     def forward(self, ids):
-        seen = self.table(ids)
+        embedded = self.table(ids)
         if self.looks_ahead:
-            return self.head(seen + seen.mean(1, keepdim=True))
-        return self.head(seen.cumsum(1))
+            return self.head(embedded + embedded.mean(1, keepdim=True))
+        return self.head(embedded.cumsum(1))
 
 
 @pytest.mark.parametrize("looks_ahead", [True, False])

@@ -116,8 +116,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.batch_first, self.transposes = batch_first, transposes
         self.embedding = nn.Embedding(WORDS, WIDTH)
-        first = batch_first != transposes
-        layer = nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=first)
+        layer_batch_first = batch_first != transposes
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=layer_batch_first)
         self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, 2)
 

@@ -46,7 +46,7 @@ def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, c
     ],
     ids=["step", "exponential", "polynomial", "linear", "lambda"],
 )
-def test_epoch_schedules_stepped_per_batch_end_early(trace_of, make_schedule):
+def test_epoch_schedules_stepped_per_batch_are_reported(trace_of, make_schedule):
     (found,) = judge(trace_of(programs.scheduled(make_schedule)))
 
     assert (found.fault, found.severity, found.step) == ("schedule ends early", "error", 2)

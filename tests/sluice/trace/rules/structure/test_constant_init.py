@@ -68,7 +68,7 @@ class Waves(nn.Module):
         return self.weights(torch.sin(self.rates * t[:, None, None]).flatten(1))
 
 
-def test_rows_that_diverge_slowly_are_not_equal(trace_of):
+def test_rows_that_diverge_slowly_are_not_reported(trace_of):
     def program():
         model, t = Waves(), torch.rand(64, generator=GENERATOR)
         slow = {"params": [model.rates], "lr": 0.02}
