@@ -33,7 +33,7 @@ def test_a_probe_of_a_network_that_returns_its_loss_is_not_an_evaluation(trace_o
     assert [e.step for e in trace_of(program).evaluations] == [4, 8]
 
 
-def test_probes_draw_no_random_numbers_and_do_not_change_the_network(trace_of):
+def test_a_probe_of_a_random_network_gives_no_result_and_draws_no_random_numbers(trace_of):
     states = []
 
     def program():
