@@ -208,7 +208,13 @@ CLEARING_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("clears", "deviation"), CLEARING_CASES)
+@pytest.mark.parametrize(
+    ("clears", "deviation"),
+    [
+        pytest.param(*case, marks=[pytest.mark.exhaustive] if number % 5 else [])
+        for number, case in enumerate(CLEARING_CASES)
+    ],
+)
 def test_every_way_of_clearing_gradients_is_recorded_as_with_full_recording(
     run_twice, clears, deviation
 ):
@@ -415,7 +421,7 @@ CLEARING_MODES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("detaches", [True, False])
+@pytest.mark.parametrize("detaches", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("clears", CLEARING_MODES)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
