@@ -277,7 +277,9 @@ def test_invalid_settings_fail_before_the_run_starts(
 def test_error_in_user_code_is_reported_with_its_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_edited_echo(tmp_path, lambda a: a.update(workload="tests.support.echo:Typo"))
+    path = write_edited_echo(
+        tmp_path, lambda a: a.update(workload="tests.support.echo:MisspelledColumn")
+    )
 
     assert run_command(["run", path]) == 2
 
@@ -291,7 +293,9 @@ def test_error_in_user_code_is_reported_with_its_file(
 def test_inputs_that_clients_cannot_send_block_the_training(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_edited_echo(tmp_path, lambda a: a.update(workload="tests.support.echo:Shouted"))
+    path = write_edited_echo(
+        tmp_path, lambda a: a.update(workload="tests.support.echo:DoubledInputs")
+    )
 
     assert run_command([command, path]) == 1
 

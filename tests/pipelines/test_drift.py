@@ -33,7 +33,7 @@ from sluice.pipelines.schedules import request_retraining
 from sluice.pipelines.source_poll import SourcePoll, SourceState, SourceUnavailable
 from sluice.rollout.samples import Sample, ServerReport, ServerState
 from tests.pipelines.conftest import ledger_of
-from tests.support.drifting import Torn
+from tests.support.drifting import IncompleteSource
 
 pytestmark = pytest.mark.slow
 
@@ -348,7 +348,7 @@ def test_concept_drift_is_found_by_the_losses(
     home, _ = green
 
     monitor_state = run_monitor(
-        home, [with_drift_windows(echo, more_rows=m, deafness=1.0) for m in (0, 160, 320)], None
+        home, [with_drift_windows(echo, more_rows=m, effect_loss=1.0) for m in (0, 160, 320)], None
     )
 
     assert monitor_state.signal("rows").verdict == "STABLE"
@@ -404,7 +404,7 @@ def test_missing_or_slow_source_is_reported_without_an_error(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
-    missing = with_drift_windows(echo, "tests.support.drifting:Gone")
+    missing = with_drift_windows(echo, "tests.support.drifting:MissingSource")
     daemon = Daemon(home)
 
     assert "The table 'calls' is not there." in daemon.tick(missing)
@@ -438,10 +438,12 @@ def test_source_without_rows_is_reported_before_the_first_drift_run(
 def test_source_that_raised_an_error_is_polled_again(
     echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poll = SourcePoll(resolve(with_drift_windows(echo, "tests.support.drifting:Torn")).workload)
+    poll = SourcePoll(
+        resolve(with_drift_windows(echo, "tests.support.drifting:IncompleteSource")).workload
+    )
 
     failed = poll.read_state()
-    monkeypatch.setattr(Torn, "whole", True)
+    monkeypatch.setattr(IncompleteSource, "whole", True)
 
     assert isinstance(failed, SourceUnavailable)
     assert (failed.is_slow, "load_rows of the workload raised" in failed.reason) == (False, True)

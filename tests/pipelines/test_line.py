@@ -303,24 +303,24 @@ def test_receipt_of_other_settings_is_not_accepted(
 def test_failed_row_checks_block_the_run_and_the_features_alone(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    deaf = echo.model_copy(update={"workload": "tests.support.echo:Deaf"})
+    missing_column = echo.model_copy(update={"workload": "tests.support.echo:MissingColumn"})
 
     with pytest.raises(GateBlocked, match=r"raw_data / table_matches_schema.*'call'"):
-        run(deaf, home)
+        run(missing_column, home)
 
-    alone = materialize_alone(deaf, home, "features")
+    alone = materialize_alone(missing_column, home, "features")
     assert not alone.success
     assert "The outcome of the raw_data gate is fail" in failure(alone)
 
 
 def test_look_ahead_feature_stops_the_line(echo: PipelineSettings, home: Home, run: Runner) -> None:
-    seer = echo.model_copy(update={"workload": "tests.support.echo:Seer"})
+    look_ahead = echo.model_copy(update={"workload": "tests.support.echo:FutureFeature"})
 
     with pytest.raises(GateBlocked, match="features_do_not_look_ahead: 'call'"):
-        run(seer, home)
+        run(look_ahead, home)
 
-    assert "poc_report" not in materialized(home, seer)
-    alone = materialize_alone(seer, home, "poc_report")
+    assert "poc_report" not in materialized(home, look_ahead)
+    alone = materialize_alone(look_ahead, home, "poc_report")
     assert not alone.success
     assert "The outcome of the features gate is fail" in failure(alone)
 
@@ -390,8 +390,8 @@ def test_receipt_under_other_thresholds_is_not_accepted(
 def test_better_candidate_replaces_production_and_is_not_promoted_again_after_a_rollback(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    muffled = echo.model_copy(update={"workload": "tests.support.echo:Muffled"})
-    assert run(muffled, home).production == 1
+    sign_only = echo.model_copy(update={"workload": "tests.support.echo:SignOnly"})
+    assert run(sign_only, home).production == 1
 
     report = run(echo, home)
 
@@ -408,4 +408,4 @@ def test_better_candidate_replaces_production_and_is_not_promoted_again_after_a_
         assert ledger.production_number(echo.name) == 1
         moves = [(e.action, e.to_version, e.actor) for e in ledger.history(echo.name)]
     assert moves[-1] == ("rollback", 1, "tester")
-    assert run(muffled, home).in_production
+    assert run(sign_only, home).in_production

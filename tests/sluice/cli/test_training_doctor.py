@@ -54,7 +54,7 @@ def test_learning_rate_test_writes_a_page(home, capfd):
 def test_loss_without_descent_exits_with_1_and_a_fix(tmp_path, capfd):
     flat = tmp_path / "flat.yaml"
     flat.write_text(
-        Path(ECHO).read_text().replace("tests.support.echo:Echo", "tests.support.echo:Indifferent")
+        Path(ECHO).read_text().replace("tests.support.echo:Echo", "tests.support.echo:ConstantLoss")
     )
     code = run_command(["doctor", "learning-rate", str(flat), "--json"])
     result = json.loads(capfd.readouterr().out)

@@ -42,7 +42,7 @@ from tests.sluice.serving.serving_samples import (
     deployed,
     quick_settings,
 )
-from tests.support.hostile_traffic import Crowd, rolled_back_after
+from tests.support.hostile_traffic import SimulatedClients, time_to_rollback
 
 SHARE = 0.25
 ATTACKER = "203.0.113.7"
@@ -374,7 +374,9 @@ def test_failed_requests_do_not_displace_pairs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_simulated_network_that_invents_users_does_not_end_a_healthy_rollout() -> None:
     """It sends as many requests as 10,000 honest clients, on which the arms are far apart."""
-    crowd = Crowd(attack="odd samples", invents=True, requests_per_s=50.0, hostile_per_s=50.0)
-    ended = [rolled_back_after(crowd, seconds=70, seed=seed, compares=True) for seed in range(2)]
+    crowd = SimulatedClients(
+        attack="odd samples", invents=True, requests_per_s=50.0, hostile_per_s=50.0
+    )
+    ended = [time_to_rollback(crowd, seconds=70, seed=seed, compares=True) for seed in range(2)]
 
     assert ended == [math.inf] * 2
