@@ -15,7 +15,7 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import transitions
 from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import reconcile, try_reconcile
-from tests.sluice.registry.ledger_driver import die_at, in_child, race
+from tests.sluice.registry.ledger_driver import die_at, race, run_in_child
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
 from tests.sluice.rollout_control.controller_samples import QUICK, current, report
 
@@ -77,7 +77,7 @@ def kill_everywhere(bench: Bench, stride: int) -> dict[str, object]:
             die_at(step)
             bench.bring()
 
-        code = in_child(work)
+        code = run_in_child(work)
         seen.append(bench.see())
         if code == 0:
             break
