@@ -73,8 +73,8 @@ class RegistryDriver:
         with self.open() as ledger:
             findings = ledger.verify(None, store=self.store)
             assert not findings, findings
-            found = ledger.production(MODEL)
-        return None if found is None else found.number
+            version = ledger.production(MODEL)
+        return None if version is None else version.number
 
     def prepare(self) -> None:
         with self.open() as ledger:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import ApprovalMissing, GateBlocked, SettingsError
+from sluice.base.errors import ApprovalMissing, GateBlocked, IntegrityError, SettingsError
 from sluice.registry.approval_settings import ApprovalSettings, strictest_settings
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
@@ -247,7 +247,7 @@ def test_verify_reports_promotion_without_its_required_approval(
 def test_invalid_requirement_in_a_receipt_is_rejected(recorded: str) -> None:
     receipt = promotion_receipt("c" * 64, subject={"approval": recorded})
 
-    with pytest.raises(Exception, match="must be a number above 0"):
+    with pytest.raises(IntegrityError, match="must be a number above 0"):
         strictest_settings(None, receipt)
 
 

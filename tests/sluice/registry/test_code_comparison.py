@@ -124,7 +124,7 @@ def test_rollout_of_other_code_awaits_promotion_until_the_code_is_restored(
         assert rollouts.production_number(MODEL) == second
 
 
-def test_a_rollback_reports_that_the_code_was_not_rolled_back(
+def test_rollback_reports_that_the_code_was_not_rolled_back(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     first = promote_version(ledger, store, user.lineage(store))
@@ -139,7 +139,7 @@ def test_a_rollback_reports_that_the_code_was_not_rolled_back(
     assert "cannot serve it until" in moved.summary
 
 
-def test_a_rollback_reports_equal_or_unknown_code(
+def test_rollback_reports_equal_or_unknown_code(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     first = promote_version(ledger, store, user.lineage(store))

@@ -144,9 +144,9 @@ def test_first_decision_on_a_subject_is_final(ledger: Ledger) -> None:
     assert record_decision(ledger, positive).digest == negative.digest
 
     question = {"candidate": OTHER, "reference": "baseline", "window": WINDOW}
-    receipt_found = ledger.find_decision(MODEL, **question)
-    assert receipt_found is not None
-    assert receipt_found.digest == negative.digest
+    stored_receipt = ledger.find_decision(MODEL, **question)
+    assert stored_receipt is not None
+    assert stored_receipt.digest == negative.digest
     for role in question:
         assert ledger.find_decision(MODEL, **(question | {role: "e" * 64})) is None
     assert ledger.find_decision("another", **question) is None
@@ -196,10 +196,10 @@ def test_latest_decision_considers_all_references(ledger: Ledger) -> None:
     for receipt in (first, second):
         record_decision(ledger, receipt)
 
-    receipt_found = ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW)
+    stored_receipt = ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW)
 
-    assert receipt_found is not None
-    assert receipt_found.digest == second.digest
+    assert stored_receipt is not None
+    assert stored_receipt.digest == second.digest
     assert ledger.latest_decision(MODEL, candidate=OTHER, window="e" * 64) is None
 
 
@@ -207,14 +207,14 @@ def test_latest_receipt_about_a_subject_is_found(ledger: Ledger) -> None:
     """A gate that passed and then failed again has failed, even if its receipt was known before."""
     subject = {"data": DATA, "config": CONFIG}
     bad, good = poc_receipt(passed=False), poc_receipt()
-    seen = []
+    outcomes = []
     for receipt in (bad, good, bad):
         ledger.record_receipt(receipt)
-        receipt_found = ledger.find_receipt("poc", subject)
-        assert receipt_found is not None
-        seen.append(receipt_found.passed)
+        stored_receipt = ledger.find_receipt("poc", subject)
+        assert stored_receipt is not None
+        outcomes.append(stored_receipt.passed)
 
-    assert seen == [False, True, False]
+    assert outcomes == [False, True, False]
     assert ledger.find_receipt("poc", subject | {"data": OTHER}) is None
     assert ledger.find_receipt("poc", {"data": CONFIG, "config": DATA}) is None
     assert ledger.find_receipt("poc", subject | {"window": WINDOW}) is None
@@ -224,10 +224,10 @@ def test_latest_receipt_about_a_subject_is_found(ledger: Ledger) -> None:
 def test_decision_can_be_found_as_a_receipt(ledger: Ledger) -> None:
     receipt = record_decision(ledger, promotion_receipt(OTHER))
 
-    receipt_found = ledger.find_receipt("promotion", {"candidate": OTHER})
+    stored_receipt = ledger.find_receipt("promotion", {"candidate": OTHER})
 
-    assert receipt_found is not None
-    assert receipt_found.digest == receipt.digest
+    assert stored_receipt is not None
+    assert stored_receipt.digest == receipt.digest
 
 
 def test_version_is_found_by_its_candidate(ledger: Ledger, store: ArtifactStore) -> None:

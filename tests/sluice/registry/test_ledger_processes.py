@@ -98,3 +98,4 @@ def test_concurrent_writers_register_each_candidate_once_and_agree_on_one_decisi
     assert sorted(result["same"]) == ["False"] * 7 + ["True"]
     assert result["different"] == [f"{number:02d}" for number in range(2, 10)]
     assert len(set(result["decide"])) == 1
+    assert result["attempt"] == [f"{number:02d}" for number in range(1, 9)]

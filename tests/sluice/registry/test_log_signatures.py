@@ -119,8 +119,8 @@ def list_findings(url: str, store: ArtifactStore, key: SigningKey) -> list[str]:
 
 def anchor_file(key: SigningKey) -> Path:
     assert key.path is not None
-    (found,) = key.path.parent.glob("registry.key.*.anchor.json")
-    return found
+    (path,) = key.path.parent.glob("registry.key.*.anchor.json")
+    return path
 
 
 @pytest.mark.parametrize("has_anchor", [True, False])
@@ -134,9 +134,9 @@ def test_rewritten_log_without_signatures_is_not_signed(
     what = r"contains line \d+ \(.*line \d+ of the database differs" if has_anchor else r"line 1 of"
     with pytest.raises(IntegrityError, match=what):
         roll_back_with_key(signed_url, store, key)
-    found = list_findings(signed_url, store, key)
-    assert "the whole log" in found[-1]
-    assert len(found) == 1 + has_anchor
+    findings = list_findings(signed_url, store, key)
+    assert "the whole log" in findings[-1]
+    assert len(findings) == 1 + has_anchor
 
 
 def test_promotion_does_not_sign_the_lines_of_a_forged_candidate(
@@ -495,8 +495,8 @@ def test_damaged_anchor_is_reported_and_blocks_changes(
 
     with pytest.raises(StorageError, match=what):
         roll_back_with_key(signed_url, store, key)
-    (found,) = list_findings(signed_url, store, key)
-    assert what in found
+    (finding,) = list_findings(signed_url, store, key)
+    assert what in finding
 
 
 def test_signatures_from_before_schema_6_are_valid(

@@ -90,8 +90,8 @@ def test_signature_by_an_unknown_key_does_not_hide_a_wrong_actor(
     with ModifiedClient.open(registry_url, clock=Clock(), key=keys["bob"]) as ledger:
         ledger.promote(MODEL, 2, expected=1, actor="ada", reason="r", store=store)
 
-    found = list_findings(registry_url, store, keys["ada"])
-    assert any("names 'ada' but is signed with another key" in what for what in found)
+    findings = list_findings(registry_url, store, keys["ada"])
+    assert any("names 'ada' but is signed with another key" in what for what in findings)
 
 
 def test_forged_bridge_is_not_shown_as_signed(
@@ -219,8 +219,8 @@ def test_approvals_of_a_retired_key_are_valid_only_before_its_retirement(
     write_key_list(tmp_path, new_list)  # the key list of ada does not require two persons
     promote_again()
     require_two_persons(tmp_path, required_since)
-    (found,) = list_findings(registry_url, store, keys["ada"])
-    assert "(promote to version 2) was made without the approval" in found
+    (finding,) = list_findings(registry_url, store, keys["ada"])
+    assert "(promote to version 2) was made without the approval" in finding
 
 
 # Rows that change between review and signature, or between check and move
@@ -366,8 +366,8 @@ def test_clock_set_back_does_not_bypass_the_two_person_rule(
     require_two_persons(tmp_path, required_since.astimezone(timezone(timedelta(hours=14))))
     promote(registry_url, store, keys["ada"], "ada")  # the clock of ada is a day behind
 
-    (found,) = list_findings(registry_url, store, keys["bob"])
-    assert "(promote to version 2) was made without the approval" in found
+    (finding,) = list_findings(registry_url, store, keys["bob"])
+    assert "(promote to version 2) was made without the approval" in finding
 
 
 @pytest.mark.slow
@@ -381,8 +381,8 @@ def test_bridge_over_an_unsigned_promotion_does_not_count_as_a_second_person(
     with Ledger.open(registry_url, clock=Clock(NOW + 2 * DAY), key=keys["ada"]) as ledger:
         ledger.sign(ledger.unsigned_lines()[0], actor="ada")
 
-    (found,) = list_findings(registry_url, store, keys["bob"])
-    assert "(promote to version 2) was made without the approval" in found
+    (finding,) = list_findings(registry_url, store, keys["bob"])
+    assert "(promote to version 2) was made without the approval" in finding
 
 
 # The anchor outside the database, and the audit
@@ -429,8 +429,8 @@ def test_rejected_attempts_of_one_kind_do_not_hide_another(
                 ledger.promote(MODEL, 9, expected=None, actor="eve", reason="r", store=store)
         with pytest.raises(GateBlocked):
             ledger.promote(MODEL, 1, expected=None, actor="eve", reason="real", store=store)
-        found = [r for r in ledger.audit() if r.outcome == "refused"]
-    assert [r.error for r in found] == ["UnknownVersion"] * 3 + ["GateBlocked"]
+        rejected = [r for r in ledger.audit() if r.outcome == "refused"]
+    assert [r.error for r in rejected] == ["UnknownVersion"] * 3 + ["GateBlocked"]
 
 
 @pytest.mark.slow

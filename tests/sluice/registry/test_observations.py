@@ -89,14 +89,14 @@ def test_latest_counts_of_each_server_are_summed_for_the_current_step(
     observations.write(report("a", rollout=rollout, requests=4, after_s=1))
     observations.write(report("bb", rollout=rollout, requests=6, after_s=9))
     observations.write(report("bb", rollout=rollout, requests=99, epoch=rollout.epoch + 1))
-    found = observations.traffic_counts(rollout)
+    traffic = observations.traffic_counts(rollout)
 
     assert (before_reports.since, before_reports.until) == (rollout.step_since, rollout.step_since)
-    assert (found.challenger.requests, found.challenger.errors) == (10, 5)
-    assert found.production.requests == 100
-    assert {s: arms.challenger.requests for s, arms in found.servers.items()} == {"a": 4, "bb": 6}
-    assert found.since == rollout.step_since + timedelta(seconds=1)
-    assert found.until == NOW + timedelta(hours=1, seconds=9)
+    assert (traffic.challenger.requests, traffic.challenger.errors) == (10, 5)
+    assert traffic.production.requests == 100
+    assert {s: arms.challenger.requests for s, arms in traffic.servers.items()} == {"a": 4, "bb": 6}
+    assert traffic.since == rollout.step_since + timedelta(seconds=1)
+    assert traffic.until == NOW + timedelta(hours=1, seconds=9)
 
 
 def test_servers_are_listed_by_their_latest_report(ledger: RolloutLedger) -> None:
@@ -120,10 +120,10 @@ def test_samples_are_read_in_order_and_the_oldest_are_pruned(
     observations = ledger.observations
     observations.write(report(kept=tuple(sample(i) for i in range(4))))
     observations.write(report(kept=tuple(sample(i, "r") for i in range(4, 8))))
-    found = observations.samples(MODEL, newest=100)
+    stored = observations.samples(MODEL, newest=100)
 
-    assert [s.key for s in found] == [f"row {i}" for i in range(3, 8)]
-    assert found[0].production == ((1.0,), (2.0,))
+    assert [s.key for s in stored] == [f"row {i}" for i in range(3, 8)]
+    assert stored[0].production == ((1.0,), (2.0,))
     assert [s.key for s in observations.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
 
 
@@ -162,8 +162,8 @@ def test_first_pair_of_each_row_is_kept_during_a_rollout(
     observations = ledger.observations
 
     def pair(number: int, prediction: float) -> Sample:
-        found = sample(number, rollout.id)
-        return found.model_copy(update={"challenger": ((prediction,), (prediction,))})
+        unpaired = sample(number, rollout.id)
+        return unpaired.model_copy(update={"challenger": ((prediction,), (prediction,))})
 
     assert not observations.has_keys(rollout.id)
     observations.write(

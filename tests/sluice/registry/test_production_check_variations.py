@@ -149,8 +149,8 @@ def test_signed_move_during_a_check_causes_no_finding(signed: SignedRegistry, ch
     sa.event.listen(signed.ledger._database._engine, "after_cursor_execute", promote)
 
     for _ in range(2):
-        seen = CHECKS[check](signed)  # a server would raise an error
-        assert seen if check == "a server" else seen == []
+        result = CHECKS[check](signed)  # a server would raise an error
+        assert result if check == "a server" else result == []
     assert LedgerTrafficSplit(signed.ledger, MODEL).read().production == moved[0] != ""
 
 
@@ -213,8 +213,8 @@ def test_removed_rejection_is_detected_by_promotion_and_rollout(
             operation()
 
     with sqlite_file(tmp_path / "registry.db") as database:  # without foreign keys
-        found = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-        triggers = found.fetchall()
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        triggers = database.execute(query).fetchall()
         for trigger, _ in triggers:
             database.execute(f"DROP TRIGGER {trigger}")
         for statement in REMOVE_REJECTION[name]:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import GateBlocked, SettingsError
+from sluice.base.errors import GateBlocked, IntegrityError, SettingsError
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
@@ -207,7 +207,7 @@ def test_approval_requires_the_key_of_its_actor_and_a_reason(
             ledger.approve(MODEL, 1, actor="pipeline", reason=" ")
     with (
         Ledger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger,
-        pytest.raises(Exception, match="not signed by a known key"),
+        pytest.raises(IntegrityError, match="not signed by a known key"),
     ):
         ledger.approve(MODEL, 1, actor="ada", reason="r")
 

@@ -62,9 +62,9 @@ def start_rollout(
 
 
 def current_rollout(ledger: RolloutLedger) -> Rollout:
-    found = ledger.rollout(MODEL)
-    assert found is not None
-    return found
+    rollout = ledger.rollout(MODEL)
+    assert rollout is not None
+    return rollout
 
 
 def assess(ledger: RolloutLedger, at: Rollout, challenger: ArmCounts = HEALTHY) -> Transition:
@@ -82,9 +82,9 @@ def assess(ledger: RolloutLedger, at: Rollout, challenger: ArmCounts = HEALTHY) 
 
 
 def traffic_split(ledger: RolloutLedger) -> TrafficSplit:
-    found = ledger.traffic_split(MODEL)
-    assert found is not None
-    return found
+    split = ledger.traffic_split(MODEL)
+    assert split is not None
+    return split
 
 
 def assess_and_record(ledger: RolloutLedger, challenger: ArmCounts = HEALTHY) -> Transition:
@@ -100,8 +100,8 @@ def pass_all_steps(ledger: RolloutLedger) -> None:
 
 
 def production(ledger: RolloutLedger) -> int | None:
-    found = ledger.production(MODEL)
-    return None if found is None else found.number
+    version = ledger.production(MODEL)
+    return None if version is None else version.number
 
 
 @ON_BOTH

@@ -71,7 +71,7 @@ def replace_header(content: bytes) -> Change:
 
 
 def change_tensor(**changes: object) -> Change:
-    return change_header(lambda found: found["x_mean"].update(changes))
+    return change_header(lambda header: header["x_mean"].update(changes))
 
 
 def change_description(change: Callable[[dict[str, Any]], object]) -> Change:

@@ -39,14 +39,14 @@ def arm_counts(requests: int, errors: int) -> ArmCounts:
 
 def test_evidence_of_one_update_equals_the_likelihood_ratio():
     """The challenger has 3 of 4 errors and a fifth of the requests."""
-    found = update_evidence(
+    evidence = update_evidence(
         initial_evidence(SETTINGS), traffic_counts(arm_counts(100, 3), arm_counts(400, 1)), SETTINGS
     )
 
     expected = [0.1 / 2 * r**3 / (1 + (r - 1) / 5) ** 4 for r in (2.5, 6.0)]
-    assert found.e_value("errors") == pytest.approx(sum(expected))
+    assert evidence.e_value("errors") == pytest.approx(sum(expected))
     # Without slow requests the evidence does not change.
-    assert found.e_value("slower") == pytest.approx(0.1)
+    assert evidence.e_value("slower") == pytest.approx(0.1)
 
 
 def test_healthy_evidence_is_a_supermartingale_for_any_split():
@@ -84,7 +84,7 @@ def test_shadow_requests_never_raise_healthy_evidence_on_average():
 
 def test_evidence_does_not_depend_on_the_number_of_checks():
     """The same traffic in 1, 10 and 100 checks, evenly mixed, gives the same evidence."""
-    found = []
+    e_values = []
     for num_checks in (1, 10, 100):
         evidence = initial_evidence(SETTINGS)
         for i in range(1, num_checks + 1):
@@ -93,16 +93,16 @@ def test_evidence_does_not_depend_on_the_number_of_checks():
                 arm_counts(20 * part, part), arm_counts(180 * part, 3 * part), at_s=0
             )
             evidence = update_evidence(evidence, window, SETTINGS)
-        found.append(evidence.e_value("errors"))
+        e_values.append(evidence.e_value("errors"))
 
-    assert found == pytest.approx([found[0]] * 3)
+    assert e_values == pytest.approx([e_values[0]] * 3)
 
 
 def test_evidence_increases_with_challenger_errors_and_decreases_with_production_errors():
-    def evidence(ours: int, theirs: int) -> float:
+    def evidence(challenger: int, production: int) -> float:
         return update_evidence(
             initial_evidence(SETTINGS),
-            traffic_counts(arm_counts(500, ours), arm_counts(9500, theirs)),
+            traffic_counts(arm_counts(500, challenger), arm_counts(9500, production)),
             SETTINGS,
         ).e_value("errors")
 
@@ -116,11 +116,13 @@ def test_evidence_increases_with_challenger_errors_and_decreases_with_production
 def test_error_rates_that_rise_in_both_arms_are_no_evidence():
     """A tenfold rate in both arms does not change the challenger's share of the faults."""
     evidence = initial_evidence(SETTINGS)
-    ours = theirs = ArmCounts()
+    challenger = production = ArmCounts()
     for i, rate in enumerate((0.01, 0.1, 0.3, 0.1, 0.01)):
-        ours = arm_counts(ours.requests + 1000, ours.errors + int(1000 * rate))
-        theirs = arm_counts(theirs.requests + 9000, theirs.errors + int(9000 * rate))
-        evidence = update_evidence(evidence, traffic_counts(ours, theirs, at_s=2 * i), SETTINGS)
+        challenger = arm_counts(challenger.requests + 1000, challenger.errors + int(1000 * rate))
+        production = arm_counts(production.requests + 9000, production.errors + int(9000 * rate))
+        evidence = update_evidence(
+            evidence, traffic_counts(challenger, production, at_s=2 * i), SETTINGS
+        )
 
     assert evidence.e_value("errors") < 0.1
 
@@ -206,13 +208,13 @@ def test_evidence_of_several_servers_is_the_product_of_likelihood_ratios():
         }
     )
 
-    found = update_evidence(initial_evidence(SETTINGS), window, SETTINGS)
+    evidence = update_evidence(initial_evidence(SETTINGS), window, SETTINGS)
 
     expected = [
         0.1 / 2 * r**3 / (1 + (r - 1) / 5) ** 4 * r**2 / (1 + (r - 1) / 2) ** 6 for r in (2.5, 6.0)
     ]
-    assert found.e_value("errors") == pytest.approx(sum(expected))
-    assert (found.challenger, found.production) == (arm_counts(150, 5), arm_counts(450, 5))
+    assert evidence.e_value("errors") == pytest.approx(sum(expected))
+    assert (evidence.challenger, evidence.production) == (arm_counts(150, 5), arm_counts(450, 5))
 
 
 def test_evidence_of_several_healthy_servers_is_a_supermartingale():
@@ -266,8 +268,8 @@ def test_server_without_the_challenger_neither_adds_nor_hides_evidence():
     bad_host = [simulate_two_servers(s, alone=0, production=0.2, challenger=0.2) for s in range(8)]
     hidden = [simulate_two_servers(s, alone=0.3, production=0.01, challenger=0.3) for s in range(8)]
 
-    def verdicts(found: list[HarmEvidence]) -> set[str]:
-        return {read_guards(evidence, SETTINGS)[0].verdict for evidence in found}
+    def verdicts(evidences: list[HarmEvidence]) -> set[str]:
+        return {read_guards(evidence, SETTINGS)[0].verdict for evidence in evidences}
 
     assert "breach" not in verdicts(bad_host)
     assert verdicts(hidden) == {"breach"}
@@ -343,16 +345,22 @@ def test_verdict_of_a_reading_depends_on_its_evidence(evidence, verdict):
 def test_evidence_stays_finite_and_can_increase_after_a_long_decrease():
     rng = np.random.default_rng(1)
     evidence = initial_evidence(SETTINGS)
-    ours = theirs = ArmCounts()
+    challenger = production = ArmCounts()
     for at in range(1000):
-        ours = arm_counts(ours.requests + 100, ours.errors + int(rng.integers(1, 3)))
-        theirs = arm_counts(theirs.requests + 100, theirs.errors + 100)
-        evidence = update_evidence(evidence, traffic_counts(ours, theirs, at_s=at), SETTINGS)
+        challenger = arm_counts(
+            challenger.requests + 100, challenger.errors + int(rng.integers(1, 3))
+        )
+        production = arm_counts(production.requests + 100, production.errors + 100)
+        evidence = update_evidence(
+            evidence, traffic_counts(challenger, production, at_s=at), SETTINGS
+        )
     low = evidence.e_value("errors")
     for at in range(1000, 1010):
-        ours = arm_counts(ours.requests + 100, ours.errors + 100)
-        theirs = arm_counts(theirs.requests + 100, theirs.errors)
-        evidence = update_evidence(evidence, traffic_counts(ours, theirs, at_s=at), SETTINGS)
+        challenger = arm_counts(challenger.requests + 100, challenger.errors + 100)
+        production = arm_counts(production.requests + 100, production.errors)
+        evidence = update_evidence(
+            evidence, traffic_counts(challenger, production, at_s=at), SETTINGS
+        )
 
     assert low < 0.01
     assert evidence.e_value("errors") > 1e9

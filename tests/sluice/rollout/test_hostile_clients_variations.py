@@ -137,12 +137,12 @@ def users_of_arm(arm: str, count: int, *, of: str = "hostile") -> list[str]:
     traffic_split = make_split()
     users = (f"{of} {number}" for number in range(100_000))
     wants_challenger = arm == "challenger"
-    found = (
+    matching_users = (
         u
         for u in users
         if is_chosen(u, salt=traffic_split.salt, share=traffic_split.share) == wants_challenger
     )
-    return [next(found) for _ in range(count)]
+    return [next(matching_users) for _ in range(count)]
 
 
 async def wait_for_background_tasks(router: Router) -> None:
@@ -208,17 +208,17 @@ def measure_drift_with_attacker(
 @pytest.mark.slow
 def test_invented_users_far_from_the_training_rows_cannot_cause_drift() -> None:
     """Two models differ far from the training rows, and one client can invent many users."""
-    found = measure_drift_with_attacker(150, honest=150, near=0.04, far=1e6)
+    drift = measure_drift_with_attacker(150, honest=150, near=0.04, far=1e6)
 
-    assert found.rows >= 100
-    assert found.distance <= found.limit
+    assert drift.rows >= 100
+    assert drift.distance <= drift.limit
 
 
 @pytest.mark.slow
 def test_invented_users_with_equal_predictions_cannot_hide_drift() -> None:
-    found = measure_drift_with_attacker(270, honest=30, near=0.5, far=0.0)
+    drift = measure_drift_with_attacker(270, honest=30, near=0.5, far=0.0)
 
-    assert found.distance > found.limit
+    assert drift.distance > drift.limit
 
 
 # 2. Addresses: an attacker usually has a /64 of IPv6, and often a /24 of IPv4.
@@ -349,7 +349,7 @@ def test_failed_requests_do_not_displace_pairs(tmp_path: Path) -> None:
     """Servers report 300 failures per 15 pairs."""
 
     def sample(number: int, fault: RequestFault | None) -> Sample:
-        answer = ((0.0,),) if fault is None else None
+        prediction = ((0.0,),) if fault is None else None
         return Sample(
             at=NOW,
             rollout=started.id,
@@ -360,7 +360,7 @@ def test_failed_requests_do_not_displace_pairs(tmp_path: Path) -> None:
             fault=fault,
             seconds=0.01,
             features=(0.0,),
-            production=answer,
+            production=prediction,
             challenger=((40.0,),) if fault is None else None,
         )
 
@@ -377,11 +377,11 @@ def test_failed_requests_do_not_displace_pairs(tmp_path: Path) -> None:
             samples = [sample(n, None) for n in range(pairs, pairs + 15)]
             samples += [sample(n, "not_finite") for n in range(300)]
             ledger.observations.write(ServerReport(state=state, samples=tuple(samples)))
-        found = _measure_drift(ledger, started)
+        drift = _measure_drift(ledger, started)
 
-    assert found is not None
-    assert found.rows == 150
-    assert found.distance > found.limit
+    assert drift is not None
+    assert drift.rows == 150
+    assert drift.distance > drift.limit
 
 
 @pytest.mark.slow

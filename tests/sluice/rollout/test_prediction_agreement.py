@@ -35,10 +35,10 @@ def make_pair(production: float | None, challenger: float | None) -> Sample:
 
 
 def test_agreement_of_known_predictions_is_computed() -> None:
-    found = measure_agreement(np.array([[0.0], [2.0]]), np.array([[1.0], [1.5]]))
+    measured = measure_agreement(np.array([[0.0], [2.0]]), np.array([[1.0], [1.5]]))
 
-    assert (found.difference, found.spread, found.rows) == (0.75, 1.0, 2)
-    assert found.unit == 0.75
+    assert (measured.difference, measured.spread, measured.rows) == (0.75, 1.0, 2)
+    assert measured.unit == 0.75
 
 
 def test_unit_of_nearly_equal_models_is_5_percent_of_the_spread() -> None:
@@ -54,8 +54,8 @@ def test_drift_distance_is_relative_to_the_held_out_difference() -> None:
     far = [make_pair(float(i), i - 3.0) for i in range(20)]
 
     assert prediction_drift(near, agreement, limit=4, min_pairs=20).distance == pytest.approx(1)
-    found = prediction_drift(far, agreement, limit=4, min_pairs=20)
-    assert (found.distance, found.limit, found.rows) == (pytest.approx(6), 4, 20)
+    drift = prediction_drift(far, agreement, limit=4, min_pairs=20)
+    assert (drift.distance, drift.limit, drift.rows) == (pytest.approx(6), 4, 20)
 
 
 def test_only_the_newest_complete_pairs_count_and_too_few_give_nan() -> None:

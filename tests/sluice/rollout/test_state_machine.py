@@ -119,11 +119,11 @@ def test_servers_without_the_challenger_cannot_end_a_step():
         "with": make_traffic_counts(at, at=now, production=ArmCounts(requests=99, errors=1)),
         "without": make_traffic_counts(at, at=now, challenger=ArmCounts()),
     }
-    seen = merge_counts(counts_by_server, rollout=at.id, epoch=at.epoch, since=at.step_since)
+    merged = merge_counts(counts_by_server, rollout=at.id, epoch=at.epoch, since=at.step_since)
 
-    transition = advance(at, seen, now=now, production=PRODUCTION)
+    transition = advance(at, merged, now=now, production=PRODUCTION)
 
-    assert seen.production.requests == 1099
+    assert merged.production.requests == 1099
     assert transition.reason == (
         "Not enough evidence: 99 of 100 requests of production were counted."
     )
@@ -192,18 +192,18 @@ def test_dropped_shadow_requests_block_a_shadow_step():
     shadow = make_rollout(settings(strategy="shadow"))
 
     assert assess(shadow, dropped=50).outcome == "advance"
-    held = assess(shadow, dropped=60)
-    assert held.outcome == "wait"
-    assert "60 of 1060 shadow requests were dropped" in held.reason
+    transition = assess(shadow, dropped=60)
+    assert transition.outcome == "wait"
+    assert "60 of 1060 shadow requests were dropped" in transition.reason
 
 
 def test_failures_without_comparison_block_a_step() -> None:
     """A client that keeps the server busy must not hide the challenger's faults."""
     assert assess(make_rollout(), dropped=1).outcome == "advance", "1 of 20"
-    held = assess(make_rollout(), dropped=2)
+    transition = assess(make_rollout(), dropped=2)
 
-    assert held.outcome == "wait"
-    assert "2 of 20 failures could not be compared" in held.reason
+    assert transition.outcome == "wait"
+    assert "2 of 20 failures could not be compared" in transition.reason
 
 
 def test_challenger_gets_no_users_after_a_passed_shadow_rollout():
@@ -222,12 +222,12 @@ def test_rollout_that_was_not_checked_in_time_rolls_back(after_s, outcome):
 
 
 def test_rollout_awaiting_promotion_waits_and_rolls_back_on_harm():
-    held = assess(last_step()).rollout
+    rollout = assess(last_step()).rollout
 
-    assert assess(held, after_s=1e6).outcome == "wait"
+    assert assess(rollout, after_s=1e6).outcome == "wait"
     worse = ArmCounts(requests=2000, errors=400, slower=100)
     more = ArmCounts(requests=2000, errors=20, slower=100)
-    assert assess(held, challenger=worse, production=more).outcome == "roll_back"
+    assert assess(rollout, challenger=worse, production=more).outcome == "roll_back"
 
 
 @pytest.mark.parametrize("now", [None, "x" * 64])
@@ -243,7 +243,7 @@ def test_clock_set_back_changes_no_durations():
 
     back = assess(at, after_s=-3600)
     assert back.outcome == "wait"
-    assert "40 of 60 s" in back.reason or "0 of 60 s" in back.reason
+    assert "40 of 60 s" in back.reason
     again = assess(back.rollout, after_s=19)
     assert again.outcome == "wait"
     assert assess(again.rollout, after_s=1).outcome == "advance"
@@ -356,31 +356,31 @@ def test_share_increases_only_by_advance_and_final_phases_do_not_change():
 
 
 def served_split(at: Rollout) -> tuple[object, ...]:
-    found = split_in_force(
+    split = split_in_force(
         at, production=at.production, pointer_revision=at.pointer_revision, secret="s"
     )
-    return found.challenger, found.share, found.shadow
+    return split.challenger, split.share, split.shadow
 
 
 def test_traffic_split_of_a_rollout_has_its_arms_and_lease():
     at = make_rollout()
-    found = split_in_force(at, production=at.production, pointer_revision=3, secret="s")
+    split = split_in_force(at, production=at.production, pointer_revision=3, secret="s")
 
-    assert (found.challenger, found.share, found.shadow) == (at.candidate, 0.05, False)
-    assert (found.epoch, found.rollout, found.expires_at) == (4, at.id, at.lease_until)
+    assert (split.challenger, split.share, split.shadow) == (at.candidate, 0.05, False)
+    assert (split.epoch, split.rollout, split.expires_at) == (4, at.id, at.lease_until)
 
 
 def test_moved_pointer_removes_the_challenger_with_a_higher_epoch():
     at = make_rollout()
-    found = split_in_force(at, production="x" * 64, pointer_revision=4, secret="s")
+    split = split_in_force(at, production="x" * 64, pointer_revision=4, secret="s")
 
-    assert (found.challenger, found.share, found.epoch) == (None, 0.0, 5)
+    assert (split.challenger, split.share, split.epoch) == (None, 0.0, 5)
     ended = assess(at, in_production="x" * 64).rollout
     assert split_in_force(ended, production="x" * 64, pointer_revision=4, secret="s").epoch == 6
 
 
 def test_traffic_split_without_a_rollout_has_only_production():
-    found = split_in_force(None, production="x" * 64, pointer_revision=0, secret="s")
+    split = split_in_force(None, production="x" * 64, pointer_revision=0, secret="s")
 
-    assert (found.production, found.challenger) == ("x" * 64, None)
-    assert (found.share, found.epoch) == (0.0, 0)
+    assert (split.production, split.challenger) == ("x" * 64, None)
+    assert (split.share, split.epoch) == (0.0, 0)

@@ -73,9 +73,9 @@ def begin(
 
 def current(ledger: RolloutLedger) -> Rollout:
     """Return the latest rollout."""
-    found = ledger.rollout(MODEL)
-    assert found is not None
-    return found
+    rollout = ledger.rollout(MODEL)
+    assert rollout is not None
+    return rollout
 
 
 def report(

@@ -105,9 +105,9 @@ class LedgerSplitSource(Source):
         self._ledger = ledger
 
     def read(self) -> TrafficSplit:
-        found = self._ledger.traffic_split(MODEL)
-        assert found is not None
-        return found
+        split = self._ledger.traffic_split(MODEL)
+        assert split is not None
+        return split
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_servers_return_to_production_if_the_controller_stops(
                 time.sleep(0.05)
             elapsed_s = time.monotonic() - stop_time
 
-            assert {answer.status_code for answer in responses} == {200}
+            assert {response.status_code for response in responses} == {200}
             assert responses[-1].json()["arm"] == "production"
             assert elapsed_s < 1.5 + 5  # the step itself may take 10 minutes
             transition = reconcile(ledger, MODEL, now=datetime.now(UTC) + timedelta(seconds=2))

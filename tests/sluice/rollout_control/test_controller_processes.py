@@ -44,11 +44,11 @@ def assert_one_process_ended_it(result: dict[str, Any]) -> None:
     """At most one process moved production, and the phase of the rollout agrees with it."""
     phase, production, _ = result["state"]
     moves = {"promote 3": 3, "promote 4": 4, "rollback 1": 1}
-    made = [move for move in result["history"] if move in moves]
-    assert len(made) <= 1, result
-    assert production == (moves[made[0]] if made else 2)
-    assert phase == ("promoted" if made == ["promote 3"] else "rolled_back")
-    if not made:
+    completed_moves = [move for move in result["history"] if move in moves]
+    assert len(completed_moves) <= 1, result
+    assert production == (moves[completed_moves[0]] if completed_moves else 2)
+    assert phase == ("promoted" if completed_moves == ["promote 3"] else "rolled_back")
+    if not completed_moves:
         assert "aborted" in result["results"]
 
 

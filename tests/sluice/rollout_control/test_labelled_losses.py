@@ -26,7 +26,7 @@ from tests.sluice.rollout_control.controller_samples import (
 
 @pytest.fixture
 def rollout() -> Rollout:
-    return rollout_samples.rollout()
+    return rollout_samples.make_rollout()
 
 
 def make_two_network_sample(rollout: Rollout, key: str, *challenger: float) -> Sample:
@@ -65,7 +65,7 @@ def test_row_counts_once_and_only_unseen_with_both_predictions_and_label(rollout
     samples = [
         without_production,
         make_two_network_sample(rollout, "503", 1.0, 2.0),
-        make_two_network_sample(rollout, "503", 8.0, 9.0),  # the first answer counts
+        make_two_network_sample(rollout, "503", 8.0, 9.0),  # the first sample of a row counts
         make_two_network_sample(rollout, "77777", 1.0, 2.0),  # its label has not arrived
         make_two_network_sample(rollout, "506", 1.0, 2.0).model_copy(update={"key": None}),
         # Both versions were trained with this row.

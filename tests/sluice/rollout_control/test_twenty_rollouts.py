@@ -98,8 +98,8 @@ def measure_held_out_agreement(
     )
     shape = (300, production.contract.seq_len, len(production.contract.columns))
     x_NLD = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-    answers = [model.predict(x_NLD, None).mean(axis=0) for model in (production, challenger)]
-    return production.contract, measure_agreement(*answers)
+    predictions = [model.predict(x_NLD, None).mean(axis=0) for model in (production, challenger)]
+    return production.contract, measure_agreement(*predictions)
 
 
 def run_rollout(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transition:
