@@ -42,7 +42,7 @@ from tests.sluice.serving.serving_samples import (
     deployed,
     quick_settings,
 )
-from tests.support.hostile_traffic import Crowd, rolled_back_after
+from tests.support.hostile_traffic import SimulatedClients, time_to_rollback
 
 SHARE = 0.25
 ATTACKER = "203.0.113.7"
@@ -387,9 +387,11 @@ def test_failed_requests_do_not_displace_pairs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_simulated_attacker_who_invents_users_does_not_end_a_healthy_rollout() -> None:
     """The attacker sends as many requests as 10,000 honest clients, with large differences."""
-    crowd = Crowd(attack="odd samples", invents=True, requests_per_s=50.0, hostile_per_s=50.0)
+    clients = SimulatedClients(
+        attack="odd samples", invents=True, requests_per_s=50.0, hostile_per_s=50.0
+    )
     rollback_times = [
-        rolled_back_after(crowd, seconds=70, seed=seed, compares=True) for seed in range(2)
+        time_to_rollback(clients, seconds=70, seed=seed, compares=True) for seed in range(2)
     ]
 
     assert rollback_times == [math.inf] * 2
