@@ -15,7 +15,7 @@ from sluice.tuning.records import ScheduleStep
 from sluice.tuning.schedule_to_settings import settings_from_schedule
 from sluice.tuning.spaces import TrialSettings
 from tests.sluice.training.conftest import make_specs
-from tests.sluice.training.test_fold_run import bits, ignore, interrupted
+from tests.sluice.training.test_fold_run import bits, ignore, interrupt_after
 
 NETWORKS = [*sorted(_WITH_DROPOUT), "sluice.models.small_cnn:SmallCnn"]
 
@@ -104,7 +104,7 @@ def test_a_unit_stopped_around_a_change_of_dropout_ends_with_the_same_bits(tmp_p
         spec("c", ()),
     )
     expected = train_fold_run(whole, ignore)
-    interrupted(cut, 2)
+    interrupt_after(cut, 2)
 
     assert bits(train_fold_run(cut, ignore)) == bits(expected)
     assert bits(train_fold_run(plain, ignore)) != bits(expected)

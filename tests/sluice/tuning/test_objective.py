@@ -85,12 +85,12 @@ def plain(objective, fold, schedule):
     return states
 
 
-def timeless(history):
+def drop_seconds(history):
     return [dataclasses.replace(result, seconds=0.0) for result in history]
 
 
 def assert_same_bits(state, expected):
-    assert timeless(state.history) == timeless(expected.history)
+    assert drop_seconds(state.history) == drop_seconds(expected.history)
     assert (state.steps, state.best_epoch) == (expected.steps, expected.best_epoch)
     for name in ("model", "best", "optimizer", "rng"):
         own, other = getattr(state, name), getattr(expected, name)

@@ -27,7 +27,7 @@ from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_validation import require_trainable
 from sluice.tuning.spaces import Space, TrialSettings
-from tests.sluice.training.test_loop import make_model, run, timeless
+from tests.sluice.training.test_loop import drop_seconds, make_model, run
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import HERE, ignore
 from tests.support.simulated_tune import simulate
@@ -170,7 +170,7 @@ def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed
     with deterministic():
         again = list(run(trained := make_model(), pipeline.training))
 
-    assert timeless(again) == timeless(epochs)
+    assert drop_seconds(again) == drop_seconds(epochs)
     assert all(torch.equal(state.best[n], p) for n, p in trained.state_dict().items())
 
 
