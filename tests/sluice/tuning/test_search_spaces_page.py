@@ -1,4 +1,4 @@
-"""The examples of ``docs/search-spaces.md`` are accepted as they are written."""
+"""The examples of ``docs/search-spaces.md`` are valid."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ class Everything(FIFOScheduler):
         super().__init__()
 
 
-def test_the_space_is_one_of_a_pipeline():
+def test_space_of_the_page_is_valid_in_a_pipeline():
     pipeline = PipelineSettings.parse(SINE, where="page")
 
     assert len(pipeline.space.parameters) == 7
@@ -48,7 +48,7 @@ def test_the_space_is_one_of_a_pipeline():
 
 @pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
 @pytest.mark.parametrize("example", [e["search"] for e in EXAMPLES if "search" in e], ids=str)
-def test_a_search_of_the_page_is_accepted_or_lacks_its_library(example):
+def test_search_of_the_page_is_valid_or_its_library_is_missing(example):
     given = SINE | {"search": example}
     load_quietly()
     if is_installed((example.get("searcher") or {"class": ""})["class"]):
@@ -60,7 +60,7 @@ def test_a_search_of_the_page_is_accepted_or_lacks_its_library(example):
         resolve(pipeline)
 
 
-def test_arguments_that_the_page_lists_are_filled_in():
+def test_arguments_that_the_page_lists_are_set_by_sluice():
     pipeline = PipelineSettings.parse(SINE, where="page")
     named = re.search(r"does not set them: (.*?) and a seed", PAGE, re.DOTALL).group(1)
     names = re.findall(r"`(\w+)`", named)

@@ -1,4 +1,4 @@
-"""Spaces and searches that the tests share."""
+"""Search space, settings and toy search that the tests share."""
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.settings import TrainSettings
@@ -54,7 +54,7 @@ def search(
     run=simulate,
     **more,
 ):
-    """Search with a toy; ``run=run_tuner`` does it on Ray."""
+    """Run a search of a toy objective; ``run=run_tuner`` runs it on Ray."""
     return run_search(
         toy or Toy(),
         own_space or space(),
@@ -69,6 +69,6 @@ def search(
 
 
 def decisions(result):
-    """All that must not depend on machine or moment."""
-    timeless = [t.model_dump(exclude={"seconds"}) for t in result.trials]
-    return timeless, result.exploits, result.best, result.strategy, result.setup
+    """Return the parts of a result that must not depend on machine or time."""
+    trials = [t.model_dump(exclude={"seconds"}) for t in result.trials]
+    return trials, result.exploits, result.best, result.strategy, result.setup
