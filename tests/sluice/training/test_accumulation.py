@@ -13,7 +13,7 @@ from sluice.workloads.examples import Examples
 from tests.sluice.training.test_loop import TRAIN, VAL, loss_of, losses_of, make_model, vector
 
 
-def gradient(model, x, y, *, micro_rows, loss=loss_of, loss_weight=count_rows):
+def compute_gradient(model, x, y, *, micro_rows, loss=loss_of, loss_weight=count_rows):
     model.zero_grad()
     for x_part, y_part, share in split_batch(x, y, micro_rows=micro_rows, loss_weight=loss_weight):
         (loss(model(x_part), y_part) * share).backward()
@@ -26,10 +26,10 @@ def test_micro_batch_gradients_sum_to_the_batch_gradient(dtype, digits, micro_ro
     """Of 100 rows, the last micro-batch has 2 rows with a size of 7 and 1 with a size of 99."""
     model = make_model(dropout=0).to(dtype)
     x, y = TRAIN.x.to(dtype), TRAIN.y.to(dtype)
-    whole = gradient(model, x, y, micro_rows=None)
+    whole = compute_gradient(model, x, y, micro_rows=None)
 
     torch.testing.assert_close(
-        gradient(model, x, y, micro_rows=micro_rows), whole, rtol=digits, atol=digits
+        compute_gradient(model, x, y, micro_rows=micro_rows), whole, rtol=digits, atol=digits
     )
 
 
@@ -37,8 +37,8 @@ def test_equal_micro_batch_weights_give_a_wrong_gradient():
     """An unweighted mean over micro-batches is wrong if the last one is smaller."""
     model = make_model(dropout=0).double()
     x, y = TRAIN.x.double(), TRAIN.y.double()
-    whole = gradient(model, x, y, micro_rows=None)
-    naive = gradient(model, x, y, micro_rows=99, loss_weight=lambda _: 1.0)
+    whole = compute_gradient(model, x, y, micro_rows=None)
+    naive = compute_gradient(model, x, y, micro_rows=99, loss_weight=lambda _: 1.0)
 
     assert (naive - whole).norm() > 0.1 * whole.norm()
 
@@ -60,8 +60,8 @@ def test_token_mean_loss_is_weighted_by_token_count():
         return (output - y)[is_token].square().mean()
 
     model = nn.Linear(4, 6).double()
-    whole = gradient(model, x, y, micro_rows=None, loss=loss)
-    parts = gradient(model, x, y, micro_rows=2, loss=loss, loss_weight=count_tokens)
+    whole = compute_gradient(model, x, y, micro_rows=None, loss=loss)
+    parts = compute_gradient(model, x, y, micro_rows=2, loss=loss, loss_weight=count_tokens)
 
     torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-14)
     shares = [share for _, _, share in split_batch(x, y, micro_rows=2, loss_weight=count_tokens)]

@@ -167,7 +167,7 @@ def test_peak_is_sampled_if_the_kernel_reports_none(measured):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         *(
             pytest.param(*more, marks=pytest.mark.exhaustive)
@@ -179,13 +179,13 @@ def test_peak_is_sampled_if_the_kernel_reports_none(measured):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "can't allocate"),
     ],
 )
-def test_out_of_memory_error_is_an_attempt_that_does_not_fit(error, said):
+def test_out_of_memory_error_is_an_attempt_that_does_not_fit(error, message):
     probe = make_failing_probe(error)
 
     attempt = probe(4)
 
     assert not attempt.fits
-    assert said in attempt.problem
+    assert message in attempt.problem
 
 
 def test_other_errors_of_user_code_are_raised():

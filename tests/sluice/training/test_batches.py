@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def batches(workers=0, *, seed=3, num_rows=100, batch_rows=16):
+def make_batches(workers=0, *, seed=3, num_rows=100, batch_rows=16):
     rows = Examples(x=TRAIN.x[:num_rows], y=TRAIN.y[:num_rows], rows=np.arange(num_rows))
     return Batches(rows, batch_rows=batch_rows, seed=seed, device=CPU, workers=workers)
 
@@ -45,7 +45,7 @@ def test_epoch_order_is_the_seeded_permutation():
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 4])
 def test_loader_workers_do_not_change_batches(workers):
-    alone, several = batches(), batches(workers)
+    alone, several = make_batches(), make_batches(workers)
     for epoch in (1, 2, 5):
         pairs = list(zip(alone.iter_epoch(epoch), several.iter_epoch(epoch), strict=True))
         assert len(pairs) == alone.steps_per_epoch == 7
@@ -71,7 +71,7 @@ def test_loader_workers_do_not_change_trained_weights():
 
 @pytest.mark.parametrize(("num_rows", "sizes"), [(100, [16] * 6 + [4]), (96, [16] * 6), (5, [5])])
 def test_sizes_match_the_batches(num_rows, sizes):
-    loader_batches = batches(num_rows=num_rows)
+    loader_batches = make_batches(num_rows=num_rows)
 
     assert (
         loader_batches.sizes().tolist()

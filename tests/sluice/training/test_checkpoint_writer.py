@@ -60,8 +60,8 @@ def test_checkpoints_take_at_most_two_percent_of_training(write, epoch_s, cost_s
 def test_expensive_checkpoint_delays_the_next_one(write):
     rng = random.Random(0)
     costs = [rng.choice((0.001, 0.01, 0.5)) for _ in range(2_000)]
-    left = iter(costs)
-    written, spent_s, total_s = write(lambda: 0.1, lambda: next(left), epochs=2_000)
+    remaining_costs = iter(costs)
+    written, spent_s, total_s = write(lambda: 0.1, lambda: next(remaining_costs), epochs=2_000)
 
     assert len(written) > 5
     assert spent_s - costs[len(written) - 1] <= 0.02 * total_s

@@ -16,12 +16,12 @@ from tests.sluice.training.test_loop import clone_state, drop_seconds, loss_of, 
 CUDA = torch.device("cuda")
 
 
-def sequences(num_rows: int, seed: int) -> Examples:
+def make_sequences(num_rows: int, seed: int) -> Examples:
     x = torch.randn(num_rows, 6, 4, generator=torch.Generator().manual_seed(seed))
     return Examples(x=x, y=x[:, -1, :1], rows=torch.arange(num_rows).numpy())
 
 
-def network(architecture: str) -> nn.Module:
+def make_network(architecture: str) -> nn.Module:
     torch.manual_seed(0)
     return build_network(
         4, 1, ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.3)
@@ -30,7 +30,7 @@ def network(architecture: str) -> nn.Module:
 
 def run(model, **options):
     settings = TrainSettings(max_epochs=3, batch_rows=16)
-    rows = sequences(48, 1), sequences(20, 2)
+    rows = make_sequences(48, 1), make_sequences(20, 2)
     with deterministic():
         return drop_seconds(train(model, loss_of, losses_of, *rows, settings, seed=3, **options))
 
@@ -75,7 +75,7 @@ def test_cudnn_dropout_is_reseeded_at_each_training_forward_pass(
 @pytest.mark.parametrize("architecture", ["gru", "lstm"])
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_resumed_gpu_training_with_dropout_has_identical_bits(architecture, step):
-    whole, cut, resumed = (network(architecture) for _ in range(3))
+    whole, cut, resumed = (make_network(architecture) for _ in range(3))
     expected = run(whole)
     calls, kept = iter([False] * (step - 1) + [True]), []
 
@@ -95,10 +95,10 @@ def test_resumed_gpu_training_with_dropout_has_identical_bits(architecture, step
 
 @pytest.mark.gpu
 def test_gpu_training_depends_only_on_the_seed():
-    models = [network("lstm") for _ in range(3)]
+    models = [make_network("lstm") for _ in range(3)]
     first, again = run(models[0]), run(models[1])
     settings = TrainSettings(max_epochs=3, batch_rows=16)
-    rows = sequences(48, 1), sequences(20, 2)
+    rows = make_sequences(48, 1), make_sequences(20, 2)
     with deterministic():
         list(train(models[2], loss_of, losses_of, *rows, settings, seed=4))
 

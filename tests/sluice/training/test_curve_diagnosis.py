@@ -52,7 +52,7 @@ def find_faults(history, *, max_epochs=30, expects_signal=True, **options):
 FALLING = 0.2 + 0.8 * np.exp(-E / 4)
 
 
-def test_a_healthy_curve_has_no_symptom():
+def test_healthy_curve_has_no_symptom():
     found = diagnose_curves(
         make_history(FALLING, FALLING + 0.1), SETTINGS, max_epochs=30, expects_signal=True
     )
@@ -229,7 +229,7 @@ def test_empty_history_has_too_few_epochs():
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("rate", [1e-2, 3e-2])
-def test_real_healthy_trainings_have_no_symptom(rate, dropout):
+def test_healthy_trainings_have_no_symptom(rate, dropout):
     settings = TrainSettings(max_epochs=25, batch_rows=16, learning_rate=rate)
     history = list(
         train(make_model(dropout=dropout), loss_of, losses_of, TRAIN, VAL, settings, seed=1)

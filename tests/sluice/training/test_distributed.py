@@ -39,11 +39,11 @@ def test_every_rank_reports_the_losses_and_norms_of_all_rows(two_ranks, case):
     rel = 2e-2 if case == "fp16" else 1e-5
     for rank in two_ranks:
         assert len(rank[case]["history"]) == len(one)
-        for mine, expected in zip(rank[case]["history"], one, strict=True):
-            mine, expected = dataclasses.asdict(mine), dataclasses.asdict(expected)
+        for result, expected in zip(rank[case]["history"], one, strict=True):
+            result, expected = dataclasses.asdict(result), dataclasses.asdict(expected)
             for name in ("seconds", "precision"):
-                del mine[name], expected[name]
-            assert mine == pytest.approx(expected, rel=rel, nan_ok=True)
+                del result[name], expected[name]
+            assert result == pytest.approx(expected, rel=rel, nan_ok=True)
 
 
 def test_cases_skip_fp16_steps_and_stop_early():

@@ -107,7 +107,7 @@ def test_event_log_is_valid_and_complete(specs):
     assert (first["train_size"], first["seed"]) == (len(spec.fold.train) - 7, 0)
 
 
-def test_a_finished_fold_run_is_reused(specs):
+def test_finished_fold_run_is_reused(specs):
     (spec,) = specs()
     member = train_fold_run(spec, ignore)
     received = []
@@ -136,7 +136,7 @@ def test_invalid_result_file_is_not_reused(specs, content):
     assert find_finished_member(spec) is None
 
 
-def test_same_seed_same_bits_other_seed_other_bits(specs):
+def test_weights_depend_only_on_the_seed(specs):
     (one,), (again,), (other,) = specs("a"), specs("b"), specs("c", seeds=(1,))
     torch.manual_seed(1)
     first = train_fold_run(one, ignore)
@@ -148,7 +148,7 @@ def test_same_seed_same_bits_other_seed_other_bits(specs):
     assert train_fold_run(other, ignore).weights != first.weights
 
 
-def test_a_fold_run_uses_one_thread_and_its_own_generators(specs):
+def test_fold_run_uses_one_thread_and_its_own_generators(specs):
     """Random numbers that user code draws are the same in every process."""
     drawn = []
 
@@ -238,7 +238,7 @@ def test_log_lines_covered_by_the_checkpoint_keep_their_timestamps(specs):
         '{"event": "fold_start"}\n{"half": ',
     ],
 )
-def test_a_lost_log_is_rewritten_from_the_checkpoint(specs, log):
+def test_damaged_log_is_rewritten_from_the_checkpoint(specs, log):
     (whole,), (cut,) = specs("a"), specs("b")
     expected = train_fold_run(whole, ignore)
     interrupt_after(cut, 2)

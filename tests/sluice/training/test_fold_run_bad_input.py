@@ -43,7 +43,7 @@ def test_changed_settings_train_in_a_separate_folder(specs):
 
 
 @pytest.mark.exhaustive
-def test_training_restarts_and_reports_it_if_every_checkpoint_is_damaged(specs):
+def test_training_restarts_and_reports_damage_if_every_checkpoint_is_damaged(specs):
     (whole,), (cut,) = specs("a"), specs("b")
     expected = train_fold_run(whole, ignore)
     interrupt_after(cut, 3)

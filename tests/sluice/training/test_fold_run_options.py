@@ -84,7 +84,7 @@ def test_fold_run_is_reused_if_the_change_does_not_affect_weights(specs):
     assert find_finished_member(dataclasses.replace(spec, training=other)) is None
 
 
-def test_the_data_seed_is_part_of_the_key(specs):
+def test_data_seed_is_part_of_the_key(specs):
     (spec,) = specs(max_epochs=1)
     member, _ = fit(spec)
     moved = dataclasses.replace(spec, data_seed=1)

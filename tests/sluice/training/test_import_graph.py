@@ -88,7 +88,7 @@ def test_parent_packages_and_relative_imports_are_followed(project):
     }
 
 
-def test_a_folder_without_an_init_is_a_namespace_package(project):
+def test_folder_without_init_file_is_a_namespace_package(project):
     graph = project(
         "import sluice_graph_space.inner", sluice_graph_space__slash__inner="import sluice_graph_a"
     )

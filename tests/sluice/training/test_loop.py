@@ -104,7 +104,7 @@ def test_training_equals_a_plain_torch_loop():
     assert sum(r.clipped_share for r in history) > 0
 
 
-def test_same_seed_same_bits_other_seed_other_bits():
+def test_weights_depend_only_on_the_seed():
     def fit(seed: int, disturb: int) -> torch.Tensor:
         model = make_model()
         torch.manual_seed(disturb)
@@ -198,7 +198,7 @@ def test_selector_that_returns_an_earlier_epoch_is_rejected():
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 4, 5])
-def test_resumed_training_ends_with_the_same_bits(stop_after):
+def test_resumed_training_ends_with_identical_bits(stop_after):
     states = {}
     whole = make_model()
 
@@ -277,7 +277,7 @@ def test_non_finite_loss_is_reported_with_epoch_step_and_cause():
         list(run(make_model(), loss=diverges))
 
 
-def test_bad_rows_are_not_blamed_on_the_learning_rate():
+def test_non_finite_loss_in_the_first_step_is_not_attributed_to_the_learning_rate():
     x = TRAIN.x.clone()
     x[:, 0] = math.nan
 

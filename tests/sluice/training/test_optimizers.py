@@ -101,14 +101,14 @@ def no_class(*_, **__):
     raise AssertionError("it must not be called")
 
 
-def settings_of(name, **values):
+def make_settings(name, **values):
     # With the weight decay and learning rate of SETTINGS every optimizer lowers the loss.
     arguments = {"optimizer": name, "optimizer_arguments": ARGUMENTS.get(name, {})} | values
     return SETTINGS.model_copy(update=arguments)
 
 
-def by_path(cls, **values):
-    return settings_of(f"{HERE}:{cls}", **values)
+def make_settings_by_path(cls, **values):
+    return make_settings(f"{HERE}:{cls}", **values)
 
 
 def test_every_short_name_is_covered_by_the_cases():
@@ -121,7 +121,7 @@ def test_training_with_changes_equals_a_plain_torch_loop(name):
     change = TrainingChange(
         from_epoch=1, learning_rate=0.01, weight_decay=0.1, optimizer_arguments=CHANGES[name]
     )
-    settings = settings_of(name, max_epochs=3, changes=(change,))
+    settings = make_settings(name, max_epochs=3, changes=(change,))
     model, oracle = make_model(dropout=0), make_model(dropout=0)
     list(run(model, settings))
 
@@ -151,7 +151,7 @@ def test_resumed_training_with_changes_ends_with_identical_bits(name):
     changes = ()
     if name in CHANGES:
         changes = (TrainingChange(from_epoch=2, optimizer_arguments=CHANGES[name]),)
-    settings = settings_of(name, changes=changes)
+    settings = make_settings(name, changes=changes)
     states, whole = {}, make_model()
 
     def keep(state):
@@ -171,7 +171,7 @@ def test_resumed_training_with_changes_ends_with_identical_bits(name):
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("name", TORCH_CLASSES)
 def test_every_optimizer_trains_with_low_precision_micro_batches_and_groups(name, precision):
-    settings = settings_of(name, precision=precision, micro_batch_rows=5)
+    settings = make_settings(name, precision=precision, micro_batch_rows=5)
     model = make_model(dropout=0)
     groups = [
         {"params": model[3].parameters(), "weight_decay": 0.0},
@@ -184,7 +184,7 @@ def test_every_optimizer_trains_with_low_precision_micro_batches_and_groups(name
 
 
 def test_state_of_a_custom_optimizer_is_restored():
-    settings = by_path("Counting")
+    settings = make_settings_by_path("Counting")
     model = make_model()
     optimizer = make_optimizer([{"params": model.parameters()}], settings)
     loss_of(model(TRAIN.x), TRAIN.y).backward()
@@ -194,8 +194,8 @@ def test_state_of_a_custom_optimizer_is_restored():
 
     (group,), (expected,) = other.param_groups, optimizer.param_groups
     assert group["steps"] == 1
-    for mine, theirs in zip(group["params"], expected["params"], strict=True):
-        now, before = other.state[mine], optimizer.state[theirs]
+    for restored, original in zip(group["params"], expected["params"], strict=True):
+        now, before = other.state[restored], optimizer.state[original]
         assert (now["step"], now["last"][1]) == (before["step"], before["last"][1])
         assert type(now["last"][1]) is tuple
         assert torch.equal(now["last"][0], before["last"][0])
@@ -205,38 +205,50 @@ def test_state_of_a_custom_optimizer_is_restored():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (settings_of("sgd", optimizer_arguments={"momentun": 0.9}), "Did you mean 'momentum'"),
-        (settings_of("sgd", optimizer_arguments={"betas": [0.9]}), "It takes: momentum, dampening"),
-        (settings_of("adam", optimizer_arguments={"betas": [0.9, 1.5]}), "Invalid beta parameter"),
-        (settings_of("adam", optimizer_arguments={"betas": 0.9}), "refuses its arguments"),
-        (settings_of("sgd", optimizer_arguments={"nesterov": True}), "Nesterov momentum requires"),
+        (make_settings("sgd", optimizer_arguments={"momentun": 0.9}), "Did you mean 'momentum'"),
         (
-            settings_of("sgd", precision="fp16", optimizer_arguments={"fused": True}),
+            make_settings("sgd", optimizer_arguments={"betas": [0.9]}),
+            "It takes: momentum, dampening",
+        ),
+        (
+            make_settings("adam", optimizer_arguments={"betas": [0.9, 1.5]}),
+            "Invalid beta parameter",
+        ),
+        (make_settings("adam", optimizer_arguments={"betas": 0.9}), "refuses its arguments"),
+        (
+            make_settings("sgd", optimizer_arguments={"nesterov": True}),
+            "Nesterov momentum requires",
+        ),
+        (
+            make_settings("sgd", precision="fp16", optimizer_arguments={"fused": True}),
             "cannot be fused in fp16",
         ),
-        (settings_of("torch.optim:Adamx"), "Did you mean 'Adamax'"),
-        (settings_of("no_such_module:Adam"), "no_such_module"),
-        (by_path("no_class"), "must be a subclass of torch.optim.Optimizer.*builtins.function"),
-        (settings_of("torch.nn:Linear"), "got torch.nn.modules.linear.Linear"),
-        (by_path("NoRate"), "must take the argument lr"),
-        (by_path("Forwarding", optimizer_arguments={"momentm": 1.0}), "momentm"),
-        (settings_of("torch.optim:LBFGS"), "cannot take a step: .*closure"),
-        (settings_of("torch.optim:SparseAdam"), "cannot take a step: .*dense gradients"),
+        (make_settings("torch.optim:Adamx"), "Did you mean 'Adamax'"),
+        (make_settings("no_such_module:Adam"), "no_such_module"),
         (
-            settings_of(
+            make_settings_by_path("no_class"),
+            "must be a subclass of torch.optim.Optimizer.*builtins.function",
+        ),
+        (make_settings("torch.nn:Linear"), "got torch.nn.modules.linear.Linear"),
+        (make_settings_by_path("NoRate"), "must take the argument lr"),
+        (make_settings_by_path("Forwarding", optimizer_arguments={"momentm": 1.0}), "momentm"),
+        (make_settings("torch.optim:LBFGS"), "cannot take a step: .*closure"),
+        (make_settings("torch.optim:SparseAdam"), "cannot take a step: .*dense gradients"),
+        (
+            make_settings(
                 "sgd",
                 changes=(TrainingChange(from_epoch=1, optimizer_arguments={"momentum": -1.0}),),
             ),
             "Invalid momentum",
         ),
         (
-            by_path(
+            make_settings_by_path(
                 "Counting", changes=(TrainingChange(from_epoch=1, optimizer_arguments={"step": 1}),)
             ),
             "does not take the argument 'step'",
         ),
         (
-            settings_of(
+            make_settings(
                 "torch.optim:Adamax",
                 changes=(TrainingChange(from_epoch=1, optimizer_arguments={"foreach": 1}),),
             ),
@@ -253,11 +265,13 @@ def test_optimizer_state_that_cannot_be_stored_is_rejected_before_training():
     with pytest.raises(
         ContractError, match=r"Opaque must consist of tensors.*object at '0/object'"
     ):
-        require_optimizer(by_path("Opaque"))
+        require_optimizer(make_settings_by_path("Opaque"))
 
 
 def test_arguments_reach_a_class_that_forwards_keyword_arguments():
-    settings = by_path("Forwarding", optimizer_arguments={"momentum": 0.5, "nothing": 1.0})
+    settings = make_settings_by_path(
+        "Forwarding", optimizer_arguments={"momentum": 0.5, "nothing": 1.0}
+    )
     optimizer = make_optimizer([{"params": make_model().parameters()}], settings)
 
     assert (optimizer.param_groups[0]["momentum"], optimizer.nothing) == (0.5, 1.0)
@@ -275,7 +289,7 @@ def test_arguments_reach_a_class_that_forwards_keyword_arguments():
     ],
 )
 def test_weight_decay_that_the_optimizer_ignores_is_rejected(decay, changes, group, is_rejected):
-    settings = by_path("Counting", weight_decay=decay, changes=changes)
+    settings = make_settings_by_path("Counting", weight_decay=decay, changes=changes)
     groups = [{"params": make_model().parameters()} | group]
     if not is_rejected:
         assert "weight_decay" not in make_optimizer(groups, settings).param_groups[0]
@@ -326,15 +340,15 @@ def test_default_optimizer_is_omitted_from_the_dump():
         ("training.optimizer_arguments.eps", TrainSettings(), True),
         ("training.optimizer_arguments.amsgrad", TrainSettings(), False),
         ("training.optimizer_arguments.momentum", TrainSettings(), False),
-        ("training.optimizer_arguments.momentum", settings_of("sgd"), True),
-        ("training.optimizer_arguments.nesterov", settings_of("sgd"), False),
-        ("training.optimizer_arguments.betas.1", settings_of("adam"), True),
-        ("training.optimizer_arguments.betas.2", settings_of("adam"), False),
+        ("training.optimizer_arguments.momentum", make_settings("sgd"), True),
+        ("training.optimizer_arguments.nesterov", make_settings("sgd"), False),
+        ("training.optimizer_arguments.betas.1", make_settings("adam"), True),
+        ("training.optimizer_arguments.betas.2", make_settings("adam"), False),
         ("training.optimizer_arguments.betas.1", TrainSettings(), False),
-        ("training.optimizer_arguments.momentum", settings_of("rmsprop"), True),
+        ("training.optimizer_arguments.momentum", make_settings("rmsprop"), True),
         ("training.optimizer_arguments.momentum", TrainSettings(optimizer="rmsprop"), False),
-        ("training.optimizer_arguments.gain", by_path("Counting"), True),
-        ("training.optimizer_arguments.lr", by_path("Counting"), False),
+        ("training.optimizer_arguments.gain", make_settings_by_path("Counting"), True),
+        ("training.optimizer_arguments.lr", make_settings_by_path("Counting"), False),
         ("model.hidden", TrainSettings(), False),
     ],
 )

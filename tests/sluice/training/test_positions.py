@@ -104,7 +104,7 @@ def test_keeping_states_does_not_change_the_weights():
     assert history == drop_seconds(expected)
 
 
-def test_a_resumed_epoch_reads_only_its_remaining_batches():
+def test_resumed_epoch_reads_only_the_remaining_batches():
     states, _, _ = record_states()
     seen = []
 
@@ -125,7 +125,7 @@ def test_a_resumed_epoch_reads_only_its_remaining_batches():
     assert [len(y) for y in seen] == [16, 4]
 
 
-def test_seconds_of_an_epoch_include_those_before_the_interruption():
+def test_epoch_seconds_include_the_time_before_the_interruption():
     ticks = iter(range(10_000))
     states, _, _ = record_states()
     progress = dataclasses.replace(states[2].progress, seconds=100.0)

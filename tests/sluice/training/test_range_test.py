@@ -43,7 +43,7 @@ def run_on_quadratic(curvature: float, **settings) -> RangeTest:
     )
 
 
-def network(dropout: float = 0.0, seed: int = 0) -> nn.Module:
+def make_network(dropout: float = 0.0, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Flatten(), nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.Linear(8, 1)
@@ -52,7 +52,7 @@ def network(dropout: float = 0.0, seed: int = 0) -> nn.Module:
 
 def run_on_rows(rows, *, seed: int = 0, loss_fn=squared_error) -> RangeTest:
     training = TrainSettings()
-    return range_test(network(), loss_fn, rows, RANGE_OF_100, training=training, seed=seed)
+    return range_test(make_network(), loss_fn, rows, RANGE_OF_100, training=training, seed=seed)
 
 
 @pytest.mark.parametrize("curvature", [0.3, 30.0, 3e4])
@@ -117,7 +117,7 @@ def test_slopes_are_least_squares_fits():
 
 
 def test_model_optimizer_and_generators_are_restored_exactly():
-    model, rows = network(dropout=0.3), examples(300)
+    model, rows = make_network(dropout=0.3), examples(300)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     squared_error(model(rows.x), rows.y).backward()
     optimizer.step()
@@ -150,7 +150,7 @@ def test_model_optimizer_and_generators_are_restored_exactly():
 
 
 def test_model_and_generators_are_restored_after_an_error():
-    model = network().eval()
+    model = make_network().eval()
     before, generators = copy.deepcopy(model.state_dict()), rng_state()
     calls = 0
 
@@ -178,7 +178,7 @@ def test_model_and_generators_are_restored_after_an_error():
     assert not model.training
 
 
-def test_curve_depends_on_the_seed():
+def test_curve_is_reproducible_for_each_seed():
     rows = examples(300)
 
     assert run_on_rows(rows) == run_on_rows(rows)
@@ -272,7 +272,7 @@ def test_range_test_changes_neither_frozen_nor_zero_rate_parameters():
             weights.append([self[layer].weight.detach().clone() for layer in (1, 2, 4)])
             return super().forward(x)
 
-    model = Recording(*network())
+    model = Recording(*make_network())
     for parameter in model[1].parameters():
         parameter.requires_grad_(False)
     groups = [
@@ -308,13 +308,13 @@ def test_non_finite_loss_before_the_first_step_is_an_error():
 def test_optimizer_of_another_model_is_rejected():
     with pytest.raises(ContractError, match="6 of its parameters are not in Sequential"):
         range_test(
-            network(),
+            make_network(),
             squared_error,
             examples(50),
             RangeTestSettings(),
             training=TrainSettings(),
             seed=0,
-            optimizer=torch.optim.SGD(network().parameters(), lr=0.1),
+            optimizer=torch.optim.SGD(make_network().parameters(), lr=0.1),
         )
 
 

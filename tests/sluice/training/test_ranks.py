@@ -51,14 +51,14 @@ def test_batches_of_the_ranks_together_are_those_of_one_process(workers):
     """REPRO-3: the order depends on (seed, epoch, position), not on the reading process."""
     rows = examples(50, 1)
 
-    def batches(**options):
+    def read_batches(**options):
         loader_batches = Batches(
             rows, batch_rows=8, seed=4, device=torch.device("cpu"), workers=workers, **options
         )
         return [batch for epoch in (1, 2) for batch in loader_batches.iter_epoch(epoch)]
 
-    one = batches()
-    ranks = [batches(shard=RankShard(rank=rank, world_size=2)) for rank in (0, 1)]
+    one = read_batches()
+    ranks = [read_batches(shard=RankShard(rank=rank, world_size=2)) for rank in (0, 1)]
     for (x, y), *parts in zip(one, *ranks, strict=True):
         assert torch.equal(torch.cat([own for own, _ in parts]), x)
         assert all(torch.equal(whole, y) for _, whole in parts)

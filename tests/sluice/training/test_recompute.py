@@ -24,12 +24,12 @@ from tests.sluice.training.test_loop import (
 )
 
 
-def sequences(num_rows: int, seed: int) -> Examples:
+def make_sequences(num_rows: int, seed: int) -> Examples:
     x = torch.randn(num_rows, 6, 4, generator=torch.Generator().manual_seed(seed))
     return Examples(x=x, y=x[:, -1, :1], rows=torch.arange(num_rows).numpy())
 
 
-def network(architecture: str) -> nn.Module:
+def make_network(architecture: str) -> nn.Module:
     torch.manual_seed(0)
     return build_network(
         4, 1, ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.3)
@@ -41,7 +41,7 @@ def network(architecture: str) -> nn.Module:
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "transformer"])
 def test_recomputing_with_dropout_gives_the_same_bits(architecture, precision, device):
     def fit(recompute):
-        model = network(architecture)
+        model = make_network(architecture)
         settings = TrainSettings(
             max_epochs=2,
             batch_rows=16,
@@ -52,7 +52,13 @@ def test_recomputing_with_dropout_gives_the_same_bits(architecture, precision, d
         with deterministic():
             history = list(
                 train(
-                    model, loss_of, losses_of, sequences(48, 1), sequences(20, 2), settings, seed=3
+                    model,
+                    loss_of,
+                    losses_of,
+                    make_sequences(48, 1),
+                    make_sequences(20, 2),
+                    settings,
+                    seed=3,
                 )
             )
         return vector(model), drop_seconds(history)
@@ -64,8 +70,8 @@ def test_recomputing_with_dropout_gives_the_same_bits(architecture, precision, d
 
 
 def test_backward_pass_recomputes_layers_and_forward_saves_less():
-    model = network("transformer").train()
-    x = sequences(32, 1).x
+    model = make_network("transformer").train()
+    x = make_sequences(32, 1).x
 
     def count_saved_bytes(is_enabled):
         bytes_ = 0
@@ -93,7 +99,7 @@ def test_backward_pass_recomputes_layers_and_forward_saves_less():
 
 
 def test_forward_method_is_restored_after_an_error():
-    model = network("lstm")
+    model = make_network("lstm")
     with contextlib.suppress(KeyError), recomputing(model, is_enabled=True):
         assert "forward" in model.core.__dict__
         raise KeyError

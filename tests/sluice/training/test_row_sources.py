@@ -44,20 +44,20 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def rows_of(source, num_rows=100) -> Examples:
+def make_examples(source, num_rows=100) -> Examples:
     y = torch.linspace(-1, 1, num_rows)[:, None]
     return Examples(x=source, y=y, rows=np.arange(num_rows))
 
 
-def tokens(num_rows=100) -> Examples:
-    return rows_of(TokenSource(0, num_rows), num_rows)
+def make_token_examples(num_rows=100) -> Examples:
+    return make_examples(TokenSource(0, num_rows), num_rows)
 
 
-def images(num_rows=100) -> Examples:
-    return rows_of(ImageSource(0, num_rows), num_rows)
+def make_image_examples(num_rows=100) -> Examples:
+    return make_examples(ImageSource(0, num_rows), num_rows)
 
 
-def batches(rows, **options):
+def make_batches(rows, **options):
     arguments = {"batch_rows": 8, "seed": 3, "device": CPU, "workers": 0, **options}
     OPENED.append(Batches(rows, **arguments))
     return OPENED[-1]
@@ -74,7 +74,7 @@ def loss_of(output, y):
     return losses_of(output, y).mean()
 
 
-def model_of(workload, rows) -> Scaled:
+def make_model(workload, rows) -> Scaled:
     return prepare_model(workload, ModelSettings(), rows, seed=1)
 
 
@@ -87,12 +87,12 @@ def is_same(found, expected) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [tokens, images])
+@pytest.mark.parametrize("make", [make_token_examples, make_image_examples])
 @pytest.mark.parametrize("first", [0, 5])
 def test_batches_equal_the_source_with_and_without_workers(make, first):
     rows = make()
     for workers in (0, 4):
-        loader_batches = batches(rows, workers=workers)
+        loader_batches = make_batches(rows, workers=workers)
         for epoch in (1, 3):
             order = epoch_order(100, seed=3, epoch=epoch).part(8 * first, 100).split(8)
             pairs = list(zip(loader_batches.iter_epoch(epoch, first=first), order, strict=True))
@@ -100,8 +100,8 @@ def test_batches_equal_the_source_with_and_without_workers(make, first):
 
 
 def test_targets_can_be_a_row_source():
-    rows = dataclasses.replace(images(), y=_TargetSource(100))
-    found = [y for _, y in batches(rows).iter_epoch(1)]
+    rows = dataclasses.replace(make_image_examples(), y=_TargetSource(100))
+    found = [y for _, y in make_batches(rows).iter_epoch(1)]
 
     assert torch.equal(torch.cat(found)[:, 0], 2.0 * epoch_order(100, seed=3, epoch=1).part(0, 100))
 
@@ -119,8 +119,8 @@ class _TargetSource:
 
 def test_training_on_a_dict_source_equals_a_plain_torch_loop():
     """Oracle: AdamW of torch in a plain loop over the source."""
-    rows, val = tokens(), tokens(30)
-    model = model_of(TokenWorkload(), rows).requires_grad_(True)
+    rows, val = make_token_examples(), make_token_examples(30)
+    model = make_model(TokenWorkload(), rows).requires_grad_(True)
     model.network.drop.p = 0.0
     oracle = copy.deepcopy(model)
     history = list(train(model, loss_of, losses_of, rows, val, SETTINGS, seed=3))
@@ -148,13 +148,13 @@ def test_training_on_a_dict_source_equals_a_plain_torch_loop():
     torch.testing.assert_close(vector(model), best, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [tokens, images])
-def test_micro_batches_of_a_source_give_the_gradient_of_the_batch(make):
+@pytest.mark.parametrize("make", [make_token_examples, make_image_examples])
+def test_training_on_a_source_is_the_same_with_micro_batches(make):
     rows = make()
-    workload = TokenWorkload() if make is tokens else ImageWorkload()
+    workload = TokenWorkload() if make is make_token_examples else ImageWorkload()
 
     def fit(**settings):
-        model = model_of(workload, rows)
+        model = make_model(workload, rows)
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -170,9 +170,11 @@ def augment_tokens(x, y, seeds):
 
 
 def test_augmentation_receives_the_seed_of_every_example():
-    rows = tokens()
+    rows = make_token_examples()
     for workers in (0, 2):
-        found = list(batches(rows, augment=augment_tokens, workers=workers).iter_epoch(2, first=3))
+        found = list(
+            make_batches(rows, augment=augment_tokens, workers=workers).iter_epoch(2, first=3)
+        )
         order = epoch_order(100, seed=3, epoch=2).part(24, 100).split(8)
         for (x, y), part in zip(found, order, strict=True):
             seeds = example_seeds(part, seed=3, epoch=2)
@@ -185,21 +187,25 @@ def test_augmentation_does_not_depend_on_the_batch():
     """An example is augmented in the same way with every batch size."""
 
     def read_epoch(batch_rows):
-        loader_batches = batches(images(), batch_rows=batch_rows, augment=ImageWorkload().augment)
+        loader_batches = make_batches(
+            make_image_examples(), batch_rows=batch_rows, augment=ImageWorkload().augment
+        )
         order = epoch_order(100, seed=3, epoch=1).part(0, 100)
         x = torch.cat([x for x, _ in loader_batches.iter_epoch(1)])
         return x[order.argsort()]
 
     assert torch.equal(read_epoch(8), read_epoch(33))
-    assert not torch.equal(read_epoch(8), images().x[torch.arange(100)])
+    assert not torch.equal(read_epoch(8), make_image_examples().x[torch.arange(100)])
 
 
 @pytest.mark.parametrize("augment", [None, ImageWorkload().augment])
 def test_batches_of_the_ranks_together_are_those_of_one_process(augment):
-    one = list(batches(images(), augment=augment).iter_epoch(1))
+    one = list(make_batches(make_image_examples(), augment=augment).iter_epoch(1))
     ranks = [
         list(
-            batches(images(), augment=augment, shard=RankShard(rank=r, world_size=3)).iter_epoch(1)
+            make_batches(
+                make_image_examples(), augment=augment, shard=RankShard(rank=r, world_size=3)
+            ).iter_epoch(1)
         )
         for r in range(3)
     ]
@@ -209,7 +215,7 @@ def test_batches_of_the_ranks_together_are_those_of_one_process(augment):
 
 
 def test_row_source_is_not_moved_to_the_device():
-    rows = tokens()
+    rows = make_token_examples()
 
     assert place_rows(rows, torch.device("cuda")) is rows
     target_source = dataclasses.replace(rows, x=rows.y, y=_TargetSource(100))
@@ -281,7 +287,7 @@ IN_WORKERS = ("dtype", "missing file", "a bug")
 def test_invalid_batch_is_reported_with_epoch_batch_and_rows(case, workers):
     change, error, what = REFUSED[case]
     with pytest.raises(error, match=what) as raised:
-        list(batches(rows_of(_Wrong(change)), workers=workers).iter_epoch(1))
+        list(make_batches(make_examples(_Wrong(change)), workers=workers).iter_epoch(1))
 
     first = ", ".join(map(str, ORDER[8 * NUMBER : 8 * NUMBER + 8]))
     assert raised.value.what.startswith(f"{PLACE}(rows {first}): ")
@@ -289,9 +295,9 @@ def test_invalid_batch_is_reported_with_epoch_batch_and_rows(case, workers):
 
 def test_loader_processes_end_if_training_fails():
     """The processes end even while the traceback keeps the frames of the training alive."""
-    rows = rows_of(_Wrong(raise_source_error))
+    rows = make_examples(_Wrong(raise_source_error))
     settings = SETTINGS.model_copy(update={"loader_workers": 2})
-    model = model_of(ImageWorkload(), rows)
+    model = make_model(ImageWorkload(), rows)
     others = set(psutil.Process().children())
     seen = set()
 
@@ -309,7 +315,7 @@ def test_loader_processes_end_if_training_fails():
 
 def test_closed_batches_end_their_workers_and_read_in_this_process():
     others = set(psutil.Process().children())
-    loader_batches = batches(images(), workers=2)
+    loader_batches = make_batches(make_image_examples(), workers=2)
     expected = [y for _, y in loader_batches.iter_epoch(1)]
     assert len(set(psutil.Process().children()) - others) == 2
     loader_batches.close()
@@ -326,13 +332,13 @@ def test_source_that_changes_its_length_is_rejected():
         ContractError,
         match=rf"Epoch 1, batch {NUMBER + 2} of 13 .*had 100 examples .* and now has 101",
     ):
-        list(batches(rows_of(source)).iter_epoch(1))
+        list(make_batches(make_examples(source)).iter_epoch(1))
 
 
 def test_batch_layout_is_compared_across_epochs():
     """Batches are compared with the first one of the training, not of the epoch."""
     source = ImageSource(0, 100)
-    loader_batches = batches(rows_of(source))
+    loader_batches = make_batches(make_examples(source))
     list(loader_batches.iter_epoch(1))
     source.__class__ = type("_Float", (ImageSource,), {"__getitem__": lambda s, r: s.pixels(r)})
     source.__class__.pixels = lambda s, r: ImageSource.__getitem__(s, r).float()
@@ -351,33 +357,35 @@ def test_batch_layout_is_compared_across_epochs():
 )
 def test_augmentation_with_invalid_output_is_rejected(augment, what):
     with pytest.raises(ContractError, match=f"Epoch 1, batch 1 of 13 .*{what}"):
-        next(batches(images(), augment=augment).iter_epoch(1))
+        next(make_batches(make_image_examples(), augment=augment).iter_epoch(1))
 
 
 def test_inputs_and_targets_of_different_lengths_are_rejected():
-    rows = dataclasses.replace(images(), y=torch.zeros(99, 1))
+    rows = dataclasses.replace(make_image_examples(), y=torch.zeros(99, 1))
     with pytest.raises(ContractError, match="got 100 inputs, 99 targets and 100 rows"):
-        batches(rows)
+        make_batches(rows)
 
 
 def test_bucketing_a_source_without_lengths_is_rejected():
     settings = SETTINGS.model_copy(update={"bucket_by_length": True})
-    rows = images()
+    rows = make_image_examples()
     with pytest.raises(
         ContractError, match=r"bucket_by_length requires .* ImageSource has neither"
     ):
         list(
-            train(model_of(ImageWorkload(), rows), loss_of, losses_of, rows, rows, settings, seed=3)
+            train(
+                make_model(ImageWorkload(), rows), loss_of, losses_of, rows, rows, settings, seed=3
+            )
         )
 
 
 def test_bucketing_reduces_padding_in_training():
     def count_padded_tokens(**settings):
-        rows = tokens(400)
-        model = model_of(TokenWorkload(), rows)
+        rows = make_token_examples(400)
+        model = make_model(TokenWorkload(), rows)
         rows.x.read.clear()
         settings_used = SETTINGS.model_copy(update={"max_epochs": 1, **settings})
-        list(train(model, loss_of, losses_of, rows, tokens(30), settings_used, seed=3))
+        list(train(model, loss_of, losses_of, rows, make_token_examples(30), settings_used, seed=3))
         lengths = torch.from_numpy(rows.x.lengths)
         return sum(len(part) * int(lengths[part].max()) for part in rows.x.read)
 
@@ -394,15 +402,15 @@ def test_prediction_chunks_have_at_most_4096_rows_and_about_4_mib():
     assert chunk_rows(DictRows({"a": torch.zeros(2, 2**20), "b": torch.zeros(2, 2**20)})) == 1
 
 
-@pytest.mark.parametrize("make", [tokens, images])
+@pytest.mark.parametrize("make", [make_token_examples, make_image_examples])
 def test_predictions_of_a_source_are_in_row_order_and_read_in_chunks(make, monkeypatch):
     monkeypatch.setattr(prediction, "_CHUNK_BYTES", 2000)
     rows = make(300)
-    model = model_of(TokenWorkload() if make is tokens else ImageWorkload(), rows)
-    if make is tokens:
+    model = make_model(TokenWorkload() if make is make_token_examples else ImageWorkload(), rows)
+    if make is make_token_examples:
         rows.x.read.clear()
     found = predict(model.train(), rows.x)
-    if make is tokens:
+    if make is make_token_examples:
         sized, *chunks = rows.x.read
         assert (len(sized), list(itertools.chain(*chunks))) == (16, list(range(300)))
         assert max(map(len, chunks)) < 30
@@ -413,8 +421,8 @@ def test_predictions_of_a_source_are_in_row_order_and_read_in_chunks(make, monke
 
 
 def test_dict_of_tensors_and_dict_source_give_the_same_predictions():
-    rows = tokens()
-    model = model_of(TokenWorkload(), rows)
+    rows = make_token_examples()
+    model = make_model(TokenWorkload(), rows)
     x = rows.x[torch.arange(100)]
 
     assert torch.equal(predict(model, x), predict(model, DictRows(x)))
@@ -449,14 +457,14 @@ def test_mean_loss_is_computed_chunk_by_chunk():
         sizes.append((len(output), len(y)))
         return losses_of(output, y)
 
-    rows = rows_of(torch.randn(9001, 4), 9001)
+    rows = make_examples(torch.randn(9001, 4), 9001)
     mean_loss(nn.Linear(4, 1), losses, rows)
 
     assert sizes == [(4096, 4096), (4096, 4096), (809, 809)]
 
 
-def test_scalar_loss_is_rejected_by_mean_loss():
-    rows = rows_of(torch.randn(5000, 4), 5000)
+def test_scalar_loss_over_several_chunks_is_rejected():
+    rows = make_examples(torch.randn(5000, 4), 5000)
 
     with pytest.raises(ContractError, match="one loss per example, got a scalar for 904 examples"):
         mean_loss(nn.Linear(4, 1), lambda o, y: losses_of(o, y).mean(), rows)
@@ -466,23 +474,23 @@ def test_scalar_loss_is_rejected_by_mean_loss():
 
 
 def test_range_test_of_a_source_equals_that_of_its_tensor():
-    rows, settings = images(), RangeTestSettings(num_steps=50)
+    rows, settings = make_image_examples(), RangeTestSettings(num_steps=50)
     whole = dataclasses.replace(rows, x=rows.x[torch.arange(100)])
 
     def compute_curve(examples):
-        model = model_of(ImageWorkload(), examples)
+        model = make_model(ImageWorkload(), examples)
         return range_test(model, loss_of, examples, settings, training=SETTINGS, seed=1).curve
 
     assert compute_curve(rows) == compute_curve(whole)
-    short = rows_of(TokenSource(0, 5), 5)  # fewer rows than a batch
+    short = make_examples(TokenSource(0, 5), 5)  # fewer rows than a batch
     found = range_test(
-        model_of(TokenWorkload(), short), loss_of, short, settings, training=SETTINGS, seed=1
+        make_model(TokenWorkload(), short), loss_of, short, settings, training=SETTINGS, seed=1
     )
     assert len(found.curve) > 20
 
 
 def test_step_probe_uses_the_longest_rows():
-    rows = tokens()
+    rows = make_token_examples()
     probe = StepProbe(
         TokenWorkload(),
         ModelSettings(),
@@ -501,7 +509,7 @@ def test_step_probe_uses_the_longest_rows():
 
 @pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])
 def test_batch_size_search_supports_row_sources(workload):
-    rows = tokens() if isinstance(workload, TokenWorkload) else images()
+    rows = make_token_examples() if isinstance(workload, TokenWorkload) else make_image_examples()
     found = find_largest_batch(
         workload,
         ModelSettings(),
@@ -540,18 +548,18 @@ def test_augmentation_that_draws_from_global_generators_is_reported(workload):
 
 
 def test_dead_units_are_counted_on_a_row_source():
-    rows = images()
+    rows = make_image_examples()
 
-    assert count_dead_units(model_of(ImageWorkload(), rows), rows.x)[1] == 3
+    assert count_dead_units(make_model(ImageWorkload(), rows), rows.x)[1] == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])
-def test_training_on_a_source_with_workers_ends_with_the_same_bits(workload):
-    rows = tokens() if isinstance(workload, TokenWorkload) else images()
+def test_loader_workers_do_not_change_weights_trained_on_a_source(workload):
+    rows = make_token_examples() if isinstance(workload, TokenWorkload) else make_image_examples()
 
     def fit(workers):
-        model = model_of(workload, rows)
+        model = make_model(workload, rows)
         settings = SETTINGS.model_copy(update={"loader_workers": workers})
         with deterministic():
             history = list(

@@ -33,7 +33,7 @@ def repository(tmp_path):
     return folder
 
 
-def record(source, *, store=None, data="d" * 64, training=None, **options) -> RunRecord:
+def make_record(source, *, store=None, data="d" * 64, training=None, **options) -> RunRecord:
     return read_run(
         training or TrainSettings(), data=data, source=source, store=store, now=NOW, **options
     )
@@ -42,7 +42,7 @@ def record(source, *, store=None, data="d" * 64, training=None, **options) -> Ru
 def test_run_record_contains_code_config_data_machine_and_command(repository, tmp_path):
     (repository / "a.py").write_text("x = 2\n")
     store = ArtifactStore(tmp_path / "artifacts")
-    run = record(repository, store=store, command=["sluice", "run"])
+    run = make_record(repository, store=store, command=["sluice", "run"])
 
     assert len(run.git.commit) == 40
     assert b"-x = 1\n+x = 2\n" in store.get(run.git.diff)
@@ -70,10 +70,10 @@ def test_default_command_is_that_of_the_process_with_interpreter_options():
 
 
 def test_differences_between_two_runs_are_named(repository):
-    one = record(repository, command=["a"])
-    again = record(repository, command=["b"])
+    one = make_record(repository, command=["a"])
+    again = make_record(repository, command=["b"])
     (repository / "a.py").write_text("x = 2\n")
-    other = record(repository, data="e" * 64, training=TrainSettings(batch_rows=64))
+    other = make_record(repository, data="e" * 64, training=TrainSettings(batch_rows=64))
     lines = one.differences(other)
 
     assert one.differences(again) == ()
@@ -86,13 +86,13 @@ def test_differences_between_two_runs_are_named(repository):
     assert lines[3] == "resolved_config.batch_rows: 128 in this run, 64 in the other"
 
 
-def test_truncated_diffs_are_still_distinguished(repository, monkeypatch, tmp_path):
+def test_truncated_diffs_have_different_digests(repository, monkeypatch, tmp_path):
     monkeypatch.setattr(environment, "MAX_DIFF_BYTES", 200)
     store = ArtifactStore(tmp_path / "artifacts")
     digests = []
     for last in "ab":
         (repository / "a.py").write_text("x = 2\n" * 1000 + last)
-        digests.append(record(repository, store=store).git.diff)
+        digests.append(make_record(repository, store=store).git.diff)
     kept = [store.get(digest) for digest in digests]
 
     assert [len(text) < 350 for text in kept] == [True, True]

@@ -8,7 +8,7 @@ from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
 
 
-def rates(total: int, **changes) -> list[float]:
+def compute_rates(total: int, **changes) -> list[float]:
     options = {"learning_rate": 1.0, "warmup_share": 0.2, "final_rate_share": 0.1, **changes}
     settings = TrainSettings(**options)
     return [learning_rate_at(step, total, settings) for step in range(total)]
@@ -16,7 +16,7 @@ def rates(total: int, **changes) -> list[float]:
 
 def test_warmup_and_cosine_decay_match_known_values():
     """Of 20 steps 4 are warmup in fifths of the peak, then half a cosine over 15 intervals."""
-    learning_rates = rates(20)
+    learning_rates = compute_rates(20)
 
     assert learning_rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     middle = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 6 / 15))
@@ -27,7 +27,9 @@ def test_warmup_and_cosine_decay_match_known_values():
 @pytest.mark.parametrize("warmup", [0.0, 0.05, 0.5, 0.99])
 @pytest.mark.parametrize("final", [0.0, 0.05, 1.0])
 def test_first_peak_and_last_learning_rate_are_exact(total, warmup, final):
-    learning_rates = rates(total, learning_rate=2e-3, warmup_share=warmup, final_rate_share=final)
+    learning_rates = compute_rates(
+        total, learning_rate=2e-3, warmup_share=warmup, final_rate_share=final
+    )
     peak = min(round(warmup * total), total - 1)
 
     assert learning_rates[0] > 0
@@ -38,4 +40,4 @@ def test_first_peak_and_last_learning_rate_are_exact(total, warmup, final):
 
 
 def test_schedule_can_be_constant():
-    assert set(rates(50, warmup_share=0.0, final_rate_share=1.0)) == {1.0}
+    assert set(compute_rates(50, warmup_share=0.0, final_rate_share=1.0)) == {1.0}

@@ -15,7 +15,7 @@ from tests.sluice.evaluation.test_promotion_decision import CANDIDATE, REFERENCE
 ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch is the last one, epoch 25 of 25."
 
 
-def member(seed: int, best_epoch: int) -> Member:
+def make_member(seed: int, best_epoch: int) -> Member:
     return Member(
         seed=seed,
         fold_id=0,
@@ -35,7 +35,7 @@ def member(seed: int, best_epoch: int) -> Member:
     ("best", "found"), [([25] * 4, 4), ([25, 25, 3, 4], 2), ([25, 2, 3, 4], 0), ([24] * 4, 0)]
 )
 def test_members_whose_best_epoch_is_the_last_are_counted(best, found):
-    members = [member(seed, epoch) for seed, epoch in enumerate(best)]
+    members = [make_member(seed, epoch) for seed, epoch in enumerate(best)]
 
     cut = _stopped_too_early(members, DiagnosisSettings(), max_epochs=25)
 

@@ -17,12 +17,12 @@ from tests.support.toy_search import DROPOUT, LR
 DECAY, ROWS, KIND = "training.weight_decay", "training.batch_rows", "model.architecture"
 
 
-def make_result(loss, *, count=60, pruned=(), failed=(), seed=0, own=None):
+def make_result(loss, *, count=60, pruned=(), failed=(), seed=0, search_space=None):
     """Return a search result with random trials whose final loss is ``loss(params)``."""
-    own, trials = own or space(), []
+    search_space, trials = search_space or space(), []
     for number in range(count):
         draw = np.random.default_rng([seed, number])
-        params = own.choose(TrialSettings(), lambda _path, p, draw=draw: p.sample(draw))
+        params = search_space.choose(TrialSettings(), lambda _path, p, draw=draw: p.sample(draw))
         epochs = 2 + 2 * (number % 2) if number in pruned else 9
         value = loss(params)
         curve = tuple(
@@ -43,7 +43,7 @@ def make_result(loss, *, count=60, pruned=(), failed=(), seed=0, own=None):
         strategy=Strategy(
             proposals="random",
             scheduler="asha",
-            parameters=tuple(own.parameters),
+            parameters=tuple(search_space.parameters),
             decision_epochs=(4,),
             reason="",
         ),
@@ -108,7 +108,7 @@ def test_categorical_and_disabled_values_can_be_important():
 
 def test_order_of_importance_equals_that_of_fanova():
     """Independent oracle, on unconditional parameters."""
-    own = space().leading(3)
+    search_space = space().leading(3)
 
     def loss(params):
         decay = math.log10(params[DECAY] or 1e-4)
@@ -116,10 +116,10 @@ def test_order_of_importance_equals_that_of_fanova():
             make_quadratic(-2)(params) + 0.5 * (decay + 2.5) ** 2 + 0.01 * math.log2(params[ROWS])
         )
 
-    result = make_result(loss, own=own, count=80)
+    result = make_result(loss, search_space=search_space, count=80)
     study = optuna.create_study()
     for trial in result.trials:
-        positions = {p: own.parameters[p].position(v) for p, v in trial.params.items()}
+        positions = {p: search_space.parameters[p].position(v) for p, v in trial.params.items()}
         study.add_trial(
             optuna.trial.create_trial(
                 params={p: -0.1 if v is None else v for p, v in positions.items()},
@@ -130,10 +130,10 @@ def test_order_of_importance_equals_that_of_fanova():
             )
         )
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    theirs = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    ours = [p.path for p in measure_importance(result, own, seed=0).parameters]
+    expected = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    order = [p.path for p in measure_importance(result, search_space, seed=0).parameters]
 
-    assert ours == sorted(theirs, key=theirs.get, reverse=True) == [LR, DECAY, ROWS]
+    assert order == sorted(expected, key=expected.get, reverse=True) == [LR, DECAY, ROWS]
 
 
 @pytest.mark.parametrize(("optimum", "edge"), [(-5, "low"), (-2, ""), (1, "high")])
@@ -148,14 +148,14 @@ def test_best_value_at_an_end_of_the_range_is_reported(optimum, edge):
 
 @pytest.mark.parametrize("num_seeds", [2, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_natural_limit_or_irrelevant_parameter_has_no_edge(num_seeds):
-    own = space(**{DROPOUT: {"kind": "uniform", "low": 0.0, "high": 0.5}})
+    search_space = space(**{DROPOUT: {"kind": "uniform", "low": 0.0, "high": 0.5}})
 
     def by_dropout(optimum):
         return lambda p: abs(p[DROPOUT] - optimum)
 
     def edge(optimum):
-        result = make_result(by_dropout(optimum), own=own)
-        return find_parameter(measure_importance(result, own, seed=0), DROPOUT).edge
+        result = make_result(by_dropout(optimum), search_space=search_space)
+        return find_parameter(measure_importance(result, search_space, seed=0), DROPOUT).edge
 
     assert edge(0.0) == ""  # no dropout is below 0
     assert edge(0.5) == "high"
@@ -177,7 +177,7 @@ def test_trials_are_compared_at_an_epoch_that_all_reached():
     assert 10**-2.5 < min(curve, key=curve.get) < 10**-1.5
 
 
-def test_too_few_or_equal_trials_are_insufficient():
+def test_too_few_trials_or_equal_losses_have_no_importance():
     few = measure_importance(
         make_result(make_quadratic(-2), count=12, failed=(0, 1, 2)), space(), seed=0
     )
@@ -188,7 +188,7 @@ def test_too_few_or_equal_trials_are_insufficient():
     assert importance_png(few).startswith(b"\x89PNG")
 
 
-def test_importance_depends_on_the_seed():
+def test_importance_is_reproducible_for_each_seed():
     result = make_result(make_quadratic(-2))
 
     assert measure_importance(result, space(), seed=1) == measure_importance(

@@ -13,8 +13,8 @@ def make_trial(number, losses, state="running", **params):
         EpochLosses(epoch=e, train_loss=x, val_loss=x, kept_loss=x)
         for e, x in enumerate(losses, start=1)
     )
-    own = {LR: 0.01} | {name.replace("__", "."): value for name, value in params.items()}
-    step = ScheduleStep(from_epoch=0, params=own)
+    all_params = {LR: 0.01} | {name.replace("__", "."): value for name, value in params.items()}
+    step = ScheduleStep(from_epoch=0, params=all_params)
     return TrialRecord(id=number, schedule=(step,), epochs=epochs, state=state)
 
 

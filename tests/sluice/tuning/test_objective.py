@@ -93,11 +93,13 @@ def assert_same_bits(state, expected):
     assert drop_seconds(state.history) == drop_seconds(expected.history)
     assert (state.steps, state.best_epoch) == (expected.steps, expected.best_epoch)
     for name in ("model", "best", "optimizer", "rng"):
-        own, other = getattr(state, name), getattr(expected, name)
-        assert own.keys() == other.keys()
-        for key in own:
-            assert own[key].dtype == other[key].dtype
-            assert own[key].numpy().tobytes() == other[key].numpy().tobytes(), f"{name}: {key}"
+        actual_tensors, expected_tensors = getattr(state, name), getattr(expected, name)
+        assert actual_tensors.keys() == expected_tensors.keys()
+        for key in actual_tensors:
+            assert actual_tensors[key].dtype == expected_tensors[key].dtype
+            assert (
+                actual_tensors[key].numpy().tobytes() == expected_tensors[key].numpy().tobytes()
+            ), f"{name}: {key}"
 
 
 def load_state(objective, folder, fold_id):
@@ -123,15 +125,15 @@ def losses_of(report):
 def test_trial_has_the_bits_of_plain_training_with_any_reports_and_restarts(
     run, report_epochs, folds, schedule, objective, tmp_path
 ):
-    own = objective(folds=folds)
-    expected = [train_plainly(own, fold, schedule) for fold in own.folds]
+    sine_objective = objective(folds=folds)
+    expected = [train_plainly(sine_objective, fold, schedule) for fold in sine_objective.folds]
 
-    found, last = run(own, schedule, report_epochs, tmp_path)
+    found, last = run(sine_objective, schedule, report_epochs, tmp_path)
 
     assert [len(r.epochs) for r in found] == sorted({e for e in report_epochs if e < 6} | {6})
     assert [r.is_finished for r in found] == [False] * (len(found) - 1) + [True]
-    for fold, states in zip(own.folds, expected, strict=True):
-        assert_same_bits(load_state(own, last, fold.fold_id), states[-1])
+    for fold, states in zip(sine_objective.folds, expected, strict=True):
+        assert_same_bits(load_state(sine_objective, last, fold.fold_id), states[-1])
     for report in found:
         for at, epoch in enumerate(report.epochs):
             per_fold = [states[at] for states in expected]
@@ -144,9 +146,9 @@ def test_trial_has_the_bits_of_plain_training_with_any_reports_and_restarts(
 
 
 def test_parameter_values_change_the_training(objective, tmp_path):
-    own = objective()
+    sine_objective = objective()
     fast, slow = (
-        train_without_restart(own, steps((0, values)), (), tmp_path / name)[0][-1]
+        train_without_restart(sine_objective, steps((0, values)), (), tmp_path / name)[0][-1]
         for name, values in (("a", FAST), ("b", SLOW))
         if not (tmp_path / name).mkdir()
     )
@@ -154,7 +156,7 @@ def test_parameter_values_change_the_training(objective, tmp_path):
 
 
 def test_each_epoch_is_trained_once(objective, tmp_path, monkeypatch):
-    own, trained = objective(folds=2), []
+    sine_objective, trained = objective(folds=2), []
 
     def spy(*args, **options):
         for result in train(*args, **options):
@@ -162,11 +164,11 @@ def test_each_epoch_is_trained_once(objective, tmp_path, monkeypatch):
             yield result
 
     monkeypatch.setattr("sluice.tuning.fold_training.train", spy)
-    train_without_restart(own, ONE, (2, 4), tmp_path)
+    train_without_restart(sine_objective, ONE, (2, 4), tmp_path)
     assert trained == [1, 2, 1, 2, 3, 4, 3, 4, 5, 6, 5, 6]
 
     trained.clear()
-    list(own.train(ONE, start=tmp_path / "at-4", report_epochs=(2, 4, 5)))
+    list(sine_objective.train(ONE, start=tmp_path / "at-4", report_epochs=(2, 4, 5)))
     assert trained == [5, 5, 6, 6]
 
 
@@ -177,12 +179,12 @@ def damage(folder):
 
 @pytest.mark.parametrize("lost", [("fold-0",), ("fold-1",), ("fold-0", "fold-1")])
 def test_damaged_checkpoint_is_trained_again_and_counted(lost, objective, tmp_path):
-    own, schedule = objective(folds=2), steps((0, FAST), (2, SLOW))
-    sound, last = train_without_restart(own, schedule, (2, 4), tmp_path)
+    sine_objective, schedule = objective(folds=2), steps((0, FAST), (2, SLOW))
+    sound, last = train_without_restart(sine_objective, schedule, (2, 4), tmp_path)
     for name in lost:
         damage(tmp_path / "at-4" / name)
 
-    again = own.train(schedule, start=tmp_path / "at-4", report_epochs=(5,))
+    again = sine_objective.train(schedule, start=tmp_path / "at-4", report_epochs=(5,))
     first = next(again)
     (end,) = again
 
@@ -190,9 +192,10 @@ def test_damaged_checkpoint_is_trained_again_and_counted(lost, objective, tmp_pa
     assert end.damaged_checkpoints == 0
     assert end.epochs == sound[-1].epochs
     again_at = save_report(end, tmp_path / "again")
-    for fold in own.folds:
+    for fold in sine_objective.folds:
         assert_same_bits(
-            load_state(own, again_at, fold.fold_id), load_state(own, last, fold.fold_id)
+            load_state(sine_objective, again_at, fold.fold_id),
+            load_state(sine_objective, last, fold.fold_id),
         )
 
 
@@ -240,32 +243,35 @@ def test_trial_ends_after_the_last_epoch(objective):
 
 
 def test_finished_trial_is_not_trained_again(objective, tmp_path, monkeypatch):
-    own = objective()
-    found, last = train_without_restart(own, steps((0, CONSTANT)), (3,), tmp_path)
+    sine_objective = objective()
+    found, last = train_without_restart(sine_objective, steps((0, CONSTANT)), (3,), tmp_path)
     monkeypatch.setattr("sluice.tuning.fold_training.train", None)  # a call would raise
-    (again,) = own.train(steps((0, CONSTANT)), start=last, report_epochs=(3, 5))
+    (again,) = sine_objective.train(steps((0, CONSTANT)), start=last, report_epochs=(3, 5))
 
     assert (again.is_finished, again.epochs) == (True, found[-1].epochs)
     assert_same_bits(
-        load_state(own, save_report(again, tmp_path / "again"), 0), load_state(own, last, 0)
+        load_state(sine_objective, save_report(again, tmp_path / "again"), 0),
+        load_state(sine_objective, last, 0),
     )
 
 
 def test_data_seed_changes_the_training_and_is_part_of_the_subject(objective, tmp_path):
-    own, other, same = (dataclasses.replace(objective(), data_seed=seed) for seed in (None, 5, 0))
-    first = [next(o.train(ONE, start=None, report_epochs=(1,))) for o in (own, other, same)]
+    default, seed_5, seed_0 = (
+        dataclasses.replace(objective(), data_seed=seed) for seed in (None, 5, 0)
+    )
+    first = [next(o.train(ONE, start=None, report_epochs=(1,))) for o in (default, seed_5, seed_0)]
     curves = [losses_of(report) for report in first]
 
     assert curves[0] == curves[2] != curves[1]
-    assert (own.subject()["data_seed"], other.subject()["data_seed"]) == (None, 5)
+    assert (default.subject()["data_seed"], seed_5.subject()["data_seed"]) == (None, 5)
     start = save_report(first[0], tmp_path / "own")
     with pytest.raises(ContractError, match="data_seed was None, now 5"):
-        next(other.train(ONE, start=start, report_epochs=(2,)))
+        next(seed_5.train(ONE, start=start, report_epochs=(2,)))
 
 
 def test_trial_never_reads_test_rows(objective, monkeypatch):
     """TUNE-4: only train and validation rows become examples."""
-    own, requested = objective(num_rows=301), []
+    sine_objective, requested = objective(num_rows=301), []
     original = SineWorkload.examples
 
     def spy(self, frame, rows):
@@ -273,8 +279,8 @@ def test_trial_never_reads_test_rows(objective, monkeypatch):
         return original(self, frame, rows)
 
     monkeypatch.setattr(SineWorkload, "examples", spy)
-    next(own.train(ONE, start=None, report_epochs=(2,)))
-    fold = own.folds[0]
+    next(sine_objective.train(ONE, start=None, report_epochs=(2,)))
+    fold = sine_objective.folds[0]
     assert requested == [(fold.train.start, fold.train.stop), (fold.val.start, fold.val.stop)]
 
 

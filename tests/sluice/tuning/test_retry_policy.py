@@ -62,7 +62,7 @@ def raise_and_catch(error):
 
 
 @pytest.mark.parametrize("name", TRANSIENT)
-def test_a_transient_error_is_raised_with_a_fix(name):
+def test_transient_error_is_raised_with_a_fix(name):
     error = raise_and_catch(TRANSIENT[name])
     with pytest.raises(SluiceError) as caught:
         failure_reason(error, VALUES)
@@ -77,7 +77,7 @@ def test_a_transient_error_is_raised_with_a_fix(name):
 
 
 @pytest.mark.parametrize("name", TRANSIENT)
-def test_a_transient_error_survives_pickling_to_the_driver(name):
+def test_transient_error_can_be_pickled_to_the_driver(name):
     with pytest.raises(SluiceError) as caught:
         failure_reason(raise_and_catch(TRANSIENT[name]), VALUES)
     arrived = pickle.loads(pickle.dumps(caught.value))
@@ -113,7 +113,7 @@ def test_out_of_memory_is_reported_with_settings_to_change():
     assert "training.micro_batch_rows" in caught.value.cause
 
 
-def test_a_full_disk_is_reported():
+def test_full_disk_is_reported():
     with pytest.raises(StorageError, match="No room left to write /data/part"):
         failure_reason(OSError(errno.ENOSPC, "No space left on device", "/data/part"), VALUES)
 
@@ -139,10 +139,10 @@ def test_invalid_combination_of_values_fails_the_trial(objective):
 def test_missing_device_is_transient(objective, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     on_gpu = SINE.training.model_copy(update={"device": "cuda"})
-    own = objective(base=SINE.model_copy(update={"training": on_gpu}))
+    gpu_objective = objective(base=SINE.model_copy(update={"training": on_gpu}))
     with pytest.raises(SettingsError, match="'cuda'") as caught:
         next(
-            own.train(
+            gpu_objective.train(
                 (ScheduleStep(from_epoch=0, params={LR: 0.01}),), start=None, report_epochs=(1,)
             )
         )

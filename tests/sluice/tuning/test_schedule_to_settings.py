@@ -97,17 +97,17 @@ def test_changed_optimizer_arguments_become_changes():
         TrainingChange(from_epoch=5, optimizer_arguments={"momentum": 0.6}),
     )
     assert training.at(5).optimizer_arguments == {"momentum": 0.7, "nesterov": True}
-    own = base.training.model_copy(
+    training_with_changes = base.training.model_copy(
         update={"changes": (TrainingChange(from_epoch=2, optimizer_arguments={"dampening": 0.1}),)}
     )
     both = settings_from_schedule(
-        base.model_copy(update={"training": own}), schedule, where="test"
+        base.model_copy(update={"training": training_with_changes}), schedule, where="test"
     ).training
     assert both.changes[0].optimizer_arguments == {"dampening": 0.1, "momentum": 0.7}
     with pytest.raises(SettingsError, match=r"dampening' cannot be searched while"):
         require_trainable(
             PBT_SPACE.model_copy(update={"parameters": {dampening: PBT_SPACE.parameters[RATE]}}),
-            base.model_copy(update={"training": own}),
+            base.model_copy(update={"training": training_with_changes}),
         )
 
 
@@ -136,9 +136,14 @@ def test_schedule_in_a_pipeline_file_reproduces_the_bits_of_the_trial(case, tmp_
         *(
             (
                 epoch,
-                {RATE: rate, **{f"training.optimizer_arguments.{k}": v for k, v in own.items()}},
+                {
+                    RATE: rate,
+                    **{f"training.optimizer_arguments.{k}": v for k, v in arguments.items()},
+                },
             )
-            for epoch, rate, own in zip((0, 2, 4), (0.02, 0.01, 0.01), argument_steps, strict=True)
+            for epoch, rate, arguments in zip(
+                (0, 2, 4), (0.02, 0.01, 0.01), argument_steps, strict=True
+            )
         )
     )
     model, state, epochs = make_model(), None, []

@@ -40,15 +40,15 @@ class NoScheduler:
     pass
 
 
-def build_scheduler(scheduler, own=None, **more):
+def build_scheduler(scheduler, search_space=None, **more):
     settings = SearchSettings.parse({"scheduler": scheduler, "seed": 3} | more, where="search")
-    own = own or space()
-    return make_scheduler(settings, choose_strategy(own, settings, BASE), own, 27)
+    search_space = search_space or space()
+    return make_scheduler(settings, choose_strategy(search_space, settings, BASE), search_space, 27)
 
 
-def plan(scheduler, own=None, **more):
+def plan(scheduler, search_space=None, **more):
     settings = SearchSettings.parse({"scheduler": scheduler} | more, where="search")
-    return plan_search(own or space(), settings, BASE)
+    return plan_search(search_space or space(), settings, BASE)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_population_schedulers_use_the_current_validation_loss():
         strategy = choose_strategy(space(), SearchSettings(scheduler=name), BASE)
         assert metric_of(strategy) == metric
     for path, metric in (("pb2:PB2", "val_loss"), ("hyperband:HyperBandScheduler", "loss")):
-        own = {"class": f"ray.tune.schedulers.{path}"}
-        settings = SearchSettings.parse({"scheduler": own}, where="search")
+        scheduler = {"class": f"ray.tune.schedulers.{path}"}
+        settings = SearchSettings.parse({"scheduler": scheduler}, where="search")
         assert metric_of(choose_strategy(space(), settings, BASE)) == metric
 
 
@@ -233,8 +233,8 @@ CHANGING = {
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_changes_of_pbt_stay_within_the_space(decay):
     """Apply the exploration of Ray 300 times, starting at an end of the range."""
-    own = Space.parse({"parameters": CHANGING}, where="space")
-    pbt = build_scheduler("pbt", own)
+    search_space = Space.parse({"parameters": CHANGING}, where="space")
+    pbt = build_scheduler("pbt", search_space)
     params = {
         "training.learning_rate": 0.1,
         "training.weight_decay": decay,
@@ -243,23 +243,23 @@ def test_changes_of_pbt_stay_within_the_space(decay):
         "training.optimizer_arguments.betas": [0.9, 0.999],
         "training.batch_rows": 64,
     }
-    config = encode(own, BASE, params)
+    config = encode(search_space, BASE, params)
     config.setdefault("training.weight_decay", 0.01)  # as PBT does
     random.seed(0)
-    seen = {path: set() for path in params}
+    values_by_path = {path: set() for path in params}
     for _ in range(300):
         config, _ = _explore(
             config, pbt._hyperparam_mutations, 0.25, (0.8, 1.2), pbt._custom_explore_fn
         )
-        found = decode(own, BASE, config)
-        assert encode(own, BASE, found).items() <= config.items()
+        found = decode(search_space, BASE, config)
+        assert encode(search_space, BASE, found).items() <= config.items()
         for path, value in found.items():
-            assert own.parameters[path].contains(value), path
-            seen[path].add(repr(value))
+            assert search_space.parameters[path].contains(value), path
+            values_by_path[path].add(repr(value))
 
-    assert seen["training.batch_rows"] == {"64"}
-    assert (seen["training.weight_decay"] == {"0.0"}) == (decay == 0.0)
-    assert len(seen["training.optimizer_arguments.betas"]) == 3
-    assert len(seen["training.optimizer_arguments.eps"]) == 3
-    assert len(seen["training.clip_norm"]) == 7
-    assert len(seen["training.learning_rate"]) > 100
+    assert values_by_path["training.batch_rows"] == {"64"}
+    assert (values_by_path["training.weight_decay"] == {"0.0"}) == (decay == 0.0)
+    assert len(values_by_path["training.optimizer_arguments.betas"]) == 3
+    assert len(values_by_path["training.optimizer_arguments.eps"]) == 3
+    assert len(values_by_path["training.clip_norm"]) == 7
+    assert len(values_by_path["training.learning_rate"]) > 100

@@ -52,7 +52,7 @@ def num_lines(folder):
     return (folder / "journal.jsonl").read_bytes().count(b"\n")
 
 
-def run_and_kill(folder, own, *, after):
+def run_and_kill(folder, search_settings, *, after):
     """Run a search in a process killed after ``after`` reports; return whether it was killed."""
     child = os.fork()
     if child == 0:
@@ -64,7 +64,7 @@ def run_and_kill(folder, own, *, after):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            search(folder, own, on_report=die)
+            search(folder, search_settings, on_report=die)
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -77,16 +77,16 @@ def run_and_kill(folder, own, *, after):
 )
 def test_repeatedly_killed_search_makes_the_same_decisions(case, tmp_path):
     """TUNE-3: with SIGKILL every few reports, trials, stops and copies are the same."""
-    own, cut = CASES[case], tmp_path / "killed"
-    expected = search(tmp_path / "whole", own)
+    search_settings, cut = CASES[case], tmp_path / "killed"
+    expected = search(tmp_path / "whole", search_settings)
 
     kills = 0
-    while run_and_kill(cut, own, after=2 + 2 * (kills % 3)):
+    while run_and_kill(cut, search_settings, after=2 + 2 * (kills % 3)):
         kills += 1
         if kills % 2 == 0:  # a kill during a write leaves a partial line
             journal = cut / "journal.jsonl"
             journal.write_bytes(journal.read_bytes()[:-9])
-    resumed = search(cut, own)
+    resumed = search(cut, search_settings)
 
     assert kills >= 4
     assert decisions(resumed) == decisions(expected)
@@ -159,19 +159,19 @@ def test_unwritable_folder_stops_the_search(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", [pytest.param("asha", marks=pytest.mark.exhaustive), "pbt"])
 def test_search_of_a_workload_is_reproducible_and_so_is_its_winner(scheduler, objective, tmp_path):
-    own, home = objective(), tmp_path / "home"
-    workload = load_workload(own.workload, {}, where="test")
+    sine_objective, home = objective(), tmp_path / "home"
+    workload = load_workload(sine_objective.workload, {}, where="test")
     frame = workload.compute_features(workload.load_rows())
     options = {"grace_epochs": 2, "perturbation_epochs": 2}
 
     def run(folder):
         return search_workload(
-            own.workload,
+            sine_objective.workload,
             {},
             SINE,
             None,
             SearchSettings(num_trials=6, scheduler=scheduler, **options),
-            table=own.table,
+            table=sine_objective.table,
             folds=workload.plan_folds(frame),
             artifacts=home / "artifacts",
             folder=folder,
@@ -183,22 +183,22 @@ def test_search_of_a_workload_is_reproducible_and_so_is_its_winner(scheduler, ob
     result = run(tmp_path / "a")
     assert decisions(run(tmp_path / "b")) == decisions(result)
     winner = result.winner
-    again = own.train(winner.schedule, start=None, report_epochs=(len(winner.epochs),))
+    again = sine_objective.train(winner.schedule, start=None, report_epochs=(len(winner.epochs),))
     assert next(again).epochs == winner.epochs
 
 
 def test_gpu_training_on_workers_without_a_gpu_is_rejected(objective, tmp_path):
-    own = objective()
-    workload = load_workload(own.workload, {}, where="test")
+    sine_objective = objective()
+    workload = load_workload(sine_objective.workload, {}, where="test")
     training = SINE.training.model_copy(update={"device": "cuda"})
     with pytest.raises(SettingsError, match=r"'cuda', but compute\.gpus_per_worker is 0\."):
         search_workload(
-            own.workload,
+            sine_objective.workload,
             {},
             SINE.model_copy(update={"training": training}),
             None,
             SearchSettings(num_trials=6),
-            table=own.table,
+            table=sine_objective.table,
             folds=workload.plan_folds(workload.compute_features(workload.load_rows())),
             artifacts=tmp_path / "home" / "artifacts",
             folder=tmp_path / "search",

@@ -10,16 +10,18 @@ from tests.sluice.tuning.toy_space import search, settings
 from tests.support.toy_search import Toy
 
 
-def collect_messages(folder, own, toy=None):
-    progress = SearchProgress(num_trials=own.num_trials, is_population=own.scheduler == "pbt")
+def collect_messages(folder, search_settings, toy=None):
+    progress = SearchProgress(
+        num_trials=search_settings.num_trials, is_population=search_settings.scheduler == "pbt"
+    )
     lines: list[str] = []
     result = search(
         folder,
-        own,
+        search_settings,
         toy=toy,
         on_report=lambda _o, trials: lines.extend(progress.new_messages(trials)),
     )
-    assert progress.num_ended == own.num_trials
+    assert progress.num_ended == search_settings.num_trials
     return lines, result
 
 
@@ -30,7 +32,7 @@ def test_every_trial_is_reported_once_at_its_end(tmp_path):
     assert {int(line.split()[2]) for line in lines} == {trial.id for trial in result.trials}
 
 
-def test_a_population_is_reported_at_every_step(tmp_path):
+def test_population_is_reported_at_every_step(tmp_path):
     lines, result = collect_messages(tmp_path, settings(8, "pbt"))
     steps = [line for line in lines if line.startswith("population")]
     pattern = re.compile(

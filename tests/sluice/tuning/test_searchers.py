@@ -78,21 +78,21 @@ def path_to(name):
 
 
 def build_searcher(num_trials=30, seed=3, searcher=None, base=BASE, **more):
-    given = {"num_trials": num_trials, "seed": seed, "searcher": searcher} | more
-    settings = SearchSettings.parse(given, where="search")
-    strategy, own = plan_search(space(), settings, base)
-    return make_searcher(settings, strategy, own, base, metric_of(strategy)), own
+    arguments = {"num_trials": num_trials, "seed": seed, "searcher": searcher} | more
+    settings = SearchSettings.parse(arguments, where="search")
+    strategy, search_space = plan_search(space(), settings, base)
+    return make_searcher(settings, strategy, search_space, base, metric_of(strategy)), search_space
 
 
 def distance(params):
     return (math.log10(params[LR]) + 2) ** 2
 
 
-def run(searcher, own, count, loss=distance):
+def run(searcher, search_space, count, loss=distance):
     """Run ``count`` trials one after another and return their parameters."""
     found = []
     for number in range(count):
-        params = decode(own, BASE, searcher.suggest(f"{number:05d}"))
+        params = decode(search_space, BASE, searcher.suggest(f"{number:05d}"))
         found.append(params)
         value = loss(params)
         failed = not math.isfinite(value)
@@ -114,10 +114,10 @@ def test_suggestions_depend_only_on_the_seed_and_the_results(num_trials):
 
 
 def test_trial_0_has_the_values_of_the_file_within_the_space():
-    own = BASE.model_copy(
+    base = BASE.model_copy(
         update={"training": BASE.training.model_copy(update={"weight_decay": 0.5})}
     )
-    first = run(*build_searcher(base=own), count=1)[0]
+    first = run(*build_searcher(base=base), count=1)[0]
 
     assert (first[LR], first["training.batch_rows"]) == (0.03, 64)
     assert first["model.architecture"] == "gru"
@@ -152,34 +152,36 @@ def test_log_level_of_optuna_is_unchanged():
 @pytest.mark.parametrize("num_trials", [5, 30])
 def test_new_searcher_can_be_copied(num_trials):
     """A resumed study starts from copies."""
-    searcher, own = build_searcher(num_trials)
+    searcher, search_space = build_searcher(num_trials)
     copied = copy.deepcopy(searcher)
 
-    assert run(searcher, own, 12) == run(copied, own, 12)
+    assert run(searcher, search_space, 12) == run(copied, search_space, 12)
 
 
 @pytest.mark.parametrize("name", ["Halton", "GivenSpace"])
 def test_custom_searcher_receives_the_space(name):
-    searcher, own = build_searcher(searcher={"class": path_to(name)})
+    searcher, search_space = build_searcher(searcher={"class": path_to(name)})
 
-    assert searcher.space.keys() == tune_space(own, BASE).keys()
+    assert searcher.space.keys() == tune_space(search_space, BASE).keys()
     assert (searcher.metric, searcher.mode) == ("loss", "min")
-    for params in run(searcher, own, 3):
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
+    for params in run(searcher, search_space, 3):
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
 
 
 def test_optuna_by_class_supports_conditions_and_any_sampler():
     sampler = {"class": "optuna.samplers:NSGAIISampler", "arguments": {"population_size": 4}}
-    searcher, own = build_searcher(
+    searcher, search_space = build_searcher(
         searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}}
     )
 
     assert type(searcher) is OptunaSearch
     assert isinstance(searcher._sampler, optuna.samplers.NSGAIISampler)
-    found = run(searcher, own, 12)
+    found = run(searcher, search_space, 12)
     assert len({"model.dropout" in params for params in found}) == 2
-    again, own = build_searcher(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
-    assert run(again, own, 12) == found
+    again, search_space = build_searcher(
+        searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}}
+    )
+    assert run(again, search_space, 12) == found
 
 
 ARGUMENTS = {
@@ -203,12 +205,12 @@ def test_searcher_of_another_library_supports_every_parameter(path):
     if not is_installed(path):
         pytest.skip(f"needs {', '.join(MODULES[path])}")
     more = {"scheduler": BOHB_SCHEDULER} if path == BOHB else {}
-    given = {"class": path, "arguments": ARGUMENTS[path]}
-    searcher, own = build_searcher(searcher=given, **more)
-    found = [decode(own, BASE, searcher.suggest(f"{n:05d}")) for n in range(6)]
+    arguments = {"class": path, "arguments": ARGUMENTS[path]}
+    searcher, search_space = build_searcher(searcher=arguments, **more)
+    found = [decode(search_space, BASE, searcher.suggest(f"{n:05d}")) for n in range(6)]
 
     for params in found:
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
     assert (found[0][LR], found[0]["training.batch_rows"]) == (pytest.approx(0.03), 64)
     assert len({repr(params) for params in found}) >= 3
 

@@ -185,7 +185,7 @@ def test_search_of_the_default_space_is_validated_when_the_file_is_read(
 
 
 def test_search_in_an_invalid_space_does_not_start(tmp_path):
-    own = Space.parse(
+    search_space = Space.parse(
         {
             "parameters": {
                 "model.architecture": choice("gru", "transformer"),
@@ -195,7 +195,7 @@ def test_search_in_an_invalid_space_does_not_start(tmp_path):
         where="space",
     )
     with pytest.raises(SettingsError, match="contains 9"):
-        search(tmp_path / "search", own_space=own)
+        search(tmp_path / "search", own_space=search_space)
     assert not (tmp_path / "search").exists()
 
 
@@ -215,10 +215,10 @@ def test_searched_workload_settings_start_at_their_configured_or_default_values(
 
     assert inputs.setup.workload_settings == {"seq_len": 8, "noise": 0.1}
     assert found.workload_settings == {"seq_len": 12, "noise": 0.1}
-    own = inputs.base.with_settings(found)
-    assert own.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
-    assert own.workload.settings.seq_len == 12
-    assert own.config_digest != inputs.base.config_digest
+    configured = inputs.base.with_settings(found)
+    assert configured.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
+    assert configured.workload.settings.seq_len == 12
+    assert configured.config_digest != inputs.base.config_digest
     assert inputs.base.with_settings(inputs.setup).workload is inputs.base.workload
 
 
@@ -257,8 +257,8 @@ def test_searched_optimizer_argument_that_a_training_change_overrides_is_rejecte
         changes=(TrainingChange(from_epoch=3, optimizer_arguments={"momentum": 0.5}),),
     )
     path = "training.optimizer_arguments.momentum"
-    own = Space.parse(
+    search_space = Space.parse(
         {"parameters": {path: {"kind": "uniform", "low": 0.0, "high": 0.9}}}, where="s"
     )
     with pytest.raises(SettingsError, match=r"momentum' cannot be searched .* epoch 3"):
-        require_trainable(own, TrialSettings(training=training))
+        require_trainable(search_space, TrialSettings(training=training))

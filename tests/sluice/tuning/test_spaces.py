@@ -81,8 +81,8 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
 def test_sampled_values_are_in_range_and_invertible_to_positions(kind):
-    drawn = [kind.sample(np.random.default_rng(i)) for i in range(400)]
-    on = [value for value in drawn if value]
+    samples = [kind.sample(np.random.default_rng(i)) for i in range(400)]
+    on = [value for value in samples if value]
 
     assert min(on) >= kind.low
     assert max(on) <= kind.high
@@ -143,17 +143,19 @@ def test_trial_parameters_change_only_their_settings():
 def test_default_space_is_valid_for_every_architecture(architecture):
     """TUNE-2: weight decay can be off, batch sizes are powers of two, heads divide the width."""
     base = TrialSettings(model=ModelSettings(architecture=architecture))
-    own = default_space(base)
+    search_space = default_space(base)
 
-    assert next(iter(own.parameters)) == "training.learning_rate"
-    assert own.parameters["training.weight_decay"].may_be_off
-    assert isinstance(own.parameters["training.batch_rows"], PowersOfTwo)
-    assert ("model.hidden" in own.parameters) == (architecture != "linear")
+    assert next(iter(search_space.parameters)) == "training.learning_rate"
+    assert search_space.parameters["training.weight_decay"].may_be_off
+    assert isinstance(search_space.parameters["training.batch_rows"], PowersOfTwo)
+    assert ("model.hidden" in search_space.parameters) == (architecture != "linear")
     if architecture == "transformer":
-        assert own.parameters["model.hidden"].multiple_of == 4
+        assert search_space.parameters["model.hidden"].multiple_of == 4
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        base.with_params(own.choose(base, lambda _path, p, rng=rng: p.sample(rng)), where="t")
+        base.with_params(
+            search_space.choose(base, lambda _path, p, rng=rng: p.sample(rng)), where="t"
+        )
 
 
 OPTIMIZER_ARGUMENT = "training.optimizer_arguments.{}"
@@ -186,7 +188,7 @@ def test_optimizer_arguments_and_model_options_apply_only_to_their_owner():
 
 
 def test_condition_can_refer_to_the_optimizer():
-    own = parse(
+    search_space = parse(
         training__optimizer={"kind": "choice", "options": ["sgd", "adam"]},
         training__optimizer_arguments__momentum={
             "kind": "uniform",
@@ -202,19 +204,19 @@ def test_condition_can_refer_to_the_optimizer():
     )
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        params = own.choose(TrialSettings(), lambda _path, p, rng=rng: p.sample(rng))
+        params = search_space.choose(TrialSettings(), lambda _path, p, rng=rng: p.sample(rng))
         arguments = TrialSettings().with_params(params, where="t").training.optimizer_arguments
         expected = "momentum" if params["training.optimizer"] == "sgd" else "betas"
         assert list(arguments) == [expected]
 
 
 def test_tune_choice_is_parsed_as_choice():
-    own = parse(
+    search_space = parse(
         model__architecture={"kind": "tune", "function": "choice", "arguments": [["gru", "lstm"]]}
     )
 
-    assert own.parameters["model.architecture"] == Choice(options=("gru", "lstm"))
-    assert Space.model_validate_json(own.model_dump_json()) == own
+    assert search_space.parameters["model.architecture"] == Choice(options=("gru", "lstm"))
+    assert Space.model_validate_json(search_space.model_dump_json()) == search_space
 
 
 def test_suggestion_for_an_unknown_parameter_can_be_searched():

@@ -104,8 +104,8 @@ OPTIMIZER = "training.optimizer"
 
 
 def find_changing_paths(parameters, **training):
-    own = Space.parse({"parameters": parameters}, where="space")
-    return changing_paths(own, base(**training))
+    search_space = Space.parse({"parameters": parameters}, where="space")
+    return changing_paths(search_space, base(**training))
 
 
 def choice(*options, **when):

@@ -21,8 +21,8 @@ def result(tmp_path_factory):
 
 
 def make_page(result, **options):
-    own = summarize_study(result, space(), BASE, seed=0)
-    return study_page(own, title="toy <1>", unit="nats", **options)
+    summary = summarize_study(result, space(), BASE, seed=0)
+    return study_page(summary, title="toy <1>", unit="nats", **options)
 
 
 def test_page_has_curves_and_shows_reasons_of_failed_trials_only(result):

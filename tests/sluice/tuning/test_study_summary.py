@@ -28,12 +28,12 @@ BATCH = "training.batch_rows"
 )
 def test_file_settings_outside_the_space_are_reported(batch_rows, num_trials, warning, tmp_path):
     base = TrialSettings(training=TrainSettings(max_epochs=9, batch_rows=batch_rows))
-    own = settings(num_trials, leading_parameters=2 if num_trials == 2 else 3)
+    search_settings = settings(num_trials, leading_parameters=2 if num_trials == 2 else 3)
     result = run_search(
         Toy(),
         space(),
         base,
-        own,
+        search_settings,
         folder=tmp_path,
         on_report=ignore,
         compute=HERE,

@@ -185,9 +185,9 @@ def assert_same_end(objective, result, expected):
 
 
 def test_trials_have_the_bits_of_uninterrupted_trainings(objective, tmp_path):
-    own, rates = objective(), [0.03, 0.01, 1e-3, 1e-4]
+    sine_objective, rates = objective(), [0.03, 0.01, 1e-3, 1e-4]
     asha = ASHAScheduler(time_attr="epoch", max_t=6, grace_period=2, reduction_factor=2)
-    found = fit(own, rates, tmp_path, scheduler=asha)
+    found = fit(sine_objective, rates, tmp_path, scheduler=asha)
 
     assert [result.error for result in found] == [None] * 4
     reached = {result.metrics["epoch"] for result in found}
@@ -195,7 +195,7 @@ def test_trials_have_the_bits_of_uninterrupted_trainings(objective, tmp_path):
     assert reached & {2, 4}, "a trial must be stopped early for this test to be meaningful"
     for number, (rate, result) in enumerate(zip(rates, found, strict=True)):
         schedule = steps((0, {LR: rate, CLIP: 5.0, DROPOUT: 0.1}))
-        epochs, end = train_locally(own, schedule, tmp_path / str(number))
+        epochs, end = train_locally(sine_objective, schedule, tmp_path / str(number))
         metrics = result.metrics
         assert losses_of(result) == rows_of(epochs[: metrics["epoch"]])
         assert metrics["loss"] == epochs[metrics["epoch"] - 1].kept_loss
@@ -204,7 +204,7 @@ def test_trials_have_the_bits_of_uninterrupted_trainings(objective, tmp_path):
         assert metrics["seconds"] > 0
         if metrics["epoch"] == 6:
             assert metrics["reason"] == "All 6 epochs were trained."
-            assert_same_end(own, result, end)
+            assert_same_end(sine_objective, result, end)
         assert last_checkpoint(result)[1] == schedule
 
 
@@ -212,23 +212,26 @@ def test_trial_resumes_with_identical_bits_after_its_worker_was_killed(objective
     marker = tmp_path / "died"
     epochs, end = train_locally(objective(), ONE, tmp_path / "whole")
     steps_an_epoch = load_state(objective(), end).steps // 6
-    own = objective(kill_at_loss=3 * steps_an_epoch + 1, only_first_time=str(marker))
+    sine_objective = objective(kill_at_loss=3 * steps_an_epoch + 1, only_first_time=str(marker))
 
-    (result,) = fit(own, [FAST[LR]], tmp_path, retries=1)
+    (result,) = fit(sine_objective, [FAST[LR]], tmp_path, retries=1)
 
     assert marker.exists()
     assert result.error is None
     assert result.metrics["iterations_since_restore"] == 2  # epochs 4 and 6: it resumed
     assert losses_of(result) == rows_of(epochs)
-    assert_same_end(own, result, end)
+    assert_same_end(sine_objective, result, end)
 
 
 @pytest.mark.exhaustive
 def test_checkpoint_damaged_before_resuming_is_trained_again(objective, tmp_path):
-    own = objective()
-    epochs, end = train_locally(own, ONE, tmp_path / "whole")
+    sine_objective = objective()
+    epochs, end = train_locally(sine_objective, ONE, tmp_path / "whole")
     killed = KilledAfterReport(
-        objective=own, marker=tmp_path / "died", study=tmp_path / "study", damaged="epoch-*"
+        objective=sine_objective,
+        marker=tmp_path / "died",
+        study=tmp_path / "study",
+        damaged="epoch-*",
     )
     (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
 
@@ -236,7 +239,7 @@ def test_checkpoint_damaged_before_resuming_is_trained_again(objective, tmp_path
     # The report before the kill is lost if the driver had not received it yet.
     assert [report["damaged_checkpoints"] for report in reports_of(result)][-2:] == [1, 0]
     assert losses_of(result) == rows_of(epochs)
-    assert_same_end(own, result, end)
+    assert_same_end(sine_objective, result, end)
 
 
 @pytest.mark.exhaustive
@@ -266,19 +269,19 @@ def test_permanent_errors_are_reported_and_transient_errors_raised(tmp_path):
         0.07: OutOfMemory("Out of memory.", fix="Smaller batches."),
     }
     toy = FailingByRate(errors=permanent | transient, nan_above=0.5)
-    good, nan, divided, refused, *raised = fit(toy, [0.01, 0.9, *permanent, *transient], tmp_path)
+    good, nan, divided, rejected, *raised = fit(toy, [0.01, 0.9, *permanent, *transient], tmp_path)
 
     assert good.metrics["epoch"] == 27
     for result, reason in (
         (nan, "train_loss is nan at epoch 1."),
         (divided, "ZeroDivisionError: the user's bug (raised at "),
-        (refused, "No. Look."),
+        (rejected, "No. Look."),
     ):
         assert result.error is None
         assert all(math.isnan(result.metrics[name]) for name in ("loss", "val_loss", "train_loss"))
         assert result.metrics["reason"].startswith(reason)
     # One more than the last report, so that a scheduler does not ignore it.
-    assert [r.metrics["epoch"] for r in (nan, divided, refused)] == [1, 3, 3]
+    assert [r.metrics["epoch"] for r in (nan, divided, rejected)] == [1, 3, 3]
 
     errors = [trial_error(r.error, {LR: rate}) for r, rate in zip(raised, transient, strict=True)]
     kinds = [TrainingFailed, StorageError, SettingsError, TrainingFailed]
@@ -315,29 +318,31 @@ def test_error_of_user_code_fails_the_trial_with_its_file(objective, tmp_path):
 def test_population_trials_reproduce_the_schedules_in_their_checkpoints(objective, tmp_path):
     patient = SINE.training.model_copy(update={"patience_epochs": 6})
     base = SINE.model_copy(update={"training": patient})
-    own = objective(base=base)
+    sine_objective = objective(base=base)
     pbt = PopulationBasedTraining(
         time_attr="epoch",
         perturbation_interval=2,
         hyperparam_mutations={LR: tune.loguniform(1e-4, 1e-1)},
     )
-    found = fit(own, [0.03, 1e-3, 1e-4], tmp_path, scheduler=pbt, base=base)
+    found = fit(sine_objective, [0.03, 1e-3, 1e-4], tmp_path, scheduler=pbt, base=base)
 
     schedules = []
     for number, result in enumerate(found):
         assert result.error is None
         assert result.metrics["epoch"] == 6
         _, schedule = last_checkpoint(result)
-        _, end = train_locally(own, schedule, tmp_path / str(number))
-        assert_same_end(own, result, end)
+        _, end = train_locally(sine_objective, schedule, tmp_path / str(number))
+        assert_same_end(sine_objective, result, end)
         schedules.append(schedule)
     assert max(map(len, schedules)) > 1, "no trial copied another one"
     assert len({schedule[0].params[LR] for schedule in schedules}) < 3
 
 
 def test_pickled_trainable_does_not_contain_the_data(objective):
-    own = objective()
-    own = dataclasses.replace(own, frame=pd.concat([own.frame] * 500))
+    sine_objective = objective()
+    sine_objective = dataclasses.replace(
+        sine_objective, frame=pd.concat([sine_objective.frame] * 500)
+    )
 
-    assert len(cloudpickle.dumps(own)) > 2_000_000
-    assert len(cloudpickle.dumps(make_trainable(own, SPACE, SINE, REPORTS))) < 20_000
+    assert len(cloudpickle.dumps(sine_objective)) > 2_000_000
+    assert len(cloudpickle.dumps(make_trainable(sine_objective, SPACE, SINE, REPORTS))) < 20_000

@@ -30,9 +30,9 @@ def parse(parameters) -> Space:
     return Space.parse({"parameters": parameters}, where="space")
 
 
-def sample_params(own, seed):
+def sample_params(search_space, seed):
     rng = np.random.default_rng(seed)
-    return own.choose(BASE, lambda _path, parameter: parameter.sample(rng))
+    return search_space.choose(BASE, lambda _path, parameter: parameter.sample(rng))
 
 
 def assert_same(found, expected):
@@ -47,42 +47,42 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_encoded_params_decode_to_the_same_values(seed):
-    own = random_space(seed)
+    search_space = random_space(seed)
     for draw in range(5):
-        params = sample_params(own, draw)
-        config = encode(own, BASE, params)
+        params = sample_params(search_space, draw)
+        config = encode(search_space, BASE, params)
 
-        assert_same(decode(own, BASE, config), params)
-        assert set(config) <= set(tune_space(own, BASE))
+        assert_same(decode(search_space, BASE, config), params)
+        assert set(config) <= set(tune_space(search_space, BASE))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_samples_of_tune_decode_to_values_of_the_space(seed):
     """Oracle: the conditions and ``contains`` of each kind."""
-    own = random_space(seed)
-    domains = tune_space(own, BASE)
+    search_space = random_space(seed)
+    domains = tune_space(search_space, BASE)
     rng = np.random.default_rng(seed)
     for _ in range(5):
         config = {name: domain.sample(random_state=rng) for name, domain in domains.items()}
-        params = decode(own, BASE, config)
+        params = decode(search_space, BASE, config)
 
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
-        expected = own.choose(BASE, lambda path, _parameter, known=params: known.get(path))
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
+        expected = search_space.choose(BASE, lambda path, _parameter, known=params: known.get(path))
         assert list(params) == list(expected)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_optuna_suggests_only_active_parameters(seed):
-    own = random_space(seed)
-    suggest = optuna_space(own, BASE)
+    search_space = random_space(seed)
+    suggest = optuna_space(search_space, BASE)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     for _ in range(5):
         trial = study.ask()
         suggest(trial)
-        params = decode(own, BASE, trial.params)
+        params = decode(search_space, BASE, trial.params)
 
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
-        assert set(encode(own, BASE, params)) <= set(trial.params)
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
+        assert set(encode(search_space, BASE, params)) <= set(trial.params)
         assert {name.partition("#")[0] for name in trial.params} == set(params)
 
 
@@ -106,7 +106,7 @@ def test_config_names_have_a_suffix_for_encoded_values():
 
 def test_out_of_range_value_decodes_to_the_nearest_valid_one():
     """A scheduler may multiply a value beyond its range."""
-    own = parse(
+    search_space = parse(
         {
             "training.learning_rate": {"kind": "log_uniform", "low": 1e-4, "high": 1e-1},
             "model.hidden": {"kind": "integers", "low": 8, "high": 64, "multiple_of": 8},
@@ -119,7 +119,7 @@ def test_out_of_range_value_decodes_to_the_nearest_valid_one():
     )
     config = {"training.learning_rate": 0.12, "model.hidden#multiple": 9, "training.clip_norm": 1.7}
 
-    assert decode(own, BASE, config) == {
+    assert decode(search_space, BASE, config) == {
         "training.learning_rate": 0.1,
         "model.hidden": 64,
         "training.clip_norm": 1.5,
@@ -154,7 +154,7 @@ def test_config_without_a_required_name_is_rejected():
 
 
 def test_parameter_whose_condition_never_holds_is_not_searched():
-    own = parse(
+    search_space = parse(
         {
             "model.dropout": {
                 "kind": "uniform",
@@ -165,30 +165,34 @@ def test_parameter_whose_condition_never_holds_is_not_searched():
         }
     )
 
-    assert tune_space(own, BASE) == {}
-    assert list(tune_space(own, TrialSettings(model=ModelSettings(layers=2)))) == ["model.dropout"]
+    assert tune_space(search_space, BASE) == {}
+    assert list(tune_space(search_space, TrialSettings(model=ModelSettings(layers=2)))) == [
+        "model.dropout"
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_complete_config_has_every_name(seed):
-    own = random_space(seed)
-    params = sample_params(own, seed)
-    config = complete_config(own, BASE, params)
+    search_space = random_space(seed)
+    params = sample_params(search_space, seed)
+    config = complete_config(search_space, BASE, params)
 
-    assert config.keys() == tune_space(own, BASE).keys()
-    assert_same(decode(own, BASE, config), params)
+    assert config.keys() == tune_space(search_space, BASE).keys()
+    assert_same(decode(search_space, BASE, config), params)
 
 
 def test_base_params_are_the_active_settings_within_the_space():
-    own = TrialSettings(training=TrainSettings(learning_rate=0.03, weight_decay=0.5, batch_rows=64))
+    base = TrialSettings(
+        training=TrainSettings(learning_rate=0.03, weight_decay=0.5, batch_rows=64)
+    )
 
-    assert base_params(space(), own) == {
+    assert base_params(space(), base) == {
         "training.learning_rate": 0.03,
         "training.batch_rows": 64,
         "model.architecture": "gru",
         "model.dropout": 0.0,
     }
-    assert paths_outside_space(space(), own) == ("training.weight_decay",)
+    assert paths_outside_space(space(), base) == ("training.weight_decay",)
 
 
 def test_optuna_space_can_be_copied_and_pickled():
@@ -201,14 +205,16 @@ NORMAL = {"kind": "tune", "function": "randn", "arguments": [10.0, 2.0]}
 
 
 def test_normal_distribution_is_searched_by_its_quantile():
-    own = parse({"model.options.scale": NORMAL})
-    parameter = own.parameters["model.options.scale"]
+    search_space = parse({"model.options.scale": NORMAL})
+    parameter = search_space.parameters["model.options.scale"]
 
-    assert list(tune_space(own, BASE)) == ["model.options.scale#quantile"]
-    assert decode(own, BASE, {"model.options.scale#quantile": 0.5}) == {"model.options.scale": 10.0}
-    drawn = [parameter.value_at(place) for place in np.random.default_rng(0).random(4000)]
-    assert np.mean(drawn) == pytest.approx(10.0, abs=0.1)
-    assert np.std(drawn) == pytest.approx(2.0, rel=0.05)
+    assert list(tune_space(search_space, BASE)) == ["model.options.scale#quantile"]
+    assert decode(search_space, BASE, {"model.options.scale#quantile": 0.5}) == {
+        "model.options.scale": 10.0
+    }
+    samples = [parameter.value_at(place) for place in np.random.default_rng(0).random(4000)]
+    assert np.mean(samples) == pytest.approx(10.0, abs=0.1)
+    assert np.std(samples) == pytest.approx(2.0, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -249,8 +255,10 @@ def test_values_equal_those_that_tune_samples(function, arguments):
     """Oracle: ``ray.tune``, whose upper bounds and quantization have many special cases."""
     from ray import tune
 
-    own = parse({"model.options.x": {"kind": "tune", "function": function, "arguments": arguments}})
-    parameter = own.parameters["model.options.x"]
+    search_space = parse(
+        {"model.options.x": {"kind": "tune", "function": function, "arguments": arguments}}
+    )
+    parameter = search_space.parameters["model.options.x"]
     rng = np.random.default_rng(0)
     domain = getattr(tune, function)(*arguments)
     tune_values = {round(domain.sample(random_state=rng), 9) for _ in range(800)}

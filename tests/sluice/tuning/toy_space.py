@@ -39,13 +39,13 @@ def ignore(outcome, trials):
 
 def settings(num_trials=12, scheduler="asha", **more) -> SearchSettings:
     more = {"grace_epochs": 3, "seed": 3} | more
-    own = {"num_trials": num_trials, "scheduler": scheduler, **more}
-    return SearchSettings.parse(own, where="search")
+    search_settings = {"num_trials": num_trials, "scheduler": scheduler, **more}
+    return SearchSettings.parse(search_settings, where="search")
 
 
 def search(
     folder,
-    own=None,
+    search_settings=None,
     *,
     on_report=ignore,
     toy=None,
@@ -59,7 +59,7 @@ def search(
         toy or Toy(),
         own_space or space(),
         BASE,
-        own or settings(),
+        search_settings or settings(),
         folder=folder,
         on_report=on_report,
         compute=compute,
