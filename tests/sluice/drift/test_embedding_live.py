@@ -32,7 +32,7 @@ from sluice.serving.deployed import load_deployed
 from sluice.workloads.workload import Workload
 from tests.sluice.registry.ledger_samples import MODEL, as_version
 from tests.sluice.serving.codec_samples import codec_lineage, make_workload, networks
-from tests.sluice.serving.serving_samples import Live, live, quick_settings
+from tests.sluice.serving.serving_samples import RunningServer, quick_settings, run_server
 from tests.support.codec_workloads import WORDS, network_input
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ class World:
     kind: str
     store: ArtifactStore
     inputs: MonitorInputs
-    server: Live
+    server: RunningServer
     samples: list[Sample]
 
     def request(self, rows: range, *, is_shifted: bool) -> None:
@@ -134,7 +134,7 @@ def world(
         now=datetime.now(UTC),
         threads=1,
     )
-    with live(
+    with run_server(
         {model.candidate: model},
         TrafficSplit(epoch=1, production=model.candidate),
         settings=settings,

@@ -18,12 +18,12 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.traffic_split import TrafficSplit
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
 from tests.sluice.serving.serving_samples import (
-    Raises,
-    Says,
+    LinearNetwork,
+    RaisingNetwork,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 from tests.support.otlp_receiver import Receiver, run_receiver
 
@@ -115,7 +115,7 @@ def test_registration_rollout_and_end_link_to_the_candidates_own_trace(
 def test_a_request_span_continues_the_callers_trace_and_contains_its_arms(
     receiver: Receiver,
 ) -> None:
-    models = [deployed("one", 1, Says(1.0)), deployed("bad", 2, Raises())]
+    models = [deployed("one", 1, LinearNetwork(1.0)), deployed("bad", 2, RaisingNetwork())]
     split = TrafficSplit(
         epoch=1,
         production=candidate("one"),
@@ -123,7 +123,7 @@ def test_a_request_span_continues_the_callers_trace_and_contains_its_arms(
         rollout="r",
         share=1.0,
     )
-    with live({m.candidate: m for m in models}, split, settings=quick_settings()) as server:
+    with run_server({m.candidate: m for m in models}, split, settings=quick_settings()) as server:
         answer = server.client.post(
             "/predict",
             json={"columns": ["a", "b"], "windows": [[[1.0, 1.0]] * 3]},

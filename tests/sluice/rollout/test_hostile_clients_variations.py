@@ -36,7 +36,7 @@ from sluice.workloads.codecs.window_requests import PredictRequest
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
-    Says,
+    LinearNetwork,
     body,
     candidate,
     deployed,
@@ -48,7 +48,7 @@ SHARE = 0.25
 ATTACKER = "203.0.113.7"
 
 
-class Extrapolates(Says):
+class Extrapolates(LinearNetwork):
     """One seed of a model: apart from another one's by so much near the training rows, and far."""
 
     def __init__(self, *, near: float, far: float) -> None:
@@ -60,7 +60,7 @@ class Extrapolates(Says):
         return super().forward(x) + apart
 
 
-class TakesLong(Says):
+class TakesLong(LinearNetwork):
     """Each window takes its time; the same in both arms."""
 
     window_s = 0.0002
@@ -70,7 +70,7 @@ class TakesLong(Says):
         return super().forward(x)
 
 
-class Stalls(Says):
+class Stalls(LinearNetwork):
     """Each batch takes longer than a challenger may."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -312,7 +312,7 @@ def test_a_client_that_fills_the_queue_does_not_make_an_equal_challenger_late(
 def test_a_hanging_challenger_is_detected_beside_a_client_that_fills_its_queue() -> None:
     async def story() -> Router:
         router = router_of(
-            Says(1.0), Stalls(1.0), challenger_deadline_s=0.05, max_challenger_queue=16
+            LinearNetwork(1.0), Stalls(1.0), challenger_deadline_s=0.05, max_challenger_queue=16
         )
         hostile, honest = users_on("challenger", 4), users_on("challenger", 40, of="honest")
         for n, user in enumerate(users_on("production", 120, of="honest")):

@@ -13,7 +13,13 @@ from sluice.rollout.traffic_split import TrafficSplit
 from sluice.rollout_control.controller import observe, reconcile
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.controller_samples import begin, current, report, two_versions
-from tests.sluice.serving.serving_samples import Says, Source, deployed, live, quick_settings
+from tests.sluice.serving.serving_samples import (
+    LinearNetwork,
+    SplitSource,
+    deployed,
+    quick_settings,
+    run_server,
+)
 
 MINUTE = RolloutSettings(min_step_s=60, min_requests=1, lease_s=180)
 
@@ -92,7 +98,7 @@ def test_servers_without_recent_reports_are_ignored(ledger: RolloutLedger) -> No
     assert done.outcome == "wait"
 
 
-class FollowsLedger(Source):
+class FollowsLedger(SplitSource):
     """The traffic split of the ledger, as a server follows it."""
 
     def __init__(self, ledger: RolloutLedger) -> None:
@@ -115,10 +121,10 @@ def test_without_a_controller_servers_return_to_production(url: str, store: Arti
         models = {}
         for number in (1, 2):
             digest = ledger.version(MODEL, number).candidate
-            said = deployed(f"v{number}", number, Says(float(number)))
+            said = deployed(f"v{number}", number, LinearNetwork(float(number)))
             models[digest] = dataclasses.replace(said, candidate=digest)
         source = FollowsLedger(ledger)
-        with live(
+        with run_server(
             models,
             source.read(),
             settings=quick_settings(),
@@ -130,13 +136,13 @@ def test_without_a_controller_servers_return_to_production(url: str, store: Arti
             until = time.monotonic() + 3  # twice the lease
             while time.monotonic() < until:
                 reconcile(ledger, MODEL, now=datetime.now(UTC))
-                arms.append(server.ask(1.0).json()["arm"])
+                arms.append(server.predict(1.0).json()["arm"])
                 time.sleep(0.05)
             assert arms[-1] == "challenger"
-            answers = [server.ask(1.0) for _ in range(20)]
+            answers = [server.predict(1.0) for _ in range(20)]
             gone = time.monotonic()
             while answers[-1].json()["arm"] == "challenger" and time.monotonic() < gone + 10:
-                answers.append(server.ask(1.0))
+                answers.append(server.predict(1.0))
                 time.sleep(0.05)
             took_s = time.monotonic() - gone
 

@@ -33,7 +33,7 @@ from sluice.serving.model_arrays import as_arrays, concatenate
 from sluice.workloads.workload import Workload
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, as_version
 from tests.sluice.serving.codec_samples import KINDS, codec_lineage, make_workload, register
-from tests.sluice.serving.serving_samples import Live, live, quick_settings
+from tests.sluice.serving.serving_samples import RunningServer, quick_settings, run_server
 from tests.support.codec_workloads import network_input
 
 ROW = 100
@@ -85,7 +85,7 @@ class Reports:
 
 
 @pytest.fixture(scope="module")
-def served(registry: Registry) -> Iterator[tuple[Live, list[Any]]]:
+def served(registry: Registry) -> Iterator[tuple[RunningServer, list[Any]]]:
     """Production in this process; challengers in their own, loaded from the registry."""
     loader = ledger_loader_spec(registry.url, MODEL, registry.store.root)
     settings = quick_settings(
@@ -99,7 +99,7 @@ def served(registry: Registry) -> Iterator[tuple[Live, list[Any]]]:
     one, reports = registry.load(1), Reports()
     with (
         Isolation(loader, settings) as isolation,
-        live(
+        run_server(
             {one.candidate: one},
             TrafficSplit(epoch=1, production=one.candidate),
             settings=settings,
@@ -112,12 +112,12 @@ def served(registry: Registry) -> Iterator[tuple[Live, list[Any]]]:
 
 
 @pytest.fixture
-def server(served: tuple[Live, list[Any]]) -> Live:
+def server(served: tuple[RunningServer, list[Any]]) -> RunningServer:
     return served[0]
 
 
 @pytest.fixture
-def samples(served: tuple[Live, list[Any]]) -> list[Any]:
+def samples(served: tuple[RunningServer, list[Any]]) -> list[Any]:
     return served[1]
 
 
@@ -143,7 +143,7 @@ def _response(network: nn.Module, x: ModelInput) -> Tensor:
 
 
 def test_a_request_gets_the_prediction_of_the_stored_example(
-    registry: Registry, server: Live
+    registry: Registry, server: RunningServer
 ) -> None:
     one = registry.load(1)
     answer = server.client.post("/predict", json=registry.body(ROW) | {"keys": ["k"]})
@@ -158,7 +158,7 @@ def test_a_request_gets_the_prediction_of_the_stored_example(
 
 
 def test_concurrent_requests_of_other_lengths_do_not_change_a_prediction(
-    registry: Registry, server: Live
+    registry: Registry, server: RunningServer
 ) -> None:
     one = registry.load(1)
     rows = list(range(60, 84))
@@ -176,7 +176,7 @@ def test_concurrent_requests_of_other_lengths_do_not_change_a_prediction(
     )
 
 
-def test_the_descriptions_state_the_body(registry: Registry, server: Live) -> None:
+def test_the_descriptions_state_the_body(registry: Registry, server: RunningServer) -> None:
     field = next(name for name in registry.body(ROW) if name != "columns")
     described = server.client.get("/model").json()["input"]
     codec = registry.workload.codec()
@@ -190,7 +190,7 @@ def test_the_descriptions_state_the_body(registry: Registry, server: Live) -> No
 
 
 def test_bodies_that_do_not_fit_are_refused_in_the_usual_format(
-    registry: Registry, server: Live
+    registry: Registry, server: RunningServer
 ) -> None:
     good = registry.body(ROW)
     field = next(name for name in good if name != "columns")
@@ -247,7 +247,9 @@ def test_a_large_batch_is_computed_in_parts_of_a_request(registry: Registry) -> 
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
-def test_an_element_that_does_not_decode_is_named(registry: Registry, server: Live) -> None:
+def test_an_element_that_does_not_decode_is_named(
+    registry: Registry, server: RunningServer
+) -> None:
     change, seen = HOSTILE[registry.workload.codec().kind]
     answer = server.client.post("/predict", json=change(registry.body(ROW)))
     assert (answer.status_code, answer.json()["kind"]) == (422, "invalid_input")
@@ -261,7 +263,7 @@ def test_an_element_that_does_not_decode_is_named(registry: Registry, server: Li
 
 
 def test_samples_have_a_digest_of_the_element(
-    registry: Registry, server: Live, samples: list[Any]
+    registry: Registry, server: RunningServer, samples: list[Any]
 ) -> None:
     samples.clear()
     for row in (70, 70, 71):
@@ -278,7 +280,7 @@ def test_samples_have_a_digest_of_the_element(
 
 @pytest.mark.exhaustive
 def test_a_challenger_in_its_own_process_answers_and_gets_shadow_requests(
-    registry: Registry, server: Live, samples: list[Any]
+    registry: Registry, server: RunningServer, samples: list[Any]
 ) -> None:
     one, two = registry.load(1), registry.load(2)
 

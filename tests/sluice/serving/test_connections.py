@@ -19,13 +19,13 @@ from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.connection_settings import ConnectionSettings
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Gated,
-    Live,
+    GatedNetwork,
+    RunningServer,
     body,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 from tests.support.descriptors import DESCRIPTORS
 
@@ -41,12 +41,12 @@ CHUNKED = (
 
 
 @pytest.fixture(scope="module")
-def gated() -> Gated:
-    return Gated(1.0)
+def gated() -> GatedNetwork:
+    return GatedNetwork(1.0)
 
 
 @pytest.fixture(scope="module")
-def server(gated: Gated) -> Iterator[Live]:
+def server(gated: GatedNetwork) -> Iterator[RunningServer]:
     model = deployed("one", 1, gated)
     settings = quick_settings(
         connections=ConnectionSettings(
@@ -57,11 +57,11 @@ def server(gated: Gated) -> Iterator[Live]:
             write_timeout_s=0.4,
         )
     )
-    with live({model.candidate: model}, ONE, settings=settings) as running:
+    with run_server({model.candidate: model}, ONE, settings=settings) as running:
         yield running
 
 
-def connect(server: Live, source: str = "127.0.0.1") -> socket.socket:
+def connect(server: RunningServer, source: str = "127.0.0.1") -> socket.socket:
     port = int(server.url.rpartition(":")[2])
     return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
 
@@ -75,7 +75,7 @@ def answer_of(connection: socket.socket) -> bytes:
     return found
 
 
-def closed(server: Live, reason: str) -> float:
+def closed(server: RunningServer, reason: str) -> float:
     return server.metrics()[f'sluice_connections_closed_total{{reason="{reason}"}}']
 
 
@@ -93,7 +93,7 @@ def closed(server: Live, reason: str) -> float:
     ],
     ids=["open value", "value", "name", "open path", "path", "number", "sum", "empty lines"],
 )
-def test_a_header_beyond_a_limit_gets_431(server: Live, sent: bytes) -> None:
+def test_a_header_beyond_a_limit_gets_431(server: RunningServer, sent: bytes) -> None:
     with connect(server) as connection:
         connection.sendall(sent)
         answer = answer_of(connection)
@@ -102,7 +102,7 @@ def test_a_header_beyond_a_limit_gets_431(server: Live, sent: bytes) -> None:
     assert b"100 headers, and 32,768 bytes" in answer
 
 
-def test_a_flood_of_one_header_is_cut_off_without_delaying_others(server: Live) -> None:
+def test_a_flood_of_one_header_is_cut_off_without_delaying_others(server: RunningServer) -> None:
     """The same with a limit of 120 MiB took other answers from 11 ms to 11 s."""
     taken = 0
 
@@ -119,7 +119,7 @@ def test_a_flood_of_one_header_is_cut_off_without_delaying_others(server: Live) 
     seconds = []
     while flooding.is_alive() or len(seconds) < 10:
         began = time.monotonic()
-        assert server.ask(1.0).status_code == 200
+        assert server.predict(1.0).status_code == 200
         seconds.append(time.monotonic() - began)
     flooding.join()
 
@@ -128,7 +128,7 @@ def test_a_flood_of_one_header_is_cut_off_without_delaying_others(server: Live) 
 
 
 @pytest.mark.parametrize("trailer", [b"X: " + b"a" * 40_000, b"X: 1\r\n" * 101])
-def test_trailers_count_as_headers(server: Live, trailer: bytes) -> None:
+def test_trailers_count_as_headers(server: RunningServer, trailer: bytes) -> None:
     """Uvicorn adds them to the headers of the request that is already being answered."""
     before = closed(server, "header_large")
     with connect(server) as connection:
@@ -138,7 +138,7 @@ def test_trailers_count_as_headers(server: Live, trailer: bytes) -> None:
     assert closed(server, "header_large") == before + 1
 
 
-def test_chunk_sizes_are_bounded(server: Live) -> None:
+def test_chunk_sizes_are_bounded(server: RunningServer) -> None:
     """A chunk's extension is no body for the app, however long."""
     before = closed(server, "body_large")
     taken = 0
@@ -153,7 +153,7 @@ def test_chunk_sizes_are_bounded(server: Live) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", HEALTHY], ids=["first", "further"])
-def test_a_trickling_header_gets_408(server: Live, first: bytes) -> None:
+def test_a_trickling_header_gets_408(server: RunningServer, first: bytes) -> None:
     began = time.monotonic()
     with connect(server) as connection:
         connection.sendall(first)
@@ -173,7 +173,9 @@ def test_a_trickling_header_gets_408(server: Live, first: bytes) -> None:
 
 
 @pytest.mark.parametrize("bytes_sent", [b"", HEALTHY], ids=["silent", "idle"])
-def test_an_idle_connection_is_closed_without_a_response(server: Live, bytes_sent: bytes) -> None:
+def test_an_idle_connection_is_closed_without_a_response(
+    server: RunningServer, bytes_sent: bytes
+) -> None:
     with connect(server) as connection:
         connection.sendall(bytes_sent)
         answers = answer_of(connection).count(b"HTTP/1.1")
@@ -181,14 +183,14 @@ def test_an_idle_connection_is_closed_without_a_response(server: Live, bytes_sen
     assert answers == (1 if bytes_sent else 0)
 
 
-def described(server: Live) -> float:
+def described(server: RunningServer) -> float:
     """How many times the description was sent."""
     name = 'sluice_http_requests_total{method="GET",route="/openapi.json",status="200"}'
     return server.metrics().get(name, 0)
 
 
 @pytest.mark.slow
-def test_a_client_that_does_not_read_is_disconnected(server: Live) -> None:
+def test_a_client_that_does_not_read_is_disconnected(server: RunningServer) -> None:
     before, sent = closed(server, "unread"), described(server)
     request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     # The server resets the connection, which the next request may notice first.
@@ -202,7 +204,7 @@ def test_a_client_that_does_not_read_is_disconnected(server: Live) -> None:
     assert closed(server, "unread") == before + 1
 
 
-def test_pipelined_requests_are_bounded(server: Live, gated: Gated) -> None:
+def test_pipelined_requests_are_bounded(server: RunningServer, gated: GatedNetwork) -> None:
     before = closed(server, "pipelined")
     asked = json.dumps(body(1.0)).encode()
     request = (
@@ -219,7 +221,7 @@ def test_pipelined_requests_are_bounded(server: Live, gated: Gated) -> None:
     assert closed(server, "pipelined") == before + 1
 
 
-def test_silent_connections_beyond_the_limit_are_evicted(server: Live) -> None:
+def test_silent_connections_beyond_the_limit_are_evicted(server: RunningServer) -> None:
     """1,100 of them made a server with 1,024 descriptors unreachable."""
     with contextlib.ExitStack() as stack:
         for number in range(4 * LIMIT):
@@ -231,7 +233,7 @@ def test_silent_connections_beyond_the_limit_are_evicted(server: Live) -> None:
         assert server.metrics()["sluice_connections"] <= LIMIT
 
 
-def test_slow_bodies_beyond_the_limit_are_evicted(server: Live) -> None:
+def test_slow_bodies_beyond_the_limit_are_evicted(server: RunningServer) -> None:
     """A client with a token could otherwise use all connections."""
     with contextlib.ExitStack() as stack:
         for number in range(2 * LIMIT):
@@ -241,7 +243,7 @@ def test_slow_bodies_beyond_the_limit_are_evicted(server: Live) -> None:
             assert httpx.post(f"{server.url}/predict", json=body(1.0), headers=TOKEN).is_success
 
 
-def test_one_address_cannot_evict_other_addresses(server: Live) -> None:
+def test_one_address_cannot_evict_other_addresses(server: RunningServer) -> None:
     with connect(server, "127.0.0.9") as idle, contextlib.ExitStack() as stack:
         idle.sendall(HEALTHY)
         idle.recv(65536)
@@ -252,7 +254,7 @@ def test_one_address_cannot_evict_other_addresses(server: Live) -> None:
         assert idle.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_complete_requests_are_not_evicted(server: Live, gated: Gated) -> None:
+def test_complete_requests_are_not_evicted(server: RunningServer, gated: GatedNetwork) -> None:
     gated.gate.clear()
     try:
         with ThreadPoolExecutor(LIMIT // 2) as pool:

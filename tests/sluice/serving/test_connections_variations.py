@@ -22,13 +22,13 @@ from sluice.serving.http_errors import InvalidInput
 from sluice.workloads.codecs.window_requests import PredictRequest
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     body,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 from tests.sluice.serving.test_connections import answer_of, closed, connect, described
 from tests.support.ipv6_flood import ADDRESSES, PER_ADDRESS
@@ -51,19 +51,19 @@ ATTACKER = "127.0.0.4"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Live]:
-    model = deployed("one", 1, Says(1.0))
+def server() -> Iterator[RunningServer]:
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick_settings(
         max_body_bytes=MANY,
         connections=ConnectionSettings(
             max_connections=64, max_per_address=1, header_timeout_s=5.0, write_timeout_s=15.0
         ),
     )
-    with live({model.candidate: model}, ONE, settings=settings) as running:
+    with run_server({model.candidate: model}, ONE, settings=settings) as running:
         yield running
 
 
-def slowest(server: Live, attack: Callable[[], None]) -> float:
+def slowest(server: RunningServer, attack: Callable[[], None]) -> float:
     """Return the longest time [s] that another address waits for an answer during an attack."""
     done = threading.Event()
 
@@ -104,7 +104,7 @@ def repeated(element: bytes, around: bytes = b"%s") -> bytes:
     ids=["values", "rows", "windows", "keys", "columns", "unknown keys"],
 )
 def test_a_body_with_an_error_in_every_element_does_not_block_the_server(
-    server: Live, make: Callable[[], bytes], said: str
+    server: RunningServer, make: Callable[[], bytes], said: str
 ) -> None:
     """One of 4 MiB took 6 s of the event loop and 2.2 GB, to describe 1,400,000 errors."""
     content = make()
@@ -137,7 +137,7 @@ def test_unknown_column_names_are_cheap(names: Sequence[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("burst", [1, 4])
-def test_unread_responses_occupy_no_slots(server: Live, burst: int) -> None:
+def test_unread_responses_occupy_no_slots(server: RunningServer, burst: int) -> None:
     """Without a token: all connections had an answer under way, and everybody else got 503.
 
     A request that came in advance, or comes while the client does not read, must not give the place
@@ -174,11 +174,11 @@ def test_unread_responses_occupy_no_slots(server: Live, burst: int) -> None:
 
 def test_incomplete_bodies_are_dropped_for_others_of_their_token() -> None:
     """Few connections: 33 such bodies took all 128 MiB, and the only token's holders got 503."""
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick_settings(body_timeout_s=20.0, body_grace_s=20.0, max_body_memory_bytes=400_000)
     almost = POST + b"Content-Length: 100000\r\n\r\n" + b" " * 99_999
     with (
-        live({model.candidate: model}, ONE, settings=settings) as server,
+        run_server({model.candidate: model}, ONE, settings=settings) as server,
         contextlib.ExitStack() as stack,
     ):
         held = [stack.enter_context(connect(server)) for _ in range(4)]
@@ -186,9 +186,9 @@ def test_incomplete_bodies_are_dropped_for_others_of_their_token() -> None:
             connection.sendall(almost)
         memory = server.serving.admission._memory._share
         server.wait_for(lambda: memory.used >= 399_996)
-        fresh = server.ask(1.0).status_code
-        server.wait_for(lambda: server.ask(1.0).status_code == 200)
-        after = [server.ask(1.0).status_code for _ in range(5)]
+        fresh = server.predict(1.0).status_code
+        server.wait_for(lambda: server.predict(1.0).status_code == 200)
+        after = [server.predict(1.0).status_code for _ in range(5)]
         ended = held[0].recv(65536)
         for connection in held[1:]:  # and those that stayed are still good
             connection.sendall(b"x")
@@ -262,7 +262,7 @@ def test_one_ipv6_network_is_one_address() -> None:
     ],
 )
 def test_the_host_of_an_absolute_target_is_used(
-    server: Live, target: bytes, host: bytes, status: bytes
+    server: RunningServer, target: bytes, host: bytes, status: bytes
 ) -> None:
     """A proxy routes by the target, but the server checked only the Host header."""
     with connect(server) as connection:
@@ -298,7 +298,7 @@ def test_a_path_has_no_host() -> None:
     ],
     ids=lambda parts: parts[0][len(POST) : len(POST) + 30].decode().strip(),
 )
-def test_request_smuggling_is_refused(server: Live, parts: list[bytes]) -> None:
+def test_request_smuggling_is_refused(server: RunningServer, parts: list[bytes]) -> None:
     """Proxies that take another header for the length of a body pass such requests on."""
     for sent in ([b"".join(parts)], parts):
         with connect(server) as connection:
@@ -312,7 +312,7 @@ def test_request_smuggling_is_refused(server: Live, parts: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_short_connections_from_many_addresses_delay_no_request(server: Live) -> None:
+def test_short_connections_from_many_addresses_delay_no_request(server: RunningServer) -> None:
     """Half of them leave at once, half close their side only; 2,000 in about a second."""
 
     def churn() -> None:

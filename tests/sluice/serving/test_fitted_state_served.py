@@ -20,7 +20,7 @@ from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
 from tests.sluice.registry.ledger_samples import MODEL, Clock
 from tests.sluice.serving.codec_samples import codec_lineage, register
-from tests.sluice.serving.serving_samples import live, quick_settings
+from tests.sluice.serving.serving_samples import quick_settings, run_server
 from tests.support.rents import Rents
 
 ROWS = np.array([3, 599])  # the city of the last row is in no train row
@@ -70,7 +70,7 @@ def test_production_and_challenger_use_their_own_state(tmp_path: Path) -> None:
         )
         loaded: dict[str, DeployedModel] = {one.candidate: one, two.candidate: two}
         settings = quick_settings(deadline_s=20.0, challenger_deadline_s=15.0)
-        with live(loaded, split, settings=settings, name=MODEL) as server:
+        with run_server(loaded, split, settings=settings, name=MODEL) as server:
             answer = server.client.post("/predict", json=body)
             assert answer.status_code == 200, answer.text
             assert answer.json()["arm"] == name

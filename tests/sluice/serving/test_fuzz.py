@@ -27,7 +27,7 @@ from sluice.serving.traffic_split import InMemoryTrafficSplit
 from tests.sluice.serving.serving_samples import (
     MODEL,
     SECRET,
-    Says,
+    LinearNetwork,
     candidate,
     deployed,
     quick_settings,
@@ -68,7 +68,10 @@ def schema() -> Any:
     """The description of an app with a canary, in this process."""
     models = {
         model.candidate: model
-        for model in (deployed("one", 1, Says(1.0)), deployed("two", 2, Says(2.0)))
+        for model in (
+            deployed("one", 1, LinearNetwork(1.0)),
+            deployed("two", 2, LinearNetwork(2.0)),
+        )
     }
     split = TrafficSplit(
         epoch=1,

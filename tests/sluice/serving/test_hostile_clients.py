@@ -16,14 +16,14 @@ from sluice.serving.client_limits import BREACH_FAULTS
 from sluice.serving.sticky import is_chosen
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
-    Live,
-    Raises,
-    Says,
+    LinearNetwork,
+    RaisingNetwork,
+    RunningServer,
     body,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 TOLD = "r1"
@@ -35,7 +35,7 @@ HUGE = 9e18
 TRIGGER = 666.0
 
 
-class Powers(Says):
+class Powers(LinearNetwork):
     """Its number plus the last row, cubed: infinity for values that are taken."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class Counts(Powers):
 @contextlib.contextmanager
 def rolling(
     challenger: nn.Module, *, production: nn.Module | None = None, share: float = SHARE
-) -> Iterator[Live]:
+) -> Iterator[RunningServer]:
     """Run a server in the middle of a rollout."""
     models = [deployed("one", 1, production or Powers(1.0)), deployed("two", 2, challenger)]
     split = TrafficSplit(
@@ -78,40 +78,40 @@ def rolling(
     )
     # A busy machine is not what is tested: neither deadline is near.
     settings = quick_settings(challenger_deadline_s=4.0, deadline_s=9.0, shadow_deadline_s=9.0)
-    with live({m.candidate: m for m in models}, split, settings=settings) as server:
+    with run_server({m.candidate: m for m in models}, split, settings=settings) as server:
         yield server
 
 
 @pytest.fixture
-def twins() -> Iterator[Live]:
+def twins() -> Iterator[RunningServer]:
     with rolling(Powers(1.0)) as server:
         yield server
 
 
-def window(server: Live) -> TrafficCounts:
+def window(server: RunningServer) -> TrafficCounts:
     """Return the counts once all comparisons with the other arm are finished."""
     server.wait_for(lambda: not server.serving.router.background.tasks)
     return TrafficCounts.model_validate(server.client.get("/rollout").json()["window"])
 
 
-def looked(server: Live) -> Rollout:
+def looked(server: RunningServer) -> Rollout:
     seen = window(server)
     at = rollout()
     seen = seen.model_copy(update={"since": at.step_since, "until": at.checked_at})
     return advance(at, seen, now=at.checked_at, production=PRODUCTION).rollout
 
 
-def honest(server: Live, count: int) -> None:
+def honest(server: RunningServer, count: int) -> None:
     for number in range(count):
-        assert server.ask(1.0, user=f"honest {number}").status_code == 200
+        assert server.predict(1.0, user=f"honest {number}").status_code == 200
 
 
-def on(server: Live, arm: str, count: int) -> list[str]:
+def on(server: RunningServer, arm: str, count: int) -> list[str]:
     """Return users that an arm answers: found out by asking, as any client can."""
     found: list[str] = []
     for number in range(10_000):
         user = f"hostile {number}"
-        said = server.ask(1.0, user=user).json()
+        said = server.predict(1.0, user=user).json()
         if ("challenger" if said["fallback"] else said["arm"]) == arm:
             found.append(user)
         if len(found) == count:
@@ -119,10 +119,10 @@ def on(server: Live, arm: str, count: int) -> list[str]:
     raise AssertionError(f"no {count} users are on {arm}")
 
 
-def test_public_data_does_not_reveal_the_users_of_the_challenger(twins: Live) -> None:
-    told = twins.ask(1.0).json()["rollout"]
+def test_public_data_does_not_reveal_the_users_of_the_challenger(twins: RunningServer) -> None:
+    told = twins.predict(1.0).json()["rollout"]
     chosen = [u for u in map(str, range(1000)) if is_chosen(u, salt=told, share=SHARE)][:60]
-    arms = [twins.ask(1.0, user=user).json()["arm"] for user in chosen]
+    arms = [twins.predict(1.0, user=user).json()["arm"] for user in chosen]
 
     assert arms.count("challenger") < 30, "of 60 it is 15 on average"
     said = twins.client.get("/model").text + twins.client.get("/rollout").text
@@ -130,7 +130,7 @@ def test_public_data_does_not_reveal_the_users_of_the_challenger(twins: Live) ->
     assert OWN not in said
 
 
-def test_a_request_without_a_user_is_assigned_at_random(twins: Live) -> None:
+def test_a_request_without_a_user_is_assigned_at_random(twins: RunningServer) -> None:
     trace = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
     content = json.dumps({"columns": ["a", "b"], "windows": [[[0.0, 0.0]] * 3]})
     headers = trace | {"content-type": "application/json"}
@@ -142,11 +142,13 @@ def test_a_request_without_a_user_is_assigned_at_random(twins: Live) -> None:
     assert arms == {"challenger", "production"}
 
 
-def test_values_out_of_bounds_are_client_errors_and_no_fault_of_an_arm(twins: Live) -> None:
+def test_values_out_of_bounds_are_client_errors_and_no_fault_of_an_arm(
+    twins: RunningServer,
+) -> None:
     """60 such requests of users on the challenger ended the rollout of a twin within 2 s."""
     users = on(twins, "challenger", 5)
     before = window(twins)
-    statuses = {twins.ask(3e38, user=user).status_code for user in users * 12}
+    statuses = {twins.predict(3e38, user=user).status_code for user in users * 12}
     after = window(twins)
 
     assert statuses == {422}
@@ -162,7 +164,7 @@ def test_values_out_of_bounds_are_client_errors_and_no_fault_of_an_arm(twins: Li
 def test_failures_of_both_arms_are_no_evidence(share: float) -> None:
     with rolling(Powers(1.0), share=share) as server:
         users = on(server, "production" if share == 0 else "challenger", 5)
-        statuses = {server.ask(HUGE, user=user).status_code for user in users * 12}
+        statuses = {server.predict(HUGE, user=user).status_code for user in users * 12}
         seen = window(server)
         phase = looked(server).phase
 
@@ -178,10 +180,10 @@ def test_failures_of_both_arms_are_no_evidence(share: float) -> None:
 
 def test_shared_faults_do_not_hide_a_faulty_challenger() -> None:
     """Production failing on purpose beside it made a sick challenger look no worse."""
-    with rolling(Raises()) as server:
+    with rolling(RaisingNetwork()) as server:
         hidden = on(server, "production", 5)
         for user in hidden * 40:
-            server.ask(HUGE, user=user)
+            server.predict(HUGE, user=user)
         honest(server, 100)
         seen = window(server)
         phase = looked(server).phase
@@ -200,7 +202,7 @@ def test_one_client_alone_cannot_end_a_rollout(named: bool) -> None:
         (user,) = on(server, "challenger", 1)
         more = {"user": user} if named else {}
         for _ in range(60 if named else 240):
-            assert server.ask(TRIGGER, **more).status_code == 200
+            assert server.predict(TRIGGER, **more).status_code == 200
         seen = window(server)
         phase = looked(server).phase
 
@@ -212,9 +214,9 @@ def test_one_client_alone_cannot_end_a_rollout(named: bool) -> None:
 
 def test_a_challenger_that_fails_for_its_only_client_is_detected() -> None:
     """Where there is only one client, its share is all there is."""
-    with rolling(Raises()) as server:
+    with rolling(RaisingNetwork()) as server:
         for _ in range(120):
-            server.ask(1.0)
+            server.predict(1.0)
 
         assert looked(server).phase == "rolled_back"
 
@@ -227,7 +229,7 @@ def test_faults_beyond_the_limit_are_not_repeated_on_the_other_arm() -> None:
         window(server)
         before = challenger.calls
         for _ in range(60):
-            assert server.ask(TRIGGER, user=user).status_code == 500
+            assert server.predict(TRIGGER, user=user).status_code == 500
             seen = window(server)
 
     assert seen.production.errors == 60
@@ -242,7 +244,7 @@ def test_a_flood_of_good_requests_does_not_change_the_compared_split(arm: str) -
         honest(server, 100)
         (user,) = on(server, arm, 1)
         for _ in range(400):
-            server.ask(1.0, user=user)
+            server.predict(1.0, user=user)
         seen = window(server)
 
     assert seen.evidence_counts is not None

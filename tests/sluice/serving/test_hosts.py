@@ -8,7 +8,7 @@ import pytest
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.http_errors import MisdirectedRequest
 from sluice.serving.settings import ServingSettings
-from tests.sluice.serving.serving_samples import SECRET, Live, body
+from tests.sluice.serving.serving_samples import SECRET, RunningServer, body
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
 
@@ -94,7 +94,7 @@ def test_wildcards_must_have_a_valid_form() -> None:
 
 
 @pytest.mark.parametrize("route", ["/predict", "/healthz", "/readyz", "/openapi.json", "/nothing"])
-def test_another_host_gets_421_on_every_route(server: Live, route: str) -> None:
+def test_another_host_gets_421_on_every_route(server: RunningServer, route: str) -> None:
     answer = httpx.request(
         "POST" if route == "/predict" else "GET",
         server.url + route,
@@ -110,7 +110,9 @@ def test_another_host_gets_421_on_every_route(server: Live, route: str) -> None:
 @pytest.mark.parametrize(
     "declared", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_content_types_allowed_without_cors_get_415(server: Live, declared: str | None) -> None:
+def test_content_types_allowed_without_cors_get_415(
+    server: RunningServer, declared: str | None
+) -> None:
     """Such posts became samples of the drift check."""
     before = server.metrics()['sluice_arm_requests_total{arm="production"}']
     headers = TOKEN | ({} if declared is None else {"content-type": declared})
@@ -123,7 +125,7 @@ def test_content_types_allowed_without_cors_get_415(server: Live, declared: str 
 
 
 @pytest.mark.parametrize("path", ["/healthz/", "/predict/", "/model/", "//evil.example/"])
-def test_nothing_is_redirected(server: Live, path: str) -> None:
+def test_nothing_is_redirected(server: RunningServer, path: str) -> None:
     """A redirect went to whatever host the request named."""
     answer = server.client.get(server.url + path)
 

@@ -23,12 +23,12 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.wire_protocol import MAX_BYTES, OUTPUT, InvalidFrame, LoaderSpec, pack, unpack
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     body,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 from tests.support import challengers
 from tests.support.challengers import CONTRACT, candidate
@@ -55,7 +55,7 @@ def settings(**changes: Any) -> ServingSettings:
 class Rig:
     """A server whose challengers live in processes, each of which left its number in the folder."""
 
-    server: Live
+    server: RunningServer
     folder: Path
 
     def alive(self) -> list[int]:
@@ -87,7 +87,7 @@ class Rig:
         found: list[int] = []
 
         def answered() -> bool:
-            said = self.server.ask(challengers.RETURN_PID, user="ada").json()
+            said = self.server.predict(challengers.RETURN_PID, user="ada").json()
             if said["arm"] == "challenger":
                 found.append(int(said["outputs"][0][0]))
             return bool(found)
@@ -117,13 +117,13 @@ def window(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("processes")
-    production = deployed("one", 1, Says(1.0), contract=CONTRACT)
+    production = deployed("one", 1, LinearNetwork(1.0), contract=CONTRACT)
     chosen = settings()
     with Isolation(recipe(folder), chosen) as isolation:
         split = TrafficSplit(epoch=1, production=production.candidate)
-        promoted = deployed("two", 2, Says(2.0), contract=CONTRACT)
+        promoted = deployed("two", 2, LinearNetwork(2.0), contract=CONTRACT)
         models = {model.candidate: model for model in (production, promoted)}
-        with live(models, split, settings=chosen, isolate=isolation.load) as server:
+        with run_server(models, split, settings=chosen, isolate=isolation.load) as server:
             yield Rig(server, folder)
     assert Rig(server, folder).alive() == []
 
@@ -137,17 +137,17 @@ def two(rig: Rig) -> Iterator[Rig]:
     rig.end()
 
 
-def counts(server: Live, arm: str) -> dict[str, int]:
+def counts(server: RunningServer, arm: str) -> dict[str, int]:
     found = server.client.get("/rollout").json()["window"][arm]
     return {kind: number for kind, number in found.items() if number and kind != "slower"}
 
 
-def problems(server: Live) -> str:
+def problems(server: RunningServer) -> str:
     return " ".join(server.client.get("/problems").json()["problems"])
 
 
 @contextlib.contextmanager
-def steady_load(server: Live) -> Iterator[list[int]]:
+def steady_load(server: RunningServer) -> Iterator[list[int]]:
     """Ask all the time; every answer's status."""
     stop, seen = threading.Event(), list[int]()
 
@@ -169,7 +169,7 @@ def steady_load(server: Live) -> Iterator[list[int]]:
 
 
 def test_a_challenger_answers_from_another_process(two: Rig) -> None:
-    answer = two.server.ask(3.0, -1.0, user="ada").json()
+    answer = two.server.predict(3.0, -1.0, user="ada").json()
 
     assert (answer["outputs"], answer["arm"], answer["version"]) == (
         [[6.0], [-2.0]],
@@ -197,7 +197,7 @@ def test_a_failing_process_fails_no_request_and_restarts(
     """Under load: production answers, the fault is counted, the problem is reported and solved."""
     before = two.pid()
     with steady_load(two.server) as statuses:
-        wait_for(lambda: two.server.ask(value).json()["fallback"])
+        wait_for(lambda: two.server.predict(value).json()["fallback"])
         wait_for(lambda: said in problems(two.server))
         after = two.pid()
         wait_for(lambda: problems(two.server) == "")
@@ -210,7 +210,7 @@ def test_a_failing_process_fails_no_request_and_restarts(
 
 def test_an_error_of_a_network_is_reported_by_its_location_only(two: Rig) -> None:
     before = two.pid()
-    said = two.server.ask(challengers.RAISE).json()
+    said = two.server.predict(challengers.RAISE).json()
     line = next(x for x in reversed(two.server.lines()) if x.get("trace") == said["trace"])
 
     assert (said["outputs"], said["fallback"]) == ([[1.0 + challengers.RAISE]], True)
@@ -227,10 +227,10 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def test_child_processes_of_a_challenger_end_with_it(two: Rig) -> None:
-    two.server.ask(challengers.SPAWN)
+    two.server.predict(challengers.SPAWN)
     (started,) = psutil.Process(two.pid()).children()
     assert not has_ended(started)
-    two.server.ask(challengers.EXIT)
+    two.server.predict(challengers.EXIT)
     wait_for(lambda: has_ended(started))
 
     assert has_ended(started)
@@ -249,7 +249,7 @@ def test_a_challenger_that_does_not_load_leaves_production_serving(
     rig.challenge(name)
 
     wait_for(lambda: said in problems(rig.server))
-    assert rig.server.ask(1.0).json()["arm"] == "production"
+    assert rig.server.predict(1.0).json()["arm"] == "production"
     rig.end()
 
 
@@ -267,9 +267,9 @@ def test_a_rollback_does_not_wait_for_a_challenger_that_hangs_while_it_loads(rig
 
 def test_a_promotion_loads_the_challenger_in_process_without_a_failed_request(two: Rig) -> None:
     with steady_load(two.server) as statuses:
-        two.server.put(production=candidate("two"))
+        two.server.set_split(production=candidate("two"))
         wait_for(lambda: two.alive() == [])
-        answer = two.server.ask(1.0).json()
+        answer = two.server.predict(1.0).json()
 
     assert (answer["arm"], answer["version"], answer["outputs"]) == ("production", 2, [[3.0]])
     assert set(statuses) == {200}

@@ -17,7 +17,7 @@ from tests.sluice.registry.ledger_samples import (
     register_sample,
     sample_lineage,
 )
-from tests.sluice.serving.serving_samples import Live, live, quick_settings
+from tests.sluice.serving.serving_samples import RunningServer, quick_settings, run_server
 
 WINDOW = {"columns": ["slope", "value"], "windows": [[[0.0, 1.0]] * 8]}
 TO_DEV = "UPDATE sluice_pointers SET version = 4, revision = revision + 1"
@@ -58,12 +58,12 @@ def ledger(tmp_path: Path) -> Iterator[RolloutLedger]:
         yield ledger
 
 
-def phase(server: Live) -> tuple[int, str]:
+def phase(server: RunningServer) -> tuple[int, str]:
     answer = server.client.get("/readyz")
     return answer.status_code, answer.json()["state"]
 
 
-def served(server: Live) -> int:
+def served(server: RunningServer) -> int:
     answer = server.client.post("/predict", json=WINDOW)
     assert answer.status_code == 200
     return int(answer.json()["version"])
@@ -81,7 +81,7 @@ def test_a_server_keeps_the_last_verified_version_and_reports_it(
     source = LedgerTrafficSplit(ledger, MODEL, registry_check_interval_s=0.05)
     settings = quick_settings(registry_timeout_s=20.0)
 
-    with live(models, source.read(), settings=settings, source=source) as server:  # type: ignore[arg-type]
+    with run_server(models, source.read(), settings=settings, source=source) as server:  # type: ignore[arg-type]
         assert (phase(server), served(server)) == ((200, "serving"), 2)
         assert server.metrics()["sluice_registry_findings"] == 0
 

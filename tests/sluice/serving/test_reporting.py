@@ -11,19 +11,19 @@ from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.settings import ServingSettings
 from tests.sluice.serving.serving_samples import (
-    Live,
-    Raises,
-    Says,
+    LinearNetwork,
+    RaisingNetwork,
+    RunningServer,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 MODELS = [
-    deployed("one", 1, Says(1.0), Says(3.0)),
-    deployed("two", 2, Says(5.0)),
-    deployed("raises", 3, Raises()),
+    deployed("one", 1, LinearNetwork(1.0), LinearNetwork(3.0)),
+    deployed("two", 2, LinearNetwork(5.0)),
+    deployed("raises", 3, RaisingNetwork()),
 ]
 BY_DIGEST = {model.candidate: model for model in MODELS}
 SETTINGS = quick_settings(report_interval_s=0.02, samples_per_s=1000)
@@ -55,16 +55,16 @@ class Sink:
 
 def serving(sink: Sink, settings: ServingSettings = SETTINGS):  # type: ignore[no-untyped-def]
     one = TrafficSplit(epoch=1, production=candidate("one"))
-    return live(dict(BY_DIGEST), one, settings=settings, reports=sink)
+    return run_server(dict(BY_DIGEST), one, settings=settings, reports=sink)
 
 
 def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
     sink = Sink()
     with serving(sink) as server:
-        server.ask(7.0, keys=["monday"])
+        server.predict(7.0, keys=["monday"])
         server.wait_for(lambda: bool(sink.samples))
-        server.challenge("two", share=1.0)
-        server.ask(8.0, 9.0, keys=["tuesday", "wednesday"])
+        server.set_challenger("two", share=1.0)
+        server.predict(8.0, 9.0, keys=["tuesday", "wednesday"])
         server.wait_for(lambda: len(sink.samples) == 2)
         server.wait_for(lambda: sink.reports[-1].state.challenger == 2)
     alone, both = sink.samples
@@ -85,9 +85,9 @@ def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
 def test_a_sample_identifies_its_client_only_with_the_secret() -> None:
     sink = Sink()
     with serving(sink) as server:
-        server.put(secret="ab" * 32)
-        server.ask(7.0, user="ada")
-        server.ask(8.0)
+        server.set_split(secret="ab" * 32)
+        server.predict(7.0, user="ada")
+        server.predict(8.0)
         server.wait_for(lambda: len(sink.samples) == 2)
 
     names = [
@@ -101,8 +101,8 @@ def test_a_sample_identifies_its_client_only_with_the_secret() -> None:
 def test_failed_requests_of_a_challenger_are_sampled_with_their_key() -> None:
     sink = Sink()
     with serving(sink) as server:
-        server.challenge("raises", share=1.0)
-        assert server.ask(7.0, keys=["monday"]).json()["fallback"]
+        server.set_challenger("raises", share=1.0)
+        assert server.predict(7.0, keys=["monday"]).json()["fallback"]
         server.wait_for(lambda: any(s.fault for s in sink.samples))
     failed = next(s for s in sink.samples if s.fault)
 
@@ -114,13 +114,13 @@ def test_a_registry_that_is_gone_or_hangs_costs_no_request_and_no_sample() -> No
     with serving(sink) as server:
         said = problems_of(server)
         server.wait_for(lambda: "The registry is gone" in said())
-        assert server.ask(7.0).status_code == 200
+        assert server.predict(7.0).status_code == 200
         sink.down = False
         server.wait_for(lambda: bool(sink.samples))
         server.wait_for(lambda: not said())
         sink.hangs = threading.Event()
         server.wait_for(lambda: "no answer" in said() or "not answered" in said())
-        assert server.ask(7.0).status_code == 200
+        assert server.predict(7.0).status_code == 200
         sink.hangs.set()
 
     assert sink.samples[0].features == (7.0, 7.0)
@@ -130,7 +130,7 @@ def test_refused_samples_are_dropped_and_reported_once() -> None:
     sink = Sink(refuses=True)
     with serving(sink) as server:
         said = problems_of(server)
-        assert server.ask(7.0).status_code == 200
+        assert server.predict(7.0).status_code == 200
         server.wait_for(lambda: "does not take them" in said())
         told = len(sink.reports)
         server.wait_for(lambda: len(sink.reports) > told + 3)
@@ -139,7 +139,7 @@ def test_refused_samples_are_dropped_and_reported_once() -> None:
         lines = [line for line in server.lines() if "does not take" in json.dumps(line)]
         assert len(lines) == 1
         sink.refuses = False
-        assert server.ask(8.0).status_code == 200
+        assert server.predict(8.0).status_code == 200
         server.wait_for(lambda: not said())
 
     assert [sample.features for sample in sink.samples] == [(8.0, 8.0)]
@@ -159,7 +159,7 @@ def test_a_server_whose_reports_fail_lets_its_lease_expire() -> None:
             server.source.split = split
             return until
 
-        server.challenge("two", expires_at=datetime.now(UTC) + timedelta(hours=1))
+        server.set_challenger("two", expires_at=datetime.now(UTC) + timedelta(hours=1))
         heard = renew()
         server.wait_for(lambda: router.table.split.expires_at == heard)
         sink.down = True
@@ -182,13 +182,13 @@ def test_the_final_report_waits_for_the_one_that_is_being_written() -> None:
     assert sink.reports[-1].state.draining
 
 
-def problems_of(server: Live):  # type: ignore[no-untyped-def]
+def problems_of(server: RunningServer):  # type: ignore[no-untyped-def]
     return lambda: " ".join(server.client.get("/problems").json()["problems"])
 
 
 def test_each_window_needs_one_key() -> None:
     with serving(Sink()) as server:
-        refused = server.ask(1.0, 2.0, keys=["monday"])
+        refused = server.predict(1.0, 2.0, keys=["monday"])
 
     assert refused.status_code == 422
     assert "as many entries as windows (2), got 1" in refused.json()["what"]

@@ -29,12 +29,12 @@ from tests.sluice.serving.serving_samples import (
     HOOK_SECRET,
     MODEL,
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 AT = "2026-03-14T12:00:00Z"
@@ -89,21 +89,23 @@ def rollbacks() -> Rollbacks:
 
 
 @pytest.fixture
-def server(rollbacks: Rollbacks) -> Iterator[Live]:
-    model = deployed("one", 1, Says(1.0))
+def server(rollbacks: Rollbacks) -> Iterator[RunningServer]:
+    model = deployed("one", 1, LinearNetwork(1.0))
     hook = RollbackWebhook(rollback=rollbacks)
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, split, settings=quick_settings(), webhook=hook) as server:
+    with run_server(
+        {model.candidate: model}, split, settings=quick_settings(), webhook=hook
+    ) as server:
         yield server
 
 
-def tell(server: Live, body: Any, *, secret: str = HOOK_SECRET) -> httpx.Response:
+def tell(server: RunningServer, body: Any, *, secret: str = HOOK_SECRET) -> httpx.Response:
     headers = {"authorization": f"Bearer {secret}"}
     return server.client.post("/hooks/rollback", json=body, headers=headers)
 
 
 def test_a_firing_alert_is_handled_with_its_reason_and_key(
-    server: Live, rollbacks: Rollbacks
+    server: RunningServer, rollbacks: Rollbacks
 ) -> None:
     first, again = (tell(server, posted(alert())) for _ in range(2))
 
@@ -131,7 +133,7 @@ def test_a_firing_alert_is_handled_with_its_reason_and_key(
     ],
 )
 def test_other_alerts_do_nothing(
-    server: Live, rollbacks: Rollbacks, alert_body: Any, said: str
+    server: RunningServer, rollbacks: Rollbacks, alert_body: Any, said: str
 ) -> None:
     answer = tell(server, posted(alert_body)).json()
 
@@ -145,7 +147,7 @@ def test_other_alerts_do_nothing(
     [("wrong-battery-staple", 401, "unauthorized"), (SECRET, 403, "forbidden")],
 )
 def test_other_tokens_are_refused(
-    server: Live, rollbacks: Rollbacks, secret: str, status: int, kind: str
+    server: RunningServer, rollbacks: Rollbacks, secret: str, status: int, kind: str
 ) -> None:
     answer = tell(server, posted(alert()), secret=secret)
 
@@ -153,7 +155,9 @@ def test_other_tokens_are_refused(
     assert rollbacks.asked == []
 
 
-def test_an_alert_without_its_content_type_is_refused(server: Live, rollbacks: Rollbacks) -> None:
+def test_an_alert_without_its_content_type_is_refused(
+    server: RunningServer, rollbacks: Rollbacks
+) -> None:
     headers = {"authorization": f"Bearer {HOOK_SECRET}"}
     content = json.dumps(posted(alert()))
     answer = server.client.post("/hooks/rollback", content=content, headers=headers)
@@ -162,16 +166,16 @@ def test_an_alert_without_its_content_type_is_refused(server: Live, rollbacks: R
     assert rollbacks.asked == []
 
 
-def test_the_webhook_token_does_not_permit_predictions(server: Live) -> None:
+def test_the_webhook_token_does_not_permit_predictions(server: RunningServer) -> None:
     headers = {"authorization": f"Bearer {HOOK_SECRET}"}
 
     assert server.client.get("/model", headers=headers).status_code == 403
 
 
 def test_without_a_token_there_is_no_route() -> None:
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, split, settings=quick_settings()) as server:
+    with run_server({model.candidate: model}, split, settings=quick_settings()) as server:
         assert tell(server, posted(alert())).json()["kind"] == "unknown_route"
         assert "/hooks/rollback" not in server.client.get("/openapi.json").json()["paths"]
 
@@ -186,7 +190,7 @@ def test_without_a_token_there_is_no_route() -> None:
     ],
 )
 def test_another_body_is_refused(
-    server: Live, rollbacks: Rollbacks, change: Any, said: str
+    server: RunningServer, rollbacks: Rollbacks, change: Any, said: str
 ) -> None:
     answer = tell(server, posted() | change)
 
@@ -195,7 +199,9 @@ def test_another_body_is_refused(
     assert rollbacks.asked == []
 
 
-def test_an_unavailable_registry_makes_the_sender_retry(server: Live, rollbacks: Rollbacks) -> None:
+def test_an_unavailable_registry_makes_the_sender_retry(
+    server: RunningServer, rollbacks: Rollbacks
+) -> None:
     rollbacks.error = StorageError("The registry is gone.", fix="Wait.")
 
     answer = tell(server, posted(alert()))
@@ -205,7 +211,7 @@ def test_an_unavailable_registry_makes_the_sender_retry(server: Live, rollbacks:
     assert server.metrics()['sluice_hook_acts_total{act="failed"}'] == 1
 
 
-def test_alerts_beyond_the_rate_get_429(server: Live) -> None:
+def test_alerts_beyond_the_rate_get_429(server: RunningServer) -> None:
     answers = [tell(server, posted()).status_code for _ in range(11)]
 
     assert answers == [200] * 10 + [429]

@@ -13,7 +13,13 @@ from sluice.serving.rollback import RollbackWebhook
 from tests.sluice.registry.conftest import postgres_server as postgres_server
 from tests.sluice.registry.conftest import url as url
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain
-from tests.sluice.serving.serving_samples import Says, candidate, deployed, live, quick_settings
+from tests.sluice.serving.serving_samples import (
+    LinearNetwork,
+    candidate,
+    deployed,
+    quick_settings,
+    run_server,
+)
 from tests.sluice.serving.test_rollback_webhook import alert, posted, tell
 
 NASTY = "Errors:\0 9\n of\x1b[2J 10\u2028\x85 \x7f\u202e"
@@ -35,14 +41,14 @@ def test_an_alert_rolls_back_regardless_of_its_text(
 ) -> None:
     store = ArtifactStore(tmp_path_factory.mktemp("store"))
     promote_chain(ledger, store, 2)
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     hook = RollbackWebhook(
         rollback=LedgerRollback(ledger, MODEL, store, clock=Clock(NOW), cooldown_s=0),
     )
     told = alert("rollback_production", model=MODEL)
     told |= {"annotations": {"summary": summary}, "startsAt": NOW.isoformat()}
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live(
+    with run_server(
         {model.candidate: model}, split, settings=quick_settings(), webhook=hook, name=MODEL
     ) as server:
         answer = tell(server, posted(told))

@@ -20,13 +20,13 @@ from sluice.serving.tls import Tls
 from sluice.serving.tokens import Tokens
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     body,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
@@ -46,47 +46,47 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 
 @pytest.fixture(scope="module")
-def server(files: Tls) -> Iterator[Live]:
-    model = deployed("one", 1, Says(1.0))
+def server(files: Tls) -> Iterator[RunningServer]:
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick_settings(
         connections=ConnectionSettings(
             max_connections=8, max_per_address=8, header_timeout_s=0.4, idle_timeout_s=0.4
         )
     )
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, split, settings=settings, tls=files) as running:
+    with run_server({model.candidate: model}, split, settings=settings, tls=files) as running:
         running.client.close()
         trusted = ssl.create_default_context(cafile=str(files.cert))
         running.client = httpx.Client(base_url=running.url, headers=TOKEN, verify=trusted)
         yield running
 
 
-def connect(server: Live) -> socket.socket:
+def connect(server: RunningServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10)
 
 
-def test_predictions_are_encrypted(server: Live) -> None:
-    assert server.ask(1.0).json()["outputs"] == [[2.0]]
+def test_predictions_are_encrypted(server: RunningServer) -> None:
+    assert server.predict(1.0).json()["outputs"] == [[2.0]]
 
 
-def test_a_plain_http_request_gets_no_response(server: Live) -> None:
+def test_a_plain_http_request_gets_no_response(server: RunningServer) -> None:
     with pytest.raises(httpx.TransportError):
         httpx.post(server.url.replace("https", "http") + "/predict", json=body(1.0), headers=TOKEN)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02"], ids=["silent", "half a handshake"])
-def test_a_handshake_has_the_time_of_a_header(server: Live, sent: bytes) -> None:
+def test_a_handshake_has_the_time_of_a_header(server: RunningServer, sent: bytes) -> None:
     with connect(server) as connection:
         connection.sendall(sent)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(100) == b""
 
 
-def test_incomplete_handshakes_are_evicted(server: Live) -> None:
+def test_incomplete_handshakes_are_evicted(server: RunningServer) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(24):
             stack.enter_context(connect(server))
-        assert server.ask(1.0).status_code == 200
+        assert server.predict(1.0).status_code == 200
         assert server.metrics()["sluice_connections"] <= 8
 
 

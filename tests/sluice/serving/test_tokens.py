@@ -17,11 +17,11 @@ from sluice.serving.token_file import TokenFile, TokenFileWatch
 from sluice.serving.tokens import SCOPES, Scope, Tokens, digest_token
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Says,
+    LinearNetwork,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 ROUTES: dict[str, Scope] = {
@@ -240,9 +240,9 @@ def test_tokens_follow_their_scopes_and_rotate_while_the_server_runs(
     entries = {scope: entry(secrets[scope], scopes=[scope]) for scope in SCOPES}
     path = written(tmp_path / "tokens.json", entries)
     watch = TokenFileWatch(path)
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live(
+    with run_server(
         {model.candidate: model},
         split,
         settings=quick_settings(),
