@@ -142,7 +142,7 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     workload, store = make_workload("texts", folder / "data"), ArtifactStore(folder / "artifacts")
     found = networks(workload, salt=1)
-    return workload, store, codec_lineage(workload, store, salt=1, built=found), found
+    return workload, store, codec_lineage(workload, store, salt=1, trained=found), found
 
 
 def build(built, *, network: nn.Module | None = None, max_rows=500, **settings):

@@ -99,7 +99,7 @@ def world(
     for file in (folder / "data").glob("*.png"):  # dark images, which inverted ones are not
         Image.open(file).point(lambda value: value // 2).save(file)
     found = networks(workload, salt=1)
-    lineage = codec_lineage(workload, store, salt=1, built=found)
+    lineage = codec_lineage(workload, store, salt=1, trained=found)
     frame = workload.compute_features(workload.load_rows())
     by_weights = {m.weights: n for m, n in zip(lineage.members, found, strict=True)}
     references = store_references(

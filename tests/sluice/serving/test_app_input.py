@@ -34,7 +34,7 @@ GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "said"),
+    ("content", "status", "message"),
     [
         (b"", 400, "must be JSON"),
         (b"{", 400, "must be JSON"),
@@ -108,7 +108,9 @@ def test_another_content_type_is_refused(server: RunningServer) -> None:
     assert response.status_code == 415
 
 
-@pytest.mark.parametrize("shown", [None, "Bearer wrong", f"Basic {SECRET}", SECRET, "Bearer"])
+@pytest.mark.parametrize(
+    "authorization", [None, "Bearer wrong", f"Basic {SECRET}", SECRET, "Bearer"]
+)
 @pytest.mark.parametrize("route", ["/predict", "/model", "/rollout", "/metrics"])
 def test_a_request_without_the_token_gets_401_without_the_model_name(
     server: RunningServer, route: str, authorization: str | None

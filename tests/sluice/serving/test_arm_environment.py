@@ -14,7 +14,7 @@ from sluice.serving.arm_environment import arm_environment
 from sluice.serving.isolation import Isolation
 from sluice.serving.settings import ServingSettings
 from tests.sluice.serving.serving_samples import quick_settings
-from tests.sluice.serving.test_isolation import recipe
+from tests.sluice.serving.test_isolation import loader_spec
 from tests.support.challengers import candidate
 
 SECRETS = (
@@ -58,7 +58,7 @@ def test_a_challenger_cannot_read_secrets(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("MY_MODE", "fast")
     settings = quick_settings(challenger_environment=("MY_MODE",))
-    with Isolation(recipe(tmp_path), settings) as isolation:
+    with Isolation(loader_spec(tmp_path), settings) as isolation:
         isolation.load(candidate("curious"), threading.Event())
         environment = json.loads((tmp_path / "environment.json").read_text())
 

@@ -1,4 +1,4 @@
-"""A server states what its outputs are, and a classifier names its classes."""
+"""A server describes its outputs, including the classes of a classifier."""
 
 import threading
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_the_description_of_a_model_states_its_output(
             described = server.client.get("/model").json()["output"]
     assert described == output.model_dump(mode="json")
 
-    if workload_type is Moods:  # a challenger's process reports the same
+    if workload_type is Moods:  # the process of a challenger reports the same contract
         loader = ledger_loader_spec(url, MODEL, store.root)
         with Isolation(loader, quick_settings()) as isolation:
             assert isolation.load(lineage.candidate, threading.Event()).output == output

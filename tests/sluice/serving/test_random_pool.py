@@ -1,4 +1,4 @@
-"""Random bytes are each used once, and numbers from them are uniform."""
+"""A pool returns no random bytes twice, and its numbers are uniform."""
 
 import numpy as np
 from scipy import stats

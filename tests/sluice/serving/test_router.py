@@ -1,4 +1,4 @@
-"""ROLL-1, ROLL-2: routing and counting; no fault of a challenger reaches users."""
+"""ROLL-1, ROLL-2: requests are routed and counted, and faults of a challenger reach no user."""
 
 import gc
 import threading
@@ -21,29 +21,33 @@ from tests.sluice.serving.serving_samples import (
 )
 
 
-def counts(server: RunningServer, arm: str) -> dict[str, int]:
+def count_requests(server: RunningServer, arm: str) -> dict[str, int]:
     window = server.client.get("/rollout").json()["window"]
     return {kind: number for kind, number in window[arm].items() if number and kind != "slower"}
 
 
 def test_every_response_names_its_arm_and_version(server: RunningServer) -> None:
     split = server.set_challenger("two", share=1.0)
-    answer = server.predict(1.0, user="ada")
-    said = answer.json()
+    response = server.predict(1.0, user="ada")
+    payload = response.json()
 
-    assert said["outputs"] == [[3.0]]
-    assert (said["arm"], said["version"], said["candidate"]) == ("challenger", 2, candidate("two"))
-    assert (said["rollout"], said["epoch"]) == ("r-two", split.epoch)
-    assert answer.headers["x-sluice-arm"] == "challenger"
-    assert answer.headers["x-sluice-version"] == "2"
-    assert answer.headers["x-sluice-rollout"] == "r-two"
+    assert payload["outputs"] == [[3.0]]
+    assert (payload["arm"], payload["version"], payload["candidate"]) == (
+        "challenger",
+        2,
+        candidate("two"),
+    )
+    assert (payload["rollout"], payload["epoch"]) == ("r-two", split.epoch)
+    assert response.headers["x-sluice-arm"] == "challenger"
+    assert response.headers["x-sluice-version"] == "2"
+    assert response.headers["x-sluice-rollout"] == "r-two"
 
 
 def test_without_a_rollout_there_is_no_window(server: RunningServer) -> None:
-    answer = server.predict(1.0)
+    response = server.predict(1.0)
 
-    assert answer.json()["rollout"] is None
-    assert "x-sluice-rollout" not in answer.headers
+    assert response.json()["rollout"] is None
+    assert "x-sluice-rollout" not in response.headers
     assert server.client.get("/rollout").json() == {"window": None}
 
 
@@ -66,14 +70,20 @@ def test_production_answers_when_the_challenger_fails(
     server: RunningServer, name: str, fault: str
 ) -> None:
     server.set_challenger(name)
-    answer = server.predict(1.0, user="ada")
-    said = answer.json()
+    response = server.predict(1.0, user="ada")
+    payload = response.json()
 
-    assert answer.status_code == 200
-    assert (said["outputs"], said["arm"], said["fallback"]) == ([[2.0]], "production", True)
-    assert counts(server, "challenger") == {"requests": 1, fault: 1}
-    assert counts(server, "production") == {}, "a fallback is the challenger's request"
-    line = next(x for x in reversed(server.lines()) if x.get("trace") == said["trace"])
+    assert response.status_code == 200
+    assert (payload["outputs"], payload["arm"], payload["fallback"]) == (
+        [[2.0]],
+        "production",
+        True,
+    )
+    assert count_requests(server, "challenger") == {"requests": 1, fault: 1}
+    assert count_requests(server, "production") == {}, (
+        "a fallback counts as a request of the challenger"
+    )
+    line = next(x for x in reversed(server.lines()) if x.get("trace") == payload["trace"])
     assert line["challenger_fault"] == fault
     assert "secret payload" not in server.log.getvalue()
     assert server.metrics()[f'sluice_arm_faults_total{{arm="challenger",fault="{fault}"}}'] >= 1
@@ -84,13 +94,13 @@ def test_a_hanging_challenger_delays_no_request_once_its_queue_is_full(
 ) -> None:
     server.set_challenger("hangs")
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: server.predict(1.0).json(), range(8)))
+        responses = list(pool.map(lambda _: server.predict(1.0).json(), range(8)))
 
-    assert all(answer["outputs"] == [[2.0]] for answer in answers)
-    assert counts(server, "challenger") == {"requests": 8, "timeouts": 8}
+    assert all(response["outputs"] == [[2.0]] for response in responses)
+    assert count_requests(server, "challenger") == {"requests": 8, "timeouts": 8}
 
 
-def test_production_is_counted_late_by_the_challengers_deadline(server: RunningServer) -> None:
+def test_timeouts_of_production_use_the_deadline_of_the_challenger(server: RunningServer) -> None:
     """Otherwise a briefly busy host would count against the challenger only."""
     server.set_challenger("two", share=1e-9)
     gated = server.models[candidate("one")].networks[0]
@@ -98,29 +108,29 @@ def test_production_is_counted_late_by_the_challengers_deadline(server: RunningS
     gated.gate.clear()
     opening = threading.Timer(0.35, gated.gate.set)
     opening.start()
-    answer = server.predict(1.0)
+    response = server.predict(1.0)
     opening.join()
 
-    assert answer.status_code == 200
-    assert counts(server, "production") == {"requests": 1, "timeouts": 1}
+    assert response.status_code == 200
+    assert count_requests(server, "production") == {"requests": 1, "timeouts": 1}
 
 
 def test_shadow_requests_are_counted_and_not_returned(server: RunningServer) -> None:
     server.set_challenger("two", share=0.0, shadow=True)
-    said = server.predict(1.0).json()
-    server.wait_for(lambda: counts(server, "challenger") == {"requests": 1})
+    payload = server.predict(1.0).json()
+    server.wait_for(lambda: count_requests(server, "challenger") == {"requests": 1})
 
-    assert (said["outputs"], said["arm"]) == ([[2.0]], "production")
-    assert counts(server, "production") == {"requests": 1}
+    assert (payload["outputs"], payload["arm"]) == ([[2.0]], "production")
+    assert count_requests(server, "production") == {"requests": 1}
 
 
 def test_production_gets_the_shadow_requests_at_a_share_of_one(server: RunningServer) -> None:
     server.set_challenger("two", share=1.0, shadow=True)
-    said = server.predict(1.0).json()
-    server.wait_for(lambda: counts(server, "production") == {"requests": 1})
+    payload = server.predict(1.0).json()
+    server.wait_for(lambda: count_requests(server, "production") == {"requests": 1})
 
-    assert (said["outputs"], said["arm"]) == ([[3.0]], "challenger")
-    assert counts(server, "challenger") == {"requests": 1}
+    assert (payload["outputs"], payload["arm"]) == ([[3.0]], "challenger")
+    assert count_requests(server, "challenger") == {"requests": 1}
 
 
 @pytest.mark.parametrize(("name", "fault"), [("raises", "errors"), ("nan", "not_finite")])
@@ -128,49 +138,54 @@ def test_failed_shadow_requests_are_counted_and_not_returned(
     server: RunningServer, name: str, fault: str
 ) -> None:
     server.set_challenger(name, share=0.0, shadow=True)
-    said = server.predict(1.0).json()
-    server.wait_for(lambda: counts(server, "challenger") == {"requests": 1, fault: 1})
+    payload = server.predict(1.0).json()
+    server.wait_for(lambda: count_requests(server, "challenger") == {"requests": 1, fault: 1})
 
-    assert (said["outputs"], said["fallback"]) == ([[2.0]], False)
+    assert (payload["outputs"], payload["fallback"]) == ([[2.0]], False)
 
 
 def test_a_hanging_shadow_drops_requests_beyond_its_queue(server: RunningServer) -> None:
-    """One is begun and late; the others never began, which says nothing about the challenger.
+    """One starts and times out; the others never start and are no evidence.
 
-    On a machine that is busy for longer than the time limit, another one is begun after it.
+    If the machine is busy for longer than the timeout, another one starts after it.
     """
     server.set_challenger("hangs", share=0.0, shadow=True)
-    answers = [server.predict(1.0).json() for _ in range(40)]
+    responses = [server.predict(1.0).json() for _ in range(40)]
 
-    def one_began() -> bool:
-        if counts(server, "challenger") != {}:
+    def has_started() -> bool:
+        if count_requests(server, "challenger") != {}:
             return True
-        answers.append(server.predict(1.0).json())  # on a busy machine not even the first one did
+        responses.append(
+            server.predict(1.0).json()
+        )  # on a busy machine the first one may not start
         return False
 
-    server.wait_for(one_began)
+    server.wait_for(has_started)
 
-    def dropped() -> int:
+    def count_dropped() -> int:
         return int(server.client.get("/rollout").json()["window"]["shadow_dropped"])
 
-    def begun() -> int:
-        return counts(server, "challenger").get("requests", 0)
+    def count_started() -> int:
+        return count_requests(server, "challenger").get("requests", 0)
 
-    server.wait_for(lambda: dropped() + begun() == len(answers))
-    assert all(answer["outputs"] == [[2.0]] for answer in answers)
-    assert counts(server, "challenger") == {"requests": begun(), "timeouts": begun()}
-    assert dropped() > 10 * begun()
+    server.wait_for(lambda: count_dropped() + count_started() == len(responses))
+    assert all(response["outputs"] == [[2.0]] for response in responses)
+    assert count_requests(server, "challenger") == {
+        "requests": count_started(),
+        "timeouts": count_started(),
+    }
+    assert count_dropped() > 10 * count_started()
 
 
-def test_the_window_is_the_same_for_prometheus(server: RunningServer) -> None:
+def test_prometheus_metrics_equal_the_counts_of_the_step(server: RunningServer) -> None:
     split = server.set_challenger("nan")
     server.predict(1.0)
-    found = server.metrics()
+    metrics = server.metrics()
 
-    assert found['sluice_step_count{arm="challenger",kind="not_finite"}'] == 1
-    assert found['sluice_step_count{arm="production",kind="requests"}'] == 0
-    assert found["sluice_step_epoch"] == found["sluice_weights_epoch"] == split.epoch
-    assert found["sluice_challenger_share"] == 1
+    assert metrics['sluice_step_count{arm="challenger",kind="not_finite"}'] == 1
+    assert metrics['sluice_step_count{arm="production",kind="requests"}'] == 0
+    assert metrics["sluice_step_epoch"] == metrics["sluice_weights_epoch"] == split.epoch
+    assert metrics["sluice_challenger_share"] == 1
 
 
 def test_a_new_epoch_counts_from_zero(server: RunningServer) -> None:
@@ -178,11 +193,11 @@ def test_a_new_epoch_counts_from_zero(server: RunningServer) -> None:
     server.predict(1.0)
     server.set_challenger("nan", share=0.5)
 
-    assert counts(server, "challenger") == {}
+    assert count_requests(server, "challenger") == {}
 
 
 def test_an_older_epoch_is_ignored_and_reported(server: RunningServer) -> None:
-    """A promotion that a lagging replica has not read must not be undone."""
+    """A read from a lagging database replica must not undo a promotion."""
     new = server.set_challenger("two")
     server.source.split = server.source.split.model_copy(
         update={"epoch": new.epoch - 1, "share": 0.0}
@@ -195,8 +210,8 @@ def test_an_older_epoch_is_ignored_and_reported(server: RunningServer) -> None:
 
 
 def problems(server: RunningServer) -> list[str]:
-    found: list[str] = server.client.get("/problems").json()["problems"]
-    return found
+    metrics: list[str] = server.client.get("/problems").json()["problems"]
+    return metrics
 
 
 def test_an_unreachable_source_keeps_the_last_split_and_is_reported(server: RunningServer) -> None:
@@ -236,83 +251,93 @@ def test_a_renewed_lease_of_the_same_epoch_keeps_the_counts(server: RunningServe
     server.source.split = later
     server.wait_for(lambda: server.serving.router.table.split == later)
 
-    assert counts(server, "challenger") == {"requests": 1, "not_finite": 1}
+    assert count_requests(server, "challenger") == {"requests": 1, "not_finite": 1}
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("other columns", "cannot answer the same requests"), ("gone", "does not load")],
 )
 def test_a_challenger_that_cannot_be_served_is_reported(
-    server: RunningServer, name: str, said: str
+    server: RunningServer, name: str, message: str
 ) -> None:
     server.set_challenger(name)
 
-    server.wait_for(lambda: any(said in problem for problem in problems(server)))
+    server.wait_for(lambda: any(message in problem for problem in problems(server)))
     assert server.predict(1.0).json()["arm"] == "production"
-    assert server.client.get("/rollout").json() == {"window": None}, "there is nothing to compare"
+    assert server.client.get("/rollout").json() == {"window": None}, (
+        "there is no challenger to compare"
+    )
 
 
 def test_production_counts_from_when_its_challenger_is_loaded(server: RunningServer) -> None:
-    """Otherwise a bad minute before would favour the challenger, and a good one the opposite."""
+    """Requests before that have no counterpart and would bias the comparison."""
     one, two = server.models[candidate("one")], server.models[candidate("two")]
     models = {one.candidate: one}
     began = datetime.now(UTC)
-    with run_server(models, server.source.split, settings=quick_settings()) as held:
-        held.set_challenger("two", share=1e-9)
-        held.wait_for(lambda: any("does not load" in problem for problem in problems(held)))
+    with run_server(models, server.source.split, settings=quick_settings()) as other_server:
+        other_server.set_challenger("two", share=1e-9)
+        other_server.wait_for(
+            lambda: any("does not load" in problem for problem in problems(other_server))
+        )
         for _ in range(3):
-            held.predict(1.0)
+            other_server.predict(1.0)
         loaded = datetime.now(UTC)
         models[two.candidate] = two
-        held.wait_for(lambda: held.serving.router.table.challenger is not None)
-        held.predict(1.0)
+        other_server.wait_for(lambda: other_server.serving.router.table.challenger is not None)
+        other_server.predict(1.0)
 
-        assert counts(held, "production") == {"requests": 1}
-        window = held.serving.router.traffic_counts()
+        assert count_requests(other_server, "production") == {"requests": 1}
+        window = other_server.serving.router.traffic_counts()
     assert window is not None
     assert began < loaded < window.since
 
 
-def test_production_does_not_count_when_the_lease_is_over(server: RunningServer) -> None:
+def test_production_does_not_count_after_the_lease_expires(server: RunningServer) -> None:
     times = [datetime.now(UTC)]
     split, settings = server.source.split, quick_settings()
-    with run_server(server.models, split, settings=settings, clock=lambda: times[-1]) as held:
-        held.set_challenger("two", share=1e-9, expires_at=times[0] + timedelta(seconds=60))
-        held.predict(1.0)
+    with run_server(
+        server.models, split, settings=settings, clock=lambda: times[-1]
+    ) as other_server:
+        other_server.set_challenger("two", share=1e-9, expires_at=times[0] + timedelta(seconds=60))
+        other_server.predict(1.0)
         times.append(times[0] + timedelta(seconds=61))
-        held.predict(1.0)
+        other_server.predict(1.0)
 
-        assert counts(held, "production") == {"requests": 1}
+        assert count_requests(other_server, "production") == {"requests": 1}
 
 
-def test_a_challenger_that_does_not_load_is_not_tried_at_every_lease(server: RunningServer) -> None:
-    """The lease is renewed each second; the delay between two attempts is longer."""
-    tried: list[str] = []
+def test_a_challenger_that_does_not_load_is_not_retried_at_every_lease_renewal(
+    server: RunningServer,
+) -> None:
+    """Leases are renewed every second, but the delay between two attempts is longer."""
+    attempts: list[str] = []
     one = server.models[candidate("one")]
 
-    class Counted(dict[str, DeployedModel]):
-        def __missing__(self, wanted: str) -> DeployedModel:
-            tried.append(wanted)
-            raise KeyError(wanted)
+    class FailingModels(dict[str, DeployedModel]):
+        def __missing__(self, digest: str) -> DeployedModel:
+            attempts.append(digest)
+            raise KeyError(digest)
 
-    models = Counted({one.candidate: one})
+    models = FailingModels({one.candidate: one})
     split = TrafficSplit(epoch=1, production=one.candidate)
-    with run_server(models, split, settings=quick_settings(load_retry_s=600)) as held:
+    with run_server(models, split, settings=quick_settings(load_retry_s=600)) as other_server:
         until = datetime.now(UTC) + timedelta(seconds=60)
-        held.set_challenger("gone", share=0.5, expires_at=until)
-        held.wait_for(lambda: any("does not load" in problem for problem in problems(held)))
+        other_server.set_challenger("gone", share=0.5, expires_at=until)
+        other_server.wait_for(
+            lambda: any("does not load" in problem for problem in problems(other_server))
+        )
         for later in range(1, 4):
-            renewed = held.source.split.model_copy(
+            renewed = other_server.source.split.model_copy(
                 update={"expires_at": until + timedelta(seconds=later)}
             )
-            held.source.split = renewed
-            held.wait_for(lambda renewed=renewed: held.serving.router.table.split == renewed)  # type: ignore[misc]
-        held.set_challenger(
-            "gone", share=1.0, expires_at=until
-        )  # another step needs the copies, too
+            other_server.source.split = renewed
+            other_server.wait_for(
+                lambda renewed=renewed: other_server.serving.router.table.split == renewed
+            )  # type: ignore[misc]
+        other_server.set_challenger("gone", share=1.0, expires_at=until)  # a new step loads again
 
-        assert tried == [candidate("gone")] * 2
+        assert attempts == [candidate("gone")] * 2
 
 
 def test_production_that_does_not_load_keeps_the_last_version(server: RunningServer) -> None:
@@ -326,33 +351,33 @@ def test_production_that_does_not_load_keeps_the_last_version(server: RunningSer
 
 def test_production_moves_without_a_failed_request(server: RunningServer) -> None:
     """Promotions and rollbacks under load: every request is answered by one of both."""
-    stop, seen = threading.Event(), []
+    stop, results = threading.Event(), []
 
     def load() -> None:
         with httpx.Client(base_url=server.url, headers=dict(server.client.headers)) as client:
             while not stop.is_set():
-                answer = client.post(
+                response = client.post(
                     "/predict", json={"columns": ["a", "b"], "windows": [[[0, 0]] * 3]}
                 )
-                seen.append((answer.status_code, answer.json().get("version")))
+                results.append((response.status_code, response.json().get("version")))
 
     threads = [threading.Thread(target=load) for _ in range(3)]
     for thread in threads:
         thread.start()
     for name in ("two", "one") * 5:
         server.set_split(production=candidate(name))
-        enough = len(seen) + 5
-        server.wait_for(lambda enough=enough: len(seen) > enough)  # type: ignore[misc]
+        num_needed = len(results) + 5
+        server.wait_for(lambda num_needed=num_needed: len(results) > num_needed)  # type: ignore[misc]
     stop.set()
     for thread in threads:
         thread.join()
 
-    assert {status for status, _ in seen} == {200}
-    assert {version for _, version in seen} == {1, 2}
-    assert len(seen) > 50
+    assert {status for status, _ in results} == {200}
+    assert {version for _, version in results} == {1, 2}
+    assert len(results) > 50
 
 
-def test_arms_that_are_not_needed_end_their_threads(server: RunningServer) -> None:
+def test_an_unused_arm_ends_its_threads(server: RunningServer) -> None:
     def threads() -> int:
         return sum(t.name == f"arm-{candidate('two')[:12]}" for t in threading.enumerate())
 
@@ -366,8 +391,8 @@ def test_arms_that_are_not_needed_end_their_threads(server: RunningServer) -> No
     server.wait_for(lambda: threads() == 0)
 
 
-def test_an_arm_that_failed_ends_its_thread_as_well(server: RunningServer) -> None:
-    """Without the garbage collector, which may not come by for hours."""
+def test_an_arm_that_failed_ends_its_threads(server: RunningServer) -> None:
+    """The garbage collector, which may run late, is not needed for that."""
 
     def threads() -> int:
         return sum(t.name == f"arm-{candidate('raises')[:12]}" for t in threading.enumerate())
@@ -388,7 +413,7 @@ def test_an_arm_that_failed_ends_its_thread_as_well(server: RunningServer) -> No
 
 @pytest.fixture
 def gate(server: RunningServer) -> Iterator[threading.Event]:
-    """Closed: production waits."""
+    """The gate of production's network; production blocks while it is closed."""
     network = server.models[candidate("one")].networks[0]
     assert isinstance(network, GatedNetwork)
     yield network.gate
@@ -396,46 +421,46 @@ def gate(server: RunningServer) -> Iterator[threading.Event]:
 
 
 def test_an_error_of_production_is_reported_without_request_data(server: RunningServer) -> None:
-    """A model that fails to load never serves: this one must fail after it was loaded."""
+    """A model that fails while loading is never served, so this one fails after its load."""
     network = server.models[candidate("one")].networks[0]
     assert isinstance(network, GatedNetwork)
-    network.broken = True
-    answer = server.predict(1.0)
-    network.broken = False
+    network.is_broken = True
+    response = server.predict(1.0)
+    network.is_broken = False
     line = next(x for x in reversed(server.lines()) if x["event"] == "model failed")
 
-    assert answer.status_code == 500
-    assert "TypeError" in answer.json()["what"]
+    assert response.status_code == 500
+    assert "TypeError" in response.json()["what"]
     assert line["error"] == "TypeError"
     assert any("forward" in place for place in line["at"])
-    assert "secret payload" not in server.log.getvalue() + answer.text
+    assert "secret payload" not in server.log.getvalue() + response.text
     assert server.predict(1.0).json()["outputs"] == [[2.0]]
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_what_both_arms_fail_on_counts_for_both(server: RunningServer, share: float) -> None:
+def test_a_request_that_fails_on_both_arms_counts_for_both(
+    server: RunningServer, share: float
+) -> None:
     """Otherwise a client with invalid input could end a healthy rollout or hide a faulty one."""
     network = server.models[candidate("one")].networks[0]
     assert isinstance(network, GatedNetwork)
     server.set_challenger("raises", share=share, shadow=True)
-    network.broken = True
-    answer = server.predict(1.0)
-    server.wait_for(lambda: counts(server, "challenger") == {"requests": 1, "errors": 1})
-    network.broken = False
+    network.is_broken = True
+    response = server.predict(1.0)
+    server.wait_for(lambda: count_requests(server, "challenger") == {"requests": 1, "errors": 1})
+    network.is_broken = False
 
-    assert answer.status_code == 500
-    assert counts(server, "production") == {"requests": 1, "errors": 1}
+    assert response.status_code == 500
+    assert count_requests(server, "production") == {"requests": 1, "errors": 1}
 
 
-def test_a_timeout_of_production_is_reported_in_time(
-    server: RunningServer, gate: threading.Event
-) -> None:
+def test_a_timeout_of_production_gets_504(server: RunningServer, gate: threading.Event) -> None:
     gate.clear()
     began = time.monotonic()
-    answer = server.predict(1.0)
+    response = server.predict(1.0)
 
-    assert answer.status_code == 504
-    assert answer.json()["kind"] == "prediction_timeout"
+    assert response.status_code == 504
+    assert response.json()["kind"] == "prediction_timeout"
     assert time.monotonic() - began > 1.0
 
 
@@ -449,7 +474,7 @@ def test_the_event_loop_is_free_while_a_model_computes(
             assert httpx.get(f"{server.url}/healthz").status_code == 200
         gate.set()
 
-    # Computed until the gate was open, or told that it is late: that needs the loop, too.
+    # The response is the prediction or a timeout; both need the event loop.
     assert asked.result().status_code in (200, 504)
 
 

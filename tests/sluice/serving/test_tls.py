@@ -1,4 +1,4 @@
-"""TLS of the server itself, and the warnings without it."""
+"""The server supports TLS and warns about tokens in cleartext."""
 
 import contextlib
 import json
@@ -36,10 +36,12 @@ TOKEN = {"authorization": f"Bearer {SECRET}"}
 def files(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    named = ["-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    options = ["-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(
-        [*made, *named, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
+        [*command, *options, "-keyout", str(key), "-out", str(cert)],
+        check=True,
+        capture_output=True,
     )
     key.chmod(0o600)
     return Tls.read(cert, key)
@@ -65,7 +67,7 @@ def connect(server: RunningServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10)
 
 
-def test_predictions_are_encrypted(server: RunningServer) -> None:
+def test_predictions_are_served_over_tls(server: RunningServer) -> None:
     assert server.predict(1.0).json()["outputs"] == [[2.0]]
 
 
@@ -75,7 +77,9 @@ def test_a_plain_http_request_gets_no_response(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02"], ids=["silent", "half a handshake"])
-def test_a_handshake_has_the_time_of_a_header(server: RunningServer, sent: bytes) -> None:
+def test_an_incomplete_handshake_times_out_like_a_header(
+    server: RunningServer, sent: bytes
+) -> None:
     with connect(server) as connection:
         connection.sendall(sent)
         with contextlib.suppress(ConnectionError):
@@ -90,10 +94,12 @@ def test_incomplete_handshakes_are_evicted(server: RunningServer) -> None:
         assert server.metrics()["sluice_connections"] <= 8
 
 
-def test_a_certificate_and_a_key_of_another_are_refused(files: Tls, tmp_path: Path) -> None:
+def test_mismatched_or_missing_certificate_and_key_files_are_refused(
+    files: Tls, tmp_path: Path
+) -> None:
     key = tmp_path / "key.pem"
-    made = ["openssl", "genpkey", "-algorithm", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    subprocess.run([*made, "-out", str(key)], check=True, capture_output=True)
+    command = ["openssl", "genpkey", "-algorithm", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    subprocess.run([*command, "-out", str(key)], check=True, capture_output=True)
     key.chmod(0o600)
 
     with pytest.raises(SettingsError, match="certificate and its private key in PEM format, got"):
@@ -107,7 +113,9 @@ def test_a_certificate_and_a_key_of_another_are_refused(files: Tls, tmp_path: Pa
         Tls.read(files.cert, key)
 
 
-def test_a_certificate_goes_with_its_key(files: Tls, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_certificate_without_its_key_is_refused(
+    files: Tls, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_command(["serve", "sp500_volatility", "--tls-cert", str(files.cert)]) == 2
     assert "--tls-cert and --tls-key are required together" in capsys.readouterr().err
 
@@ -121,7 +129,7 @@ def test_a_certificate_goes_with_its_key(files: Tls, capsys: pytest.CaptureFixtu
         ("10.0.0.5", Tokens.of(hook=SECRET), 1),
     ],
 )
-def test_cleartext_tokens_on_the_network_give_a_warning(
+def test_tokens_in_cleartext_on_a_network_give_a_warning(
     host: str, tokens: Tokens, warnings: int
 ) -> None:
     assert len(list(cleartext_warnings(host, tokens))) == warnings
@@ -130,7 +138,7 @@ def test_cleartext_tokens_on_the_network_give_a_warning(
 def test_the_command_logs_the_cleartext_warning(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes no further here: there is no registry."""
+    """The command then fails, since there is no registry."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.setenv("SLUICE_SERVE_TOKEN", SECRET)
     monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
