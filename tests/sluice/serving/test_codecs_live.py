@@ -69,7 +69,7 @@ def registry(
     with RolloutLedger.open(url, clock=Clock()) as ledger:
         first, second = (codec_lineage(workload, store, salt=salt) for salt in (1, 2))
         number = register(ledger, first)
-        ledger.promote(MODEL, number, expected_outputs=None, actor="a", reason="b", store=store)
+        ledger.promote(MODEL, number, expected=None, actor="a", reason="b", store=store)
         register(ledger, second, reference=first.candidate)
         yield Registry(workload, ledger, store, url, folder)
 
@@ -350,7 +350,7 @@ def test_a_tokenizer_that_differs_from_training_is_refused(tmp_path: Path) -> No
         file.write_text(json.dumps(json.loads(before) | {"unheardofword": 3}))
 
         def promote() -> None:
-            ledger.promote(MODEL, number, expected_outputs=None, actor="a", reason="b", store=store)
+            ledger.promote(MODEL, number, expected=None, actor="a", reason="b", store=store)
 
         with pytest.raises((CodecMismatch, GateBlocked), match="the probe 'zzqx unheardofword'"):
             promote()

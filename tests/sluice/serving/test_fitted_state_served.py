@@ -53,7 +53,7 @@ def test_production_and_challenger_use_their_own_state(tmp_path: Path) -> None:
             for number in (0, 1)
         )
         number = register(ledger, first)
-        ledger.promote(MODEL, number, expected_outputs=None, actor="a", reason="b", store=store)
+        ledger.promote(MODEL, number, expected=None, actor="a", reason="b", store=store)
         register(ledger, second, reference=first.candidate)
         models = LedgerModels(ledger, MODEL, store)
         one, two = models.load(first.candidate), models.load(second.candidate)
