@@ -70,14 +70,14 @@ def make_work(address, study, home: Path, *, objective="toy", **changes) -> Driv
 
 def events(folder: Path) -> list[dict]:
     """Return the events of the journal without paths and times, which differ between runs."""
-    found = []
+    records = []
     for line in (folder / "journal.jsonl").read_bytes().splitlines():
         event = json.loads(line)
         event.pop("checkpoint", None)
         event.pop("folder", None)
         event.get("result", {}).pop("seconds", None)
-        found.append(event)
-    return found
+        records.append(event)
+    return records
 
 
 def kill_and_compare(server, work, tmp_path, *, kills, window_pieces):
@@ -114,9 +114,9 @@ def test_a_killed_driver_makes_the_same_decisions_after_it_resumes(
     address, server, tmp_path, record_property
 ):
     work = make_work(address, "pbt", tmp_path, num_trials=4, perturbation_epochs=3)
-    killed, found = kill_and_compare(server, work, tmp_path, kills=1, window_pieces=1)
+    killed, result = kill_and_compare(server, work, tmp_path, kills=1, window_pieces=1)
 
-    assert found.exploits
+    assert result.exploits
     record_property("measurement", killed.summary("pbt on Ray", "decisions"))
 
 
@@ -126,9 +126,9 @@ def test_twenty_kills_of_the_driver_change_no_decision(
     study, objective, address, server, tmp_path, record_property
 ):
     work = make_work(address, study, tmp_path / "home", objective=objective)
-    killed, found = kill_and_compare(server, work, tmp_path, kills=20, window_pieces=1)
+    killed, result = kill_and_compare(server, work, tmp_path, kills=20, window_pieces=1)
 
-    assert bool(found.exploits) == (study == "pbt")
+    assert bool(result.exploits) == (study == "pbt")
     assert killed.from_outside >= 5
     record_property("measurement", killed.summary(f"{study} of a {objective} on Ray", "decisions"))
 

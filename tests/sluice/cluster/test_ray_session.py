@@ -28,11 +28,11 @@ from sluice.cluster.settings import ComputeSettings
 compute = ComputeSettings()
 with join_ray(compute) as ray:
     @ray.remote
-    def place():
+    def find_modules():
         import importlib, sys
         return sys.path, importlib.import_module("tabnanny").__file__
 
-    path, module = ray.get(place.remote())
+    path, module = ray.get(find_modules.remote())
     with open_ray_pool(compute, max_workers=1, imports=["own_module"], folders=[]) as pool:
         while not pool.has_capacity():
             pool.next_message()
@@ -43,10 +43,10 @@ with join_ray(compute) as ray:
             sockets += process.net_connections("tcp")
             commands.append(" ".join(process.cmdline()))
     listening = [socket.laddr.ip for socket in sockets if socket.status == "LISTEN"]
-    asks = ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
+    has_token = ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
     session = ray._private.worker._global_node.get_session_dir_path()
-seen = {"session": session, "path": path, "module": module, "listening": listening, "asks": asks}
-seen["commands"] = commands
+seen = {"session": session, "path": path, "module": module, "listening": listening}
+seen |= {"commands": commands, "has_token": has_token}
 print(json.dumps(seen))
 """
 
@@ -73,20 +73,22 @@ def test_ray_listens_on_loopback_requires_a_token_and_ignores_the_working_folder
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
+    observed = json.loads(done.stdout.splitlines()[-1])
 
     assert not executed.exists(), executed.read_text()
-    assert str(working_folder) not in seen["path"]
-    assert not seen["module"].startswith(str(working_folder))
-    addresses = [ip_address(address.removeprefix("::ffff:")) for address in seen["listening"]]
+    assert str(working_folder) not in observed["path"]
+    assert not observed["module"].startswith(str(working_folder))
+    addresses = [ip_address(address.removeprefix("::ffff:")) for address in observed["listening"]]
     assert len(addresses) > 5
     assert [str(address) for address in addresses if not address.is_loopback] == []
-    assert seen["asks"]
-    assert any("raylet" in command for command in seen["commands"])
+    assert observed["has_token"]
+    assert any("raylet" in command for command in observed["commands"])
     for name in ("autoscaler/_private/monitor.py", "log_monitor.py"):
-        assert not any(name in command for command in seen["commands"])
+        assert not any(name in command for command in observed["commands"])
     # Ray makes its folders of sockets, logs and environments accessible to all users.
-    private_folders = [f for f in Path(seen["session"]).parents if f.stat().st_mode & 0o077 == 0]
+    private_folders = [
+        f for f in Path(observed["session"]).parents if f.stat().st_mode & 0o077 == 0
+    ]
     assert [f.name for f in private_folders if f.parent == Path(tempfile.gettempdir())] == [
         f"sluice-{os.getuid()}"
     ]

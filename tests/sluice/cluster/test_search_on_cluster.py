@@ -70,12 +70,12 @@ def test_a_study_uses_only_the_storage_and_uploads_its_code(
 
     assert decisions(result) == expected
     assert {trial.state for trial in result.trials} == {"finished", "pruned"}
-    seen = notes.read()
-    assert {note["machine"] for note in seen} == set(two_machines.ids())
-    assert {note["value"] for note in seen} == {35}
-    assert {note["secret"] for note in seen} == {KEYS["AWS_SECRET_ACCESS_KEY"]}
-    assert {(note["threads"], note["hash_seed"]) for note in seen} == {("1", "0")}
-    folders = {Path(note["folder"]) for note in seen}
+    records = notes.read()
+    assert {note["machine"] for note in records} == set(two_machines.ids())
+    assert {note["value"] for note in records} == {35}
+    assert {note["secret"] for note in records} == {KEYS["AWS_SECRET_ACCESS_KEY"]}
+    assert {(note["threads"], note["hash_seed"]) for note in records} == {("1", "0")}
+    folders = {Path(note["folder"]) for note in records}
     assert all((folder / "only_here.py").exists() for folder in folders), folders
     assert not list(tmp_path.glob("**/mark"))
     filesystem, path = FileSystem.from_uri(compute.storage_path)
@@ -160,6 +160,6 @@ def test_a_local_trial_has_one_thread_and_the_working_folder_of_the_search(
 
     assert decisions(result) == expected
     assert running.max_running == 1
-    seen = notes.read()
-    assert {(note["threads"], note["hash_seed"]) for note in seen} == {("1", "0")}
-    assert {note["folder"] for note in seen} == {str(tmp_path)}
+    records = notes.read()
+    assert {(note["threads"], note["hash_seed"]) for note in records} == {("1", "0")}
+    assert {note["folder"] for note in records} == {str(tmp_path)}

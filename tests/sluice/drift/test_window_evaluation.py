@@ -27,8 +27,8 @@ def evaluate(reference, frame, *, threads: int = 1) -> DriftReport:
 
 
 def column(report: DriftReport, name: str):
-    (result,) = (result for result in report.columns if result.column == name)
-    return result
+    (match,) = (result for result in report.columns if result.column == name)
+    return match
 
 
 def test_a_window_from_the_reference_distribution_is_stable(reference):

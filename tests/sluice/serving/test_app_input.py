@@ -140,7 +140,7 @@ def test_an_unknown_route_gets_the_same_error_schema(server: RunningServer) -> N
 
 
 def send_raw(server: RunningServer, header: str, *parts: bytes) -> tuple[bytes, int]:
-    """Send bytes; return the answer and how many were taken before the server closed."""
+    """Send a request; return the response and the number of body bytes sent before it."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(

@@ -48,10 +48,10 @@ async def predict_together(
     first = submit(arm, 0.0)
     while arm.busy_s(1e12) == 0:
         await asyncio.sleep(0.001)
-    rest = [submit(arm, *values) for values in requests]
+    waiting = [submit(arm, *values) for values in requests]
     await asyncio.sleep(0)
     network.gate.set()
-    return await asyncio.gather(first, *rest, return_exceptions=True)
+    return await asyncio.gather(first, *waiting, return_exceptions=True)
 
 
 def test_a_request_that_raises_does_not_fail_its_batch() -> None:
@@ -105,7 +105,7 @@ def test_a_request_to_a_full_queue_is_refused_immediately() -> None:
     network = RecordingNetwork()
     outputs = asyncio.run(predict_together(network, *[(1.0,)] * 6))
 
-    assert [type(answer) for answer in outputs[-2:]] == [QueueFull, QueueFull]
+    assert [type(output) for output in outputs[-2:]] == [QueueFull, QueueFull]
     assert len([a for a in outputs if isinstance(a, np.ndarray)]) == 5
 
 

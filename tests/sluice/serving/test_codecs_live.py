@@ -254,10 +254,10 @@ def test_a_batch_above_max_elements_is_split(registry: Registry) -> None:
 def test_the_error_locates_an_element_that_does_not_decode(
     registry: Registry, server: RunningServer
 ) -> None:
-    change, seen = HOSTILE[registry.workload.codec().kind]
+    change, message = HOSTILE[registry.workload.codec().kind]
     response = server.client.post("/predict", json=change(registry.body(ROW)))
     assert (response.status_code, response.json()["kind"]) == (422, "invalid_input")
-    assert seen in response.json()["what"]
+    assert message in response.json()["what"]
     if registry.workload.codec().kind == "rows":  # Python's json module parses NaN
         body = json.dumps(registry.body(ROW)).replace("[[[", "[[[NaN, ", 1)
         response = server.client.post(

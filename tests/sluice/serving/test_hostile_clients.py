@@ -95,10 +95,10 @@ def read_window(server: RunningServer) -> TrafficCounts:
 
 
 def assess_rollout(server: RunningServer) -> Rollout:
-    seen = read_window(server)
+    counts = read_window(server)
     state = rollout()
-    seen = seen.model_copy(update={"since": state.step_since, "until": state.checked_at})
-    return advance(state, seen, now=state.checked_at, production=PRODUCTION).rollout
+    counts = counts.model_copy(update={"since": state.step_since, "until": state.checked_at})
+    return advance(state, counts, now=state.checked_at, production=PRODUCTION).rollout
 
 
 def send_honest_requests(server: RunningServer, count: int) -> None:
@@ -173,15 +173,15 @@ def test_failures_of_both_arms_are_not_evidence(share: float) -> None:
     with run_rollout(CubingNetwork(1.0), share=share) as server:
         users = find_users(server, "production" if share == 0 else "challenger", 5)
         statuses = {server.predict(HUGE, user=user).status_code for user in users * 12}
-        seen = read_window(server)
+        counts = read_window(server)
         phase = assess_rollout(server).phase
 
     assert statuses == {422}
-    assert seen.challenger.not_finite == 60, "the requests did fail"
-    assert seen.evidence_counts is not None
+    assert counts.challenger.not_finite == 60, "the requests did fail"
+    assert counts.evidence_counts is not None
     assert (
-        seen.evidence_counts.challenger.not_finite,
-        seen.evidence_counts.production.not_finite,
+        counts.evidence_counts.challenger.not_finite,
+        counts.evidence_counts.production.not_finite,
     ) == (0, 0)
     assert phase == "rolling"
 
@@ -193,12 +193,12 @@ def test_shared_faults_do_not_hide_a_faulty_challenger() -> None:
         for user in users * 40:
             server.predict(HUGE, user=user)
         send_honest_requests(server, 100)
-        seen = read_window(server)
+        counts = read_window(server)
         phase = assess_rollout(server).phase
 
-    assert seen.production.not_finite == 200
-    assert seen.evidence_counts is not None
-    assert seen.evidence_counts.production.not_finite == 0
+    assert counts.production.not_finite == 200
+    assert counts.evidence_counts is not None
+    assert counts.evidence_counts.production.not_finite == 0
     assert phase == "rolled_back"
 
 
@@ -211,12 +211,12 @@ def test_one_client_alone_cannot_end_a_rollout(has_user: bool) -> None:
         more = {"user": user} if has_user else {}
         for _ in range(60 if has_user else 240):
             assert server.predict(TRIGGER, **more).status_code == 200
-        seen = read_window(server)
+        counts = read_window(server)
         phase = assess_rollout(server).phase
 
-    assert seen.challenger.errors > 40
-    assert seen.evidence_counts is not None
-    assert seen.evidence_counts.challenger.errors <= 2
+    assert counts.challenger.errors > 40
+    assert counts.evidence_counts is not None
+    assert counts.evidence_counts.challenger.errors <= 2
     assert phase == "rolling"
 
 
@@ -238,11 +238,11 @@ def test_faults_beyond_the_limit_are_not_repeated_on_the_other_arm() -> None:
         before = challenger.calls
         for _ in range(60):
             assert server.predict(TRIGGER, user=user).status_code == 500
-            seen = read_window(server)
+            counts = read_window(server)
 
-    assert seen.production.errors == 60
-    assert seen.evidence_counts is not None
-    assert seen.evidence_counts.production.errors == BREACH_FAULTS
+    assert counts.production.errors == 60
+    assert counts.evidence_counts is not None
+    assert counts.evidence_counts.production.errors == BREACH_FAULTS
     assert challenger.calls == before + BREACH_FAULTS
 
 
@@ -253,15 +253,15 @@ def test_a_flood_of_good_requests_does_not_change_the_compared_split(arm: str) -
         (user,) = find_users(server, arm, 1)
         for _ in range(400):
             server.predict(1.0, user=user)
-        seen = read_window(server)
+        counts = read_window(server)
 
-    assert seen.evidence_counts is not None
+    assert counts.evidence_counts is not None
     num_challenger, num_production = (
-        seen.evidence_counts.challenger.requests,
-        seen.evidence_counts.production.requests,
+        counts.evidence_counts.challenger.requests,
+        counts.evidence_counts.production.requests,
     )
-    observed_share = seen.challenger.requests / (
-        seen.challenger.requests + seen.production.requests
+    observed_share = counts.challenger.requests / (
+        counts.challenger.requests + counts.production.requests
     )
     assert not 0.12 < observed_share < 0.5, "the flood did change the split of all requests"
     assert 0.12 < num_challenger / (num_challenger + num_production) < 0.5
@@ -278,10 +278,10 @@ def test_new_users_of_one_address_cannot_end_a_rollout() -> None:
             for number in range(60):
                 request = body(TRIGGER, user=f"new {number}")
                 assert client.post("/predict", json=request).status_code == 200
-        seen = read_window(server)
+        counts = read_window(server)
         phase = assess_rollout(server).phase
 
-    assert seen.challenger.errors >= 10
-    assert seen.evidence_counts is not None
-    assert seen.evidence_counts.challenger.errors < seen.challenger.errors
+    assert counts.challenger.errors >= 10
+    assert counts.evidence_counts is not None
+    assert counts.evidence_counts.challenger.errors < counts.challenger.errors
     assert phase == "rolling"

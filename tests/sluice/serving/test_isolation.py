@@ -330,9 +330,9 @@ def test_restarts_are_bounded_and_the_last_error_is_reported(tmp_path: Path) -> 
 
 
 def test_a_challenger_that_exceeds_its_load_timeout_is_refused(tmp_path: Path) -> None:
-    late = settings(challenger_load_timeout_s=0.01)
+    short_timeout = settings(challenger_load_timeout_s=0.01)
     with (
-        Isolation(loader_spec(tmp_path), late) as isolation,
+        Isolation(loader_spec(tmp_path), short_timeout) as isolation,
         pytest.raises(ContractError, match="did not load within"),
     ):
         isolation.load(candidate("hangs while loading"), threading.Event())

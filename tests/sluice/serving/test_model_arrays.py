@@ -14,10 +14,10 @@ IMAGE = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)
 
 @pytest.mark.parametrize("x", [WINDOWS, TEXT, LONGER, IMAGE, IMAGE.transpose(0, 2, 3, 1)])
 def test_unpacked_inputs_equal_the_packed_ones(x):
-    found = unpack_inputs(pack_inputs(PREDICT, x))
+    unpacked = unpack_inputs(pack_inputs(PREDICT, x))
 
-    np.testing.assert_equal(found, x)
-    assert element_digests(found) == element_digests(x)
+    np.testing.assert_equal(unpacked, x)
+    assert element_digests(unpacked) == element_digests(x)
 
 
 def test_windows_are_packed_as_a_plain_array_frame():

@@ -37,8 +37,8 @@ class DatabaseEditor:
     def run(self, statement: str) -> None:
         connection = sqlite3.connect(self.path, isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
-        found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-        triggers = found.fetchall()
+        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        triggers = rows.fetchall()
         for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
         assert connection.execute(statement).rowcount > 0

@@ -156,7 +156,7 @@ def test_a_killed_server_restores_its_split_and_counts_nothing_twice(
     (child,) = psutil.Process(servers.pids[port]).children(recursive=True)
     _send_requests(url, 60)
     before_kill = _wait_for_counts(ledger, rollout, 60)
-    seen = advance(rollout, before_kill, now=before_kill.until, production=before).rollout
+    evaluated = advance(rollout, before_kill, now=before_kill.until, production=before).rollout
 
     child.suspend()  # a suspended process does not notice that the pipe is closed
     assert servers.end(port, signal.SIGKILL) == -signal.SIGKILL
@@ -172,7 +172,7 @@ def test_a_killed_server_restores_its_split_and_counts_nothing_twice(
     after_restart = _wait_for_counts(ledger, rollout, 60)
     _send_requests(url, 20)
     last = _wait_for_counts(ledger, rollout, 80)
-    after = advance(seen, last, now=last.until, production=before)
+    after = advance(evaluated, last, now=last.until, production=before)
 
     assert (description["production"]["version"], description["challenger"]["version"]) == (1, 2)
     assert (description["share"], description["rollout"]) == (0.5, rollout.id)

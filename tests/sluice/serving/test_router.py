@@ -43,7 +43,7 @@ def test_every_response_names_its_arm_and_version(server: RunningServer) -> None
     assert response.headers["x-sluice-rollout"] == "r-two"
 
 
-def test_without_a_rollout_there_is_no_window(server: RunningServer) -> None:
+def test_without_a_rollout_there_are_no_traffic_counts(server: RunningServer) -> None:
     response = server.predict(1.0)
 
     assert response.json()["rollout"] is None
@@ -350,7 +350,7 @@ def test_production_that_does_not_load_keeps_the_last_version(server: RunningSer
 
 
 def test_production_moves_without_a_failed_request(server: RunningServer) -> None:
-    """Promotions and rollbacks under load: every request is answered by one of both."""
+    """Promotions and rollbacks under load: one of the two versions responds to each request."""
     stop, results = threading.Event(), []
 
     def load() -> None:
@@ -469,13 +469,13 @@ def test_the_event_loop_is_free_while_a_model_computes(
 ) -> None:
     gate.clear()
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(server.predict, 1.0)
+        future = pool.submit(server.predict, 1.0)
         for _ in range(3):
             assert httpx.get(f"{server.url}/healthz").status_code == 200
         gate.set()
 
     # The response is the prediction or a timeout; both need the event loop.
-    assert asked.result().status_code in (200, 504)
+    assert future.result().status_code in (200, 504)
 
 
 def test_waiting_requests_are_computed_in_one_batch(
@@ -483,8 +483,10 @@ def test_waiting_requests_are_computed_in_one_batch(
 ) -> None:
     gate.clear()
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(server.predict, float(n)) for n in range(8)]
+        futures = [pool.submit(server.predict, float(n)) for n in range(8)]
         server.wait_for(lambda: server.serving.router.table.production.num_waiting == 8)
         gate.set()
 
-    assert [a.result().json()["outputs"] for a in asked] == [[[n + 1.0]] for n in range(8)]
+    assert [future.result().json()["outputs"] for future in futures] == [
+        [[n + 1.0]] for n in range(8)
+    ]

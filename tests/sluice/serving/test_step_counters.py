@@ -114,7 +114,7 @@ def test_a_new_epoch_starts_a_step_and_a_renewed_lease_does_not() -> None:
     assert new.challenger.requests == 0
 
 
-def test_without_a_rollout_there_is_no_window() -> None:
+def test_without_a_rollout_there_are_no_traffic_counts() -> None:
     assert (
         StepCounters(TrafficSplit(epoch=1, production=candidate("one")), now=NOON).traffic_counts(
             NOON
