@@ -14,7 +14,7 @@ from sluice.rollout.state_machine import advance
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.client_limits import BREACH_FAULTS
 from sluice.serving.sticky import is_chosen
-from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
+from tests.sluice.rollout.rollout_samples import PRODUCTION, make_rollout
 from tests.sluice.serving.serving_samples import (
     LinearNetwork,
     RaisingNetwork,
@@ -68,7 +68,7 @@ def run_rollout(
     """Run a server in the middle of a rollout."""
     models = [deployed("one", 1, production or CubingNetwork(1.0)), deployed("two", 2, challenger)]
     split = TrafficSplit(
-        epoch=rollout().epoch,
+        epoch=make_rollout().epoch,
         production=candidate("one"),
         challenger=candidate("two"),
         rollout=ROLLOUT_ID,
@@ -96,7 +96,7 @@ def read_window(server: RunningServer) -> TrafficCounts:
 
 def assess_rollout(server: RunningServer) -> Rollout:
     counts = read_window(server)
-    state = rollout()
+    state = make_rollout()
     counts = counts.model_copy(update={"since": state.step_since, "until": state.checked_at})
     return advance(state, counts, now=state.checked_at, production=PRODUCTION).rollout
 
