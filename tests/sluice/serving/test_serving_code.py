@@ -97,11 +97,11 @@ def test_a_server_keeps_its_version_when_production_moves_to_other_code(
     ledger: RolloutLedger, home: Home, store: ArtifactStore, user: UserCode
 ) -> None:
     first = promote_version(ledger, store, user.lineage(store))
-    running = user.running()
+    imported = user.imported_modules()
     with open_server(server_spec(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
         user.change()
         promote_version(ledger, store, user.lineage(store, salt=1), before=first)
-        sys.modules.update(running)
+        sys.modules.update(imported)
 
         async def follow() -> None:
             while not serving.split_sync.has_problem("production"):

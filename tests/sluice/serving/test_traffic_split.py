@@ -87,14 +87,14 @@ def test_a_lease_ends_at_its_expiry() -> None:
 
 
 def test_production_only_keeps_production_and_epoch() -> None:
-    production_split = split(shadow=True).production_only()
+    alone = split(shadow=True).production_only()
 
-    assert (production_split.epoch, production_split.production) == (5, candidate("one"))
+    assert (alone.epoch, alone.production) == (5, candidate("one"))
     assert (
-        production_split.challenger,
-        production_split.rollout,
-        production_split.share,
-        production_split.shadow,
+        alone.challenger,
+        alone.rollout,
+        alone.share,
+        alone.shadow,
     ) == (None, None, 0.0, False)
 
 
