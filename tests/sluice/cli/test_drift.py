@@ -9,17 +9,17 @@ from typer.testing import CliRunner
 
 from sluice.base.errors import ContractError, SettingsError, SourceError
 from sluice.cli import drift
-from tests.sluice.drift.frames import mixed
+from tests.sluice.drift.frames import make_frame
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("drift")
     frames = {
-        "reference": mixed(0, 1000),
-        "stable": mixed(1, 400),
-        "moved": mixed(1, 400).assign(a=lambda f: f["a"] + 0.6),
-        "few": mixed(1, 20),
+        "reference": make_frame(0, 1000),
+        "stable": make_frame(1, 400),
+        "moved": make_frame(1, 400).assign(a=lambda f: f["a"] + 0.6),
+        "few": make_frame(1, 20),
     }
     paths = {}
     for name, frame in frames.items():

@@ -20,7 +20,7 @@ from sluice.serving.contract import CodecContract
 from sluice.serving.deployed import DeployedModel
 from sluice.workloads.workload import Workload
 from tests.sluice.scaffold.tables import TABLES, write_csv
-from tests.sluice.serving.serving_samples import live, quick_settings
+from tests.sluice.serving.serving_samples import quick_settings, run_server
 
 REQUEST_COLUMNS = {
     "numbers": ("area", "age"),
@@ -111,7 +111,7 @@ def test_rows_of_the_file_are_sent_by_http(tmp_path: Path) -> None:
     cells = [[[None if pd.isna(value) else value for value in row]] for row in rows.to_numpy()]
     split = TrafficSplit(epoch=1, production=model.candidate)
 
-    with live({model.candidate: model}, split, settings=quick_settings()) as server:
+    with run_server({model.candidate: model}, split, settings=quick_settings()) as server:
         answer = server.client.post("/predict", json={"columns": [*rows], "rows": cells})
 
     assert answer.status_code == 200, answer.text
