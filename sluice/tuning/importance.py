@@ -1,7 +1,8 @@
 """Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
-All trials are compared at the epoch after which the first of them was stopped early. Otherwise the
-values of a trial that was stopped early would look worse only because the trial was short.
+All trials are compared at the epoch after which the first of them was stopped early, or at the last
+epoch if none was. Otherwise the values of a trial that was stopped early would look worse only
+because the trial was short.
 """
 
 import math
@@ -35,7 +36,8 @@ _MIN_DECREASE = 0.05
 class SensitivityPoint(Record):
     """Point of a partial dependence curve: the expected loss at one value of a parameter.
 
-    The loss is averaged over the tried values of the other parameters.
+    The predicted rank is averaged over the tried values of the other parameters, and converted to a
+    loss.
     """
 
     value: Value
@@ -81,8 +83,8 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
 
     A random forest is fitted to the ranks of the losses, so that a few diverged trials do not
     dominate. The importance of a parameter is the increase of the forest's error when the values of
-    that parameter are permuted. The sensitivity is the forest's mean prediction when that parameter
-    has the same value in all trials.
+    that parameter are permuted. The sensitivity to a parameter is measured by giving it the same
+    value in all trials in which it is active: the mean predicted rank is converted to a loss.
 
     Args:
         result: Result of the search.
@@ -117,7 +119,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     shares_D = _importance_shares(forest, seed=seed)
     spread = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
     if forest.score < MIN_FIT:
-        spread = math.inf  # reports no edges, because the sensitivity is noise
+        spread = math.inf  # then no edge is reported, because the sensitivity is noise
     reports = [
         _report_parameter(
             path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, spread
@@ -166,8 +168,8 @@ class _Forest:
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
 
     def curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
-        """Return the mean predicted loss at each value of a grid over the parameter's range."""
-        grid = _grid(parameter)
+        """Return the loss at the mean predicted rank, for each value of a grid over the range."""
+        grid = _grid_values(parameter)
         active_ND = self.values_ND[self.values_ND[:, column] != _INACTIVE]
         if not len(active_ND):
             return ()
@@ -223,7 +225,7 @@ def _scaled_value(parameter: Parameter, value: Value) -> float:
     return _OFF if position is None else position
 
 
-def _grid(parameter: Parameter) -> Sequence[Value]:
+def _grid_values(parameter: Parameter) -> Sequence[Value]:
     if isinstance(parameter, Choice):
         return parameter.options
     values: list[Value] = [
@@ -271,7 +273,7 @@ def _find_edge(path: str, parameter: Parameter, best: Value | None) -> Literal["
 
 
 def _decreases(curve: Sequence[SensitivityPoint], min_decrease: float) -> bool:
-    """Return whether the last quarter of the curve decreases by more than ``min_decrease``."""
+    """Return whether the last quarter of the curve falls by more than ``min_decrease``."""
     num_last = math.ceil((len(curve) - 1) / 4)
     return curve[-1 - num_last].loss - curve[-1].loss > min_decrease
 
@@ -281,8 +283,8 @@ def _may_extend(path: str, end: float, direction: int) -> bool:
     group, name, key = split_path(path)
     if key or group == WORKLOAD:
         return True  # user code defines the limits
-    cls = ModelSettings if group == "model" else TrainSettings
-    for limit in cls.model_fields[name].metadata:
+    settings_class = ModelSettings if group == "model" else TrainSettings
+    for limit in settings_class.model_fields[name].metadata:
         lowest = getattr(limit, "ge", getattr(limit, "gt", None))
         highest = getattr(limit, "le", getattr(limit, "lt", None))
         if direction < 0 and lowest is not None and end <= lowest:

@@ -28,8 +28,8 @@ def require_trainable(space: Space, base: TrialSettings) -> None:
         base: Settings of everything else.
 
     Raises:
-        SettingsError: A width is no multiple of the attention heads, or ``training.changes``
-            overrides a searched setting; the message contains the value and the nearest valid one.
+        SettingsError: A width is no multiple of the number of attention heads (the message contains
+            the nearest valid value), or ``training.changes`` overrides a searched setting.
     """
     _require_no_overrides(space, base)
     if "transformer" in _possible_values(space, base, _ARCHITECTURE):
@@ -37,7 +37,7 @@ def require_trainable(space: Space, base: TrialSettings) -> None:
 
 
 def workload_names(space: Space) -> tuple[str, ...]:
-    """Return the workload settings that a space uses in a path or in a condition."""
+    """Return the names of the workload settings that a space uses in a path or in a condition."""
     paths = [*space.parameters]
     paths += [p.when.path for p in space.parameters.values() if p.when is not None]
     parts = [split_path(path) for path in paths]

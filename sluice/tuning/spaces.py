@@ -135,9 +135,9 @@ class TrialSettings(Settings):
     def with_params(self, params: Params, *, where: str) -> "TrialSettings":
         """Return the settings with the values of one trial.
 
-        If the trial has another network or optimizer than these settings, the options of the
-        network or the arguments of the optimizer are dropped, because they belong to the network or
-        optimizer of these settings.
+        If the trial has another network than these settings, ``model.options`` is dropped, because
+        the options belong to the network of these settings. The same holds for the optimizer and
+        ``training.optimizer_arguments``.
 
         Raises:
             SettingsError: The settings classes refuse a value.
@@ -182,7 +182,7 @@ def _convert_choice(parameter: Any) -> Any:
 
 
 def _require_searchable(path: str) -> None:
-    known = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
+    known_paths = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
     if path in _NOT_SEARCHABLE:
         raise SettingsError(
             f"'{path}' cannot be searched. {_NOT_SEARCHABLE[path]}", fix="Remove it from the space."
@@ -198,12 +198,12 @@ def _require_searchable(path: str) -> None:
         unchecked_name = name
     if unchecked_name.isidentifier():
         return
-    if path not in known:
+    if path not in known_paths:
         # The name may be correct, but belong to the other group.
         name_only = path.rpartition(".")[2]
-        same_name = [other for other in known if other.partition(".")[2] == name_only]
-        searchable = sorted(set(known) - _NOT_SEARCHABLE.keys())
-        hint = f" Did you mean '{same_name[0]}'?" if same_name else ""
+        paths_with_name = [other for other in known_paths if other.partition(".")[2] == name_only]
+        searchable = sorted(set(known_paths) - _NOT_SEARCHABLE.keys())
+        hint = f" Did you mean '{paths_with_name[0]}'?" if paths_with_name else ""
         hint = hint or suggest_nearest(path, searchable)
         patterns = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD}.NAME"]
         raise SettingsError(

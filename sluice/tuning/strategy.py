@@ -59,10 +59,12 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
     - Under 20 trials: random values of the most important parameters only. So few trials do not
       suffice for a model of the loss, or to cover more than three dimensions.
     - 20 to 100 trials: TPE on all parameters.
-    - Over 100 trials: random values with ASHA, which is efficient with many short trials.
+    - Over 100 trials: random values of all parameters.
 
-    Weak trials are stopped early in all cases, unless ``scheduler`` is 'none'. A searcher that is
-    given by class searches all parameters.
+    With the scheduler 'auto', weak trials are stopped early: by the median rule, or over 100 trials
+    by ASHA, which is efficient with many short trials. A searcher that is given by class searches
+    all parameters. With PBT all parameters are searched, with random values unless a searcher is
+    given.
 
     Args:
         space: All parameters, the most important first.
@@ -142,7 +144,7 @@ def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
         return False
     if not argument:
         return may_change(path, base.training)
-    for optimizer in _optimizers(path, space, base):
+    for optimizer in _possible_optimizers(path, space, base):
         is_base = optimizer == base.training.optimizer
         arguments = base.training.optimizer_arguments if is_base else {}
         for value in boundary_values(space.parameters[path]):
@@ -154,7 +156,7 @@ def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
     return True
 
 
-def _optimizers(path: str, space: Space, base: TrialSettings) -> list[Value]:
+def _possible_optimizers(path: str, space: Space, base: TrialSettings) -> list[Value]:
     """Return the optimizers with which a parameter can be active."""
     searched_optimizers, when = space.parameters.get(OPTIMIZER), space.parameters[path].when
     if not isinstance(searched_optimizers, Choice):
@@ -171,8 +173,8 @@ def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) 
     if scheduler == "median":
         return tuple(range(grace, max_epochs, max(1, grace // 2)))
     if scheduler == "pbt":
-        every = settings.perturbation_epochs
-        return tuple(range(every, max_epochs, every))
+        interval = settings.perturbation_epochs
+        return tuple(range(interval, max_epochs, interval))
     if scheduler != "asha":
         return tuple(range(settings.report_epochs, max_epochs, settings.report_epochs))
     epochs: list[int] = []
@@ -183,7 +185,7 @@ def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) 
 
 
 def _population_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
-    every, max_epochs = settings.perturbation_epochs, base.training.max_epochs
+    interval, max_epochs = settings.perturbation_epochs, base.training.max_epochs
     changing_parameters = changing_paths(space, base)
     if not changing_parameters:
         raise SettingsError(
@@ -191,10 +193,10 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
             f"{', '.join(PERTURBABLE_SETTINGS)} and no numeric argument of the optimizer.",
             fix="Add one of them to the space, or use another scheduler.",
         )
-    if max_epochs <= every:
+    if max_epochs <= interval:
         raise SettingsError(
-            f"PBT changes values every {every} epochs (perturbation_epochs), but trials end after "
-            f"{max_epochs} (max_epochs).",
+            f"PBT changes values every {interval} epochs (perturbation_epochs), but trials end "
+            f"after {max_epochs} (max_epochs).",
             fix="Raise training.max_epochs or lower perturbation_epochs.",
         )
     return Strategy(
@@ -204,7 +206,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
         decision_epochs=_decision_epochs(_scheduler_name(settings.scheduler), settings, max_epochs),
         changing=changing_parameters,
         reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} members, "
-        f"one step every {every} epochs.",
+        f"one step every {interval} epochs.",
     )
 
 

@@ -65,7 +65,7 @@ def study_page(study: StudySummary, *, title: str, unit: str, results: str = "")
     if len(result.winner.schedule) > 1:
         parts += [f"<h2>Schedule of trial {result.best}</h2>", _schedule_table(study)]
     if result.exploits:
-        parts += ["<h2>Steps of the population</h2>", _exploit_table(study)]
+        parts += ["<h2>Exploits of PBT</h2>", _exploit_table(study)]
     if results:
         parts += ["<h2>Files</h2>", _files_card(results)]
     return html_page(heading, "\n".join(parts), style=_STYLE)
@@ -75,22 +75,24 @@ def _strategy_text(study: StudySummary) -> str:
     result = study.result
     num_pruned = sum(trial.state == "pruned" for trial in result.trials)
     stopped_text = f"; {pluralize(num_pruned, 'trial')} stopped early" if num_pruned else ""
-    copies_text = f"; {pluralize(len(result.exploits), 'step')} of PBT" if result.exploits else ""
+    exploits_text = (
+        f"; {pluralize(len(result.exploits), 'exploit')} of PBT" if result.exploits else ""
+    )
     return (
         f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}"
-        f"{stopped_text}{copies_text}; {result.seconds:.0f} s of work."
+        f"{stopped_text}{exploits_text}; {result.seconds:.0f} s of work."
     )
 
 
 def _trial_table(study: StudySummary) -> str:
     rows = trial_rows(study.ranking)
-    without_reason = {trial.id for trial in study.ranking if not _needs_reason(study, trial)}
-    names = [name for name in rows[0] if name != _REASON or len(without_reason) < len(rows)]
+    ids_without_reason = {trial.id for trial in study.ranking if not _needs_reason(study, trial)}
+    names = [name for name in rows[0] if name != _REASON or len(ids_without_reason) < len(rows)]
     numbers = frozenset(range(len(names))) - {names.index("state")}
     numbers -= {names.index(_REASON)} if _REASON in names else set()
     cells = [
         [
-            "" if name == _REASON and row["trial"] in without_reason else _cell(row[name])
+            "" if name == _REASON and row["trial"] in ids_without_reason else _cell(row[name])
             for name in names
         ]
         for row in rows
@@ -128,14 +130,18 @@ def _files_card(results: str) -> str:
 
 def _winner_table(study: StudySummary) -> str:
     winner, first = study.result.winner, study.result.trials[0]
-    base = {path: study.base.value(path) for path in winner.params}
+    file_values = {path: study.base.value(path) for path in winner.params}
     rows = [
-        [escape(path), _cell(_file_value(base[path])), _cell(display_value(winner.params, path))]
-        for path, value in winner.params.items()
+        [
+            escape(path),
+            _cell(_display_file_value(file_values[path])),
+            _cell(display_value(winner.params, path)),
+        ]
+        for path in winner.params
     ]
     numbers = frozenset({1, 2})
     cells = table(["parameter", "in the file", "found"], rows, numbers=numbers)
-    has_file_settings = first.params == {p: v for p, v in base.items() if p in first.params}
+    has_file_settings = first.params == {p: v for p, v in file_values.items() if p in first.params}
     if first.id != winner.id and has_file_settings:
         cells += (
             f'<p class="soft">Loss with the settings of the file: {first.loss:.4g} (trial 0).</p>'
@@ -148,19 +154,19 @@ def _exploit_table(study: StudySummary) -> str:
     paths = short_names([path for path in study.space.parameters if path in changing])
     rows = [
         [
-            str(copy.epoch),
-            str(copy.trial),
-            str(copy.donor),
-            *[_cell(display_value(copy.params, path)) for path in paths],
+            str(exploit.epoch),
+            str(exploit.trial),
+            str(exploit.donor),
+            *[_cell(display_value(exploit.params, path)) for path in paths],
         ]
-        for copy in study.result.exploits
+        for exploit in study.result.exploits
     ]
-    head = ["after epoch", "trial", "copied trial", *map(escape, paths.values())]
-    cells = table(head, rows, numbers=frozenset(range(len(head))))
+    header = ["after epoch", "trial", "copied trial", *map(escape, paths.values())]
+    cells = table(header, rows, numbers=frozenset(range(len(header))))
     return f'<div class="card">{cells}</div>'
 
 
-def _file_value(value: object) -> object:
+def _display_file_value(value: object) -> object:
     return "not set" if value is None else value
 
 

@@ -32,8 +32,9 @@ Trainable = Callable[[dict[str, Any]], None]
 
 
 _RESET_TIMEOUT = ("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
-"""Environment variable and value of the time that a stopped trial has to end before its worker is
-replaced [s]. It first moves its network from a GPU, which may be busy; Tune's default is 2 s."""
+"""Environment variable and value: time within which a stopped trial must end [s]. After that, Tune
+replaces its worker. The trial first moves its network from a GPU, which may be busy, so Tune's
+default of 2 s is too short."""
 
 _MISSING_CHECKPOINT = "does not exist on storage"
 """Part of Tune's message if the checkpoint of a trial is missing."""
@@ -54,12 +55,12 @@ def make_trainable(
     - ``val_loss`` and ``train_loss``: losses of the epoch;
     - ``seconds``: training time since the last report;
     - ``curve``: JSON text with [epoch, train, val, selected] for each epoch since the last report;
-    - ``damaged_checkpoints``: number of damaged checkpoints that were found;
+    - ``damaged_checkpoints``: number of damaged checkpoints found since the last report;
     - ``reason``: why training ended; empty while it continues.
 
     If a trial fails because of its values or of user code, its last report has a ``loss`` of NaN,
-    the reason, and an ``epoch`` that is one higher than before. A transient error is raised as a
-    ``SluiceError``.
+    the reason, and an ``epoch`` that is one higher than in the previous report. A transient error
+    is raised as a ``SluiceError``.
 
     Args:
         objective: Function that is minimised. It is pickled, so its class must be importable in the
