@@ -16,7 +16,7 @@ Autoscaler = Literal["present", "absent", "unknown"]
 _POLL_S = 1.0
 """Interval at which the cluster is checked for a large enough machine [s]."""
 _MESSAGE_INTERVAL_S = 60.0
-"""Time between two messages about a waiting search [s]."""
+"""Time between two messages while the search waits [s]."""
 _MANUAL_NODE_PREFIX = "node_"
 """Prefix of node ids. Ray's status lists a machine that was added by 'ray start', without an
 autoscaler, under its node id."""
@@ -25,7 +25,7 @@ _STATUS_KEY = b"__autoscaling_status"
 
 
 def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]) -> None:
-    """Return when one trial fits on a machine of the cluster.
+    """Wait until one trial fits on a machine of the cluster.
 
     If no machine is large enough and the cluster has an autoscaler, the resources of a trial are
     requested, and a message is logged immediately and then every minute until a machine is
@@ -110,12 +110,14 @@ def _wait_for_machine(
             waited_s = time.monotonic() - started
             if waited_s - last_message_s >= _MESSAGE_INTERVAL_S:
                 last_message_s = waited_s
-                log(_message(autoscaler, required, len(machine_resources(ray)), waited_s))
+                log(_waiting_message(autoscaler, required, len(machine_resources(ray)), waited_s))
     finally:
         remove_placement_group(request)
 
 
-def _message(autoscaler: Autoscaler, required: str, num_machines: int, waited_s: float) -> str:
+def _waiting_message(
+    autoscaler: Autoscaler, required: str, num_machines: int, waited_s: float
+) -> str:
     status = (
         "The autoscaler was asked to add one."
         if autoscaler == "present"

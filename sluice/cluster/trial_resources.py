@@ -54,9 +54,9 @@ def describe_idle_slots(
     """
     resources = machine_resources(ray)
     num_slots = _count_slots(resources, compute)
-    limits = dict([trial_limit] if trial_limit is not None else [])
-    if compute.workers is not None:
-        limits["compute.workers"] = compute.workers
+    limits = {"compute.workers": compute.workers} if compute.workers is not None else {}
+    if trial_limit is not None:
+        limits |= {trial_limit[0]: trial_limit[1]}
     low_limits = {name: limit for name, limit in limits.items() if limit < num_slots}
     if not low_limits:
         return ""

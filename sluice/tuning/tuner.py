@@ -121,7 +121,9 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             is_number_of_trials = max_trials == plan.settings.num_trials
             name = "search.num_trials" if is_number_of_trials else "search.concurrent_trials"
             trial_limit = (name, max_trials)
-        message = describe_idle_slots(ray, plan.compute, trial_limit) if plan.compute.address else ""
+        message = (
+            describe_idle_slots(ray, plan.compute, trial_limit) if plan.compute.address else ""
+        )
         if message:
             plan.log(message)
         storage, filesystem = tune_storage(plan.compute, plan.folder, plan.log)

@@ -65,6 +65,7 @@ class EventLines:
 
     def __init__(self) -> None:
         self._folders: dict[int, str] = {}
+        """Folder of the last checkpoint of each trial."""
 
     def encode(self, event: StudyEvent) -> dict[str, Any]:
         """Return the line of an event."""
