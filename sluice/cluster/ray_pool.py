@@ -70,7 +70,7 @@ class RayPool:
         self._starting_actors[actor.check_folders.remote()] = (actor, num_failed_starts)
 
     def has_capacity(self) -> bool:
-        """Return whether an actor is idle and no job waits for a retry."""
+        """Return whether more actors are idle than jobs wait for a retry."""
         return len(self._idle_actors) > len(self._jobs_to_retry)
 
     def submit(self, key: Hashable, job: PoolJob) -> None:
@@ -78,7 +78,9 @@ class RayPool:
         self._run(key, pickle.dumps(job))
 
     def next_message(self) -> JobMessage | None:
-        """Wait for the next message of a job, or until another actor has started.
+        """Wait for the next message of a job.
+
+        Return None after another actor has started, or was replaced because its start failed.
 
         Raises:
             TrainingFailed: No actor can start.

@@ -28,7 +28,7 @@ from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_validation import require_trainable, workload_names
+from sluice.tuning.space_validation import require_trainable, workload_setting_names
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import plan_search
 
@@ -130,7 +130,7 @@ class PipelineSettings(Settings):
     @model_validator(mode="after")
     def _searchable(self) -> "PipelineSettings":
         # ``resolve`` builds the workload, and checks a space with settings of the workload.
-        if self.space is None or not workload_names(self.space):
+        if self.space is None or not workload_setting_names(self.space):
             base = TrialSettings(model=self.model, training=self.training)
             require_searchable(self.space, self.search, base)
         return self

@@ -12,7 +12,7 @@ from sluice.training.code import optimizer_code
 from sluice.training.settings import SETTINGS_WITHOUT_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_validation import require_valid_workload_settings, workload_names
+from sluice.tuning.space_validation import require_valid_workload_settings, workload_setting_names
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
@@ -89,7 +89,7 @@ class SearchInputs:
     @property
     def setup(self) -> TrialSettings:
         """Settings of model and training, and the workload settings in the search space."""
-        names = () if self.given_space is None else workload_names(self.given_space)
+        names = () if self.given_space is None else workload_setting_names(self.given_space)
         fields = self.base.workload.settings_type.model_fields
         defaults = {name: fields[name].get_default(call_default_factory=True) for name in names}
         values = {name: self.base.workload_settings.get(name, defaults[name]) for name in names}
@@ -149,7 +149,7 @@ def resolve(settings: PipelineSettings) -> ResolvedPipeline:
     workload = load_workload(settings.workload, settings.workload_settings, where=where)
     workload.require_known_architecture(settings.model)
     pipeline = ResolvedPipeline(settings=settings, workload=workload)
-    if space is not None and workload_names(space):
+    if space is not None and workload_setting_names(space):
         workload_settings = settings.workload_settings
         require_valid_workload_settings(
             space, workload.settings_type, workload_settings, where=where

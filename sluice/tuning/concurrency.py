@@ -2,7 +2,7 @@
 
 from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
-from sluice.tuning.schedulers import is_population
+from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.settings import SearchSettings
 
 ORDERED_TRIALS = 8
@@ -19,7 +19,7 @@ def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) ->
     """Return the maximum number of concurrent trials; None if only the cluster limits it."""
     if settings.concurrent_trials is not None:
         return min(settings.concurrent_trials, settings.num_trials)
-    if is_population(settings.scheduler):
+    if is_population_based(settings.scheduler):
         return settings.num_trials
     return min(ORDERED_TRIALS, settings.num_trials) if is_ordered(settings, compute) else None
 

@@ -18,7 +18,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.parameters import Choice, Parameter, Value
 from sluice.tuning.records import SearchResult, TrialRecord
-from sluice.tuning.spaces import WORKLOAD, Space, split_path
+from sluice.tuning.spaces import WORKLOAD_GROUP, Space, split_path
 
 MIN_TRIALS = 10
 """Minimum number of trials to measure importance. With fewer, the random forest fits noise."""
@@ -281,7 +281,7 @@ def _decreases(curve: Sequence[SensitivityPoint], min_decrease: float) -> bool:
 def _may_extend(path: str, end: float, direction: int) -> bool:
     """Return whether the setting accepts values beyond ``end`` of the range."""
     group, name, key = split_path(path)
-    if key or group == WORKLOAD:
+    if key or group == WORKLOAD_GROUP:
         return True  # user code defines the limits
     settings_class = ModelSettings if group == "model" else TrainSettings
     for limit in settings_class.model_fields[name].metadata:

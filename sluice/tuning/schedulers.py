@@ -87,7 +87,7 @@ def grace_epochs(settings: SearchSettings, max_epochs: int) -> int:
     return min(settings.grace_epochs, max(1, max_epochs // settings.reduction))
 
 
-def is_population(scheduler: str | ClassSettings) -> bool:
+def is_population_based(scheduler: str | ClassSettings) -> bool:
     """Return whether a scheduler is PBT or a variant, in which trials copy weights of other trials.
 
     Args:
@@ -107,7 +107,7 @@ def metric_of(strategy: Strategy) -> str:
     PBT compares the validation loss of the last epoch, because it copies the weights of that epoch;
     other schedulers compare the loss of the epoch that training would select.
     """
-    return "val_loss" if is_population(strategy.scheduler) else "loss"
+    return "val_loss" if is_population_based(strategy.scheduler) else "loss"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ class SearchProgress:
     would be no message for hours.
     """
 
-    def __init__(self, *, num_trials: int, is_population: bool) -> None:
-        self._num_trials, self._is_population = num_trials, is_population
+    def __init__(self, *, num_trials: int, is_population_based: bool) -> None:
+        self._num_trials, self._is_population_based = num_trials, is_population_based
         self._ended_ids: set[int] = set()
         """Ids of the trials whose end was reported."""
         self._last_step_epoch = 0
@@ -34,7 +34,7 @@ class SearchProgress:
         """
         lines = []
         epoch = _min_epoch(trials)
-        if self._is_population and epoch > self._last_step_epoch:
+        if self._is_population_based and epoch > self._last_step_epoch:
             self._last_step_epoch = epoch
             lines += _describe_step(epoch, trials)
         for trial in trials:

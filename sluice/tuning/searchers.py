@@ -62,7 +62,7 @@ def make_searcher(
         optuna_space(space, base),
         metric=metric,
         mode=_MODE,
-        points_to_evaluate=[encode(space, base, base_params(space, base))],
+        points_to_evaluate=[encode(space, base_params(space, base))],
         sampler=_sampler(strategy.proposals, seed=seed, startup_trials=settings.startup_trials),
     )
     return searcher
@@ -139,7 +139,7 @@ def _make_from_class(
     initial_params = base_params(space, base)
     arguments: dict[str, Any] = {"metric": metric, "mode": _MODE}
     if issubclass(cls, OptunaSearch):
-        points = [encode(space, base, initial_params)]
+        points = [encode(space, initial_params)]
         arguments |= {"space": optuna_space(space, base), "points_to_evaluate": points}
         optuna_search: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
         return optuna_search

@@ -4,11 +4,11 @@ from sluice.base.errors import SettingsError
 from sluice.training.settings import CHANGEABLE_SETTINGS, may_change
 from sluice.tuning.parameters import Choice, Value, boundary_values
 from sluice.tuning.records import Strategy
-from sluice.tuning.schedulers import grace_epochs, is_population, make_scheduler, metric_of
+from sluice.tuning.schedulers import grace_epochs, is_population_based, make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.space_validation import require_trainable
-from sluice.tuning.spaces import OPTIMIZER, Space, TrialSettings, split_path
+from sluice.tuning.spaces import OPTIMIZER_PATH, Space, TrialSettings, split_path
 from sluice.tuning.tune_classes import call_library, has_base, import_class, settable_arguments
 
 _MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
@@ -81,7 +81,7 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
     """
     num_trials, requested_scheduler = settings.num_trials, settings.scheduler
     max_epochs = base.training.max_epochs
-    if is_population(requested_scheduler):
+    if is_population_based(requested_scheduler):
         return _population_strategy(space, settings, base)
     is_small, is_large = num_trials < _MIN_TPE_TRIALS, num_trials > _MAX_TPE_TRIALS
     proposals = "random" if is_small or is_large else "tpe"
@@ -158,10 +158,10 @@ def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
 
 def _possible_optimizers(path: str, space: Space, base: TrialSettings) -> list[Value]:
     """Return the optimizers with which a parameter can be active."""
-    searched_optimizers, when = space.parameters.get(OPTIMIZER), space.parameters[path].when
+    searched_optimizers, when = space.parameters.get(OPTIMIZER_PATH), space.parameters[path].when
     if not isinstance(searched_optimizers, Choice):
         return [base.training.optimizer]
-    if when is not None and when.path == OPTIMIZER:
+    if when is not None and when.path == OPTIMIZER_PATH:
         return [option for option in searched_optimizers.options if option in when.one_of]
     return list(searched_optimizers.options)
 

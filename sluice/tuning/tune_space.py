@@ -156,12 +156,11 @@ def decode_one(parameter: Any, value: Any) -> Value:
     return nearest
 
 
-def encode(space: Space, base: TrialSettings, params: Params) -> dict[str, Any]:
+def encode(space: Space, params: Params) -> dict[str, Any]:
     """Return Tune's config for the values of a trial; parameters without a value are omitted.
 
     ``decode`` returns the same values if ``params`` contains all active parameters.
     """
-    del base
     config: dict[str, Any] = {}
     for path, value in params.items():
         parameter = space.parameters[path]
@@ -183,7 +182,7 @@ def complete_config(space: Space, base: TrialSettings, params: Params) -> dict[s
         path: params.get(path, _middle(space.parameters[path]))
         for path in possible_paths(space, base)
     }
-    config = encode(space, base, params_by_path)
+    config = encode(space, params_by_path)
     for path in params_by_path:
         parameter = space.parameters[path]
         config.setdefault(config_key(path, parameter), encode_one(parameter, _middle(parameter)))

@@ -113,7 +113,7 @@ class Study(ABC):
 
     @abstractmethod
     def next_to_start(self) -> int | None:
-        """Return the trial without a worker that gets the next worker; None for no trial."""
+        """Return the number of the trial that gets the next worker; None for no trial."""
 
     # State
 
@@ -130,7 +130,7 @@ class Study(ABC):
         return self._is_exhausted or len(self.trials) >= self._num_samples
 
     def is_finished(self) -> bool:
-        """Return whether no trial runs or will run again."""
+        """Return whether all trials that were suggested so far have ended."""
         return not self._live_trials
 
     def running_trials(self) -> tuple[TrialProxy, ...]:
