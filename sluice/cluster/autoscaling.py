@@ -55,14 +55,16 @@ def find_autoscaler(ray: Any) -> Autoscaler:
     name of a machine is its configured type; without one, it is its node id.
     """
     try:
-        reports: list[list[str]] = ray.get(ray.remote(num_cpus=0)(_make_status_reader()).remote())
+        name_lists: list[list[str]] = ray.get(
+            ray.remote(num_cpus=0)(_make_status_reader()).remote()
+        )
     except ray.exceptions.RayError:
         return "unknown"
-    return _classify(reports)
+    return _classify(name_lists)
 
 
-def _classify(reports: Sequence[Sequence[str]]) -> Autoscaler:
-    names = [name for report in reports for name in report]
+def _classify(name_lists: Sequence[Sequence[str]]) -> Autoscaler:
+    names = [name for machine_names in name_lists for name in machine_names]
     if any(not name.startswith(_MANUAL_NODE_PREFIX) for name in names):
         return "present"
     return "absent" if names else "unknown"
@@ -79,14 +81,16 @@ def _make_status_reader() -> Callable[[], list[list[str]]]:
 
         worker: Any = ray._private.worker.global_worker
         client = worker.gcs_client
-        reports = []
+        name_lists = []
         if status := client.internal_kv_get(key, None):  # autoscaler v1
             report = json.loads(status).get("autoscaler_report") or {}
-            reports.append([*report.get("active_nodes", {}), *report.get("pending_launches", {})])
+            name_lists.append(
+                [*report.get("active_nodes", {}), *report.get("pending_launches", {})]
+            )
         status = get_cluster_status(client.address)  # autoscaler v2, used by KubeRay
         nodes = [*status.active_nodes, *status.idle_nodes, *status.pending_nodes]
-        reports.append([node.ray_node_type_name for node in nodes])
-        return reports
+        name_lists.append([node.ray_node_type_name for node in nodes])
+        return name_lists
 
     return read
 

@@ -118,7 +118,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     forest = _Forest(values_ND, losses_N, seed=seed)
     shares_D = _importance_shares(forest, seed=seed)
     spread = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
-    if forest.score < MIN_FIT:
+    if forest.out_of_bag_r2 < MIN_FIT:
         spread = math.inf  # then no edge is reported, because the sensitivity is noise
     reports = [
         _report_parameter(
@@ -131,7 +131,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
         reason="",
         at_epoch=at_epoch,
         num_trials=len(finite_trials),
-        fit=forest.score,
+        fit=forest.out_of_bag_r2,
         parameters=tuple(sorted(reports, key=lambda report: (-report.share, report.path))),
     )
 
@@ -147,13 +147,13 @@ class _Forest:
         from sklearn.ensemble import RandomForestRegressor
 
         self.values_ND = values_ND
-        self.sorted_N = np.sort(losses_N)
+        self.sorted_losses_N = np.sort(losses_N)
         # searchsorted gives equal losses equal ranks.
-        self.ranks_N = np.searchsorted(self.sorted_N, losses_N) / (len(losses_N) - 1)
+        self.ranks_N = np.searchsorted(self.sorted_losses_N, losses_N) / (len(losses_N) - 1)
         self._regressor = RandomForestRegressor(
             _NUM_TREES, min_samples_leaf=2, oob_score=True, random_state=seed % 2**32, n_jobs=1
         ).fit(values_ND, self.ranks_N)
-        self.score = max(0.0, float(self._regressor.oob_score_))
+        self.out_of_bag_r2 = max(0.0, float(self._regressor.oob_score_))
 
     def error_increase(self, column: int, rng: np.random.Generator) -> float:
         """Return the increase of the error when the values of ``column`` are permuted."""
@@ -177,7 +177,7 @@ class _Forest:
         for changed_ND, value in zip(changed_GND, grid, strict=True):
             changed_ND[:, column] = _scaled_value(parameter, value)
         ranks_GN = self._regressor.predict(np.concatenate(changed_GND)).reshape(len(grid), -1)
-        losses_G = np.quantile(self.sorted_N, ranks_GN.mean(axis=1).clip(0, 1))
+        losses_G = np.quantile(self.sorted_losses_N, ranks_GN.mean(axis=1).clip(0, 1))
         return tuple(
             SensitivityPoint(value=value, loss=float(loss))
             for value, loss in zip(grid, losses_G, strict=True)

@@ -152,8 +152,8 @@ def _make_result(
             f"{pluralize(len({trial.reason for trial in trials}), 'different reason')}.",
             fix="Fix the reason of the first trial; the POC gate finds most such errors within "
             "seconds. If losses diverge, lower the upper end of the learning-rate range. "
-            f"If no setting or code changes, remove {folder} before you run again: recorded "
-            "failures are final.",
+            f"If no setting or code changes, remove {folder} and run again: recorded failures "
+            "are final.",
         )
     return SearchResult(
         strategy=strategy,

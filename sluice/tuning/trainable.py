@@ -193,14 +193,14 @@ def trial_reports(
 
 
 def _convert_reports(
-    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], epoch: int
+    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], num_reported: int
 ) -> Iterator[TuneReport]:
     """Convert the reports of an objective; end with the report of a failure if there is one.
 
     Args:
         reports: Reports of the objective.
         schedule: Values of the trial, including those with which it continues.
-        epoch: Number of epochs that were already reported.
+        num_reported: Number of epochs that were already reported.
     """
     params = schedule[-1].params
     while True:
@@ -215,20 +215,20 @@ def _convert_reports(
             failure = _describe_non_finite_loss(report.epochs)
         seconds = perf_counter() - started
         if failure:
-            yield _failure_report(failure, epoch + 1, seconds)
+            yield _failure_report(failure, num_reported + 1, seconds)
             return
         assert report is not None
         epochs_done = len(report.epochs)
         # A training that resumes at its end has nothing new to report.
-        if epochs_done > epoch:
-            yield _progress_report(report, schedule, since=epoch, seconds=seconds)
-            epoch = epochs_done
+        if epochs_done > num_reported:
+            yield _progress_report(report, schedule, num_reported=num_reported, seconds=seconds)
+            num_reported = epochs_done
 
 
 def _progress_report(
-    report: TrialReport, schedule: tuple[ScheduleStep, ...], *, since: int, seconds: float
+    report: TrialReport, schedule: tuple[ScheduleStep, ...], *, num_reported: int, seconds: float
 ) -> TuneReport:
-    new_epochs, last_epoch = report.epochs[since:], report.epochs[-1]
+    new_epochs, last_epoch = report.epochs[num_reported:], report.epochs[-1]
     curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new_epochs]
     metrics = {
         "epoch": last_epoch.epoch,
