@@ -126,7 +126,7 @@ class StudyDriver:
     def on_end(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
         """Pass the end of a trial to the study.
 
-        Its function has returned, or a stopping criterion of Tune is met.
+        Its function has returned, or a stopping criterion of Tune has ended it.
         """
         number = self._number_by_id[trial.trial_id]
         study_trial = self._study.trials[number]
