@@ -72,6 +72,7 @@ def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)
 
 
+@pytest.mark.exhaustive
 def test_line_waits_for_an_approval_and_continues_after_it(
     echo: PipelineSettings, green: tuple[Home, RunReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
