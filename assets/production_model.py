@@ -118,7 +118,7 @@ def _promote(
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,
             rules=rules,
-            approvals=approval_settings,
+            approval_settings=approval_settings,
         )
     rollout = ledger.rollout(pipeline)
     if rollout is None or rollout.version != number:
@@ -134,7 +134,11 @@ def _promote(
             f"sluice registry promote {pipeline} {number} --reason '...'",
         )
     transition = ledger.finish_rollout(
-        pipeline, actor="promotion_job", store=state.store, rules=rules, approvals=approval_settings
+        pipeline,
+        actor="promotion_job",
+        store=state.store,
+        rules=rules,
+        approval_settings=approval_settings,
     )
     if transition.rollout.phase != "promoted":
         raise GateBlocked(transition.reason, fix=transition.remedy)

@@ -58,7 +58,7 @@ def rollout_asset(
                 actor="rollout_job",
                 reason=f"The promotion gate returned PROMOTE (run {context.run.run_id[:8]}).",
                 rules=rules,
-                approvals=approval_settings,
+                approval_settings=approval_settings,
             )
         context.log.info(transition.summary)
         return dg.MaterializeResult(

@@ -127,7 +127,9 @@ def next_request(
         return request
     version = int(request.tags["sluice/version"])
     try:
-        ledger.require_promotable(pipeline, version, rules=rules, approvals=approval_settings)
+        ledger.require_promotable(
+            pipeline, version, rules=rules, approval_settings=approval_settings
+        )
     except ApprovalMissing as missing:
         return dg.SkipReason(f"The verdict on version {version} is PROMOTE. {missing}")
     except GateBlocked as blocked:

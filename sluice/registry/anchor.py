@@ -112,9 +112,9 @@ def registry_identity(url: str) -> str:
     """Return the digest of the parts of a URL that identify the database of a registry.
 
     These are the backend, host, port, database, and the query parameters host, port and options
-    (which may select a schema); not the user. The digest identifies the registry of an anchor. The
-    URL comes from the user's settings, so an attacker who can only write the database cannot change
-    it.
+    (which may select a schema). The user name is not included. The digest identifies the registry
+    of an anchor. The URL comes from the user's settings, so an attacker who can only write the
+    database cannot change it.
     """
     parsed = make_url(url)
     database = parsed.database or ""
@@ -179,9 +179,8 @@ class FileAnchor:
             fcntl.flock(folder, fcntl.LOCK_EX)
             with contextlib.suppress(IntegrityError):
                 stored_line = self.read()
-                if (
-                    stored_line is not None and stored_line.line > line
-                ):  # a later commit stored its line
+                # A later commit may have stored its line already.
+                if stored_line is not None and stored_line.line > line:
                     return
             os.replace(temporary, self.path)
             os.fsync(folder)
@@ -217,7 +216,10 @@ class ObjectAnchor:
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
-        """Add an object after the block, because an object cannot be removed; see ``Anchor``."""
+        """Add an object after the block; see ``Anchor``.
+
+        An object added before could not be removed if the block failed.
+        """
         import fsspec
 
         yield

@@ -103,11 +103,16 @@ class Database:
             with self.write() as connection:
                 version = migrations.bring_up_to_date(connection)
         if version != tables.SCHEMA_VERSION:
+            cause = "It was created by a newer version of Sluice."
+            fix = "Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry."
+            if not version:
+                cause = f"Its table {tables.schema_version.name} is damaged or not from Sluice."
+                fix = "Restore it from a backup, or set SLUICE_REGISTRY_URL to another database."
             raise StorageError(
                 f"The registry {self.url} has schema version {version}, but this version of Sluice "
                 f"supports {tables.SCHEMA_VERSION}.",
-                cause="It was created by a newer version of Sluice.",
-                fix="Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry.",
+                cause=cause,
+                fix=fix,
             )
 
     @contextlib.contextmanager

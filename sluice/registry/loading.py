@@ -68,9 +68,9 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
         )
     path = str(config["workload"])
     cls = _workload_type(version)
-    current, _ = migrate_settings(config["workload_settings"], cls.settings_type)
+    current_settings, _ = migrate_settings(config["workload_settings"], cls.settings_type)
     try:
-        settings = cls.settings_type.parse(current, where=where)
+        settings = cls.settings_type.parse(current_settings, where=where)
         model = ModelSettings.parse(config["model"], where=where)
     except SettingsError as error:
         raise SettingsError(
@@ -231,7 +231,7 @@ def compare_version(version: Version) -> CodeComparison:
 
 
 def code_findings(version: Version) -> list[RegistryFinding]:
-    """Return a finding if a version in production has other code, or code that is not accepted.
+    """Return a finding if a version was trained with other code, or names code not accepted here.
 
     Returns no finding if the workload or network cannot be imported, because the command then
     probably runs in a folder other than that of the pipeline.

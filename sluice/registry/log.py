@@ -21,7 +21,7 @@ from sluice.base.errors import IntegrityError
 from sluice.registry.tables import DIGEST_LENGTH, log, log_head
 
 EMPTY_DIGEST = "0" * 64
-"""Digest of the previous line in the first line of the log."""
+"""Value of ``previous`` in the first line of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

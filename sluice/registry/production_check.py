@@ -177,7 +177,7 @@ def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFindin
         problem = "its start is not in the registry"
     elif (row.version, row.candidate) != (rollout.version, rollout.candidate):
         problem = "it sends requests to a version other than the version it was started for"
-    elif not _is_allowed(connection, row.receipt, rollout.candidate):
+    elif not _is_passed_promotion(connection, row.receipt, rollout.candidate):
         problem = "its receipt does not allow a rollout of its version"
     if problem:
         yield RegistryFinding(
@@ -190,8 +190,10 @@ def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFindin
 
 
 def _check_version(connection: Connection, model: str, number: int) -> Iterator[RegistryFinding]:
-    row = sa.select(versions.c.number).where(versions.c.model == model, versions.c.number == number)
-    if connection.execute(row).first() is None:
+    query = sa.select(versions.c.number).where(
+        versions.c.model == model, versions.c.number == number
+    )
+    if connection.execute(query).first() is None:
         yield RegistryFinding(
             model=model,
             version=number,
@@ -222,7 +224,7 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
             yield finding_from_error(model, number, "receipt", error)
 
 
-def _is_allowed(connection: Connection, digest: str, candidate: str) -> bool:
+def _is_passed_promotion(connection: Connection, digest: str, candidate: str) -> bool:
     """Return whether a receipt is a passed promotion receipt of a candidate."""
     payload = connection.execute(
         sa.select(receipts.c.payload).where(receipts.c.digest == digest)

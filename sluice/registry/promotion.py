@@ -32,8 +32,16 @@ from sluice.registry.rollback_targets import production_trail
 from sluice.registry.tables import recordings
 
 
-def check_expected(connection: Connection, model: str, expected: int | None) -> ProductionPointer:
+def require_expected_version(
+    connection: Connection, model: str, expected: int | None, *, action: HistoryAction
+) -> ProductionPointer:
     """Return the pointer if the version in production is the one that the caller expects.
+
+    Args:
+        connection: Connection of the caller's transaction.
+        model: Name of the model.
+        expected: Number of the expected version; None to expect that nothing is in production.
+        action: "promote" or "rollback", for the message.
 
     Raises:
         PromotionConflict: Another version is in production; the message says who moved the
@@ -41,12 +49,12 @@ def check_expected(connection: Connection, model: str, expected: int | None) -> 
     """
     pointer = queries.load_pointer(connection, model)
     if pointer.version != expected:
-        raise promotion_conflict(connection, model, expected)
+        raise _promotion_conflict_error(connection, model, expected, action=action)
     return pointer
 
 
-def promotion_conflict(
-    connection: Connection, model: str, expected: int | None
+def _promotion_conflict_error(
+    connection: Connection, model: str, expected: int | None, *, action: HistoryAction
 ) -> PromotionConflict:
     """Return the error for a pointer that is not at ``expected``; it says who moved the pointer."""
     entries = queries.load_history(connection, model)
@@ -60,11 +68,17 @@ def promotion_conflict(
             f"{last.actor} {verb} version {last.to_version} at {_format_time(last.at)} "
             f"({last.reason})."
         )
+    fix = "Evaluate the candidate against the current production version, then promote again."
+    if action == "rollback":
+        fix = (
+            f"Show the history: sluice registry history {model}. Roll back again only if the "
+            "current production version must be replaced."
+        )
     return PromotionConflict(
-        f"{model}: {_number_text(expected)} was expected in production, but "
-        f"{_number_text(actual)} is in production.",
+        f"{model}: {_version_text(expected)} was expected in production, but "
+        f"{_version_text(actual)} is in production.",
         cause=cause,
-        fix="Evaluate the candidate against the current production version, then promote again.",
+        fix=fix,
     )
 
 
@@ -155,11 +169,13 @@ def _subject_before_search(
 
     A search starts from settings that passed the POC gate, and ends with the version's settings.
     """
-    result = {"data": lineage.data, "found": lineage.config}
-    search = _newest_receipt(linked_receipts, gate="search", subject=result)
+    search_subject = {"data": lineage.data, "found": lineage.config}
+    search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
     if search is None and not lineage.num_trials:
         return None
-    receipt = receipts.require(search.receipt if search else None, gate="search", subject=result)
+    receipt = receipts.require(
+        search.receipt if search else None, gate="search", subject=search_subject
+    )
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
 
@@ -188,7 +204,7 @@ def commit_move(
     if last is not None:  # the history stays in order even if the clock was set back
         at = max(at, last.at)
     if not queries.move_pointer(connection, version.model, to=version.number, revision=revision):
-        raise promotion_conflict(connection, version.model, pointer.version)
+        raise _promotion_conflict_error(connection, version.model, pointer.version, action=action)
     queries.append_history(
         connection,
         at=at,
@@ -256,11 +272,14 @@ def require_actor_and_reason(**texts: str) -> None:
 def _newest_receipt(
     linked_receipts: Sequence[LinkedReceipt], *, gate: str, subject: Mapping[str, str]
 ) -> LinkedReceipt | None:
-    """Return the latest receipt of a gate, if possible one that has the given digests by role."""
-    of_gate = [each for each in linked_receipts if each.receipt.gate == gate]
-    matching = [each for each in of_gate if subject.items() <= each.receipt.subject.items()]
-    candidates = matching or of_gate
-    return candidates[-1] if candidates else None
+    """Return the latest receipt of a gate whose subject has the given digests by role.
+
+    Without such a receipt, return the latest of the gate, so that the error can describe it.
+    """
+    gate_receipts = [each for each in linked_receipts if each.receipt.gate == gate]
+    matching = [each for each in gate_receipts if subject.items() <= each.receipt.subject.items()]
+    chosen_receipts = matching or gate_receipts
+    return chosen_receipts[-1] if chosen_receipts else None
 
 
 def _reject_rolled_back(connection: Connection, version: Version, *, receipt_line: int) -> None:
@@ -291,7 +310,7 @@ def _version_name(version: Version) -> str:
     return f"{version.model} version {version.number}"
 
 
-def _number_text(number: int | None) -> str:
+def _version_text(number: int | None) -> str:
     return "no version" if number is None else f"version {number}"
 
 

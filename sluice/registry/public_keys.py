@@ -234,6 +234,6 @@ def _write_once(path: Path, content: bytes, *, mode: int) -> None:
 
 def _invalid_key_error(path: Path) -> SettingsError:
     return SettingsError(
-        f"{path} is not an Ed25519 private key in PEM format without a password.",
+        f"{path} is not an Ed25519 private key in unencrypted PEM format.",
         fix="Use a file created by sluice registry new-key.",
     )

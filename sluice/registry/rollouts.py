@@ -65,7 +65,7 @@ class RolloutLedger(Ledger):
     def rollout_ids(self, model: str) -> list[str]:
         """Return the ids of all rollouts of a model, oldest first."""
         with self._database.read() as connection:
-            return rollout_rows.model_rollouts(connection, model)
+            return rollout_rows.load_rollout_ids(connection, model)
 
     def rollout_transitions(self, rollout_id: str) -> list[Transition]:
         """Return the transitions of a rollout, oldest first; checks that only waited have none."""
@@ -76,11 +76,11 @@ class RolloutLedger(Ledger):
         """Return the verified current traffic split; None while nothing is in production.
 
         Raises:
-            RegistryInconsistent: See ``checked_traffic_split``.
+            RegistryInconsistent: See ``verified_traffic_split``.
         """
-        return self.checked_traffic_split(model, known_fingerprint=None).split
+        return self.verified_traffic_split(model, known_fingerprint=None).split
 
-    def checked_traffic_split(
+    def verified_traffic_split(
         self, model: str, *, known_fingerprint: str | None
     ) -> VerifiedTrafficSplit:
         """Return the traffic split and the fingerprint of the verified state; polled by servers.
@@ -151,7 +151,7 @@ class RolloutLedger(Ledger):
         reason: str,
         agreement: PredictionAgreement | None = None,
         rules: str | None = None,
-        approvals: ApprovalSettings | None = None,
+        approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Start the rollout of a version, which requires the same evidence as a promotion.
 
@@ -166,12 +166,13 @@ class RolloutLedger(Ledger):
                 transaction, so that no rollout runs without this guard after an interrupted start.
             rules: Digest of the settings under which the verdict must have been issued; None to
                 skip this check (manual start).
-            approvals: See ``require_promotable``.
+            approval_settings: See ``require_promotable``.
 
         Raises:
             UnknownVersion: There is no such version.
             ApprovalMissing: A required approval is missing or has expired.
-            RolloutConflict: Another rollout of the model is active; the message says whose.
+            RolloutConflict: Another rollout of the model is active; the message says who started
+                it.
             GateBlocked: The evidence is missing, negative, about another subject or was issued
                 under other rules; or nothing is in production; or the version is in production
                 already.
@@ -200,7 +201,7 @@ class RolloutLedger(Ledger):
                 registered_version,
                 pointer,
                 rules=rules,
-                approvals=approvals,
+                approval_settings=approval_settings,
                 at=at,
             )
             epoch = pointer.revision + 1
@@ -254,16 +255,16 @@ class RolloutLedger(Ledger):
         actor: str,
         store: ArtifactStore,
         rules: str | None = None,
-        approvals: ApprovalSettings | None = None,
+        approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
 
         The pointer and the rollout change in one transaction. If the evidence no longer allows the
         promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
         why. If only a required approval is missing, the rollout still awaits promotion. An approval
-        that was valid when the rollout started does not expire during the rollout. The rollout also
-        awaits promotion if this process has other code than the challenger. As for ``promote``,
-        this is no fault of the challenger: servers with its code can serve it.
+        that was valid when the rollout started does not expire during the rollout. It also awaits
+        promotion if the challenger was trained with other code than that of this process. This is
+        no fault of the challenger, because servers with its code can serve it.
 
         Args:
             model: Name of the model.
@@ -271,7 +272,7 @@ class RolloutLedger(Ledger):
             store: Store of the artifacts. Before the promotion, all artifacts of the version are
                 verified and its networks are loaded.
             rules: See ``start_rollout``.
-            approvals: See ``require_promotable``.
+            approval_settings: See ``require_promotable``.
 
         Returns:
             The transition promote or roll_back; the last transition if the rollout had ended
@@ -293,7 +294,7 @@ class RolloutLedger(Ledger):
             production_check.require_consistent(connection, model, [rollout.production_version])
         try:
             return self._promote_completed(
-                rollout, actor=actor, store=store, rules=rules, approvals=approvals
+                rollout, actor=actor, store=store, rules=rules, approval_settings=approval_settings
             )
         except ApprovalMissing:
             raise
@@ -315,14 +316,16 @@ class RolloutLedger(Ledger):
         actor: str,
         store: ArtifactStore,
         rules: str | None,
-        approvals: ApprovalSettings | None,
+        approval_settings: ApprovalSettings | None,
     ) -> Transition:
         from sluice.registry import loading  # imports torch
 
         model = rollout.model
         with self._database.read() as connection:
             version = queries.load_version(connection, model, rollout.version)
-            pointer = promotion.check_expected(connection, model, rollout.production_version)
+            pointer = promotion.require_expected_version(
+                connection, model, rollout.production_version, action="promote"
+            )
             promotion.require_evidence(
                 connection, version, pointer=pointer, reinstate=False, rules=rules
             )
@@ -342,7 +345,7 @@ class RolloutLedger(Ledger):
                 version,
                 pointer,
                 rules=rules,
-                approvals=approvals,
+                approval_settings=approval_settings,
                 at=at,
                 valid_at=rollout.started_at,
             )

@@ -49,8 +49,8 @@ def export_version(
         number: Number of the version.
         store: Store of its artifacts; each is verified when it is read.
         target: Path of the file; an existing file is replaced.
-        key: Key of the registry that signs the file; None for none.
-        private_key: Ed25519 key of the exporter that signs the file; None for none.
+        key: Key of the registry that signs the file; None to omit this signature.
+        private_key: Ed25519 key of the exporter that signs the file; None to omit this signature.
 
     Raises:
         UnknownVersion: There is no such version.
@@ -96,8 +96,7 @@ def import_version(
 
     No code in the file is executed or imported. The code that the version names must belong to
     Sluice, to the shipped pipeline of the same name or to a version that was trained here, or be
-    trusted. The history records the accepted and trusted
-    import paths.
+    trusted. The history records the accepted and trusted import paths.
 
     Args:
         ledger: Ledger that stores the version under the next number of its model.
@@ -138,8 +137,8 @@ def import_version(
     code = accept_code(lineage, local_paths=local_paths, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
-    entry = next((entry for entry in exported.history if entry.revision is None), None)
-    registered_text = f", registered {entry.at:%Y-%m-%d %H:%M:%S} UTC" if entry else ""
+    first_entry = next((entry for entry in exported.history if entry.revision is None), None)
+    registered_text = f", registered {first_entry.at:%Y-%m-%d %H:%M:%S} UTC" if first_entry else ""
     result = ledger.import_version(
         lineage,
         exported.receipts,

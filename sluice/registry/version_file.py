@@ -90,8 +90,10 @@ def pack_version(
 
     Args:
         file: Content of the file.
-        key: Key of the registry that signs the manifest, and with it every part; None for none.
-        private_key: Ed25519 key of the exporter that signs the manifest; None for none.
+        key: Key of the registry that signs the manifest, and with it every part; None to omit this
+            signature.
+        private_key: Ed25519 key of the exporter that signs the manifest; None to omit this
+            signature.
     """
     parts = {_CONTENT: _json(file.exported.model_dump(mode="json"))}
     parts |= {f"artifacts/{digest}": content for digest, content in file.artifacts.items()}
@@ -249,9 +251,9 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
 
 def _require_complete(lineage: Lineage, artifacts: Mapping[str, bytes], where: str) -> None:
     """Check that the file has exactly the artifacts of the lineage, with matching digests."""
-    named = {*lineage.weights().values(), *lineage.other_artifacts().values()}
-    for digest in sorted(named ^ artifacts.keys()):
-        state = "missing" if digest in named else "not part of the version"
+    named_digests = {*lineage.weights().values(), *lineage.other_artifacts().values()}
+    for digest in sorted(named_digests ^ artifacts.keys()):
+        state = "missing" if digest in named_digests else "not part of the version"
         raise _damaged_error(where, f"artifact {digest[:12]} is {state}")
     for digest, content in artifacts.items():
         if digest_bytes(content) != digest:

@@ -31,7 +31,7 @@ def start_rollout(
     actor: str,
     reason: str,
     rules: str,
-    approvals: ApprovalSettings,
+    approval_settings: ApprovalSettings,
 ) -> tuple[Transition, PredictionAgreement]:
     """Compare both models on held-out rows, and start the rollout of a version.
 
@@ -47,7 +47,7 @@ def start_rollout(
         actor: Person or service that starts the rollout, for the record.
         reason: Reason of the start, for the record.
         rules: Digest of the settings under which the verdict must have been issued.
-        approvals: Approval that the pipeline's settings require.
+        approval_settings: Approval that the pipeline's settings require.
 
     Returns:
         The first transition, and the distance of both models' predictions on the held-out rows.
@@ -68,7 +68,7 @@ def start_rollout(
         reason=reason,
         agreement=agreement,
         rules=rules,
-        approvals=approvals,
+        approval_settings=approval_settings,
     )
     return transition, agreement
 

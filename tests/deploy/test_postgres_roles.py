@@ -126,7 +126,7 @@ def test_server_serves_and_observes_and_can_change_nothing(
         for requests in (1, 4):
             seen.write(report(rollout=rollout, requests=requests, kept=(sample(requests),)))
         assert seen.traffic_counts(rollout).challenger.requests == 4
-        assert len(seen.samples(MODEL, newest=9)) == 2
+        assert len(seen.samples(MODEL, max_samples=9)) == 2
         weights = ledger.traffic_split(MODEL)
         assert weights is not None
         assert weights.production == ledger.version(MODEL, 2).candidate
@@ -179,7 +179,7 @@ def test_server_makes_the_first_secret_and_lets_samples_go(
         assert seen.agreement(begun.id) == AGREEMENT
         seen.write(report(rollout=begun, kept=(sample(1),)))
         seen.with_retention(days=1e-9).write(report(rollout=begun))
-        assert seen.samples(MODEL, newest=9) == []
+        assert seen.samples(MODEL, max_samples=9) == []
         assert ledger.erase_user(MODEL, "u").kept == 0
     with RolloutLedger.open(url_of("promoter"), clock=Clock()) as ledger:
         assert ledger.traffic_split(MODEL) == made

@@ -48,12 +48,14 @@ def ledger(tmp_path: Path, store: ArtifactStore, clock: Clock) -> Iterator[Rollo
 def promote(
     ledger: Ledger, store: ArtifactStore, *, approvals: ApprovalSettings | None = REQUIRED
 ) -> None:
-    ledger.promote(MODEL, 2, expected=1, actor="job", reason="r", store=store, approvals=approvals)
+    ledger.promote(
+        MODEL, 2, expected=1, actor="job", reason="r", store=store, approval_settings=approvals
+    )
 
 
 def start(ledger: RolloutLedger) -> None:
     begun = ledger.start_rollout(
-        MODEL, 2, RolloutSettings(), actor="job", reason="r", approvals=REQUIRED
+        MODEL, 2, RolloutSettings(), actor="job", reason="r", approval_settings=REQUIRED
     )
     hold(ledger, begun)
 
@@ -68,7 +70,7 @@ def test_everything_that_promotes_waits_and_then_continues(
         rf"this version is recorded\. Run: sluice registry approve {MODEL} 2 --reason"
     )
     for act in (
-        lambda: ledger.require_promotable(MODEL, 2, approvals=REQUIRED),
+        lambda: ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED),
         lambda: promote(ledger, store),
         lambda: start(ledger),
     ):
@@ -79,7 +81,7 @@ def test_everything_that_promotes_waits_and_then_continues(
     assert refused == ["promote", "rollout"]
 
     receipt = ledger.approve(MODEL, 2, actor="ada", reason="reviewed the errors of March")
-    ledger.require_promotable(MODEL, 2, approvals=REQUIRED)
+    ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED)
     promote(ledger, store)
 
     assert ledger.production_number(MODEL) == 2
@@ -102,14 +104,14 @@ def test_approval_expires_and_can_be_given_again_for_the_same_reason(
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
     approved_at = clock.now
     clock.now = approved_at + 72 * HOUR - timedelta(seconds=2)
-    ledger.require_promotable(MODEL, 2, approvals=REQUIRED)  # a second before the end
+    ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED)  # a second before the end
     shorter = ApprovalSettings(required=True, expires_h=1)
     with pytest.raises(ApprovalMissing, match="valid for 1 h"):
-        ledger.require_promotable(MODEL, 2, approvals=shorter)
+        ledger.require_promotable(MODEL, 2, approval_settings=shorter)
 
     clock.now = approved_at + 72 * HOUR - timedelta(seconds=1)
     with pytest.raises(ApprovalMissing, match="approval by ada expired at 2025-03-17 09:2"):
-        ledger.require_promotable(MODEL, 2, approvals=REQUIRED)
+        ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED)
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
     promote(ledger, store)
 
@@ -139,7 +141,7 @@ def test_candidate_without_promote_cannot_be_approved(
     with pytest.raises(GateBlocked, match=outcome):
         ledger.approve(MODEL, 4, actor="ada", reason="I like it")
 
-    assert not ledger.approval_status(MODEL, 4, approvals=REQUIRED).required
+    assert not ledger.approval_status(MODEL, 4, approval_settings=REQUIRED).required
     assert [each.action for each in ledger.history(MODEL) if each.to_version == 4] == ["register"]
 
 
@@ -156,11 +158,17 @@ def test_the_verdict_requires_the_approval_of_commands_without_settings(
     for approvals in (None, ApprovalSettings()):
         with pytest.raises(ApprovalMissing, match=r"version 4 waits .* valid for 5 h"):
             ledger.promote(
-                MODEL, 4, expected=1, actor="a", reason="r", store=store, approvals=approvals
+                MODEL,
+                4,
+                expected=1,
+                actor="a",
+                reason="r",
+                store=store,
+                approval_settings=approvals,
             )
     assert strictest_settings(REQUIRED, decision).expires_h == 5
     assert not ApprovalSettings().subject
-    promote(ledger, store, approvals=None)  # the verdict on version 2 requires none
+    promote(ledger, store, approval_settings=None)  # the verdict on version 2 requires none
 
 
 def test_rollout_keeps_the_approval_of_its_start_and_otherwise_waits_at_its_end(
@@ -172,7 +180,7 @@ def test_rollout_keeps_the_approval_of_its_start_and_otherwise_waits_at_its_end(
 
     def finish() -> str:
         return ledger.finish_rollout(
-            MODEL, actor="job", store=store, approvals=REQUIRED
+            MODEL, actor="job", store=store, approval_settings=REQUIRED
         ).rollout.phase
 
     assert finish() == "promoted"
@@ -214,7 +222,7 @@ def test_signed_registry_counts_only_signed_approvals(tmp_path: Path, store: Art
     ]
     with opened("job") as ledger:
         ledger.register(MODEL, lineage, forged, actor="job")
-        status = ledger.approval_status(MODEL, 1, approvals=REQUIRED)
+        status = ledger.approval_status(MODEL, 1, approval_settings=REQUIRED)
 
     assert status.approval is not None
     assert status.approval.approved_at is not None
@@ -262,7 +270,7 @@ def test_unsigned_shared_key_registry_can_be_approved(tmp_path: Path, store: Art
         register_sample(ledger, store, salt=1)
         ledger.approve(MODEL, 1, actor="ada", reason="reviewed")
         ledger.promote(
-            MODEL, 1, expected=None, actor="j", reason="r", store=store, approvals=REQUIRED
+            MODEL, 1, expected=None, actor="j", reason="r", store=store, approval_settings=REQUIRED
         )
 
         assert ledger.production_number(MODEL) == 1

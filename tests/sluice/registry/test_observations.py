@@ -118,11 +118,11 @@ def test_samples_round_trip_in_order_and_old_ones_are_pruned(
     seen = ledger.observations
     seen.write(report(kept=tuple(sample(i) for i in range(4))))
     seen.write(report(kept=tuple(sample(i, "r") for i in range(4, 8))))
-    found = seen.samples(MODEL, newest=100)
+    found = seen.samples(MODEL, max_samples=100)
 
     assert [s.key for s in found] == [f"row {i}" for i in range(3, 8)]
     assert found[0].production == ((1.0,), (2.0,))
-    assert [s.key for s in seen.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
+    assert [s.key for s in seen.samples(MODEL, rollout="r", max_samples=2)] == ["row 6", "row 7"]
 
 
 def write_refused_sample(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
@@ -137,9 +137,9 @@ def test_unstorable_samples_do_not_block_counts(ledger: RolloutLedger, rollout: 
     seen = ledger.observations
     assert seen.traffic_counts(rollout).challenger.requests == 4
     assert [server.server for server in seen.servers(MODEL, since=NOW)] == ["a"]
-    assert seen.samples(MODEL, newest=9) == []
+    assert seen.samples(MODEL, max_samples=9) == []
     seen.write(report(rollout=rollout, requests=5, kept=(sample(2),)))
-    assert [s.key for s in seen.samples(MODEL, newest=9)] == ["row 2"]
+    assert [s.key for s in seen.samples(MODEL, max_samples=9)] == ["row 2"]
 
 
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
@@ -150,7 +150,7 @@ def test_samples_rejected_by_postgresql_do_not_block_counts(
     write_refused_sample(ledger, rollout, key)
 
     assert ledger.observations.traffic_counts(rollout).challenger.requests == 4
-    assert ledger.observations.samples(MODEL, newest=9) == []
+    assert ledger.observations.samples(MODEL, max_samples=9) == []
 
 
 def test_the_first_pair_of_each_row_is_never_pruned_during_a_rollout(
@@ -163,15 +163,15 @@ def test_the_first_pair_of_each_row_is_never_pruned_during_a_rollout(
         found = sample(number, rollout.id)
         return found.model_copy(update={"challenger": ((said,), (said,))})
 
-    assert not seen.has_keys(rollout.id)
+    assert not seen.has_keyed_pairs(rollout.id)
     seen.write(report(kept=(pair(1, 5.0), sample(2, rollout.id), pair(1, 6.0), pair(3, 7.0))))
     seen.write(report(kept=tuple(sample(i) for i in range(9))))
     seen.write(report(kept=(pair(3, 8.0), pair(4, 9.0))))
     kept = [(s.key, s.challenger[0][0]) for s in seen.pairs(rollout.id) if s.challenger]
 
     assert kept == [("row 1", 5.0), ("row 3", 7.0), ("row 4", 9.0)]
-    assert seen.has_keys(rollout.id)
-    assert len(seen.samples(MODEL, newest=100)) == 5
+    assert seen.has_keyed_pairs(rollout.id)
+    assert len(seen.samples(MODEL, max_samples=100)) == 5
     assert seen.pairs("another") == []
 
 
@@ -208,4 +208,4 @@ def test_a_sample_that_was_edited_is_named(ledger: RolloutLedger, url: str) -> N
     engine.dispose()
 
     with pytest.raises(IntegrityError, match="A stored Sample cannot be read: at"):
-        ledger.observations.samples(MODEL, newest=1)
+        ledger.observations.samples(MODEL, max_samples=1)

@@ -90,7 +90,7 @@ def test_erasing_deletes_exactly_the_samples_of_one_user(
         "unnamed": 1,
     }
     assert (again.samples, again.kept) == (0, 4)
-    assert seen.samples(MODEL, newest=100) == others
+    assert seen.samples(MODEL, max_samples=100) == others
     assert [pair.key for pair in seen.pairs(rollout)] == ["row 2"]
     assert ledger.rollout_transitions(rollout) == transitions
     assert ledger.verify(None, store=store, key=KEY) == []
@@ -113,7 +113,7 @@ def test_erasing_ignores_other_models_and_partial_names(
     assert ledger.erase_user(MODEL, "ad").samples == 0
     assert ledger.erase_user(MODEL, "%").samples == 0
     assert ledger.erase_user("another", "ada").samples == 0
-    assert len(ledger.observations.samples(MODEL, newest=9)) == 1
+    assert len(ledger.observations.samples(MODEL, max_samples=9)) == 1
 
 
 def test_each_report_deletes_a_batch_of_expired_samples(
@@ -127,10 +127,10 @@ def test_each_report_deletes_a_batch_of_expired_samples(
         at = NOW + timedelta(days=days)
         new = sample("c").model_copy(update={"at": at})
         kept.write(report(new, at=at))
-        left.append(len(kept.samples(MODEL, newest=100)))
+        left.append(len(kept.samples(MODEL, max_samples=100)))
 
     assert left == [8, 6, 4, 4, 5], "one more comes each time, and up to three go"
-    assert [s.key for s in kept.samples(MODEL, newest=100)] == [None] * 5
+    assert [s.key for s in kept.samples(MODEL, max_samples=100)] == [None] * 5
     assert kept.pairs(rollout) == []
 
 
@@ -138,7 +138,7 @@ def test_without_retention_no_sample_expires(ledger: RolloutLedger, rollout: str
     ledger.observations.write(report(sample("c", rollout=rollout)))
     ledger.observations.write(report(at=NOW + timedelta(days=4000)))
 
-    assert len(ledger.observations.samples(MODEL, newest=9)) == 1
+    assert len(ledger.observations.samples(MODEL, max_samples=9)) == 1
 
 
 def test_the_command_prints_what_was_erased(
@@ -152,4 +152,4 @@ def test_the_command_prints_what_was_erased(
     printed = invoke("erase", MODEL, "--user", "ada")
 
     assert "Deleted 2 samples of the user: 1 for drift, 1 answered by both arms" in printed
-    assert ledger.observations.samples(MODEL, newest=9) == []
+    assert ledger.observations.samples(MODEL, max_samples=9) == []

@@ -13,7 +13,7 @@ from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import Lineage
 from sluice.registry.loading import rebuild_workload
-from sluice.registry.stored_settings import REMOVED
+from sluice.registry.stored_settings import REMOVED_SETTINGS
 from sluice.serving.deployed import load_deployed, require_finite
 from sluice.training.weights import pack_model
 from sluice.workloads.digits import DigitsSettings, DigitsWorkload
@@ -142,5 +142,5 @@ def test_a_workload_that_inherits_is_migrated_and_one_that_has_the_setting_keeps
 def test_the_table_names_no_setting_that_exists() -> None:
     from sluice.base.imports import import_object
 
-    for removed in REMOVED:
+    for removed in REMOVED_SETTINGS:
         assert removed.name not in import_object(removed.owner, what="settings").model_fields

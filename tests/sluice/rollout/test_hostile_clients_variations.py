@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import TrafficCounts
-from sluice.rollout.prediction_agreement import PredictionAgreement, prediction_drift
+from sluice.rollout.prediction_agreement import PredictionAgreement, measure_prediction_drift
 from sluice.rollout.samples import RequestFault, Sample, ServerReport, ServerState
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout
@@ -194,7 +194,7 @@ def drift_beside(hostile: int, *, honest: int, near: float, far: float) -> Predi
     run(story)
     kept.extend(recorder.take())
     agreement = PredictionAgreement(difference=0.05, spread=1.0, rows=1000)
-    return prediction_drift(kept, agreement, limit=4.0, min_pairs=100)
+    return measure_prediction_drift(kept, agreement, limit=4.0, min_pairs=100)
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_all_addresses_of_one_network_count_as_one(network: str) -> None:
 @pytest.mark.parametrize("named", ["one user", "invented users"])
 def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(named: str) -> None:
     now = datetime.now(UTC)
-    before = split().production_only()
+    before = split().without_challenger()
     steps = StepCounters(before, now=now)
     for n in range(2000):  # 400 clients of 100 networks, and as many requests of the attacker
         for user, address, seconds in (

@@ -10,7 +10,7 @@ from sluice.base.errors import ContractError
 from sluice.rollout.prediction_agreement import (
     PredictionAgreement,
     measure_agreement,
-    prediction_drift,
+    measure_prediction_drift,
 )
 from sluice.rollout.samples import Sample
 
@@ -53,8 +53,10 @@ def test_the_distance_is_relative_to_the_held_out_difference() -> None:
     near = [pair(float(i), i + 0.5) for i in range(20)]
     far = [pair(float(i), i - 3.0) for i in range(20)]
 
-    assert prediction_drift(near, agreement, limit=4, min_pairs=20).distance == pytest.approx(1)
-    found = prediction_drift(far, agreement, limit=4, min_pairs=20)
+    assert measure_prediction_drift(
+        near, agreement, limit=4, min_pairs=20
+    ).distance == pytest.approx(1)
+    found = measure_prediction_drift(far, agreement, limit=4, min_pairs=20)
     assert (found.distance, found.limit, found.rows) == (pytest.approx(6), 4, 20)
 
 
@@ -64,8 +66,10 @@ def test_only_the_newest_complete_pairs_count() -> None:
     new = [pair(0.0, 5.0)] * 300
     halves = [pair(0.0, None), pair(None, 3.0)] * 50
 
-    assert prediction_drift(old + new + halves, agreement, limit=4, min_pairs=9).distance == 10
-    few = prediction_drift(new[:8] + halves, agreement, limit=4, min_pairs=9)
+    assert (
+        measure_prediction_drift(old + new + halves, agreement, limit=4, min_pairs=9).distance == 10
+    )
+    few = measure_prediction_drift(new[:8] + halves, agreement, limit=4, min_pairs=9)
     assert math.isnan(few.distance)
     assert few.rows == 8
 
@@ -102,7 +106,7 @@ def test_one_client_alone_cannot_cause_drift() -> None:
     honest = of_clients(0, 30, far=0)
 
     def distance(samples: list[Sample]) -> float:
-        return prediction_drift(samples, agreement, limit=4, min_pairs=20).distance
+        return measure_prediction_drift(samples, agreement, limit=4, min_pairs=20).distance
 
     assert distance(one + honest) < 4, "200 of 230 pairs are of one client"
     assert distance(of_clients(3, 97, far=1e18)) < 4, "3 of 100 clients"
