@@ -37,7 +37,7 @@ APPROVAL_GATE = "approval"
 _APPROVED_AT = "approved_at"
 """Role of the time in the subject of an approval. The signature covers the subject with the
 time."""
-_TIME = TypeAdapter(AwareDatetime)
+_TIME_PARSER = TypeAdapter(AwareDatetime)
 
 
 def create_approval(
@@ -276,7 +276,7 @@ def approval_subject(
 
 def _as_approval(receipt: Receipt, requirement: ApprovalSettings) -> Approval:
     try:
-        approved_at = _TIME.validate_python(receipt.subject.get(_APPROVED_AT))
+        approved_at = _TIME_PARSER.validate_python(receipt.subject.get(_APPROVED_AT))
     except ValidationError:  # the receipt does not record its time
         approved_at = None
     return Approval(

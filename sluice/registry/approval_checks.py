@@ -57,8 +57,8 @@ def check_signers(
     """
     if not keys.actors:
         return
-    history_lines = log.line_numbers(connection, history)
-    transition_lines = log.line_numbers(connection, rollout_transitions)
+    history_lines = log.load_line_numbers(connection, history)
+    transition_lines = log.load_line_numbers(connection, rollout_transitions)
     for model in models:
         for entry in queries.load_history(connection, model):
             line = history_lines[log.encode_key([entry.id])]

@@ -135,7 +135,7 @@ def _signature_state(connection: Connection, keys: Keyring | None, row: Row[Any]
 
 
 def _history_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
-    lines, records = log.line_numbers(connection, history), []
+    lines, records = log.load_line_numbers(connection, history), []
     for model in queries.model_names(connection):
         for entry in queries.load_history(connection, model):
             values = entry.model_dump(exclude={"id", "revision"})
@@ -147,7 +147,7 @@ def _history_records(connection: Connection, all_signatures: _Signatures) -> lis
 
 
 def _transition_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
-    lines = log.line_numbers(connection, rollout_transitions)
+    lines = log.load_line_numbers(connection, rollout_transitions)
     return [
         AuditRecord(
             at=transition.at,
@@ -179,7 +179,7 @@ def _approval_records(connection: Connection, all_signatures: _Signatures) -> li
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
         .where(receipts.c.gate == APPROVAL_GATE, receipts.c.digest.not_in(in_history))
     )
-    lines, records = log.line_numbers(connection, version_receipts), []
+    lines, records = log.load_line_numbers(connection, version_receipts), []
     for row in connection.execute(query):
         receipt = evidence.parse_receipt(row.receipt, row.payload)
         records.append(

@@ -1,8 +1,8 @@
 """Compares the current code with the code that a version was trained with.
 
-Only the user's modules decide whether a version may run: they must be those that it was trained
-with. If versions of Sluice or of other packages differ, this is only reported, because Sluice keeps
-stored networks loadable, and a package update must not stop a server.
+A version may only run with the user's modules with which it was trained. Other versions of Sluice
+or of other packages are only reported, because Sluice keeps stored networks loadable, and a package
+update must not stop a server.
 """
 
 import sys
@@ -70,7 +70,7 @@ def collect_own_modules(workload: Workload, model: ModelSettings) -> dict[str, S
         SettingsError: The architecture cannot be imported.
     """
     return {
-        name: StoredModule(source=_source(name, path), is_package=path.name == "__init__.py")
+        name: StoredModule(source=_read_source(name, path), is_package=path.name == "__init__.py")
         for name, path in follow_code(workload, model).own_modules.items()
         if path.suffix == ".py"
     }
@@ -100,7 +100,7 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
             trained_digest=lineage.code,
             current_digest=current_identity.digest,
         )
-    differences = _own_modules(current_identity).changes(_own_modules(trained_identity))
+    differences = _user_modules_only(current_identity).changes(_user_modules_only(trained_identity))
     return CodeComparison(
         outcome="other" if differences else "same",
         trained_digest=lineage.code,
@@ -156,14 +156,14 @@ def describe_commit(lineage: Lineage) -> str:
     return f"git commit {lineage.git.commit[:12]}{suffix}"
 
 
-def _own_modules(identity: CodeIdentity) -> CodeIdentity:
+def _user_modules_only(identity: CodeIdentity) -> CodeIdentity:
     own_modules = {
         n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"
     }
     return CodeIdentity(modules=own_modules, distributions={}, data_files={})
 
 
-def _source(name: str, path: Path) -> bytes:
+def _read_source(name: str, path: Path) -> bytes:
     module = sys.modules.get(name)
     if module is None:
         return path.read_bytes()

@@ -93,37 +93,40 @@ def local_code_paths(versions: Iterable[Version]) -> set[str]:
 
 
 def accept_code(
-    lineage: Lineage, *, local_paths: Collection[str], trust: Collection[str]
+    lineage: Lineage, *, local_paths: Collection[str], trusted_paths: Collection[str]
 ) -> CodeAcceptance:
     """Decide which code of a version in a file may run here, and for which reason.
 
     Args:
         lineage: Lineage from the file.
         local_paths: Import paths that the local pipeline uses.
-        trust: Import paths that the user trusts with ``--trust``, as typed.
+        trusted_paths: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:
         ContractError: See ``named_code_paths``.
-        UntrustedCode: The version names a path that is in neither ``local_paths`` nor ``trust``.
-        SettingsError: ``trust`` contains a path that the version does not name.
+        UntrustedCode: The version names a path that is in neither ``local_paths`` nor
+            ``trusted_paths``.
+        SettingsError: ``trusted_paths`` contains a path that the version does not name.
     """
     named_paths = named_code_paths(lineage)
-    unknown_paths = sorted(set(trust) - set(named_paths))
+    unknown_paths = sorted(set(trusted_paths) - set(named_paths))
     if unknown_paths:
         raise SettingsError(
             f"--trust must name code of the version, but '{unknown_paths[0]}' is no such code: the "
             f"version names {', '.join(named_paths) or 'only code of Sluice'}.",
             fix="Omit the option, or correct the path.",
         )
-    refused_paths = [path for path in named_paths if path not in trust and path not in local_paths]
+    refused_paths = [
+        path for path in named_paths if path not in trusted_paths and path not in local_paths
+    ]
     if refused_paths:
         raise _untrusted_code_error(
             f"The version of {lineage.model} in the file {_describe_refusal(refused_paths)}",
             refused_paths,
         )
     return CodeAcceptance(
-        accepted_paths=tuple(path for path in named_paths if path not in trust),
-        trusted_paths=tuple(path for path in named_paths if path in trust),
+        accepted_paths=tuple(path for path in named_paths if path not in trusted_paths),
+        trusted_paths=tuple(path for path in named_paths if path in trusted_paths),
     )
 
 

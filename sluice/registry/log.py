@@ -101,7 +101,7 @@ def find_line_number(connection: Connection, table: Table, row_id: int) -> int:
     return int(_find_line(connection, table, encode_key([row_id])).number)
 
 
-def line_numbers(connection: Connection, table: Table) -> dict[str, int]:
+def load_line_numbers(connection: Connection, table: Table) -> dict[str, int]:
     """Return the log line number of every row of a table, by the row's key as text."""
     query = sa.select(log.c.key, log.c.number).where(log.c.entity == table.name)
     return {row.key: row.number for row in connection.execute(query)}

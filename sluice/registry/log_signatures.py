@@ -127,9 +127,9 @@ def sign(
         actor=actor,
     )
     signature = keys.signing.sign("signed lines", _signed_text(draft))
-    signed = draft.model_copy(update={"signature": signature})
-    connection.execute(sa.insert(signatures).values(signed.model_dump()))
-    return signed
+    signed_line = draft.model_copy(update={"signature": signature})
+    connection.execute(sa.insert(signatures).values(signed_line.model_dump()))
+    return signed_line
 
 
 def has_signatures(connection: Connection) -> bool:
@@ -358,12 +358,19 @@ def _find_lost_line(
     return None
 
 
-def _signed_text(signed: Row[Any] | SignedLine) -> str:
-    """Return the text that is signed: all fields of a signature, with damaged values unchanged."""
-    at = signed.signed_at
+def _signed_text(signature: Row[Any] | SignedLine) -> str:
+    """Return the signed text: the fields of a signature, with damaged values unchanged."""
+    at = signature.signed_at
     if isinstance(at, datetime):
         at = _format_time(at)
-    values = (signed.line, signed.digest, signed.since, signed.kind, signed.actor, at)
+    values = (
+        signature.line,
+        signature.digest,
+        signature.since,
+        signature.kind,
+        signature.actor,
+        at,
+    )
     return digest_json([v if isinstance(v, int | str | None) else repr(v) for v in values])
 
 

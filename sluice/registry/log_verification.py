@@ -94,7 +94,7 @@ def check_rows(
     yield from _check_end(connection)
 
 
-def check_removed(connection: Connection) -> Iterator[RegistryFinding]:
+def check_removed_rows(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield each row that is missing although it is in the log.
 
     Cost:

@@ -74,7 +74,7 @@ def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Re
         findings += _check_version(connection, model, number)
     findings += check_rollout(connection, model)
     findings += log_verification.check_rows(connection, _select_rows(model, numbers))
-    findings += log_verification.check_removed(connection)
+    findings += log_verification.check_removed_rows(connection)
     findings += append_only.check(connection)
     findings += table_checks.check(connection)
     return findings
@@ -99,7 +99,7 @@ def require_consistent_production(connection: Connection, model: str, *others: i
     require_consistent(connection, model, [*_served_versions(connection, model), *others])
 
 
-def fingerprint(connection: Connection, model: str) -> str:
+def compute_fingerprint(connection: Connection, model: str) -> str:
     """Return a digest that changes with the served versions, their lineage or the end of the log.
 
     While the digest is unchanged, ``check`` can be skipped for some time. The digest does not cover

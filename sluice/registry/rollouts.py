@@ -96,13 +96,13 @@ class RolloutLedger(Ledger):
         """
         if known_fingerprint is not None:
             with self._database.read() as connection:
-                if production_check.fingerprint(connection, model) == known_fingerprint:
+                if production_check.compute_fingerprint(connection, model) == known_fingerprint:
                     return VerifiedTrafficSplit(
                         split=_traffic_split(connection, model), fingerprint=known_fingerprint
                     )
         anchor = self._read_anchor()
         with self._database.read() as connection:
-            fingerprint = production_check.fingerprint(connection, model)
+            fingerprint = production_check.compute_fingerprint(connection, model)
             production_check.require_consistent_production(connection, model)
             self._require_signed(connection, anchor)
             return VerifiedTrafficSplit(

@@ -109,9 +109,9 @@ def bring(file: Path, folder: Path, trusted: TrustedKeys | None) -> ImportedVers
             store=ArtifactStore(folder / "home"),
             actor="eve",
             key=None,
-            trusted=trusted,
+            trusted_keys=trusted,
             local_paths_of=lambda _: [str(SETTINGS["workload"])],
-            trust=(),
+            trusted_paths=(),
         )
         assert ledger.history(MODEL)[0].reason.endswith(f"; {done.signed_by}")
     return done

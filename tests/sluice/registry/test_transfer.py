@@ -55,9 +55,9 @@ def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None
         store=away[1],
         actor="eve",
         key=key,
-        trusted=None,
+        trusted_keys=None,
         local_paths_of=lambda _: [str(SETTINGS["workload"])],
-        trust=(),
+        trusted_paths=(),
     )
     return f"{done.version.number} {done.version.state} {done.created}"
 

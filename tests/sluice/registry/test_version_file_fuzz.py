@@ -186,9 +186,9 @@ def test_every_malformed_file_is_rejected_with_one_error(sound: bytes, tmp_path:
                 store=store,
                 actor="eve",
                 key=None,
-                trusted=None,
+                trusted_keys=None,
                 local_paths_of=lambda _: [str(SETTINGS["workload"])],
-                trust=(),
+                trusted_paths=(),
             )
 
         for name, change in MUTATIONS:
