@@ -44,7 +44,7 @@ class AuditRecord(Record):
     receipt: str | None = Field(description="Digest of the receipt used or added by the change.")
     line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
     signature: SignatureState | None = Field(
-        description="Signature of the log up to this line. signed: by a known key, with the "
+        description="How the log line is signed. signed: by a known key, with the "
         "change; bridged: by a known key, later, by a person who reviewed unsigned lines; "
         "unsigned: not signed; unknown_key: by an unknown key; invalid: the signature is invalid; "
         "not_checked: no key was given to verify it; not_logged: the row was not written by "

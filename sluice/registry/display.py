@@ -36,7 +36,7 @@ _GAIN_DIRECTION = (
     "A gain is the loss of the reference minus that of the candidate: above 0 is better."
 )
 _TABLE_PREFIX = "tables "
-"""Prefix that digests in the evidence's mapping 'tables' have after flattening."""
+"""Prefix of the names of the digests in the evidence's mapping 'tables', after flattening."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 STYLES: Mapping[str, str] = {

@@ -241,6 +241,6 @@ def parse_receipt(digest: str, payload: str) -> Receipt:
         raise IntegrityError(
             f"The content of receipt {digest[:12]} does not match its digest ({actual[:30]}).",
             cause="The registry's database was edited manually or damaged.",
-            fix="Restore the database from a backup, or run the gate again.",
+            fix="Restore the database from a backup.",
         )
     return receipt

@@ -442,7 +442,7 @@ class Ledger(SignedLedger):
             production_check.require_consistent(connection, model, [number])
             target = queries.load_version(connection, model, number)
         spans.link_candidate(target.candidate)
-        code = _require_restorable(target, store)
+        code_text = _require_restorable(target, store)
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             result = promotion.commit_move(
@@ -455,7 +455,7 @@ class Ledger(SignedLedger):
                 reason=reason,
                 receipt=None,
             )
-        return result.model_copy(update={"code": code})
+        return result.model_copy(update={"code": code_text})
 
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
         """Deliver all pending history entries of a model to a consumer, in order.

@@ -85,10 +85,10 @@ def check_rows(
     for table, row in rows:
         line = lines.get((table.name, encode_key(row_key(table, row))))
         if line is None:
-            yield _finding(f"{_name(table, row)} has no line in the log.", row)
+            yield _finding(f"{_row_name(table, row)} has no line in the log.", row)
         elif line.content != row_digest(row):
             yield _finding(
-                f"{_name(table, row)} does not match line {line.number} of the log.", row
+                f"{_row_name(table, row)} does not match line {line.number} of the log.", row
             )
     yield from _check_neighbours(connection, list(lines.values()))
     yield from _check_end(connection)
@@ -135,10 +135,10 @@ def _check_table(
     for row in connection.execute(_select_raw(table)):
         line = logged.pop((table.name, encode_key(row_key(table, row))), None)
         if line is None:
-            yield _finding(f"{_name(table, row)} has no line in the log.", row)
+            yield _finding(f"{_row_name(table, row)} has no line in the log.", row)
         elif line.content != row_digest(row):
             yield _finding(
-                f"{_name(table, row)} does not match line {line.number} of the log.", row
+                f"{_row_name(table, row)} does not match line {line.number} of the log.", row
             )
 
 
@@ -243,7 +243,7 @@ def _line_digest(line: Row[Any]) -> str:
     )
 
 
-def _name(table: Table, row: Row[Any]) -> str:
+def _row_name(table: Table, row: Row[Any]) -> str:
     return f"{table.name} {encode_key(row_key(table, row))}"
 
 

@@ -241,7 +241,7 @@ def _prune(connection: Connection, model: str) -> None:
 
     Pairs of the last rollout are kept, because their labels may arrive later.
     """
-    newest_excess = (
+    newest_excess_id = (
         sa.select(samples.c.id)
         .where(samples.c.model == model)
         .order_by(samples.c.id.desc())
@@ -249,9 +249,11 @@ def _prune(connection: Connection, model: str) -> None:
         .offset(MAX_SAMPLES)
         .scalar_subquery()
     )
-    last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    is_last_pair = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
-    is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess)
+    select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
+    is_last_pair = sa.and_(
+        samples.c.row_key.is_not(None), samples.c.rollout.in_(select_last_rollout)
+    )
+    is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess_id)
     connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_last_pair)))
 
 

@@ -103,7 +103,8 @@ def require_evidence(
     if missing:
         raise GateBlocked(
             f"The lineage of {_version_name(version)} lacks: {', '.join(missing)}.",
-            fix="Register the candidate again from a pipeline that records them.",
+            fix="Train another candidate with a pipeline that records them. The lineage of a "
+            "registered candidate does not change.",
         )
     require_valid_lineage(version)
     queries.require_version_matches_log(connection, version)

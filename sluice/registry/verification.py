@@ -106,7 +106,8 @@ def _check_version(
             version=number,
             problem="lineage",
             what=f"{model} version {number} lacks {', '.join(missing)}.",
-            fix="Register the candidate again from a pipeline that records them.",
+            fix="Train another candidate with a pipeline that records them. The lineage of a "
+            "registered candidate does not change.",
         )
     weights = version.lineage.weights()
     is_absent = not missing and has_no_weights(version.lineage, store)

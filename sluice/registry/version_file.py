@@ -212,11 +212,11 @@ def _read_parts(
         )
     manifest_text = archive.read(_MANIFEST)
     manifest = _parse_manifest(manifest_text, where)
-    expected = {_MANIFEST, *manifest.parts}
-    actual = set(names) - {_SIGNATURE, _PUBLIC_SIGNATURE}
-    for name in sorted(expected ^ actual):
+    expected_names = {_MANIFEST, *manifest.parts}
+    actual_names = set(names) - {_SIGNATURE, _PUBLIC_SIGNATURE}
+    for name in sorted(expected_names ^ actual_names):
         raise _damaged_error(
-            where, f"{name!r} is {'missing' if name in expected else 'unexpected'}"
+            where, f"{name!r} is {'missing' if name in expected_names else 'unexpected'}"
         )
     parts = {_MANIFEST: manifest_text}
     for name, digest in manifest.parts.items():
