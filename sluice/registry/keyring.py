@@ -124,10 +124,8 @@ class Keyring:
             return actor or ""
         if actor is None:
             return own_actors[0]
-        key_state, other_fix = (
-            "has no key",
-            f"add a key of {actor!r} to {KNOWN_KEYS} and sign with it",
-        )
+        key_state = "has no key"
+        other_fix = f"add a key of {actor!r} to {KNOWN_KEYS} and sign with it"
         if actor in self.actors:
             key_state, other_fix = "has another key", f"sign with the key of {actor!r}"
         raise GateBlocked(

@@ -262,9 +262,9 @@ class RolloutLedger(Ledger):
         The pointer and the rollout change in one transaction. If the evidence no longer allows the
         promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
         why. If only a required approval is missing, the rollout still awaits promotion. An approval
-        that was valid when the rollout started does not expire during the rollout. It also awaits
-        promotion if the challenger was trained with other code than that of this process. This is
-        no fault of the challenger, because servers with its code can serve it.
+        that was valid when the rollout started does not expire during the rollout. The rollout
+        also awaits promotion if the challenger was trained with other code than that of this
+        process. This is no fault of the challenger, because servers with its code can serve it.
 
         Args:
             model: Name of the model.
