@@ -46,10 +46,16 @@ def ledger(tmp_path: Path, store: ArtifactStore, clock: Clock) -> Iterator[Rollo
 
 
 def promote(
-    ledger: Ledger, store: ArtifactStore, *, approvals: ApprovalSettings | None = REQUIRED
+    ledger: Ledger, store: ArtifactStore, *, approval_settings: ApprovalSettings | None = REQUIRED
 ) -> None:
     ledger.promote(
-        MODEL, 2, expected=1, actor="job", reason="r", store=store, approval_settings=approvals
+        MODEL,
+        2,
+        expected=1,
+        actor="job",
+        reason="r",
+        store=store,
+        approval_settings=approval_settings,
     )
 
 
@@ -155,7 +161,7 @@ def test_the_verdict_requires_the_approval_of_commands_without_settings(
     decision = promotion_receipt(lineage.candidate, reference=reference, subject=subject)
     ledger.register(MODEL, lineage, [poc_receipt(), decision])
 
-    for approvals in (None, ApprovalSettings()):
+    for approval_settings in (None, ApprovalSettings()):
         with pytest.raises(ApprovalMissing, match=r"version 4 waits .* valid for 5 h"):
             ledger.promote(
                 MODEL,
@@ -164,7 +170,7 @@ def test_the_verdict_requires_the_approval_of_commands_without_settings(
                 actor="a",
                 reason="r",
                 store=store,
-                approval_settings=approvals,
+                approval_settings=approval_settings,
             )
     assert strictest_settings(REQUIRED, decision).expires_h == 5
     assert not ApprovalSettings().subject

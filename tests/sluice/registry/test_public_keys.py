@@ -169,7 +169,7 @@ def sign_again(file: Path) -> None:
     def signed(parts: Parts) -> bytes:
         key = parts[SIGNATURE].partition(b" ")[0]
         other = ManifestSignature.make(parts["manifest.json"], ExporterPrivateKey(bytes(32)))
-        return key + b" " + other.text.partition(b" ")[2]
+        return key + b" " + other.content.partition(b" ")[2]
 
     parts = read_parts(file)
     write_zip(file, parts | {SIGNATURE: signed(parts)})
