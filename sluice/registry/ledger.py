@@ -235,7 +235,7 @@ class Ledger(SignedLedger):
         model: str,
         version: int,
         *,
-        rules: str | None = None,
+        rules_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> None:
         """Reject a version whose recorded evidence or approvals do not allow a promotion.
@@ -243,8 +243,8 @@ class Ledger(SignedLedger):
         Args:
             model: Name of the model.
             version: Number of the version.
-            rules: Digest of the settings under which the verdict must have been issued; None to
-                skip this check.
+            rules_digest: Digest of the settings under which the verdict must have been issued;
+                None to skip this check.
             approval_settings: Settings of the pipeline. None for a command that does not know them;
                 the requirement that the promotion receipt records applies in any case.
 
@@ -252,7 +252,7 @@ class Ledger(SignedLedger):
             UnknownVersion: There is no such version.
             ApprovalMissing: A required approval is missing or has expired.
             GateBlocked: The evidence is missing, negative, about another subject, or was issued
-                under other rules.
+                under other settings.
             IntegrityError: A receipt or the lineage was changed after it was written, or the
                 registry is inconsistent about the production version.
         """
@@ -269,7 +269,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
+                rules_digest=rules_digest,
                 approval_settings=approval_settings,
                 at=self._clock(),
             )
@@ -299,7 +299,11 @@ class Ledger(SignedLedger):
             pointer = queries.load_pointer(connection, model)
             try:
                 receipt = promotion.require_evidence(
-                    connection, registered_version, pointer=pointer, reinstate=True, rules=None
+                    connection,
+                    registered_version,
+                    pointer=pointer,
+                    reinstate=True,
+                    rules_digest=None,
                 )
             except GateBlocked:
                 return ApprovalStatus(required=False, approval=None)
@@ -326,7 +330,7 @@ class Ledger(SignedLedger):
         reason: str,
         store: ArtifactStore,
         reinstate: bool = False,
-        rules: str | None = None,
+        rules_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> Promotion:
         """Promote a version to production on the evidence recorded for it.
@@ -342,15 +346,15 @@ class Ledger(SignedLedger):
                 verified and its networks are loaded.
             reinstate: Whether to accept a receipt from before this version was rolled back. All
                 gates still apply.
-            rules: Digest of the settings under which the verdict must have been issued; None to
-                skip this check (manual promotion).
+            rules_digest: Digest of the settings under which the verdict must have been issued;
+                None to skip this check (manual promotion).
             approval_settings: See ``require_promotable``.
 
         Raises:
             UnknownVersion: There is no such version.
             ApprovalMissing: A required approval is missing or has expired.
             GateBlocked: The evidence is missing, negative, about another subject, or was issued
-                under other rules.
+                under other settings.
             PromotionConflict: The production version is not ``expected``.
             IntegrityError: An artifact, receipt or lineage is missing or was changed; or the
                 registry is inconsistent about the production version.
@@ -366,7 +370,9 @@ class Ledger(SignedLedger):
             spans.link_candidate(registered_version.candidate)
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_rules(connection, registered_version, pointer=pointer, rules=rules)
+            promotion.require_rules(
+                connection, registered_version, pointer=pointer, rules_digest=rules_digest
+            )
             if pointer.version == version:
                 return Promotion(
                     model=model,
@@ -382,7 +388,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
+                rules_digest=rules_digest,
                 approval_settings=approval_settings,
                 at=self._clock(),
                 reinstate=reinstate,
@@ -398,7 +404,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
+                rules_digest=rules_digest,
                 approval_settings=approval_settings,
                 at=at,
                 reinstate=reinstate,

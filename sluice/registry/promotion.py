@@ -88,13 +88,13 @@ def require_evidence(
     *,
     pointer: ProductionPointer,
     reinstate: bool,
-    rules: str | None,
+    rules_digest: str | None,
 ) -> str:
     """Return the digest of the promotion receipt that allows this version into production.
 
     Raises:
         GateBlocked: A receipt is missing, failed, about another subject or issued under other
-            rules; the lineage is incomplete; or the version was rolled back after its promotion
+            settings; the lineage is incomplete; or the version was rolled back after its promotion
             receipt was recorded.
         IntegrityError: A receipt or the lineage was changed after it was written.
     """
@@ -110,7 +110,7 @@ def require_evidence(
     queries.require_version_matches_log(connection, version)
     # The recordings determine which verdict is the latest.
     log_verification.require_valid_table(connection, recordings)
-    require_rules(connection, version, pointer=pointer, rules=rules)
+    require_rules(connection, version, pointer=pointer, rules_digest=rules_digest)
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc_subject = _subject_before_search(linked_receipts, lineage) or subject
@@ -129,7 +129,11 @@ def require_evidence(
 
 
 def require_rules(
-    connection: Connection, version: Version, *, pointer: ProductionPointer, rules: str | None
+    connection: Connection,
+    version: Version,
+    *,
+    pointer: ProductionPointer,
+    rules_digest: str | None,
 ) -> None:
     """Reject a version whose verdict was issued under other gate, guard or suite settings.
 
@@ -140,14 +144,14 @@ def require_rules(
         connection: Connection of the caller's transaction.
         version: Version to promote.
         pointer: Current production pointer.
-        rules: Digest of the current settings; None to skip the check (manual promotion).
+        rules_digest: Digest of the current settings; None to skip the check (manual promotion).
     """
-    if rules is None:
+    if rules_digest is None:
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
     verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
-    if verdict is not None and verdict.receipt.subject.get("rules") != rules:
+    if verdict is not None and verdict.receipt.subject.get("rules") != rules_digest:
         raise GateBlocked(
             f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
             "differ from the current settings of the pipeline.",

@@ -150,7 +150,7 @@ class RolloutLedger(Ledger):
         actor: str,
         reason: str,
         agreement: PredictionAgreement | None = None,
-        rules: str | None = None,
+        rules_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Start the rollout of a version, which requires the same evidence as a promotion.
@@ -164,8 +164,8 @@ class RolloutLedger(Ledger):
             agreement: Agreement of both models' predictions on held-out rows; None if it was not
                 measured, in which case no guard compares predictions. It is stored in the same
                 transaction, so that no rollout runs without this guard after an interrupted start.
-            rules: Digest of the settings under which the verdict must have been issued; None to
-                skip this check (manual start).
+            rules_digest: Digest of the settings under which the verdict must have been issued;
+                None to skip this check (manual start).
             approval_settings: See ``require_promotable``.
 
         Raises:
@@ -174,7 +174,7 @@ class RolloutLedger(Ledger):
             RolloutConflict: Another rollout of the model is active; the message says who started
                 it.
             GateBlocked: The evidence is missing, negative, about another subject or was issued
-                under other rules; or nothing is in production; or the version is in production
+                under other settings; or nothing is in production; or the version is in production
                 already.
             IntegrityError: A receipt or the lineage was changed after it was written, or the
                 registry is inconsistent about the production version.
@@ -200,7 +200,7 @@ class RolloutLedger(Ledger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
+                rules_digest=rules_digest,
                 approval_settings=approval_settings,
                 at=at,
             )
@@ -254,7 +254,7 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         store: ArtifactStore,
-        rules: str | None = None,
+        rules_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
@@ -271,7 +271,7 @@ class RolloutLedger(Ledger):
             actor: Actor for the history.
             store: Store of the artifacts. Before the promotion, all artifacts of the version are
                 verified and its networks are loaded.
-            rules: See ``start_rollout``.
+            rules_digest: See ``start_rollout``.
             approval_settings: See ``require_promotable``.
 
         Returns:
@@ -294,7 +294,11 @@ class RolloutLedger(Ledger):
             production_check.require_consistent(connection, model, [rollout.production_version])
         try:
             return self._promote_completed(
-                rollout, actor=actor, store=store, rules=rules, approval_settings=approval_settings
+                rollout,
+                actor=actor,
+                store=store,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
             )
         except ApprovalMissing:
             raise
@@ -315,7 +319,7 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         store: ArtifactStore,
-        rules: str | None,
+        rules_digest: str | None,
         approval_settings: ApprovalSettings | None,
     ) -> Transition:
         from sluice.registry import loading  # imports torch
@@ -327,7 +331,7 @@ class RolloutLedger(Ledger):
                 connection, model, rollout.production_version, action="promote"
             )
             promotion.require_evidence(
-                connection, version, pointer=pointer, reinstate=False, rules=rules
+                connection, version, pointer=pointer, reinstate=False, rules_digest=rules_digest
             )
         loading.require_loadable(version, store)
         at: datetime = self._clock()
@@ -344,7 +348,7 @@ class RolloutLedger(Ledger):
                 self._keys,
                 version,
                 pointer,
-                rules=rules,
+                rules_digest=rules_digest,
                 approval_settings=approval_settings,
                 at=at,
                 valid_at=rollout.started_at,

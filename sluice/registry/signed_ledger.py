@@ -154,7 +154,7 @@ class SignedLedger(RefusalRecordingLedger):
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
             promotion_receipt = promotion.require_evidence(
-                connection, registered_version, pointer=pointer, reinstate=True, rules=None
+                connection, registered_version, pointer=pointer, reinstate=True, rules_digest=None
             )
             receipt = approval.create_approval(
                 connection,

@@ -55,14 +55,14 @@ def file_yes_under_other_rules(url: str) -> None:
 
 def promote(ledger: RolloutLedger, store: ArtifactStore, number: int, expected: int | None) -> int:
     done = ledger.promote(
-        MODEL, number, expected=expected, actor="job", reason="r", store=store, rules=NOW
+        MODEL, number, expected=expected, actor="job", reason="r", store=store, rules_digest=NOW
     )
     return done.version
 
 
 def start(ledger: RolloutLedger, rules: str) -> Transition:
     settings = RolloutSettings()
-    return ledger.start_rollout(MODEL, 2, settings, actor="job", reason="r", rules=rules)
+    return ledger.start_rollout(MODEL, 2, settings, actor="job", reason="r", rules_digest=rules)
 
 
 def hold(ledger: RolloutLedger, begun: Transition) -> None:
@@ -103,11 +103,11 @@ def test_rules_are_compared_with_the_verdict_against_production(
     ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
 
     if is_allowed:
-        ledger.require_promotable(MODEL, 3, rules=NOW)
+        ledger.require_promotable(MODEL, 3, rules_digest=NOW)
         assert promote(ledger, store, 3, 1) == 3
         return
     with pytest.raises(GateBlocked, match=REFUSED):
-        ledger.require_promotable(MODEL, 3, rules=NOW)
+        ledger.require_promotable(MODEL, 3, rules_digest=NOW)
     with pytest.raises(GateBlocked, match=REFUSED):
         promote(ledger, store, 3, 1)
     assert ledger.production_number(MODEL) == 1
@@ -145,7 +145,7 @@ def test_rollout_starts_and_ends_under_the_rules_of_its_verdict(
     hold(ledger, start(ledger, NOW))
     slow = InterruptedStore(tmp_path / "artifacts", lambda: file_yes_under_other_rules(url))
 
-    done = ledger.finish_rollout(MODEL, actor="job", store=slow, rules=NOW)
+    done = ledger.finish_rollout(MODEL, actor="job", store=slow, rules_digest=NOW)
 
     assert (done.outcome, done.rollout.phase) == ("roll_back", "rolled_back")
     assert REFUSED in done.reason
