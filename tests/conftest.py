@@ -1,4 +1,4 @@
-"""What holds for every test: one thread a process, folders in memory, what was counted is told."""
+"""Set-up of every test run: one thread per process, temporary folders in memory, test order."""
 
 import gc
 import os
@@ -7,38 +7,39 @@ from pathlib import Path
 
 import pytest
 
-# Before torch, numpy and numba are loaded, and for every process that a test or xdist starts: with
-# two threads each the small layers of the tests take half as long again, most of it spent waiting.
+# Set before torch, numpy and numba are imported, and inherited by processes that tests and xdist
+# start. With two threads each, the small layers of the tests take 1.5 times as long; most of it is
+# waiting.
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-# A program that a test starts compiles all of Sluice again where nobody may keep what it compiled:
-# a quarter of the time that it needs to begin.
+# Without a bytecode cache, each program that a test starts compiles all of Sluice again, which is a
+# quarter of its startup time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-MEMORY = Path("/dev/shm")
-ROOM_BYTES = 2 * 2**30  # of which a run uses a fiftieth
+MEMORY_FOLDER = Path("/dev/shm")
+MIN_FREE_BYTES = 2 * 2**30  # a run uses a fiftieth of it
 
 
-def can_hold_folders(place: Path) -> bool:
-    """Whether temporary folders may be there: with room, and programs in them can be run."""
-    if not (place.is_dir() and os.access(place, os.W_OK)):
+def can_hold_temporary_folders(folder: Path) -> bool:
+    """Whether a folder is writable, has enough free space, and may contain executables."""
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
         return False
-    there = os.statvfs(place)
-    return there.f_bavail * there.f_frsize >= ROOM_BYTES and not there.f_flag & os.ST_NOEXEC
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES and not disk.f_flag & os.ST_NOEXEC
 
 
-# Databases write through to the disk some hundred times a run of a pipeline, and wait for it: up to
-# five times as long as they work. What a test leaves when it passes goes with it (pyproject.toml).
-if can_hold_folders(MEMORY):
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+# Databases flush to the disk some hundred times per run of a pipeline and wait for it, up to five
+# times as long as they compute. The folders of passed tests are deleted (pyproject.toml).
+if can_hold_temporary_folders(MEMORY_FOLDER):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
 
 collect_ignore = ["support/traced/script.py"]
-"""Programs that run when they are imported, as those of users do."""
+"""Programs that train when they are imported, as scripts of users do."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide the GPU from tests that do not ask for it: 'auto' and the bits are those of the CPU."""
+    """Hide the GPU unless GPU tests are selected, so that 'auto' and all bits are the CPU's."""
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -65,9 +66,9 @@ def has_gpu() -> bool:
 
 
 def pytest_collection_modifyitems(items):
-    """Put the files with slow tests first: their order is that of a run on several workers.
+    """Skip GPU tests without a GPU, and put files with slow tests first.
 
-    A long file at the end would keep one worker busy while the others are idle.
+    With several workers, a long file at the end would keep one busy while the others are idle.
     """
     for item in items:
         if item.get_closest_marker("gpu") and not has_gpu():
@@ -81,14 +82,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print each ``record_property("told", text)`` of a test that passed."""
-    told = [
+    """Print each ``record_property("measurement", text)`` of a test that passed."""
+    measurements = [
         value
         for report in terminalreporter.stats.get("passed", [])
         for name, value in report.user_properties
-        if name == "told"
+        if name == "measurement"
     ]
-    if told:
-        terminalreporter.section("counted")
-        for line in told:
+    if measurements:
+        terminalreporter.section("measurements")
+        for line in measurements:
             terminalreporter.line(line)

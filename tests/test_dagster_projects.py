@@ -1,4 +1,4 @@
-"""Projects of somebody else, in an environment with the wheel: scaffold, check, launch, UI."""
+"""A wheel of Sluice in the Dagster projects of users: scaffold, check, launch and UI."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.test_wheel import ask, call, installed, wheel
+from tests.test_wheel import call, installed, query_ui, wheel
 
 __all__ = ["installed", "wheel"]
 
@@ -102,7 +102,7 @@ class Project:
         (self.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
         for folder in (self.defs, self.defs.parent):
             (folder / "__init__.py").touch()
-        self.write("pyproject.toml", _project(module))
+        self.write("pyproject.toml", _render_pyproject(module))
         self.write(f"{source}/{module}/definitions.py", DEFINITIONS)
         site = Path(
             call(
@@ -135,11 +135,11 @@ class Project:
     def python(self, *arguments: str) -> str:
         return call(str(self.bin / "python"), *arguments, cwd=self.root, **self.environ)
 
-    def state_of(self, pipeline: str) -> set[str]:
+    def recorded_stages(self, pipeline: str) -> set[str]:
         return {path.stem for path in (self.root / ".sluice" / "records" / pipeline).iterdir()}
 
 
-def _project(module: str) -> str:
+def _render_pyproject(module: str) -> str:
     return f"""
         [project]
         name = "{module}"
@@ -154,7 +154,7 @@ def _project(module: str) -> str:
         """
 
 
-def test_an_empty_project(installed: Path, tmp_path: Path) -> None:
+def test_pipeline_runs_in_an_empty_project(installed: Path, tmp_path: Path) -> None:
     project = Project(tmp_path / "empty", installed, module="empty_project", source="src")
 
     assert "sluice.ModelPipeline" in project.dg("list", "components")
@@ -163,12 +163,12 @@ def test_an_empty_project(installed: Path, tmp_path: Path) -> None:
     assert "loaded successfully" in project.dg("check", "defs")
     project.dg("launch", "--assets", "photos/raw_data,photos/features")
 
-    assert project.state_of("photos") == {"raw_data", "features"}
+    assert project.recorded_stages("photos") == {"raw_data", "features"}
     test = "src/empty_project/defs/photos/test_photos.py"
     assert "2 passed" in project.python("-m", "pytest", "-q", "-p", "no:cacheprovider", test)
 
 
-def test_a_project_with_its_own_assets_and_io_manager(
+def test_pipelines_run_beside_own_assets_and_io_manager(
     installed: Path,
     tmp_path: Path,
 ) -> None:
@@ -186,16 +186,16 @@ def test_a_project_with_its_own_assets_and_io_manager(
         "-m", "dagster", "job", "execute", "-m", "own_project.definitions", "-j", "mixed"
     )
 
-    assert project.state_of("flats") == {"raw_data", "features"}
+    assert project.recorded_stages("flats") == {"raw_data", "features"}
     assert (project.root / "shop_prices.parquet").exists()
     with dev_server(project) as address:
-        found = ask(address, patience_s=240)["data"]["repositoriesOrError"]  # type: ignore[index]
-    assert "nodes" in found, json.dumps(found)[:2000]
-    keys = {"/".join(a["assetKey"]["path"]) for node in found["nodes"] for a in node["assetNodes"]}
+        reply = query_ui(address, max_wait_s=240)["data"]["repositoriesOrError"]  # type: ignore[index]
+    assert "nodes" in reply, json.dumps(reply)[:2000]
+    keys = {"/".join(a["assetKey"]["path"]) for node in reply["nodes"] for a in node["assetNodes"]}
     assert {"announcement", "shop/prices", "flats/candidate", "sales/production_model"} <= keys
 
 
-def test_a_project_in_the_old_layout(installed: Path, tmp_path: Path) -> None:
+def test_pipeline_runs_in_a_project_with_the_old_layout(installed: Path, tmp_path: Path) -> None:
     project = Project(tmp_path / "old", installed, module="pipelines", source=".")
     for name in ("assets", "checks"):
         project.write(f"{name}/__init__.py", "")
@@ -229,7 +229,7 @@ def test_a_project_in_the_old_layout(installed: Path, tmp_path: Path) -> None:
     assert "loaded successfully" in project.dg("check", "defs")
     project.dg("launch", "--assets", "bikes,rentals/raw_data")
 
-    assert project.state_of("rentals") == {"raw_data"}
+    assert project.recorded_stages("rentals") == {"raw_data"}
 
 
 @contextlib.contextmanager
@@ -238,7 +238,7 @@ def dev_server(project: Project) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    kept = {
+    environ = {
         k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SLUICE", "DAGSTER"))
     }
     command = [str(project.bin / "python"), "-c", DG, "dev", "--port", str(port)]
@@ -246,7 +246,7 @@ def dev_server(project: Project) -> Iterator[str]:
         server = subprocess.Popen(
             command,
             cwd=project.root,
-            env=kept | project.environ,
+            env=environ | project.environ,
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -1,4 +1,4 @@
-"""No text and no message has anybody install a package that is not what it is taken for."""
+"""No text or message tells users to install the unrelated package `sluice` from PyPI."""
 
 import re
 import subprocess
@@ -11,11 +11,11 @@ import sluice
 from sluice.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
-TAKEN = "sluice"
-"""A package of this name is on the public index, and it manages snapshots of ZFS."""
+UNRELATED_PACKAGE = "sluice"
+"""Name of a package on the public index that manages ZFS snapshots."""
 
 _COMMAND = re.compile(r"\bpip3? (?:install|download|wheel)((?:[ \t]+[^\s`#;,()]+)+)")
-_WITH_VALUE = frozenset({"-r", "-c", "--wheel-dir", "--report", "-d", "-i", "--index-url"})
+_OPTIONS_WITH_VALUE = frozenset({"-r", "-c", "--wheel-dir", "--report", "-d", "-i", "--index-url"})
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=$|\[|[=<>!~@])")
 
 
@@ -23,18 +23,18 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def project() -> dict:
+def read_project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def locked() -> set[str]:
-    """Return the packages that hashes cover: nobody can put another one in their place."""
+def read_locked_names() -> set[str]:
+    """Return the names of packages whose hashes are locked, so that they cannot be replaced."""
     texts = [path.read_text() for path in (ROOT / "requirements").glob("*.txt")]
     return {normalised(name) for text in texts for name in re.findall(r"(?m)^([\w.-]+)==", text)}
 
 
-def installed_by(text: str) -> list[str]:
-    """Return what the commands in a text take from an index; '?' for what a program fills in.
+def packages_installed_by(text: str) -> list[str]:
+    """Return the packages that commands in a text install from an index; '?' for placeholders.
 
     A command ends with its line or at a backtick, bracket, comma or semicolon.
     """
@@ -42,7 +42,7 @@ def installed_by(text: str) -> list[str]:
     for command in _COMMAND.finditer(text):
         words = iter(word.strip("'\"") for word in command[1].split())
         for word in words:
-            if word in _WITH_VALUE:
+            if word in _OPTIONS_WITH_VALUE:
                 next(words, None)
             elif word.startswith("{"):
                 found.append("?")
@@ -69,58 +69,58 @@ def installed_by(text: str) -> list[str]:
         ("pip install --require-hashes --no-deps -r <file>.", []),
     ],
 )
-def test_the_search_sees_what_a_command_installs(text: str, found: list[str]) -> None:
-    assert installed_by(text) == found
+def test_search_finds_the_packages_of_install_commands(text: str, found: list[str]) -> None:
+    assert packages_installed_by(text) == found
 
 
-def tracked() -> list[Path]:
+def list_tracked_files() -> list[Path]:
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\0")
     paths = [ROOT / name for name in names if name]
-    here = Path(__file__)
-    return [p for p in paths if p.is_file() and not p.is_symlink() and p != here]
+    this_file = Path(__file__)
+    return [p for p in paths if p.is_file() and not p.is_symlink() and p != this_file]
 
 
 @pytest.mark.slow
-def test_every_command_installs_what_is_locked_or_lies_here() -> None:
-    known = locked() | {normalised(project()["name"])}
-    seen, wrong = 0, []
-    for path in tracked():
+def test_install_commands_name_only_locked_packages_or_this_project() -> None:
+    known = read_locked_names() | {normalised(read_project()["name"])}
+    num_read, wrong = 0, []
+    for path in list_tracked_files():
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        seen += 1
+        num_read += 1
         wrong += [
             f"{path.relative_to(ROOT)}: {name}"
-            for name in installed_by(text)
-            if name not in known - {TAKEN}
+            for name in packages_installed_by(text)
+            if name not in known - {UNRELATED_PACKAGE}
         ]
-    assert seen > 300
+    assert num_read > 300
     assert wrong == []
 
 
-def test_no_text_says_the_distribution_is_the_package_of_somebody_else() -> None:
-    assert project()["name"] == "sluice-mlops"
-    # A requirement, with or without a version, beside the commands that the test above reads.
+def test_no_requirement_names_the_unrelated_package() -> None:
+    assert read_project()["name"] == "sluice-mlops"
+    # Requirements outside of the commands that the test above reads.
     requirement = re.compile(r"""["'`]sluice(\[[a-z, ]+\])["'`]|^sluice\s*[=~>]=""", re.MULTILINE)
     wrong = [
         str(path.relative_to(ROOT))
-        for path in tracked()
+        for path in list_tracked_files()
         if path.suffix in {".md", ".py", ".toml", ".txt", ".yaml", ".yml", ".sh"}
         and requirement.search(path.read_text())
     ]
     assert wrong == []
 
 
-def test_what_is_not_published_is_not_locked() -> None:
-    assert not {TAKEN, normalised(project()["name"])} & locked()
-    assert len(locked()) > 100
+def test_lock_files_omit_this_project_and_the_unrelated_package() -> None:
+    assert not {UNRELATED_PACKAGE, normalised(read_project()["name"])} & read_locked_names()
+    assert len(read_locked_names()) > 100
 
 
 @pytest.mark.slow
-def test_the_version_needs_no_installed_metadata(capsys: pytest.CaptureFixture[str]) -> None:
-    """Under which name Sluice is installed, or whether it is, makes no difference."""
+def test_version_needs_no_installed_metadata(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name under which Sluice is installed, or whether it is installed, does not matter."""
     assert app.run_command(["--version"]) == 0
     assert capsys.readouterr().out == f"sluice {sluice.__version__}\n"

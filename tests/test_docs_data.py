@@ -1,4 +1,4 @@
-"""The code of docs/data.md runs as it is written."""
+"""The examples of docs/data.md run as printed, and the page mentions every row source."""
 
 import re
 from pathlib import Path

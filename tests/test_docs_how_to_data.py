@@ -1,4 +1,4 @@
-"""The code of the pages on texts, images and language models runs as it is written."""
+"""The examples of the pages on texts, images and language models run as printed."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ PAGES = ("classify-texts", "classify-images", "train-a-language-model")
 
 
 def blocks(page: str, kind: str) -> list[str]:
-    """Return the blocks that run without a server."""
+    """Return the blocks of one language that are not marked as not run."""
     text = (FOLDER / f"{page}.md").read_text()
     return re.findall(rf"(?<!-->\n)```{kind}\n(.*?)```", text, re.DOTALL)
 
@@ -33,7 +33,7 @@ def test_the_examples_run_one_after_the_other(page, count, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_settings_are_those_of_a_pipeline(page, tmp_path):
+def test_the_settings_are_valid_for_a_pipeline(page, tmp_path):
     [text] = blocks(page, "yaml")
     (tmp_path / "my.yaml").write_text(text)
 

@@ -1,4 +1,4 @@
-"""The code of the pages on sluice init and on Dagster projects runs as it is written."""
+"""The examples of the pages on `sluice init` and on Dagster projects run as printed."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_page_on_your_own_data(tmp_path, monkeypatch, capsys):
+def test_examples_of_start_from_your_data_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     python = blocks(DATA, "python")
@@ -39,12 +39,12 @@ def test_the_page_on_your_own_data(tmp_path, monkeypatch, capsys):
     assert "init" in [command.name for command in build_app().registered_commands]
 
 
-def test_the_page_on_dagster_projects():
+def test_examples_of_the_dagster_page_are_valid():
     (block,) = blocks(PROJECT, "yaml")
     attributes = yaml.safe_load(block)["attributes"]
     source = attributes["workload_settings"]["source"]
-    ours = {**attributes, "workload": "tests.support.shop:Shop"}
-    workload = resolve(PipelineSettings.parse(ours, where="page")).workload
+    settings = {**attributes, "workload": "tests.support.shop:Shop"}
+    workload = resolve(PipelineSettings.parse(settings, where="page")).workload
 
     assert list(workload.settings.source.key) == source["key"]
     exec(blocks(PROJECT, "python")[0], {})

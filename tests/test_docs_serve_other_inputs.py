@@ -1,4 +1,4 @@
-"""The code of docs/how-to/serve-other-inputs.md runs as it is written."""
+"""The examples of docs/how-to/serve-other-inputs.md run, and it mentions every codec."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Importing a module does nothing: it loads no engine, prints nothing, reads no argument.
+"""Importing a module has no side effects: it loads no engine, prints nothing, writes no file.
 
-Dagster loads every module in every step's process, so an engine at module level costs seconds
-each time (STYLE: great_expectations 4.2 s, ray.tune 1.4 s, scipy.stats 1.0 s).
+Dagster imports every module in the process of each step, so an engine at module level costs seconds
+per step (great_expectations 4.2 s, ray.tune 1.4 s, scipy.stats 1.0 s).
 """
 
 import json
@@ -13,9 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBCLASSES_OF_RAY = "sluice.tuning.resumable"
-"""The one package whose classes derive from Ray's; no other module imports it while it loads."""
-DAGSTER_SIDE = "sluice.cli.orchestration"
-"""The commands that need Dagster, in the package of the command line."""
+"""The only package with subclasses of Ray classes. Other modules import it inside functions."""
+DAGSTER_COMMANDS = "sluice.cli.orchestration"
+"""The commands that need Dagster."""
 ENGINES = ["ray", "great_expectations", "wandb", "matplotlib", "arch", "scipy.stats", "statsmodels"]
 SCRIPT = """
 import importlib, json, sys
@@ -30,11 +30,11 @@ print(json.dumps(blamed))
 """
 
 
-def modules(package: str) -> list[str]:
-    """Every module of a package; importing ``__main__`` is running it."""
-    outer = "" if package.startswith("sluice") else "sluice."
+def list_modules(package: str) -> list[str]:
+    """Return every module of a package except ``__main__``, which runs when it is imported."""
+    prefix = "" if package.startswith("sluice") else "sluice."
     return [
-        outer + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        prefix + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((ROOT / package).rglob("*.py"))
         if path.stem != "__main__" and "defs" not in path.parts
     ]
@@ -53,9 +53,9 @@ def test_no_module_loads_an_engine(packages, engines, tmp_path):
     names = [
         name
         for package in packages
-        for name in modules(package)
+        for name in list_modules(package)
         if not name.startswith(SUBCLASSES_OF_RAY)
-        and not ("dagster" in engines and name.startswith(DAGSTER_SIDE))
+        and not ("dagster" in engines and name.startswith(DAGSTER_COMMANDS))
     ]
 
     done = subprocess.run(

@@ -41,7 +41,7 @@ BANNED_WORDS = frozenset(
     {"told", "tell", "tells", "hear", "heard", "hears", "meet", "meets", "met", "stands", "stood"}
     | {"lies", "lie", "rests", "anew", "whoever", "least", "most", "fewest", "hardly"}
 )
-"""Parts of names; a limit is ``min_`` or ``max_`` with its noun and unit."""
+"""Words that no part of a name may be; a limit is ``min_`` or ``max_`` with noun and unit."""
 
 ALLOWED_PARTS = re.compile(r"at_(?:most|least)|most_(?:common|recent)|least_(?:squares|recent)")
 """Terms of the field, and of libraries, that contain such a word."""
@@ -113,7 +113,7 @@ def problems(path: Path) -> list[str]:
         ("There are none.", ["There are none"]),
     ],
 )
-def test_the_phrase_rule_reports_what_it_should(text, found):
+def test_phrase_rule_reports_banned_phrases(text, found):
     assert banned_phrases(text) == found
 
 
@@ -126,12 +126,12 @@ def test_the_phrase_rule_reports_what_it_should(text, found):
         ("_at_most", set()),
     ],
 )
-def test_the_name_rule_reports_what_it_should(name, found):
+def test_name_rule_reports_banned_words(name, found):
     assert banned_parts(name) == found
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_file_uses_standard_terms(path):
+def test_file_uses_standard_terms(path):
     assert problems(path) == []
 
 

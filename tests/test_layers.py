@@ -1,4 +1,4 @@
-"""Imports point one way, engines stay in their adapters, and settings explain themselves."""
+"""Packages import only lower layers, engines only their adapters; settings have descriptions."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ FOLDERS = ("sluice", "assets", "checks", "pipelines")
 ``sluice/pipelines`` make the last three part of the package.
 """
 
-LINES = (
+LAYERS = (
     {"base"},
     {"data", "findings", "metrics", "observability", "reports"},
     {"models", "verdicts", "eventlog"},
@@ -37,8 +37,9 @@ LINES = (
     {"api"},
     {"cli"},
 )
-"""The packages of ``sluice``, bottom first. Each may import itself and those on the lines before
-its own, type-only imports included."""
+"""The packages of ``sluice``, lowest layer first. A package may import itself and the packages of
+lower layers; this includes type-only imports.
+"""
 
 ENGINES = {
     "ray",
@@ -100,7 +101,7 @@ ONE_ADAPTER = {
     "mlflow": {"sluice/tracking/mlflow_mirror.py", "sluice/tracking/mlflow_predictions.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")
-"""Its classes are schedulers and searchers of Ray Tune, so it loads Ray when it is imported."""
+"""Its classes derive from schedulers and searchers of Ray Tune, so importing it imports Ray."""
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TEXTS = sorted(
     path
@@ -109,11 +110,11 @@ TEXTS = sorted(
     if path.suffix in (".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".txt", "")
     and path.is_file()
     and "__pycache__" not in path.parts
-    and path != Path(__file__).resolve()  # names what is forbidden
+    and path != Path(__file__).resolve()  # contains examples of forbidden text
 )
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+def imported_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -123,13 +124,13 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def imports_of(path: Path) -> frozenset[str]:
-    return frozenset(imported(ast.parse(path.read_text())))
+    return frozenset(imported_names(ast.parse(path.read_text())))
 
 
 def at_module_level(tree: ast.Module) -> ast.Module:
-    """Return the tree without what importing the module does not run."""
+    """Return the tree without code that importing the module does not run."""
 
-    class Outside(ast.NodeTransformer):
+    class ImportTimeCode(ast.NodeTransformer):
         def visit_FunctionDef(self, node):  # noqa: ARG002
             return None
 
@@ -140,10 +141,10 @@ def at_module_level(tree: ast.Module) -> ast.Module:
                 node.body = []
             return self.generic_visit(node)
 
-    return Outside().visit(tree)
+    return ImportTimeCode().visit(tree)
 
 
-def names(path: str, engines: set[str]) -> set[str]:
+def matching_engines(path: str, engines: set[str]) -> set[str]:
     return {e for e in engines if path == e or path.startswith(f"{e}.")}
 
 
@@ -159,26 +160,26 @@ MODULES = {module_of(path): path for path in SOURCES}
 
 
 def package_of(module: str) -> str:
-    """Return the package of ``sluice`` that a module or a name in one belongs to; "" for none."""
+    """Return the package of ``sluice`` that contains a module or name; "" if none does."""
     parts = module.split(".")
     return parts[1] if parts[0] == "sluice" and len(parts) > 1 else ""
 
 
 def wrong_imports(package: str, tree: ast.AST) -> set[str]:
-    """Return imports of packages on the same or a later line, and of Dagster below its layers."""
-    line = next(at for at, packages in enumerate(LINES) if package in packages)
-    below = set().union(*LINES[:line]) | {package, ""}
+    """Return imports of packages of the same or a higher layer, and of Dagster below its layers."""
+    layer = next(i for i, packages in enumerate(LAYERS) if package in packages)
+    allowed = set().union(*LAYERS[:layer]) | {package, ""}
     dagster = set() if package in FOLDERS else {"dagster"}
     return {
         path
-        for path in imported(tree)
-        if names(path, dagster | set(FOLDERS[1:]))
-        or (path.startswith("sluice.") and package_of(path) not in below | {"__version__"})
+        for path in imported_names(tree)
+        if matching_engines(path, dagster | set(FOLDERS[1:]))
+        or (path.startswith("sluice.") and package_of(path) not in allowed | {"__version__"})
     }
 
 
 def imported_modules(module: str) -> set[str]:
-    """Return the modules of ``sluice`` that a module imports, anywhere in it."""
+    """Return the modules of ``sluice`` that a module imports, also inside functions."""
     return {
         found if found in MODULES else found.rpartition(".")[0]
         for found in imports_of(MODULES[module])
@@ -186,24 +187,23 @@ def imported_modules(module: str) -> set[str]:
     } & set(MODULES) - {module}
 
 
-def circles(edges: Mapping[str, set[str]]) -> list[set[str]]:
-    """Return every group of two or more modules that reach each other."""
-    left, groups = dict(edges), []
+def import_cycles(edges: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return every group of two or more modules that import each other, directly or indirectly."""
+    remaining, groups = dict(edges), []
     while True:
-        # A module that imports nothing, or that nothing imports, is in no circle.
-        wanted = set().union(*left.values())
-        outside = {name for name in left if not left[name] or name not in wanted}
+        # A module without imports, or that no other module imports, is in no cycle.
+        imported = set().union(*remaining.values())
+        outside = {name for name in remaining if not remaining[name] or name not in imported}
         if not outside:
             break
-        left = {name: left[name] - outside for name in left.keys() - outside}
-    while left:
-        start = next(iter(left))
-        ahead, behind = _reached(start, left), _reached(start, _reversed(left))
-        group = ahead & behind
+        remaining = {name: remaining[name] - outside for name in remaining.keys() - outside}
+    while remaining:
+        start = next(iter(remaining))
+        group = _reached(start, remaining) & _reached(start, _reverse(remaining))
         if len(group) > 1:
             groups.append(group)
-        gone = group | {start}
-        left = {name: left[name] - gone for name in left.keys() - gone}
+        handled = group | {start}
+        remaining = {name: remaining[name] - handled for name in remaining.keys() - handled}
     return groups
 
 
@@ -216,16 +216,16 @@ def _reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
     return seen
 
 
-def _reversed(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    turned: dict[str, set[str]] = {name: set() for name in edges}
+def _reverse(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    reversed_edges: dict[str, set[str]] = {name: set() for name in edges}
     for name, targets in edges.items():
         for target in targets:
-            turned[target].add(name)
-    return turned
+            reversed_edges[target].add(name)
+    return reversed_edges
 
 
-def early_engines(tree: ast.Module) -> set[str]:
-    found = (names(path, ENGINES) for path in imported(at_module_level(tree)))
+def engines_loaded_on_import(tree: ast.Module) -> set[str]:
+    found = (matching_engines(path, ENGINES) for path in imported_names(at_module_level(tree)))
     return set().union(*found)
 
 
@@ -248,7 +248,7 @@ def early_engines(tree: ast.Module) -> set[str]:
         ("assets", "from assets.x import y", {"assets.x.y"}),
     ],
 )
-def test_the_import_order_rule_reports_what_it_should(package, code, wrong):
+def test_import_order_rule_reports_forbidden_imports(package, code, wrong):
     assert wrong_imports(package, ast.parse(code)) == wrong
 
 
@@ -263,16 +263,16 @@ def test_the_import_order_rule_reports_what_it_should(package, code, wrong):
         ),
     ],
 )
-def test_circles_are_found(edges, found):
-    assert sorted(map(sorted, circles(edges))) == sorted(map(sorted, found))
+def test_import_cycles_are_found(edges, found):
+    assert sorted(map(sorted, import_cycles(edges))) == sorted(map(sorted, found))
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    assert circles({module: imported_modules(module) for module in MODULES}) == []
+def test_modules_have_no_import_cycle():
+    assert import_cycles({module: imported_modules(module) for module in MODULES}) == []
 
 
-def test_every_package_has_its_line():
-    packages = [package for line in LINES for package in line]
+def test_every_package_belongs_to_one_layer():
+    packages = [package for layer in LAYERS for package in layer]
 
     assert len(packages) == len(set(packages))
     assert {package_of(module) for module in MODULES} - {"", "__main__"} == set(packages)
@@ -289,41 +289,45 @@ def test_every_package_has_its_line():
         ("from scipy.special import ndtri\nimport archive", set()),
     ],
 )
-def test_the_engine_rule_sees_what_it_should(code, engines):
-    assert early_engines(ast.parse(code)) == engines
+def test_engine_rule_reports_imports_at_module_level(code, engines):
+    assert engines_loaded_on_import(ast.parse(code)) == engines
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_imports_downwards_and_loads_no_engine(path):
+def test_module_imports_lower_layers_and_loads_no_engine(path):
     tree = ast.parse(path.read_text())
-    place = path.relative_to(ROOT)
+    relative_path = path.relative_to(ROOT)
 
     if package := package_of(module_of(path)).removeprefix("__main__"):
         wrong = wrong_imports(package, tree)
-        assert wrong == set(), f"{place} imports from a package on its own line or above"
-    subclasses = place.is_relative_to(SUBCLASSES_OF_RAY)
-    early = early_engines(tree) - ({"ray"} if subclasses else set())
-    assert early == set(), f"{place}: import engines inside functions only"
+        assert wrong == set(), (
+            f"{relative_path} imports from a package of its own or a higher layer"
+        )
+    subclasses = relative_path.is_relative_to(SUBCLASSES_OF_RAY)
+    early = engines_loaded_on_import(tree) - ({"ray"} if subclasses else set())
+    assert early == set(), f"{relative_path}: import engines inside functions only"
     package = ".".join(SUBCLASSES_OF_RAY.parts)
     above = {
-        name for name in imported(at_module_level(tree)) if f"{name}.".startswith(f"{package}.")
+        name
+        for name in imported_names(at_module_level(tree))
+        if f"{name}.".startswith(f"{package}.")
     }
-    assert subclasses or above == set(), f"{place}: import {package} inside functions only"
+    assert subclasses or above == set(), f"{relative_path}: import {package} inside functions only"
 
 
 @pytest.mark.parametrize("engine", ONE_ADAPTER)
-def test_an_engine_has_one_adapter(engine):
+def test_engine_is_imported_only_by_its_adapters(engine):
     users = {
         str(path.relative_to(ROOT))
         for path in SOURCES
-        if any(names(found, {engine}) for found in imports_of(path))
+        if any(matching_engines(found, {engine}) for found in imports_of(path))
     }
 
     assert users == ONE_ADAPTER[engine]
 
 
 @pytest.mark.parametrize("folder", FOLDERS[1:])
-def test_a_folder_of_the_repository_is_installed_inside_the_package(folder):
+def test_folder_is_linked_into_the_package(folder):
     link = ROOT / "sluice" / folder
 
     assert link.is_symlink()
@@ -343,8 +347,8 @@ def settings_classes() -> list[type[Settings]]:
     return found
 
 
-def test_every_setting_says_what_it_is():
-    silent = {
+def test_every_setting_has_a_description():
+    undescribed = {
         f"{cls.__name__}.{name}"
         for cls in settings_classes()
         for name, field in cls.model_fields.items()
@@ -355,12 +359,12 @@ def test_every_setting_says_what_it_is():
         and field.discriminator is None
     }
 
-    assert silent == set()
+    assert undescribed == set()
     assert len(settings_classes()) > 10
 
 
-def forbidden(text: str) -> list[str]:
-    """Return what no committed text holds: other alphabets, homes of users, unowned promises."""
+def find_forbidden(text: str) -> list[str]:
+    """Return forbidden parts: non-ASCII characters, home folders, TODOs without an issue."""
     return [
         *re.findall(r"[^\x00-\x7f]+", text),
         *re.findall(r"(?<![\w.~$])/(?:root|home)/\w+", text),
@@ -377,12 +381,12 @@ def forbidden(text: str) -> list[str]:
         ("# TODO(#12): later, in ~/home/x", []),
     ],
 )
-def test_the_text_rule_sees_what_it_should(text, found):
-    assert forbidden(text) == found
+def test_text_rule_reports_forbidden_parts(text, found):
+    assert find_forbidden(text) == found
 
 
-def test_no_text_holds_what_is_forbidden():
-    found = {str(p.relative_to(ROOT)): forbidden(p.read_text()) for p in TEXTS}
+def test_no_file_contains_forbidden_text():
+    found = {str(p.relative_to(ROOT)): find_forbidden(p.read_text()) for p in TEXTS}
 
     assert {path: what for path, what in found.items() if what} == {}
 

@@ -1,4 +1,4 @@
-"""A dependency whose licence nobody reviewed is an error."""
+"""Licences of dependencies: each one must have been reviewed."""
 
 import shutil
 import sys
@@ -13,8 +13,8 @@ from requirements import licenses, lock
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def package(folder: Path, name: str, *lines: str) -> Distribution:
-    """Return a package whose metadata have some more lines."""
+def make_distribution(folder: Path, name: str, *lines: str) -> Distribution:
+    """Return a package whose metadata contain the given lines."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     head = ("Metadata-Version: 2.4", f"Name: {name}", "Version: 1.0")
@@ -22,7 +22,7 @@ def package(folder: Path, name: str, *lines: str) -> Distribution:
     return Distribution.at(info)
 
 
-def review() -> licenses.Review:
+def read_review() -> licenses.Review:
     return licenses.Review(tomllib.loads((ROOT / "requirements" / "licenses.toml").read_text()))
 
 
@@ -41,7 +41,7 @@ def test_every_locked_package_has_a_reviewed_licence() -> None:
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the page is made on Python 3.11")
-def test_the_page_is_what_the_command_writes() -> None:
+def test_licence_page_is_up_to_date() -> None:
     text = licenses.render(licenses.read_licenses(ROOT, distributions()))
 
     assert (ROOT / "docs" / "licenses.md").read_text() == text, "run `make licenses`"
@@ -55,14 +55,14 @@ def test_the_page_is_what_the_command_writes() -> None:
         ("License-Expression: GPL-3.0-only", "Classifier: License :: OSI Approved :: MIT License"),
         ("License: GPLv3", "Classifier: License :: OSI Approved :: MIT License"),
         ("License: MIT", "Classifier: License :: Other/Proprietary License"),
-        ("License: LGPL-3.0-only",),  # reviewed for psycopg, and for no other
+        ("License: LGPL-3.0-only",),  # reviewed only for psycopg
         ("License: UNKNOWN",),
         (),
     ],
 )
-def test_a_licence_that_is_not_reviewed_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+def test_unreviewed_licence_is_rejected(tmp_path: Path, lines: tuple[str, ...]) -> None:
     with pytest.raises(licenses.LicenseProblem, match=r"new-one declares .*not reviewed. Read its"):
-        review().license_of("new-one", package(tmp_path, "new-one", *lines))
+        read_review().license_of("new-one", make_distribution(tmp_path, "new-one", *lines))
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,22 @@ def test_a_licence_that_is_not_reviewed_is_refused(tmp_path: Path, lines: tuple[
         (("Classifier: License :: OSI Approved :: MIT License",), "MIT"),
     ],
 )
-def test_a_reviewed_licence_is_read(tmp_path: Path, lines: tuple[str, ...], license: str) -> None:
-    found, note = review().license_of("new-one", package(tmp_path, "new-one", *lines))
+def test_reviewed_licence_is_accepted(tmp_path: Path, lines: tuple[str, ...], license: str) -> None:
+    found, note = read_review().license_of(
+        "new-one", make_distribution(tmp_path, "new-one", *lines)
+    )
 
     assert (found[: len(license)], note) == (license, "")
 
 
-def test_a_package_that_changes_its_licence_is_reviewed_again(tmp_path: Path) -> None:
-    changed = package(tmp_path, "psycopg", "License-Expression: AGPL-3.0-only")
+def test_changed_licence_needs_a_new_review(tmp_path: Path) -> None:
+    changed = make_distribution(tmp_path, "psycopg", "License-Expression: AGPL-3.0-only")
 
     with pytest.raises(licenses.LicenseProblem, match=r"reviewed as 'LGPL-3\.0-only' and now d"):
-        review().license_of("psycopg", changed)
+        read_review().license_of("psycopg", changed)
 
 
-def test_a_new_pin_that_is_not_installed_is_named(tmp_path: Path) -> None:
+def test_locked_package_that_is_not_installed_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "requirements"
     folder.mkdir()
     for name in ("lock.txt", "dev.txt", "torch.txt", "licenses.toml"):

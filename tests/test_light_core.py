@@ -1,4 +1,4 @@
-"""The plain installation, without any extra, runs the gates and the tracer, and names the rest."""
+"""The core installation without extras: gates and tracer run, other features name their extra."""
 
 import json
 import os
@@ -78,29 +78,32 @@ def requirements_of(name: str) -> list[Requirement]:
     return [Requirement(line) for line in distribution(name).requires or []]
 
 
-def core() -> set[str]:
-    """Return the distributions that the dependencies of the project need, without any extra."""
+def core_distributions() -> set[str]:
+    """Return the distributions that the project requires, also indirectly, without extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found: set[str] = set()
     pending = [Requirement(line) for line in project["dependencies"]]
     while pending:
-        one = pending.pop()
-        extras = one.extras or {""}
-        if one.marker and not any(one.marker.evaluate({"extra": extra}) for extra in {"", *extras}):
+        requirement = pending.pop()
+        extras = requirement.extras or {""}
+        if requirement.marker and not any(
+            requirement.marker.evaluate({"extra": extra}) for extra in {"", *extras}
+        ):
             continue
-        name = re.sub(r"[-_.]+", "-", one.name).lower()
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
         if name in found:
             continue
         found.add(name)
         pending += [
-            need
-            for need in requirements_of(one.name)
-            if not need.marker or any(need.marker.evaluate({"extra": extra}) for extra in extras)
+            dependency
+            for dependency in requirements_of(requirement.name)
+            if not dependency.marker
+            or any(dependency.marker.evaluate({"extra": extra}) for extra in extras)
         ]
     return found
 
 
-def top_level(installed: Distribution) -> set[str]:
+def top_level_entries(installed: Distribution) -> set[str]:
     """Return the files and folders of a distribution in site-packages."""
     return {
         file.parts[0]
@@ -111,58 +114,58 @@ def top_level(installed: Distribution) -> set[str]:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has Sluice, and only what it requires."""
+    """The interpreter of an environment with only Sluice and its required dependencies."""
     folder = tmp_path_factory.mktemp("core") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = next((folder / "lib").glob("python*/site-packages"))
-    here = Path(sysconfig.get_path("purelib"))
-    for name in core():
-        for entry in top_level(distribution(name)):
+    site_packages = Path(sysconfig.get_path("purelib"))
+    for name in core_distributions():
+        for entry in top_level_entries(distribution(name)):
             if not (site / entry).exists():
-                (site / entry).symlink_to(here / entry)
+                (site / entry).symlink_to(site_packages / entry)
     (site / "sluice").symlink_to(ROOT / "sluice")
     return folder / "bin" / "python"
 
 
-def run(python: Path, *arguments: str, cwd: Path, allowed: int = 0) -> str:
-    kept = {
+def run(python: Path, *arguments: str, cwd: Path, exit_code: int = 0) -> str:
+    environ = {
         k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SLUICE", "DAGSTER"))
     }
     done = subprocess.run(
-        [str(python), *arguments], cwd=cwd, env=kept, capture_output=True, text=True, check=False
+        [str(python), *arguments], cwd=cwd, env=environ, capture_output=True, text=True, check=False
     )
-    assert done.returncode == allowed, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == exit_code, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
 
-def test_the_core_has_none_of_the_packages_of_the_extras():
+def test_core_requires_no_package_of_an_extra():
     from sluice.base.extras import EXTRAS
 
     modules = {module.replace("_", "-") for modules in EXTRAS.values() for module in modules}
-    distributions = core()
+    distributions = core_distributions()
 
     assert {"torch", "pandas", "scipy", "typer"} <= distributions
     assert distributions & (modules | {"pillow"}) == set()
 
 
-def test_gates_and_tracer_run_and_everything_else_names_its_extra(python, tmp_path):
+def test_gates_and_tracer_run_and_other_features_name_their_extra(python, tmp_path):
     script = tmp_path / "use_core.py"
     script.write_text(SCRIPT)
 
     *_, line = run(python, str(script), cwd=tmp_path).splitlines()
 
-    seen = json.loads(line)
-    assert seen["verdict"] == "PROMOTE"
-    assert "missing zero_grad" in seen["faults"]
-    assert seen["replay"] > 10_000
-    assert set(seen["poc"].values()) <= {"pass", "warn"}, seen["poc"]
+    results = json.loads(line)
+    assert results["verdict"] == "PROMOTE"
+    assert "missing zero_grad" in results["faults"]
+    assert results["replay"] > 10_000
+    assert set(results["poc"].values()) <= {"pass", "warn"}, results["poc"]
     extras = {"registry": "registry", "serve": "serving", "report": "reports", "cluster": "search"}
     for name, extra in extras.items():
-        assert seen["errors"][name].endswith(f"pip install '.[{extra}]'")
-    assert seen["codes"] == dict.fromkeys(seen["codes"], 2)
+        assert results["errors"][name].endswith(f"pip install '.[{extra}]'")
+    assert results["codes"] == dict.fromkeys(results["codes"], 2)
 
 
-def test_the_commands_of_the_core_run(python, tmp_path):
+def test_core_commands_run(python, tmp_path):
     losses = tmp_path / "losses.csv"
     losses.write_text(
         "seed,fold,row,loss\n"
@@ -170,10 +173,10 @@ def test_the_commands_of_the_core_run(python, tmp_path):
     )
     (tmp_path / "train.py").write_text("import torch\ntorch.nn.Linear(2, 1)(torch.ones(1, 2))\n")
 
-    both = ("--baseline", "losses.csv", "--candidate", "losses.csv", "--json")
-    verdict = run(python, "-m", "sluice", "gate", *both, cwd=tmp_path, allowed=1)
+    options = ("--baseline", "losses.csv", "--candidate", "losses.csv", "--json")
+    verdict = run(python, "-m", "sluice", "gate", *options, cwd=tmp_path, exit_code=1)
     run(python, "-m", "sluice", "trace", "--", str(python), "train.py", cwd=tmp_path)
-    shown = run(python, "-m", "sluice", "--help", cwd=tmp_path)
+    help_text = run(python, "-m", "sluice", "--help", cwd=tmp_path)
 
     assert json.loads(verdict)["outcome"] == "INCONCLUSIVE"
-    assert "registry" in shown
+    assert "registry" in help_text

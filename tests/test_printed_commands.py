@@ -1,4 +1,4 @@
-"""Commands in messages work as printed, apart from the reason that the user fills in."""
+"""Registry commands in messages work as printed; the user fills in only the reason."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ _COMMAND = re.compile(r"sluice registry (?:promote|rollback|approve) [^\"]*")
 _LINE_BREAK = re.compile(r"\"\s*\n\s*f?\"")
 
 
-def test_a_printed_change_of_production_has_the_required_reason() -> None:
+def test_printed_registry_commands_have_the_required_reason() -> None:
     commands = [
         command
         for folder in ("sluice", "assets", "checks", "pipelines")

@@ -1,4 +1,4 @@
-"""The page of requirements names tests that exist, and every code that tests refer to."""
+"""docs/requirements.md links existing tests and lists every code that tests refer to."""
 
 import re
 from pathlib import Path

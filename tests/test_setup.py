@@ -1,4 +1,4 @@
-"""REPRO-5: hashed locks, the right build of torch, and a set-up that repairs itself."""
+"""REPRO-5: lock files with hashes, the choice of the torch build, and a set-up that recovers."""
 
 import fcntl
 import itertools
@@ -57,7 +57,7 @@ def names(pins) -> list[str]:
     return [pin.name for pin in pins]
 
 
-def test_torch_and_what_only_cuda_needs_go_apart():
+def test_torch_and_packages_only_for_cuda_are_separated():
     others, torch = lock.split_torch(lock.read_pins(COMPILED))
 
     assert names(others) == ["filelock", "shared", "root"]
@@ -71,13 +71,13 @@ def test_torch_and_what_only_cuda_needs_go_apart():
     ]
 
 
-def test_what_limits_a_version_does_not_need_the_package():
+def test_constraints_file_is_no_parent_of_a_package():
     (torch,) = (pin for pin in lock.read_pins(COMPILED) if pin.name == "torch")
 
     assert torch.parents == {"sluice-mlops (pyproject.toml)"}
 
 
-def test_splitting_loses_no_line():
+def test_split_keeps_every_line():
     others, torch = lock.split_torch(lock.read_pins(COMPILED))
 
     assert sorted("".join(p.text for p in (*others, *torch)).splitlines()) == sorted(
@@ -86,7 +86,7 @@ def test_splitting_loses_no_line():
 
 
 @pytest.mark.parametrize("version", ["2.13.1", None])
-def test_a_torch_whose_cpu_build_is_unknown_is_refused(version):
+def test_torch_without_known_cpu_build_is_rejected(version):
     pins = [p for p in lock.read_pins(COMPILED) if p.name != "torch" or version]
     pins = [p._replace(version=version) if p.name == "torch" else p for p in pins]
 
@@ -94,17 +94,17 @@ def test_a_torch_whose_cpu_build_is_unknown_is_refused(version):
         lock.split_torch(pins)
 
 
-def test_a_line_that_is_no_pin_is_refused():
+def test_line_that_is_no_pin_is_rejected():
     with pytest.raises(ValueError, match="must hold only 'name==version' pins, got '--index-url"):
         lock.read_pins("--index-url somewhere\n" + COMPILED)
 
 
-def test_every_committed_pin_has_hashes_and_lies_in_one_file():
+def test_every_pin_has_hashes_and_is_in_one_file():
     seen: set[tuple[str, str]] = set()
     for name in ("lock.txt", "dev.txt", "torch.txt", "torch-cpu.txt"):
         for pin in lock.read_pins((ROOT / "requirements" / name).read_text()):
             assert re.search(r"--hash=sha256:[0-9a-f]{64}", pin.text), pin.name
-            key = (pin.name, pin.text.splitlines()[0])  # a version per Python has its own marker
+            key = (pin.name, pin.text.splitlines()[0])  # versions for other Pythons have a marker
             assert key not in seen
             seen.add(key)
     assert lock.TORCH_VERSION in (ROOT / lock.CONSTRAINTS).read_text()
@@ -116,12 +116,14 @@ def test_every_dependency_of_the_project_is_locked():
         *project["dependencies"],
         *itertools.chain(*project["optional-dependencies"].values()),
     ]
-    asked = {name_of(line) for line in wanted} - {project["name"]}  # an extra in another extra
+    required = {name_of(line) for line in wanted} - {
+        project["name"]
+    }  # an extra may name other extras
 
-    assert asked - locked_in("lock.txt", "dev.txt", "torch.txt") == set(), "run `make lock`"
+    assert required - locked_in("lock.txt", "dev.txt", "torch.txt") == set(), "run `make lock`"
 
 
-def test_the_tools_of_a_checkout_are_locked_apart_from_what_serves():
+def test_development_tools_are_locked_in_their_own_file():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     to_run = [*project["dependencies"], *extras["postgres"]]
@@ -159,7 +161,7 @@ def test_no_locked_package_compiles_a_grammar_when_jsonschema_is_imported():
     assert not names & {"rfc3987", "rfc3987-syntax", "lark"}
 
 
-def test_a_package_that_only_tools_need_is_written_to_the_lock_of_tools(tmp_path):
+def test_package_needed_only_by_tools_is_written_to_dev_lock(tmp_path):
     lock.write_locks(tmp_path, lock.read_pins(COMPILED), to_run={"root", "filelock", "torch"})
 
     written = {
@@ -171,7 +173,7 @@ def test_a_package_that_only_tools_need_is_written_to_the_lock_of_tools(tmp_path
     assert "torch" in written["torch.txt"]
 
 
-def report(version: str, sha: str | None) -> dict:
+def make_report(version: str, sha: str | None) -> dict:
     hashes = {"hashes": {"sha256": sha}} if sha else {}
     return {
         "install": [
@@ -190,15 +192,15 @@ def report(version: str, sha: str | None) -> dict:
         ("2.13.0+cu130", "a" * 64, "torch.txt"),
     ],
 )
-def test_the_cpu_build_is_installed_only_if_its_hash_is_locked(version, sha, file):
+def test_cpu_build_is_installed_only_if_its_hash_is_locked(version, sha, file):
     cpu_lock = lock.cpu_pin(["c" * 64, "a" * 64])
 
-    assert bootstrap.torch_file(report(version, sha), cpu_lock) == file
+    assert bootstrap.torch_file(make_report(version, sha), cpu_lock) == file
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
-    """A checkout whose installs are recorded, not done."""
+    """A checkout in which nothing is installed; the state file is written as after an install."""
     root = tmp_path / "checkout"
     (root / "requirements").mkdir(parents=True)
     for name in (
@@ -224,70 +226,70 @@ def _fake_locked(self):
     self._write_state(environment=self._key)
 
 
-def make(root: Path, *, with_project: bool = True) -> None:
+def set_up(root: Path, *, with_project: bool = True) -> None:
     bootstrap.Environment(root).make_ready(with_project=with_project)
 
 
-def steps(text: str) -> list[str]:
+def finished_steps(text: str) -> list[str]:
     return re.findall(r"^(\[\d/\d\]) .* \d+ s$", text, flags=re.MULTILINE)
 
 
-def test_set_up_is_told_step_by_step_and_done_once(checkout, capfd):
-    make(checkout)
-    assert steps(capfd.readouterr().err) == ["[1/3]", "[2/3]", "[3/3]"]
+def test_set_up_prints_its_steps_and_runs_once(checkout, capfd):
+    set_up(checkout)
+    assert finished_steps(capfd.readouterr().err) == ["[1/3]", "[2/3]", "[3/3]"]
 
-    make(checkout)
+    set_up(checkout)
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
     "name", ["lock.txt", "dev.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"]
 )
-def test_a_changed_lock_makes_the_environment_anew(checkout, capfd, name):
-    make(checkout)
+def test_changed_lock_file_recreates_the_environment(checkout, capfd, name):
+    set_up(checkout)
     (checkout / ".venv" / "left over").touch()
     with (checkout / "requirements" / name).open("a") as file:
         file.write("\n")
 
-    make(checkout)
+    set_up(checkout)
 
-    assert len(steps(capfd.readouterr().err)) == 6
+    assert len(finished_steps(capfd.readouterr().err)) == 6
     assert not (checkout / ".venv" / "left over").exists()
 
 
-def test_a_changed_pyproject_installs_only_the_project_again(checkout, capfd):
-    make(checkout)
+def test_changed_pyproject_reinstalls_only_the_project(checkout, capfd):
+    set_up(checkout)
     (checkout / "pyproject.toml").write_text("[project]\nname = 'y'\n")
     capfd.readouterr()
 
-    make(checkout)
+    set_up(checkout)
 
-    assert steps(capfd.readouterr().err) == ["[1/1]"]
+    assert finished_steps(capfd.readouterr().err) == ["[1/1]"]
 
 
-def test_a_moved_checkout_is_set_up_anew(checkout, capfd):
-    make(checkout)
+def test_moved_checkout_is_set_up_again(checkout, capfd):
+    set_up(checkout)
     moved = checkout.rename(checkout.with_name("moved"))
     capfd.readouterr()
 
-    make(moved)
+    set_up(moved)
 
-    assert len(steps(capfd.readouterr().err)) == 3
+    assert len(finished_steps(capfd.readouterr().err)) == 3
 
 
-def test_a_python_that_went_away_is_replaced(checkout, capfd):
-    make(checkout)
+def test_missing_python_recreates_the_environment(checkout, capfd):
+    set_up(checkout)
     (checkout / ".venv" / "bin" / "python").unlink()
     capfd.readouterr()
 
-    make(checkout)
+    set_up(checkout)
 
-    assert len(steps(capfd.readouterr().err)) == 3
+    assert len(finished_steps(capfd.readouterr().err)) == 3
 
 
 @pytest.mark.parametrize("step", ["_create", "_install_locked", "_clear"])
-def test_an_interrupted_set_up_is_repaired_by_the_next(checkout, capfd, monkeypatch, step):
-    make(checkout)
+def test_next_set_up_repairs_an_interrupted_one(checkout, capfd, monkeypatch, step):
+    set_up(checkout)
     (checkout / "requirements" / "lock.txt").write_text("changed")
 
     def interrupted(self):
@@ -297,56 +299,56 @@ def test_an_interrupted_set_up_is_repaired_by_the_next(checkout, capfd, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(bootstrap.Environment, step, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            make(checkout)
+            set_up(checkout)
     capfd.readouterr()
 
-    make(checkout)
+    set_up(checkout)
 
-    assert len(steps(capfd.readouterr().err)) == 3
+    assert len(finished_steps(capfd.readouterr().err)) == 3
     assert not (checkout / ".venv" / "half").exists()
 
 
-def test_interrupted_while_removing_counts_as_unfinished(checkout, capfd, monkeypatch):
-    """The old lock files come back afterwards: the half-removed environment must not count."""
-    make(checkout)
+def test_environment_is_recreated_after_an_interrupted_removal(checkout, capfd, monkeypatch):
+    """The old lock files are restored afterwards; the half-removed environment must not be used."""
+    set_up(checkout)
     before = (checkout / "requirements" / "lock.txt").read_text()
     (checkout / "requirements" / "lock.txt").write_text("changed")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            make(checkout)
+            set_up(checkout)
     (checkout / "requirements" / "lock.txt").write_text(before)
     capfd.readouterr()
 
-    make(checkout)
+    set_up(checkout)
 
-    assert len(steps(capfd.readouterr().err)) == 3
+    assert len(finished_steps(capfd.readouterr().err)) == 3
 
 
 def _interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_an_environment_that_is_not_ours_is_left_alone(checkout):
+def test_environment_of_another_tool_is_not_changed(checkout):
     (checkout / ".venv" / "bin").mkdir(parents=True)
     (checkout / ".venv" / "bin" / "mine").touch()
 
     with pytest.raises(bootstrap.SetupFailed, match="was not made by this Makefile"):
-        make(checkout)
+        set_up(checkout)
 
     assert (checkout / ".venv" / "bin" / "mine").exists()
 
 
 def test_locking_needs_no_project(checkout, capfd):
-    """pyproject.toml may be ahead of the lock files that `make lock` is about to write."""
-    make(checkout, with_project=False)
-    assert len(steps(capfd.readouterr().err)) == 2
+    """pyproject.toml may be newer than the lock files before `make lock` writes them."""
+    set_up(checkout, with_project=False)
+    assert len(finished_steps(capfd.readouterr().err)) == 2
 
-    make(checkout, with_project=False)
+    set_up(checkout, with_project=False)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_failing_installer_shows_the_end_of_its_output(checkout):
+def test_failing_installer_shows_the_end_of_its_output(checkout):
     environment = bootstrap.Environment(checkout)
     environment.folder.mkdir()
     script = "import sys; [print(i) for i in range(100)]; sys.exit('no such wheel')"
@@ -357,8 +359,8 @@ def test_a_failing_installer_shows_the_end_of_its_output(checkout):
         environment._call([sys.executable, "-c", script])
 
 
-def test_a_second_set_up_waits_and_then_has_nothing_to_do(checkout):
-    """The first is this process, holding the lock; the second is a real one."""
+def test_concurrent_set_up_waits_and_installs_nothing(checkout):
+    """The first set-up is this process, which holds the file lock; the second is a subprocess."""
     environment = bootstrap.Environment(checkout)
     script = (
         "import sys; from pathlib import Path; from requirements import bootstrap as b;"
@@ -384,8 +386,8 @@ def test_a_second_set_up_waits_and_then_has_nothing_to_do(checkout):
 @pytest.mark.parametrize(
     ("version", "code"), [("3.10", 2), ("3.14", 2), ("3.11", 0), ("3.12", 0), ("", 2)]
 )
-def test_a_python_that_will_not_do_is_named(checkout, version, code):
-    """``setup.sh`` with one python3 on the path, which claims a version or does not start."""
+def test_unsupported_python_is_reported(checkout, version, code):
+    """``setup.sh`` with a fake python3 on the path that prints a version or fails."""
     tools = checkout / "bin"
     tools.mkdir()
     for tool in ("sh", "dirname"):
@@ -415,7 +417,7 @@ def test_make_lists_its_targets():
 
 
 def test_the_state_file_is_json(checkout):
-    make(checkout)
+    set_up(checkout)
 
     state = json.loads((checkout / ".venv" / "sluice-setup.json").read_text())
 

@@ -1,4 +1,4 @@
-"""What is shipped and what the workflow runs: licence, pinned actions, bill of materials."""
+"""The licence, pinned actions of the workflows, and the software bill of materials (SBOM)."""
 
 import hashlib
 import json
@@ -20,37 +20,39 @@ from requirements import lock, sbom
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
-"""SHA-256 of the text as the Apache Software Foundation publishes it."""
+"""SHA-256 of the text that the Apache Software Foundation publishes."""
 
 PINNED = re.compile(r"^\s*(?:- )?uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 
 
-def test_the_licence_is_the_unchanged_text_and_is_packaged() -> None:
+def test_licence_is_unchanged_and_packaged() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2
     assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
 
 
-def unpinned(text: str) -> list[str]:
+def unpinned_actions(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if re.match(r"\s*(- )?[\"']?uses[\"']?\s*:", line)]
     return [line.strip() for line in lines if not PINNED.match(line)]
 
 
-def uses(node: object) -> list[str]:
-    """Return every action of a workflow, however its YAML is written."""
+def list_actions(node: object) -> list[str]:
+    """Return every action of a parsed workflow."""
     if isinstance(node, dict):
         own = [str(node["uses"])] if "uses" in node else []
-        return own + [found for value in node.values() for found in uses(value)]
-    return [found for value in node for found in uses(value)] if isinstance(node, list) else []
+        return own + [found for value in node.values() for found in list_actions(value)]
+    return (
+        [found for value in node for found in list_actions(value)] if isinstance(node, list) else []
+    )
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.name)
-def test_every_action_is_pinned_by_commit_with_its_version(path: Path) -> None:
+def test_every_action_is_pinned_by_commit_with_its_version_as_comment(path: Path) -> None:
     text = path.read_text()
 
-    assert unpinned(text) == []
-    found = uses(yaml.safe_load(text))
+    assert unpinned_actions(text) == []
+    found = list_actions(yaml.safe_load(text))
     assert found
     assert len(found) == sum(bool(PINNED.match(line)) for line in text.splitlines())
 
@@ -66,11 +68,11 @@ def test_every_action_is_pinned_by_commit_with_its_version(path: Path) -> None:
         "        uses: docker://alpine:3",
     ],
 )
-def test_a_reference_that_can_move_is_found(line: str) -> None:
-    assert unpinned(line) == [line.strip()]
+def test_action_without_pinned_commit_is_reported(line: str) -> None:
+    assert unpinned_actions(line) == [line.strip()]
 
 
-def test_workflows_may_read_alone_and_keep_no_token() -> None:
+def test_workflows_are_read_only_and_keep_no_credentials() -> None:
     for path in WORKFLOWS:
         workflow = yaml.safe_load(path.read_text())
         assert workflow["permissions"] == {"contents": "read"}
@@ -80,7 +82,7 @@ def test_workflows_may_read_alone_and_keep_no_token() -> None:
         assert all(s["with"]["persist-credentials"] is False for s in checkouts)
 
 
-def test_the_report_of_a_vulnerability_has_a_way() -> None:
+def test_security_page_explains_how_to_report_a_vulnerability() -> None:
     text = (ROOT / "SECURITY.md").read_text()
 
     for part in ("private vulnerability reporting", "Supported versions", "What counts"):
@@ -89,7 +91,7 @@ def test_the_report_of_a_vulnerability_has_a_way() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "docs/security.md"])
-def test_links_of_the_security_pages_lead_somewhere(name: str) -> None:
+def test_links_of_the_security_pages_exist(name: str) -> None:
     page = ROOT / name
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
 
@@ -98,19 +100,19 @@ def test_links_of_the_security_pages_lead_somewhere(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def bill(tmp_path_factory: pytest.TempPathFactory) -> str:
+def sbom_text(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("dist") / "sbom.cdx.json"
     sbom.write_sbom(sbom.make_sbom(ROOT, torch="torch.txt"), out)
     return out.read_text()
 
 
 @pytest.mark.slow
-def test_the_bill_of_materials_fits_the_schema(bill: str) -> None:
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill) is None
+def test_sbom_is_valid_cyclonedx(sbom_text: str) -> None:
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(sbom_text) is None
 
 
 @pytest.mark.slow
-def test_a_bill_that_does_not_fit_the_schema_is_not_written(tmp_path: Path) -> None:
+def test_invalid_sbom_is_not_written(tmp_path: Path) -> None:
     bom = Bom(
         components=[
             Component(name="x", hashes=[HashType(alg=HashAlgorithm.SHA_256, content="none")])
@@ -124,7 +126,7 @@ def test_a_bill_that_does_not_fit_the_schema_is_not_written(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_bill_names_the_build_of_torch_that_is_shipped() -> None:
+def test_sbom_of_the_cpu_lock_names_the_cpu_build_of_torch() -> None:
     bom = sbom.make_sbom(ROOT, torch="torch-cpu.txt")
 
     names = {component.name: component.version for component in bom.components}
@@ -133,8 +135,8 @@ def test_the_bill_names_the_build_of_torch_that_is_shipped() -> None:
 
 
 @pytest.mark.slow
-def test_the_bill_of_materials_lists_what_is_locked_and_no_tools(bill: str) -> None:
-    found = json.loads(bill)
+def test_sbom_lists_locked_packages_without_tools(sbom_text: str) -> None:
+    found = json.loads(sbom_text)
     versions = {c["name"]: c["version"] for c in found["components"]}
     locked = {
         p.name: p.version for p in lock.read_pins((ROOT / "requirements/lock.txt").read_text())
@@ -149,15 +151,17 @@ def test_the_bill_of_materials_lists_what_is_locked_and_no_tools(bill: str) -> N
 
 
 @pytest.mark.slow
-def test_every_package_of_the_bill_has_hashes_a_licence_and_a_way_from_sluice(bill: str) -> None:
-    found = json.loads(bill)
-    needs = {d["ref"]: set(d.get("dependsOn", ())) for d in found["dependencies"]}
-    reached, waiting = set(), ["sluice-mlops"]
-    while waiting:
-        ref = waiting.pop()
+def test_sbom_components_have_hashes_and_licences_and_are_dependencies_of_sluice(
+    sbom_text: str,
+) -> None:
+    found = json.loads(sbom_text)
+    dependencies = {d["ref"]: set(d.get("dependsOn", ())) for d in found["dependencies"]}
+    reached, pending = set(), ["sluice-mlops"]
+    while pending:
+        ref = pending.pop()
         if ref not in reached:
             reached.add(ref)
-            waiting += needs[ref]
+            pending += dependencies[ref]
 
     for component in found["components"]:
         assert component["hashes"], component["name"]

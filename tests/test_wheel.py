@@ -1,4 +1,4 @@
-"""A wheel, installed outside of the checkout, trains, replays and opens the UI."""
+"""A wheel that is installed outside of the checkout trains, replays traces and opens the UI."""
 
 import json
 import os
@@ -28,11 +28,12 @@ QUICK = (
 
 
 def call(*command: str, cwd: Path, allowed: tuple[int, ...] = (0,), **environ: str) -> str:
-    kept = {
+    """Run a command without the Python and Sluice settings of this process; return its output."""
+    inherited = {
         k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SLUICE", "DAGSTER"))
     }
     done = subprocess.run(
-        command, cwd=cwd, env=kept | environ, capture_output=True, text=True, check=False
+        command, cwd=cwd, env=inherited | environ, capture_output=True, text=True, check=False
     )
     assert done.returncode in allowed, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -53,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that has the wheel, and sees this one's other packages."""
+    """The bin folder of an environment with the wheel and with the other packages of this one."""
     folder = tmp_path_factory.mktemp("wheel-env") / "venv"
     call(sys.executable, "-m", "venv", "--without-pip", str(folder), cwd=folder.parent)
     site = Path(
@@ -64,8 +65,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             cwd=folder,
         ).strip()
     )
-    # Paths in a .pth file are searched, and .pth files found there are not: the editable install of
-    # the checkout stays out.
+    # Python searches the paths in a .pth file, but does not read the .pth files there. The editable
+    # install of the checkout is thus not found.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = (sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"))
     offline = ("--no-deps", "--no-index", "--ignore-installed", "--quiet")
@@ -77,18 +78,18 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_a_wheel_holds_every_file_that_the_package_reads(wheel: Path) -> None:
+def test_wheel_contains_exactly_the_tracked_files(wheel: Path) -> None:
     tracked = call("git", "ls-files", "sluice", "assets", "checks", "pipelines", cwd=ROOT).split()
     files = {name for name in tracked if not (ROOT / name).is_symlink()}
     packaged = {name if name.startswith("sluice/") else f"sluice/{name}" for name in files}
 
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        contained = {name for name in archive.namelist() if ".dist-info/" not in name}
 
-    assert held == packaged
+    assert contained == packaged
 
 
-def test_a_wheel_names_its_distribution_and_holds_the_licence(wheel: Path) -> None:
+def test_wheel_has_name_version_and_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
@@ -102,24 +103,24 @@ def test_a_wheel_names_its_distribution_and_holds_the_licence(wheel: Path) -> No
 
 @pytest.fixture(scope="module")
 def trained(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder in which digits ran from the wheel, and what it printed."""
+    """A folder in which the wheel ran the pipeline digits, and the output of the run."""
     folder = tmp_path_factory.mktemp("work")
     home = str(folder / "home")
     command = (str(installed / "sluice"), "run", "digits", "--no-rehearsal", *QUICK)
-    # A training of three epochs ends; whether it beats the baseline is not asked.
+    # After three epochs, the candidate may or may not beat the baseline.
     return folder, call(*command, cwd=folder, allowed=(0, EXIT_GATE_BLOCKED), SLUICE_HOME=home)
 
 
-def test_the_default_training_runs_traced(trained: tuple[Path, str], installed: Path) -> None:
-    folder, said = trained
+def test_default_training_writes_a_replay(trained: tuple[Path, str], installed: Path) -> None:
+    folder, output = trained
 
-    assert "on the test rows" in said
-    assert f"{installed}/sluice registry show digits" in said
+    assert "on the test rows" in output
+    assert f"{installed}/sluice registry show digits" in output
     (replay, *_) = (folder / "home" / "reports").glob("replays/digits/*.html")
     assert "<script" in replay.read_text()
 
 
-def test_a_trace_is_replayed(installed: Path, tmp_path: Path) -> None:
+def test_trace_of_a_script_is_replayed(installed: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import torch\n"
@@ -163,14 +164,14 @@ def ui(installed: Path, trained: tuple[Path, str]) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     folder, _ = trained
-    kept = {
+    environ = {
         k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SLUICE", "DAGSTER"))
     }
     with (folder / "dev.log").open("wb") as log:
         server = subprocess.Popen(
             [str(installed / "sluice"), "dev", "--port", str(port)],
             cwd=folder,
-            env=kept | {"SLUICE_HOME": str(folder / "home")},
+            env=environ | {"SLUICE_HOME": str(folder / "home")},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -186,29 +187,29 @@ def ui(installed: Path, trained: tuple[Path, str]) -> Iterator[str]:
             server.wait()
 
 
-def ask(address: str, *, patience_s: float) -> dict[str, object]:
-    """Return the answer once the server is up."""
+def query_ui(address: str, *, max_wait_s: float) -> dict[str, object]:
+    """Return the response to QUERY; wait for the server to start."""
     body = json.dumps({"query": QUERY}).encode()
     request = urllib.request.Request(
         f"{address}/graphql", body, {"Content-Type": "application/json"}
     )
-    began = time.monotonic()
+    started = time.monotonic()
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                found: dict[str, object] = json.load(answer)
-                return found
+            with urllib.request.urlopen(request, timeout=60) as response:
+                reply: dict[str, object] = json.load(response)
+                return reply
         except OSError:
-            if time.monotonic() - began > patience_s:
+            if time.monotonic() - started > max_wait_s:
                 raise
             time.sleep(0.5)
 
 
 @pytest.mark.exhaustive
-def test_the_ui_has_every_pipeline(ui: str) -> None:
-    answer = ask(ui, patience_s=120)
+def test_ui_shows_the_assets_of_the_pipelines(ui: str) -> None:
+    reply = query_ui(ui, max_wait_s=120)
 
-    found = answer["data"]["repositoriesOrError"]  # type: ignore[index]
+    found = reply["data"]["repositoriesOrError"]  # type: ignore[index]
     assert "nodes" in found, found
     keys = {"/".join(a["assetKey"]["path"]) for node in found["nodes"] for a in node["assetNodes"]}
     assert {"digits/candidate", "sp500_volatility/production_model"} <= keys

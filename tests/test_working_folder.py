@@ -1,4 +1,4 @@
-"""A folder in which a command is run executes nothing by the names of its files alone."""
+"""Commands execute no file of the working folder because of its name alone."""
 
 import os
 import re
@@ -18,25 +18,25 @@ SHADOWS = (
     *("random", "json", "typing", "signal", "logging", "sqlite3", "sitecustomize"),
     *("usercustomize", "yaml", "torch", "numpy", "pandas", "dagster", "ray", "typer"),
 )
-OWN = "sluice_probe_planted"
+PIPELINE_NAME = "sluice_probe_planted"
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> Path:
-    """A pipeline of the user's in a folder whose other modules leave a mark when they run."""
-    file = project(tmp_path / "here", OWN)
+def pipeline_file(tmp_path: Path) -> Path:
+    """A pipeline file in a folder whose other modules write a marker when they are executed."""
+    file = project(tmp_path / "here", PIPELINE_NAME)
     for name in SHADOWS:
-        mark = f"open({str(tmp_path / 'executed')!r}, 'a').write('{name} ')\n"
-        (file.parent / f"{name}.py").write_text(mark + "raise SystemExit('not ours')\n")
+        marker = f"open({str(tmp_path / 'executed')!r}, 'a').write('{name} ')\n"
+        (file.parent / f"{name}.py").write_text(marker + "raise SystemExit('not ours')\n")
     return file
 
 
-def executed(planted: Path) -> str:
-    mark = planted.parents[1] / "executed"
-    return mark.read_text() if mark.exists() else ""
+def executed_modules(pipeline_file: Path) -> str:
+    marker = pipeline_file.parents[1] / "executed"
+    return marker.read_text() if marker.exists() else ""
 
 
-def python(*arguments: str, cwd: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
+def run_python(*arguments: str, cwd: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -49,20 +49,22 @@ def python(*arguments: str, cwd: Path, **environ: str) -> "subprocess.CompletedP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("list",), ("registry", "list"), ("doctor",)])
-def test_no_command_executes_what_lies_in_the_working_folder(
-    planted: Path, command: tuple[str, ...]
+def test_command_executes_no_module_of_the_working_folder(
+    pipeline_file: Path, command: tuple[str, ...]
 ) -> None:
-    done = python("-m", "sluice", *command, cwd=planted.parent)
+    done = run_python("-m", "sluice", *command, cwd=pipeline_file.parent)
 
-    assert executed(planted) == ""
+    assert executed_modules(pipeline_file) == ""
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
-def test_a_users_own_module_is_found_there_also_by_the_process_of_the_gate(planted: Path) -> None:
-    done = python("-m", "sluice", "poc", planted.name, "--minimum", cwd=planted.parent)
+def test_poc_command_imports_the_pipelines_own_module(pipeline_file: Path) -> None:
+    done = run_python(
+        "-m", "sluice", "poc", pipeline_file.name, "--minimum", cwd=pipeline_file.parent
+    )
 
-    assert executed(planted) == ""
+    assert executed_modules(pipeline_file) == ""
     assert done.returncode == 0, done.stderr
 
 
@@ -76,26 +78,26 @@ print(*{key.path[0] for key in repository.asset_graph.get_all_asset_keys()})
 
 
 @pytest.mark.slow
-def test_the_code_server_finds_its_own_module_there_and_nothing_else(planted: Path) -> None:
-    """With the environment of ``sluice dev``, and as Dagster loads the definitions."""
-    home = planted.parents[1] / "dagster"
+def test_code_server_imports_only_the_pipelines_own_module(pipeline_file: Path) -> None:
+    """It has the environment of ``sluice dev`` and loads the definitions as Dagster does."""
+    home = pipeline_file.parents[1] / "dagster"
     home.mkdir()
-    done = python(
+    done = run_python(
         *("-c", LOCATION),
-        cwd=planted.parent,
+        cwd=pipeline_file.parent,
         PYTHONSAFEPATH="1",
         PYTHONPATH=os.pathsep.join([str(home), str(ROOT)]),
         DAGSTER_HOME=str(home),
-        SLUICE_PIPELINES=str(planted),
+        SLUICE_PIPELINES=str(pipeline_file),
     )
 
-    assert executed(planted) == ""
+    assert executed_modules(pipeline_file) == ""
     assert done.returncode == 0, done.stderr
-    assert {OWN} == set(done.stdout.split())
+    assert {PIPELINE_NAME} == set(done.stdout.split())
 
 
-def test_every_process_that_sluice_starts_leaves_the_working_folder_out() -> None:
-    """Python puts it first with -c and -m; with -P it does not, nor does multiprocessing."""
+def test_started_processes_do_not_search_the_working_folder_first() -> None:
+    """Python searches it first with -c and -m, but not with -P and not in multiprocessing."""
     starts = re.compile(r'sys\.executable, "-[cm]"')
     files = [
         p
@@ -108,7 +110,7 @@ def test_every_process_that_sluice_starts_leaves_the_working_folder_out() -> Non
     assert [str(p) for p in files if starts.search(p.read_text())] == []
 
 
-def test_a_users_module_that_python_finds_elsewhere_first_is_refused_by_name(
+def test_users_module_hidden_by_another_module_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -121,22 +123,24 @@ def test_a_users_module_that_python_finds_elsewhere_first_is_refused_by_name(
         import_object("tabnanny:Model", what="workload")
 
 
-def test_folders_of_the_user_come_last_and_that_of_the_file_before_the_working_folder(
+def test_user_folders_are_searched_last_and_the_pipeline_folder_before_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = set(imports._search_folders)  # of pipelines that this process has read before
+    earlier_folders = set(imports._search_folders)  # added by earlier tests in this process
     monkeypatch.setattr(imports, "_search_folders", [])
-    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in others])
+    monkeypatch.setattr(
+        sys, "path", [folder for folder in sys.path if folder not in earlier_folders]
+    )
     before = list(sys.path)
-    here, beside = tmp_path / "here", tmp_path / "beside"
-    for folder in (here, beside):
+    here, pipeline_folder = tmp_path / "here", tmp_path / "beside"
+    for folder in (here, pipeline_folder):
         folder.mkdir()
-        (folder / "sluice_probe_order.py").write_text(f"class Model: place = {str(folder)!r}\n")
+        (folder / "sluice_probe_order.py").write_text(f"class Model: folder = {str(folder)!r}\n")
     (here / "sluice_probe_here.py").write_text("class Model: ...\n")
     monkeypatch.chdir(here)
 
     import_object("sluice_probe_here:Model", what="workload")
-    add_pipeline_folder(beside, ["sluice_probe_order:Model"])
+    add_pipeline_folder(pipeline_folder, ["sluice_probe_order:Model"])
 
-    assert sys.path == [*before, str(beside), str(here)]
-    assert import_object("sluice_probe_order:Model", what="workload").place == str(beside)
+    assert sys.path == [*before, str(pipeline_folder), str(here)]
+    assert import_object("sluice_probe_order:Model", what="workload").folder == str(pipeline_folder)

@@ -8,12 +8,12 @@ import pytest
 
 from sluice.assets.spans import TRACEPARENT, spanned
 from sluice.observability import spans
-from tests.support.otlp_receiver import Receiver, receiving
+from tests.support.otlp_receiver import Receiver, run_receiver
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    with receiving() as receiver:
+    with run_receiver() as receiver:
         monkeypatch.setenv(spans.ENDPOINT, receiver.url)
         try:
             yield receiver

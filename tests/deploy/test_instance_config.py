@@ -1,4 +1,4 @@
-"""deploy/dagster.yaml as it is shipped: webserver, daemon and a schedule on a real PostgreSQL."""
+"""deploy/dagster.yaml with a real PostgreSQL: webserver, daemon and a schedule."""
 
 import json
 import os
@@ -58,14 +58,14 @@ def database(postgres_server: str) -> str:
 
 @pytest.fixture
 def webserver(database: str, tmp_path: Path) -> Iterator[str]:
-    """Start webserver and daemon on the shipped file; return the address of the UI."""
+    """Start webserver and daemon with deploy/dagster.yaml; yield the address of the UI."""
     pytest.importorskip("dagster_postgres", reason="not installed (extra: postgres)")
     (tmp_path / "home").mkdir()
     shutil.copy(ROOT / "deploy" / "dagster.yaml", tmp_path / "home" / "dagster.yaml")
     (tmp_path / "location.py").write_text(CODE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     name, _, folder = database.partition("@/")[2].partition("?host=")
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
@@ -74,7 +74,7 @@ def webserver(database: str, tmp_path: Path) -> Iterator[str]:
             env=os.environ
             | {
                 "DAGSTER_HOME": str(tmp_path / "home"),
-                "SLUICE_DAGSTER_HOST": "",  # of libpq then, for it is a socket
+                "SLUICE_DAGSTER_HOST": "",  # libpq uses PGHOST, the folder of a socket
                 "PGHOST": folder,
                 "SLUICE_DAGSTER_USER": "sluice",
                 "SLUICE_DAGSTER_PASSWORD": "any",
@@ -92,12 +92,12 @@ def webserver(database: str, tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def is_under_way(tick: dict[str, Any]) -> bool:
+def has_active_run(tick: dict[str, Any]) -> bool:
     return any(run["status"] not in ("SUCCESS", "FAILURE") for run in tick["runs"])
 
 
-def ticks(address: str) -> list[dict[str, Any]]:
-    """Return the ticks that ended; [] also while the UI is still on its way."""
+def list_ended_ticks(address: str) -> list[dict[str, Any]]:
+    """Return the ticks of the schedule that ended; [] while the UI is starting."""
     request = urllib.request.Request(
         f"{address}/graphql",
         json.dumps({"query": QUERY}).encode(),
@@ -117,13 +117,13 @@ def ticks(address: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.exhaustive
-def test_a_schedule_ticks_and_its_run_succeeds_on_the_shipped_instance_config(
+def test_schedule_ticks_and_its_run_succeeds_with_deploy_config(
     webserver: str, database: str, tmp_path: Path
 ) -> None:
     import psycopg
 
     deadline = time.monotonic() + DEADLINE_S
-    while not (ended := ticks(webserver)) or is_under_way(ended[-1]):
+    while not (ended := list_ended_ticks(webserver)) or has_active_run(ended[-1]):
         assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-4000:]
         time.sleep(0.5)
     first = ended[-1]

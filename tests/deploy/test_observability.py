@@ -1,4 +1,4 @@
-"""OBS-1, ROLL-2: a real Prometheus reads real servers by the files of deploy/, and rolls back."""
+"""OBS-1, ROLL-2: Prometheus with the files of deploy/ scrapes servers and rolls back a rollout."""
 
 import io
 import json
@@ -34,7 +34,13 @@ from sluice.serving.state import Serving
 from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 from tests.sluice.serving.serving_samples import SECRET, Raises, quick_settings
-from tests.support.prometheus_process import alertmanager, ask, prometheus, require, wait_for
+from tests.support.prometheus_process import (
+    alertmanager,
+    prometheus,
+    query_series,
+    require,
+    wait_for,
+)
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HOOK_SECRET = "another-battery-staple"
@@ -59,23 +65,23 @@ def dashboard_expressions() -> list[str]:
     return [expression.replace("$model", ".+") for expression in found]
 
 
-class Pair:
-    """A server of a ledger whose challenger raises, and the report server beside it."""
+class FailingRollout:
+    """A server whose challenger raises in every prediction, with its registry."""
 
     def __init__(self, home: Home, ledger: RolloutLedger) -> None:
         store = ArtifactStore(home.artifacts)
         promote_chain(ledger, store, 1)
-        one = ledger.version(MODEL, 1).candidate
-        number = register_sample(ledger, store, salt=2, reference=one)
-        self.sick = ledger.version(MODEL, number).candidate
+        first_candidate = ledger.version(MODEL, 1).candidate
+        number = register_sample(ledger, store, salt=2, reference=first_candidate)
+        self.challenger = ledger.version(MODEL, number).candidate
         settings = RolloutSettings(strategy="ab", shares=(0.5,), lease_s=600)
         ledger.start_rollout(MODEL, number, settings, actor="ada", reason="try it")
         models = LedgerModels(ledger, MODEL, store)
         networks: Any = (Raises(),)
 
-        def load(wanted: str) -> Any:
-            found = models.load(wanted)
-            if wanted != self.sick:
+        def load(digest: str) -> Any:
+            found = models.load(digest)
+            if digest != self.challenger:
                 return found
             return type(found)(
                 version=found.version,
@@ -108,10 +114,10 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def pair(home: Home) -> Iterator[tuple[Pair, str, str]]:
-    """A sick rollout, the address of its server, and that of the pipelines' metrics."""
+def rollout(home: Home) -> Iterator[tuple[FailingRollout, str, str]]:
+    """A failing rollout, the address of its server, and the address of the pipelines' metrics."""
     with RolloutLedger.open(home.registry_url, clock=utc_now) as ledger:
-        pair = Pair(home, ledger)
+        failing = FailingRollout(home, ledger)
         ports: list[int] = []
         ready = threading.Event()
 
@@ -121,7 +127,7 @@ def pair(home: Home) -> Iterator[tuple[Pair, str, str]]:
 
         serving = threading.Thread(
             target=serve,
-            args=(pair.serving,),
+            args=(failing.serving,),
             kwargs={"host": "127.0.0.1", "port": 0, "on_ready": on_ready},
         )
         serving.start()
@@ -131,17 +137,17 @@ def pair(home: Home) -> Iterator[tuple[Pair, str, str]]:
         reporting.start()
         try:
             assert ready.wait(20)
-            yield pair, f"127.0.0.1:{ports[0]}", f"127.0.0.1:{reports.server_address[1]}"
+            yield failing, f"127.0.0.1:{ports[0]}", f"127.0.0.1:{reports.server_address[1]}"
         finally:
-            pair.serving.drain()
+            failing.serving.drain()
             serving.join(20)
             reports.shutdown()
             reporting.join()
             reports.server_close()
 
 
-def configured(folder: Path, *, serving: str, pipelines: str, alertmanager: str) -> Path:
-    """Copy the shipped files, with the addresses of this test and scrapes every second."""
+def copy_configuration(folder: Path, *, serving: str, pipelines: str, alertmanager: str) -> Path:
+    """Copy the files of deploy/ with the addresses of this test and a scrape interval of 1 s."""
     shutil.copytree(DEPLOY / "prometheus", folder)
     (folder / "serve-token").write_text(SECRET)
     (folder / "hook-token").write_text(HOOK_SECRET)
@@ -167,21 +173,21 @@ def predict(address: str, times: int) -> list[int]:
         return [client.post("/predict", json=WINDOW).status_code for _ in range(times)]
 
 
-def test_the_files_are_sound_and_the_rules_give_the_known_answers(tmp_path: Path) -> None:
+def test_prometheus_files_are_valid_and_their_rule_tests_pass(tmp_path: Path) -> None:
     promtool = require("promtool", "prometheus")
-    folder = configured(tmp_path / "p", serving="a:1", pipelines="b:1", alertmanager="c:1")
+    folder = copy_configuration(tmp_path / "p", serving="a:1", pipelines="b:1", alertmanager="c:1")
     for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
         done = subprocess.run([promtool, *command], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
     tested = yaml.safe_load((folder / "alerts_test.yml").read_text())["tests"]
     text = json.dumps(tested)
-    backing = [r["alert"] for r in rules() if r.get("labels", {}).get("sluice_action")]
-    assert len(backing) == 4
-    assert [name for name in backing if name not in text] == []
+    rollback_alerts = [r["alert"] for r in rules() if r.get("labels", {}).get("sluice_action")]
+    assert len(rollback_alerts) == 4
+    assert [name for name in rollback_alerts if name not in text] == []
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_every_alert_has_severity_summary_and_action() -> None:
     for rule in rules():
         if "alert" in rule:
             assert rule["labels"]["severity"] in ("warning", "critical"), rule["alert"]
@@ -190,37 +196,37 @@ def test_every_alert_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_a_dashboard_has_what_grafana_needs(path: Path) -> None:
+def test_dashboard_panels_are_complete_and_do_not_overlap(path: Path) -> None:
     board = json.loads(path.read_text())
     panels = board["panels"]
 
     assert len({panel["id"] for panel in panels}) == len(panels)
-    taken = set()
+    used_cells = set()
     for panel in panels:
         assert panel["targets"], panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert panel["datasource"]["uid"] == "${datasource}"
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert not cells & taken, f"{panel['title']} lies on another panel"
-        taken |= cells
+        assert not cells & used_cells, f"{panel['title']} overlaps another panel"
+        used_cells |= cells
     assert {v["name"] for v in board["templating"]["list"]} == {"datasource", "model"}
 
 
-def test_no_expression_names_a_metric_that_nobody_tells(
-    pair: tuple[Pair, str, str],
+def test_expressions_use_only_exported_metrics(
+    rollout: tuple[FailingRollout, str, str],
 ) -> None:
-    _, serving, pipelines = pair
-    told = httpx.get(
+    _, serving, pipelines = rollout
+    exported = httpx.get(
         f"http://{serving}/metrics", headers={"authorization": f"Bearer {SECRET}"}
     ).text
-    told += httpx.get(f"http://{pipelines}/metrics").text
-    families = dict(re.findall(r"^# TYPE (\S+) (\S+)$", told, re.M))
+    exported += httpx.get(f"http://{pipelines}/metrics").text
+    families = dict(re.findall(r"^# TYPE (\S+) (\S+)$", exported, re.M))
     known = set(families) | {f"{n}_bucket" for n, kind in families.items() if kind == "histogram"}
     known |= {rule["record"] for rule in rules() if "record" in rule}
     expressions = [rule["expr"] for rule in rules()] + dashboard_expressions()
@@ -235,11 +241,11 @@ def test_no_expression_names_a_metric_that_nobody_tells(
 
 
 @pytest.mark.slow
-def test_a_sick_challenger_is_rolled_back_by_its_alert(
-    pair: tuple[Pair, str, str], tmp_path: Path
+def test_failing_challenger_is_rolled_back_by_its_alert(
+    rollout: tuple[FailingRollout, str, str], tmp_path: Path
 ) -> None:
-    """Prometheus scrapes, the rule fires, Alertmanager tells the hook, production serves alone."""
-    sick, serving, pipelines = pair
+    """Prometheus scrapes, its rule fires, Alertmanager calls the webhook, the challenger stops."""
+    failing, serving, pipelines = rollout
     require("alertmanager", "prometheus-alertmanager")
     raise_alert(
         Alert(
@@ -252,10 +258,10 @@ def test_a_sick_challenger_is_rolled_back_by_its_alert(
             model=MODEL,
             at=utc_now(),
         ),
-        home=sick.home,
+        home=failing.home,
         environ={},
     )
-    folder = configured(
+    folder = copy_configuration(
         tmp_path / "p", serving=serving, pipelines=pipelines, alertmanager="127.0.0.1:1"
     )
     with alertmanager(folder) as alerts:
@@ -264,29 +270,30 @@ def test_a_sick_challenger_is_rolled_back_by_its_alert(
             text.replace('127.0.0.1:1"', f'127.0.0.1:{alerts.base_url.port}"')
         )
         with prometheus(folder) as client, ThreadPoolExecutor(1) as pool:
-            wait_for(lambda: len(ask(client, "up == 1")) == 2, seconds=20)
+            wait_for(lambda: len(query_series(client, "up == 1")) == 2, seconds=20)
             load = pool.submit(predict, serving, 120)
-            fired = 'ALERTS{alertname="SluiceChallengerErrors",alertstate="firing"}'
-            wait_for(lambda: ask(client, fired), seconds=30)
-            began = time.monotonic()
-            wait_for(lambda: sick.serving.router.table.challenger is None, seconds=10)
-            took_s = time.monotonic() - began
+            firing_alert = 'ALERTS{alertname="SluiceChallengerErrors",alertstate="firing"}'
+            wait_for(lambda: query_series(client, firing_alert), seconds=30)
+            started = time.monotonic()
+            wait_for(lambda: failing.serving.router.table.challenger is None, seconds=10)
+            duration_s = time.monotonic() - started
             statuses = load.result()
 
             for expression in [rule["expr"] for rule in rules()] + dashboard_expressions():
-                ask(client, expression)
+                query_series(client, expression)
             wait_for(
-                lambda: ask(client, 'sluice_rollout_phase{phase="rolled_back"} == 1'), seconds=10
+                lambda: query_series(client, 'sluice_rollout_phase{phase="rolled_back"} == 1'),
+                seconds=10,
             )
-            drift = ask(client, 'ALERTS{alertname="SluiceDriftFound"}')
-            down = ask(client, 'ALERTS{alertname="SluiceServerNotReady"}')
+            drift = query_series(client, 'ALERTS{alertname="SluiceDriftFound"}')
+            down = query_series(client, 'ALERTS{alertname="SluiceServerNotReady"}')
 
-    assert took_s <= 2, took_s
+    assert duration_s <= 2, duration_s
     assert set(statuses) == {200}
     assert [series["metric"]["model"] for series in drift] == [MODEL]
     assert down == []
-    rollout = sick.ledger.rollout(MODEL)
-    assert rollout is not None
-    last = sick.ledger.rollout_transitions(rollout.id)[-1]
+    ended = failing.ledger.rollout(MODEL)
+    assert ended is not None
+    last = failing.ledger.rollout_transitions(ended.id)[-1]
     assert (last.outcome, last.actor, last.rollout.share) == ("abort", "alertmanager", 0)
     assert "of its requests, over 5 points more than production. [alert " in last.reason

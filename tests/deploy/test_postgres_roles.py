@@ -1,4 +1,4 @@
-"""The database roles that are shipped: a server cannot change what is in production."""
+"""The database roles of deploy/postgres/roles.sql: a server cannot change production."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def url_of(postgres_server: str) -> Connect:
-    """An empty registry with a login of each role; returns the URL of a login."""
+    """Create an empty registry with a login for each role; return a function role -> URL."""
     name = f"r{uuid.uuid4().hex[:12]}"
     logins = {role: f"{name}_{role}" for role in ("owner", "promoter", "server")}
     with psycopg.connect(postgres_server, autocommit=True) as connection:
@@ -49,14 +49,14 @@ def url_of(postgres_server: str) -> Connect:
     RolloutLedger.open(url_of("owner"), clock=Clock()).close()
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"SET search_path = {name}")
-        for _ in range(2):  # it may be repeated
+        for _ in range(2):  # the script is idempotent
             connection.execute(ROLES.read_text())
         for role in ("promoter", "server"):
             connection.execute(f"CREATE ROLE {logins[role]} LOGIN IN ROLE sluice_{role}")
     return url_of
 
 
-def refused(url: str, statement: str) -> str:
+def refusal_of(url: str, statement: str) -> str:
     """Return why PostgreSQL refuses a statement."""
     with psycopg.connect(url) as connection, pytest.raises(psycopg.Error) as error:
         connection.execute(statement)
@@ -79,7 +79,7 @@ ATTACKS = (
     "DROP TABLE sluice_samples",
     "CREATE TABLE sluice_own (a int)",
     "SET ROLE sluice_promoter",
-    # A verdict that a rollout goes by, a secret before the first one, and the first one changed.
+    # The agreement that a rollout uses, a secret before the first one, a change of the first one.
     "INSERT INTO sluice_rollout_notes (rollout, kind, at, payload) "
     "VALUES ('r', 'agreement', '2025-01-01', '{}')",
     "INSERT INTO sluice_rollout_notes (id, rollout, kind, at, payload) "
@@ -98,7 +98,7 @@ ATTACKS = (
 )
 
 
-def test_server_serves_and_observes_and_can_change_nothing(
+def test_server_role_serves_and_reports_and_cannot_change_the_registry(
     url_of: Connect, store: ArtifactStore, tmp_path: Path
 ) -> None:
     with RolloutLedger.open(url_of("promoter"), clock=Clock(), key=KEY) as ledger:
@@ -109,14 +109,14 @@ def test_server_serves_and_observes_and_can_change_nothing(
         rollout = ledger.start_rollout(
             MODEL, number, RolloutSettings(), actor="a", reason="r"
         ).rollout
-    recipe = ServerSpec(
+    spec = ServerSpec(
         model=MODEL,
         settings=quick_settings(),
         registry_url=url_of("server"),
         artifacts=tmp_path / "artifacts",
         tokens=Tokens.of(),
     )
-    with open_server(recipe, clock=Clock(), log=json_log(io.StringIO())) as serving:
+    with open_server(spec, clock=Clock(), log=json_log(io.StringIO())) as serving:
         assert serving.reporter is not None
         asyncio.run(serving.reporter.report(draining=False))
     with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
@@ -127,14 +127,14 @@ def test_server_serves_and_observes_and_can_change_nothing(
             seen.write(report(rollout=rollout, requests=requests, kept=(sample(requests),)))
         assert seen.traffic_counts(rollout).challenger.requests == 4
         assert len(seen.samples(MODEL, max_samples=9)) == 2
-        weights = ledger.traffic_split(MODEL)
-        assert weights is not None
-        assert weights.production == ledger.version(MODEL, 2).candidate
+        split = ledger.traffic_split(MODEL)
+        assert split is not None
+        assert split.production == ledger.version(MODEL, 2).candidate
         with pytest.raises(StorageError, match="permission denied"):
             ledger.rollback(MODEL, expected=2, actor="eve", reason="r", store=store)
     for statement in ATTACKS:
         assert any(
-            word in refused(url_of("server"), statement)
+            word in refusal_of(url_of("server"), statement)
             for word in ("permission denied", "must be owner", "row-level security")
         ), statement
     with RolloutLedger.open(url_of("owner"), clock=Clock()) as ledger:
@@ -142,7 +142,9 @@ def test_server_serves_and_observes_and_can_change_nothing(
         assert ledger.production_number(MODEL) == 2
 
 
-def test_promoter_promotes_and_cannot_rewrite(url_of: Connect, store: ArtifactStore) -> None:
+def test_promoter_role_promotes_and_cannot_rewrite_history(
+    url_of: Connect, store: ArtifactStore
+) -> None:
     url = url_of("promoter")
     with RolloutLedger.open(url, clock=Clock(), key=KEY) as ledger:
         promote_chain(ledger, store, 2)
@@ -150,12 +152,12 @@ def test_promoter_promotes_and_cannot_rewrite(url_of: Connect, store: ArtifactSt
         assert ledger.verify(None, store=store, key=KEY) == []
     for statement in ATTACKS[2:5] + ATTACKS[7:12]:
         assert any(
-            word in refused(url, statement) for word in ("permission denied", "must be owner")
+            word in refusal_of(url, statement) for word in ("permission denied", "must be owner")
         ), statement
-    assert "append-only" in refused(url, "UPDATE sluice_models SET name = 'x'")
+    assert "append-only" in refusal_of(url, "UPDATE sluice_models SET name = 'x'")
 
 
-def test_server_makes_the_first_secret_and_lets_samples_go(
+def test_server_role_creates_the_first_secret_and_deletes_old_samples(
     url_of: Connect, store: ArtifactStore
 ) -> None:
     with RolloutLedger.open(url_of("promoter"), clock=Clock(), key=KEY) as ledger:
@@ -163,29 +165,29 @@ def test_server_makes_the_first_secret_and_lets_samples_go(
         number = register_sample(
             ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
         )
-        begun = ledger.start_rollout(
+        started_rollout = ledger.start_rollout(
             MODEL, number, RolloutSettings(), actor="a", reason="r", agreement=AGREEMENT
         ).rollout
     with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
         before = ledger.traffic_split(MODEL)
         ledger.ensure_secret(MODEL)
-        made = ledger.traffic_split(MODEL)
+        with_secret = ledger.traffic_split(MODEL)
         ledger.ensure_secret(MODEL)
-        assert ledger.traffic_split(MODEL) == made
+        assert ledger.traffic_split(MODEL) == with_secret
         assert before is not None
-        assert made is not None
-        assert (before.secret, len(made.secret)) == ("", 64)
+        assert with_secret is not None
+        assert (before.secret, len(with_secret.secret)) == ("", 64)
         seen = ledger.observations
-        assert seen.agreement(begun.id) == AGREEMENT
-        seen.write(report(rollout=begun, kept=(sample(1),)))
-        seen.with_retention(days=1e-9).write(report(rollout=begun))
+        assert seen.agreement(started_rollout.id) == AGREEMENT
+        seen.write(report(rollout=started_rollout, kept=(sample(1),)))
+        seen.with_retention(days=1e-9).write(report(rollout=started_rollout))
         assert seen.samples(MODEL, max_samples=9) == []
         assert ledger.erase_user(MODEL, "u").kept == 0
     with RolloutLedger.open(url_of("promoter"), clock=Clock()) as ledger:
-        assert ledger.traffic_split(MODEL) == made
+        assert ledger.traffic_split(MODEL) == with_secret
 
 
-def test_every_table_is_granted_to_somebody() -> None:
+def test_every_table_is_named_in_the_roles_file() -> None:
     text = ROLES.read_text()
     words = set(text.replace(",", " ").replace("(", " ").split())
 

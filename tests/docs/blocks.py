@@ -1,4 +1,4 @@
-"""Blocks of code in the documentation, and what makes each kind valid."""
+"""Extracts blocks of code from the documentation and checks commands and settings in them."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from sluice.config.pipeline import PipelineSettings
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ("docs/rules/", "docs/faults/", "docs/checks/")
-"""Their examples are programs that tests/sluice/bench/documentation runs."""
+"""Generated pages, whose examples are run by tests/sluice/bench/documentation."""
 
 _BLOCK = re.compile(
     r"(?:^[ ]*<!-- not run: (?P<reason>[^>]+?) -->\n)?"
@@ -34,7 +34,7 @@ TESTED_ELSEWHERE = frozenset(
         *("how-to/use-in-a-dagster-project", "reference/python-api"),
     )
 )
-"""Pages whose programs need files or servers that tests/test_docs_*.py prepare."""
+"""Pages whose programs need files or servers, which tests/test_docs_*.py prepare."""
 
 
 class Block(NamedTuple):
@@ -54,14 +54,14 @@ class Block(NamedTuple):
 
 
 def find_pages() -> list[Path]:
-    """Return README.md and every page of the documentation that is written by people."""
+    """Return README.md and every page of the documentation that is not generated."""
     paths = sorted(p for p in (ROOT / "docs").rglob("*.md") if not p.parent.name.startswith("_"))
-    own = [p for p in paths if not p.relative_to(ROOT).as_posix().startswith(GENERATED)]
-    return [ROOT / "README.md", *own]
+    handwritten = [p for p in paths if not p.relative_to(ROOT).as_posix().startswith(GENERATED)]
+    return [ROOT / "README.md", *handwritten]
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """Yield the blocks of a page, without directives of the site."""
+    """Yield the blocks of a page except directives of the site generator."""
     text = page.read_text()
     for found in _BLOCK.finditer(text):
         kind = (found["kind"] or "").strip().partition(" ")[0]
@@ -114,19 +114,19 @@ class Commands:
         parameters = parameters_of(command)
         options = {name: p for p in parameters for name in (*p.opts, *p.secondary_opts)}
         arguments = [p for p in parameters if p.param_type_name == "argument"]
-        given = []
+        values = []
         while words:
             word = words.pop(0)
             name = word.partition("=")[0]
             if not name.startswith("--"):
-                given.append(word)
+                values.append(word)
             elif name not in options:
                 return f"no option {name}"
             elif not options[name].is_flag and "=" not in word and not (words and words.pop(0)):
                 return f"{name} needs a value"
         needed = sum(p.required for p in arguments)
-        most = len(arguments) if all(p.nargs == 1 for p in arguments) else len(given)
-        return "" if needed <= len(given) <= most else f"{len(given)} arguments"
+        allowed = len(arguments) if all(p.nargs == 1 for p in arguments) else len(values)
+        return "" if needed <= len(values) <= allowed else f"{len(values)} arguments"
 
 
 def _split(words: list[str]) -> Iterator[list[str]]:
@@ -153,6 +153,6 @@ def check_yaml(block: Block) -> None:
     values = yaml.safe_load(block.text)
     is_file = "type" in values
     attributes = values["attributes"] if is_file else values
-    own = {"name": "docs", "workload": "tests.support.echo:Echo"}
+    required = {"name": "docs", "workload": "tests.support.echo:Echo"}
     attributes.pop("based_on", None)
-    PipelineSettings.parse(own | attributes, where=f"{block.page}:{block.line}")
+    PipelineSettings.parse(required | attributes, where=f"{block.page}:{block.line}")

@@ -1,5 +1,6 @@
-"""Every block of code in README.md and docs/ runs, or says why it cannot."""
+"""Every block of code in README.md and docs/ is valid, or names a reason why it is not run."""
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -37,7 +38,7 @@ NOT_RUN = {
     "the keys of actors, not of a pipeline": 1,
     "the number depends on the versions of the reader": 1,
 }
-"""Number of blocks that cannot run here, by reason; a new one has to be added on purpose."""
+"""Number of blocks that cannot run in a test, by reason. New exceptions must be added here."""
 SHELL = ("bash", "sh", "console")
 KINDS = {"python", "yaml", "text", *SHELL}
 
@@ -79,7 +80,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(
             if block.file:
                 (tmp_path / block.file).write_text(block.text)
             code = compile(block.text, name(block), "exec")
-            # The client of the tutorial needs its pipeline, which the test of the tutorial has.
+            # The client of the tutorial needs a running server; test_tutorial.py runs it.
             if block.file != "traffic.py":
                 exec(code, {"__name__": block.file.partition(".")[0]} if block.file else names)
     finally:
@@ -89,7 +90,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(
 
 
 @pytest.mark.parametrize("block", of_kind("yaml"), ids=name)
-def test_settings_are_those_of_a_pipeline(block: Block) -> None:
+def test_yaml_block_is_valid_in_a_pipeline_file(block: Block) -> None:
     check_yaml(block)
 
 
@@ -119,16 +120,20 @@ def test_every_command_exists_with_its_options() -> None:
         ("mkdir x && sluice trace --out x -- python train.py --epochs 3", ""),
     ],
 )
-def test_a_command_that_does_not_exist_is_found(line: str, problem: str) -> None:
+def test_only_invalid_commands_are_reported(line: str, problem: str) -> None:
     found = list(Commands().problems(line))
 
     assert found == ([f"{line}: {problem}"] if problem else [])
 
 
-def test_the_readme_is_short_and_leads_to_pages_that_exist() -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
+def test_readme_is_short_and_links_existing_pages() -> None:
+    text = (ROOT / "README.md").read_text()
+    lines = text.splitlines()
+    links = re.findall(r"\]\(([^)#:]+)[^):]*\)", text)
     own_model = [b for b in blocks_of(ROOT / "README.md") if b.file.startswith("my_model")]
 
     assert len(lines) <= 150
     assert sum(len(block.text.splitlines()) for block in own_model) < 40
     assert {"make run", "make test"} <= {line.split("  ")[0] for line in lines}
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []

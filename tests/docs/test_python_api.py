@@ -9,13 +9,13 @@ from sluice.base.extras import EXTRAS
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_reference_has_every_public_name() -> None:
+def test_reference_lists_every_public_name() -> None:
     page = (DOCS / "reference" / "api" / "sluice.md").read_text()
 
     assert [name for name in sluice.__all__ if f"`{name}`" not in page] == []
 
 
-def test_the_page_has_every_extra() -> None:
+def test_notebook_page_lists_every_extra() -> None:
     page = (DOCS / "how-to" / "use-in-a-notebook.md").read_text()
 
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(EXTRAS)

@@ -1,4 +1,4 @@
-"""The extensions of the documentation site: links, versions, navigation."""
+"""The Sphinx extensions of the documentation site: links, versions and navigation."""
 
 import importlib.util
 from pathlib import Path
@@ -9,14 +9,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def extension(name: str) -> ModuleType:
+def load_extension(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_ext" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_a_link_without_target_is_reported_and_the_others_are_not(tmp_path: Path) -> None:
+def test_only_links_without_target_are_reported(tmp_path: Path) -> None:
     site = tmp_path / "1.0"
     (site / "sub").mkdir(parents=True)
     (site / "a.html").write_text(
@@ -26,7 +26,7 @@ def test_a_link_without_target_is_reported_and_the_others_are_not(tmp_path: Path
     )
     (site / "sub" / "b.html").write_text('<a name="here"></a><a href="../a.html">up</a>')
 
-    found = list(extension("link_check").broken_links(site))
+    found = list(load_extension("link_check").broken_links(site))
 
     assert found == [
         ("a.html", "none.png", "no such file"),
@@ -34,12 +34,12 @@ def test_a_link_without_target_is_reported_and_the_others_are_not(tmp_path: Path
     ]
 
 
-def test_versions_are_listed_newest_first_and_the_newest_opens(tmp_path: Path) -> None:
+def test_versions_are_listed_newest_first_and_index_opens_the_newest(tmp_path: Path) -> None:
     for name in ("0.9.0", "0.10.0", "0.10.0rc1", "1.0.0", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.html").write_text("")
 
-    extension("versions").write_versions(tmp_path)
+    load_extension("versions").write_versions(tmp_path)
 
     assert (tmp_path / "versions.js").read_text() == (
         'window.SLUICE_VERSIONS = ["1.0.0", "0.10.0", "0.10.0rc1", "0.9.0"];\n'
@@ -63,15 +63,18 @@ def test_versions_are_listed_newest_first_and_the_newest_opens(tmp_path: Path) -
         ("[a](#here)", "CONTRIBUTING.md", "docs/project/contributing.md", None),
     ],
 )
-def test_links_of_the_repository_lead_to_pages_of_the_site(
+def test_repository_links_become_site_links(
     text: str, path: str, page: str | None, shown: str | None
 ) -> None:
-    assert extension("repository_links").site_links(text, path, page or path) == (shown or text)
+    assert load_extension("repository_links").site_links(text, path, page or path) == (
+        shown or text
+    )
 
 
-def test_the_navigation_has_each_page_once() -> None:
-    pages = list(extension("page_trees")._pages(ROOT / "docs" / "reference"))
+def test_navigation_lists_each_page_once_and_of_a_subfolder_only_its_readme() -> None:
+    pages = list(load_extension("page_trees")._pages(ROOT / "docs" / "reference"))
 
+    assert len(pages) == len(set(pages))
     assert "api/README" in pages
     assert "settings" in pages
     assert not [page for page in pages if page.startswith("api/") and page != "api/README"]

@@ -1,4 +1,4 @@
-"""The guide's example of a silent fault, run as printed (TRACE-1, TRACE-16)."""
+"""The guide on training faults shows the report of its program (TRACE-1, TRACE-16)."""
 
 import os
 import re
@@ -33,16 +33,16 @@ def test_the_report_in_the_guide_matches_its_program(tmp_path):
     stderr = " ".join(done.stderr.split())
     parts = ("ended", "seen:", "why:", "do:", "false alarm if:", "step time:")
     for first, after in pairwise(parts):
-        wanted = " ".join(shown.partition(first)[2].partition(after)[0].split())
-        assert len(wanted) > 20
-        assert wanted in stderr
+        expected = " ".join(shown.partition(first)[2].partition(after)[0].split())
+        assert len(expected) > 20
+        assert expected in stderr
     # Times and memory depend on the machine; only their format is compared.
     last = (
         r"step time: [\d.]+ ms \([a-z]+ \d+%[^)]*\) "
         r"(some steps are much slower: half of the steps take under [\d.]+ ms )?"
         r"peak memory: \d+ MiB bottleneck: [a-z]+\. "
     )
-    for said in (stderr, " ".join(shown.split())):
-        assert re.search(last, said)
+    for text in (stderr, " ".join(shown.split())):
+        assert re.search(last, text)
         folder = r"/\S+/traces/\d{8}-\d{6}-pid\d+-[0-9a-f]{6}"
-        assert re.search(rf"(?<= ){folder}: rank 0, 300 steps", f" {said}")
+        assert re.search(rf"(?<= ){folder}: rank 0, 300 steps", f" {text}")

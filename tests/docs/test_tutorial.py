@@ -1,4 +1,4 @@
-"""The first chapters of the tutorial, typed as they are printed, in a new folder."""
+"""The chapters of the tutorial, run as printed in a new folder."""
 
 import json
 import os
@@ -15,19 +15,19 @@ from tests.docs.blocks import ROOT, Block, blocks_of
 TUTORIAL = ROOT / "docs" / "tutorial"
 
 
-def chapter(name: str) -> list[Block]:
+def runnable_blocks(name: str) -> list[Block]:
     return [block for block in blocks_of(TUTORIAL / name) if not block.reason]
 
 
-def post_of_the_second_chapter() -> str:
-    """Return the body that curl posts."""
+def read_request_body() -> str:
+    """Return the request body of the curl command in the second chapter."""
     (block,) = [b for b in blocks_of(TUTORIAL / "2-serve-it.md") if "curl" in b.text]
     words = shlex.split(block.text)
     return words[words.index("-d") + 1]
 
 
-def type_commands(block: Block, folder: Path) -> None:
-    """Run the lines of a block; `sluice` and `python` are those of this test."""
+def run_commands(block: Block, folder: Path) -> None:
+    """Run the lines of a block with the Sluice and the Python of this test."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     programs = {"sluice": [sys.executable, "-m", "sluice"], "python": [sys.executable]}
     for line in block.text.splitlines():
@@ -40,29 +40,29 @@ def type_commands(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_first_chapter_ends_with_a_version_in_production_and_the_last_goes_back(
+def test_tutorial_promotes_a_model_and_rolls_it_back(
     tmp_path: Path,
 ) -> None:
-    for block in chapter("1-first-verdict.md"):
+    for block in runnable_blocks("1-first-verdict.md"):
         if block.file:
             (tmp_path / block.file).write_text(block.text)
         elif block.kind == "bash":
-            type_commands(block, tmp_path)
-    assert "version 1 production" in answers_of_the_second_chapter(tmp_path)
+            run_commands(block, tmp_path)
+    assert "version 1 production" in run_client_of_second_chapter(tmp_path)
     train = Block(page="3", line=0, kind="bash", text="", reason="")
-    (better,) = [b for b in chapter("3-a-canary.md") if "sluice run" in b.text]
-    type_commands(train._replace(text=better.text), tmp_path)
-    assert [v["state"] for v in versions(tmp_path)] == ["archived", "production"]
+    (better,) = [b for b in runnable_blocks("3-a-canary.md") if "sluice run" in b.text]
+    run_commands(train._replace(text=better.text), tmp_path)
+    assert [v["state"] for v in list_versions(tmp_path)] == ["archived", "production"]
 
-    for block in chapter("4-roll-back.md"):
-        type_commands(block, tmp_path)
+    for block in runnable_blocks("4-roll-back.md"):
+        run_commands(block, tmp_path)
 
-    assert versions(tmp_path)[0]["state"] == "production"
+    assert list_versions(tmp_path)[0]["state"] == "production"
 
 
-def answers_of_the_second_chapter(folder: Path) -> str:
-    """Serve the model, send the traffic of the page, and return what its program printed."""
-    (program,) = [block for block in chapter("2-serve-it.md") if block.file == "traffic.py"]
+def run_client_of_second_chapter(folder: Path) -> str:
+    """Serve the model, run the client of the second chapter, and return the client's output."""
+    (program,) = [block for block in runnable_blocks("2-serve-it.md") if block.file == "traffic.py"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     serve = [sys.executable, "-m", "sluice", "serve", "my_model.yaml", "--port", "0"]
     with subprocess.Popen(
@@ -72,7 +72,7 @@ def answers_of_the_second_chapter(folder: Path) -> str:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
             header = {"Content-Type": "application/json"}
-            body = post_of_the_second_chapter().encode()
+            body = read_request_body().encode()
             with urlopen(Request(f"{url}/predict", body, header)) as response:
                 assert 80 < json.load(response)["outputs"][0][0] < 160  # a day in December
             (folder / program.file).write_text(program.text.replace("http://127.0.0.1:8000", url))
@@ -90,7 +90,7 @@ def answers_of_the_second_chapter(folder: Path) -> str:
     return done.stdout
 
 
-def versions(folder: Path) -> list[dict[str, str]]:
+def list_versions(folder: Path) -> list[dict[str, str]]:
     """Return the versions of the tutorial's model, oldest first."""
     command = [sys.executable, "-m", "sluice", "registry", "list", "my_model", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -1,4 +1,4 @@
-"""The client and the request of the tutorial's second chapter, against servers of this test."""
+"""The client of the tutorial's second chapter continues after errors; its request is valid."""
 
 import json
 import os
@@ -15,18 +15,18 @@ import pytest
 from sluice.cli.app import run_command
 from sluice.config.pipeline import read_pipeline
 from sluice.config.resolved import resolve
-from tests.docs.test_tutorial import ROOT, chapter, post_of_the_second_chapter
+from tests.docs.test_tutorial import ROOT, read_request_body, runnable_blocks
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the files of the first two chapters, without a model."""
+    """A folder with the files of the first two chapters, without a model."""
     folder = tmp_path_factory.mktemp("demand")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        blocks = [*chapter("1-first-verdict.md"), *chapter("2-serve-it.md")]
+        blocks = [*runnable_blocks("1-first-verdict.md"), *runnable_blocks("2-serve-it.md")]
         for block in blocks:
             if block.file:
                 Path(block.file).write_text(block.text)
@@ -35,31 +35,31 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class _Busy(BaseHTTPRequestHandler):
-    """Answers 504, 503 and nothing at all, in turn, before each answer."""
+class _UnreliableServer(BaseHTTPRequestHandler):
+    """Responds with 504, 503, a closed connection and 200, in turn."""
 
     number = 0
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        kind = _Busy.number % 4
-        _Busy.number += 1
+        kind = _UnreliableServer.number % 4
+        _UnreliableServer.number += 1
         if kind == 2:
             self.close_connection = True  # without a response
             return
         self.send_response((504, 503, 0, 200)[kind])
         self.end_headers()
-        answer = {"version": 1, "arm": "production", "outputs": [[1.0]]}
-        self.wfile.write(json.dumps(answer).encode())
+        response = {"version": 1, "arm": "production", "outputs": [[1.0]]}
+        self.wfile.write(json.dumps(response).encode())
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
 
 
 @pytest.fixture
-def busy() -> Iterator[str]:
-    _Busy.number = 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Busy) as server:
+def unreliable_server() -> Iterator[str]:
+    _UnreliableServer.number = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), _UnreliableServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
@@ -78,8 +78,8 @@ def run_traffic(project: Path, url: str, count: int) -> subprocess.CompletedProc
     )
 
 
-def test_the_traffic_survives_a_busy_server(project: Path, busy: str) -> None:
-    done = run_traffic(project, busy, 5)
+def test_client_continues_after_server_errors(project: Path, unreliable_server: str) -> None:
+    done = run_traffic(project, unreliable_server, 5)
 
     assert done.returncode == 0, done.stderr
     assert "0 failed: HTTP Error 504" in done.stdout
@@ -88,7 +88,7 @@ def test_the_traffic_survives_a_busy_server(project: Path, busy: str) -> None:
     assert done.stdout.splitlines()[-1] == "5 requests, 4 failed"
 
 
-def test_the_traffic_survives_a_server_that_is_not_there(project: Path) -> None:
+def test_client_continues_without_a_server(project: Path) -> None:
     done = run_traffic(project, "http://127.0.0.1:9", 2)
 
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_the_traffic_survives_a_server_that_is_not_there(project: Path) -> None:
     assert done.stdout.splitlines()[-1] == "2 requests, 2 failed"
 
 
-def test_the_request_of_the_page_continues_the_table(
+def test_example_request_continues_the_rows_of_the_data(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
@@ -104,7 +104,7 @@ def test_the_request_of_the_page_continues_the_table(
     workload = resolve(read_pipeline(Path("my_model.yaml"))).workload
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
-    body = json.loads(post_of_the_second_chapter())
+    body = json.loads(read_request_body())
     like = workload.request_of(raw, frame, np.array([len(frame) - 1]))
 
     assert sorted(body["columns"]) == sorted(like["columns"])

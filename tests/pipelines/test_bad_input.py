@@ -275,7 +275,7 @@ def test_settings_that_would_fail_later_fail_at_once(
 def test_bug_in_the_users_code_is_told_with_its_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:Typo"))
+    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:MisspelledColumn"))
 
     assert run_command(["run", path]) == 2
 
@@ -289,7 +289,7 @@ def test_bug_in_the_users_code_is_told_with_its_line(
 def test_inputs_that_no_client_can_send_stop_before_the_training(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:Shouted"))
+    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:DoubledInputs"))
 
     assert run_command([command, path]) == 1
 

@@ -10,7 +10,7 @@ from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
 from tests.pipelines.conftest import Runner
-from tests.support.counted import Counted
+from tests.support.counted import BuildCounter
 
 pytestmark = pytest.mark.slow
 
@@ -19,21 +19,21 @@ OPENED_BY_THEMSELVES = {"fold_run", "loading"}
 
 
 def builds() -> dict[str, int]:
-    return {name: n for name, n in Counted.builds.items() if name not in OPENED_BY_THEMSELVES}
+    return {name: n for name, n in BuildCounter.builds.items() if name not in OPENED_BY_THEMSELVES}
 
 
 @pytest.mark.exhaustive
 def test_a_process_builds_the_users_class_once(
     short_echo: PipelineSettings, run: Runner, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counted, "builds", type(Counted.builds)())
+    monkeypatch.setattr(BuildCounter, "builds", type(BuildCounter.builds)())
     training = short_echo.training.model_copy(update={"max_epochs": 2})
-    counted = "tests.support.counted:Counted"
+    counted = "tests.support.counted:BuildCounter"
     pipeline = short_echo.model_copy(update={"workload": counted, "training": training})
 
     run(pipeline, home)
 
-    assert Counted.builds["fold_run"] > 0
+    assert BuildCounter.builds["fold_run"] > 0
     assert builds() == {"resolved": 1}
 
     given = resources(home)

@@ -44,7 +44,7 @@ def test_a_page_that_cannot_be_kept_changes_no_verdict(home: Home, echo: Pipelin
     home.reports.write_text("in the way")
 
     with pytest.raises(GateBlocked, match="table_matches_schema"):
-        run_line(echo.model_copy(update={"workload": "tests.support.echo:Deaf"}), home)
+        run_line(echo.model_copy(update={"workload": "tests.support.echo:MissingColumn"}), home)
 
     with open_instance(home) as instance:
         (run,) = instance.get_runs()

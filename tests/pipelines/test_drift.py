@@ -33,7 +33,7 @@ from sluice.pipelines.schedules import request_retraining
 from sluice.pipelines.source_poll import SourcePoll, SourceState, SourceUnavailable
 from sluice.rollout.samples import Sample, ServerReport, ServerState
 from tests.pipelines.conftest import ledger_of
-from tests.support.drifting import Torn
+from tests.support.drifting import IncompleteSource
 
 pytestmark = pytest.mark.slow
 
@@ -333,7 +333,7 @@ def test_what_inputs_mean_is_watched_too(
     """The inputs look as before; only the losses tell."""
     home, _ = green
 
-    watch = looks(home, [watching(echo, more_rows=m, deafness=1.0) for m in (0, 160, 320)], None)
+    watch = looks(home, [watching(echo, more_rows=m, effect_loss=1.0) for m in (0, 160, 320)], None)
 
     assert watch.signal("rows").verdict == "STABLE"
     assert [j.verdict for j in watch.signal("losses").windows] == ["DRIFT", "DRIFT"]
@@ -388,7 +388,7 @@ def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
-    gone = watching(echo, "tests.support.drifting:Gone")
+    gone = watching(echo, "tests.support.drifting:MissingSource")
     daemon = Daemon(home)
 
     assert "The table 'calls' is not there." in daemon.tick(gone)
@@ -420,10 +420,10 @@ def test_a_source_without_rows_is_said_before_the_first_look_too(
 def test_a_source_that_gave_no_table_is_asked_again(
     echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = SourcePoll(resolve(watching(echo, "tests.support.drifting:Torn")).workload)
+    look = SourcePoll(resolve(watching(echo, "tests.support.drifting:IncompleteSource")).workload)
 
     torn = look.read_state()
-    monkeypatch.setattr(Torn, "whole", True)
+    monkeypatch.setattr(IncompleteSource, "whole", True)
 
     assert isinstance(torn, SourceUnavailable)
     assert (torn.is_slow, "load_rows of the workload raised" in torn.reason) == (False, True)

@@ -18,7 +18,7 @@ from sluice.pipelines.resources import resources
 from sluice.pipelines.run_process import TERMINAL_TAG, RunProcess
 from tests.support.echo import Echo
 
-LOST_COLUMN = "tests.support.echo:Deaf"
+LOST_COLUMN = "tests.support.echo:MissingColumn"
 CRASHES = f"{__name__}:Crashes"
 ID = "6f1f4a52-1111-4222-8333-444455556666"
 

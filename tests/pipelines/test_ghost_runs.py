@@ -22,7 +22,7 @@ from sluice.pipelines.executor import one_process
 from sluice.pipelines.instance import close_killed_runs, open_instance
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run_process import RunProcess
-from tests.support.stuck_job import SAYS_SO
+from tests.support.stuck_job import STARTED_FILE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 RUN = "0c1c5b9e-8a0b-4a35-a3c7-6b1f1f0d9d11"
@@ -38,7 +38,7 @@ def test_a_run_that_another_process_executes_counts_until_that_is_killed(
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
             cwd=ROOT,
-            env=os.environ | {SAYS_SO: str(tmp_path / "works")},
+            env=os.environ | {STARTED_FILE_VARIABLE: str(tmp_path / "works")},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

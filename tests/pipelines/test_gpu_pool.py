@@ -31,7 +31,7 @@ from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.run_process import RunProcess
 from tests.pipelines.test_ghost_runs import NO_PROCESS
-from tests.support.stuck_job import SAYS_SO
+from tests.support.stuck_job import STARTED_FILE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,7 +126,7 @@ def start_stuck_job(works: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
         cwd=ROOT,
-        env=os.environ | {SAYS_SO: str(works)},
+        env=os.environ | {STARTED_FILE_VARIABLE: str(works)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -303,7 +303,7 @@ def test_receipt_of_other_settings_does_not_count(
 def test_features_alone_refuse_rows_that_failed_their_checks(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    deaf = echo.model_copy(update={"workload": "tests.support.echo:Deaf"})
+    deaf = echo.model_copy(update={"workload": "tests.support.echo:MissingColumn"})
 
     with pytest.raises(GateBlocked, match=r"raw_data / table_matches_schema.*'call'"):
         run(deaf, home)
@@ -316,7 +316,7 @@ def test_features_alone_refuse_rows_that_failed_their_checks(
 def test_feature_that_looks_ahead_stops_the_line(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    seer = echo.model_copy(update={"workload": "tests.support.echo:Seer"})
+    seer = echo.model_copy(update={"workload": "tests.support.echo:FutureFeature"})
 
     with pytest.raises(GateBlocked, match="features_do_not_look_ahead: 'call'"):
         run(seer, home)
@@ -392,7 +392,7 @@ def test_receipt_under_other_thresholds_does_not_count(
 def test_better_candidate_replaces_production_and_a_rollback_stays_rolled_back(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    muffled = echo.model_copy(update={"workload": "tests.support.echo:Muffled"})
+    muffled = echo.model_copy(update={"workload": "tests.support.echo:SignOnly"})
     assert run(muffled, home).production == 1
 
     report = run(echo, home)

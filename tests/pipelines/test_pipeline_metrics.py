@@ -19,9 +19,9 @@ from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
-    decided,
     promote_chain,
     promotion_receipt,
+    record_decision,
     register_sample,
 )
 
@@ -91,7 +91,7 @@ def test_verdicts_are_counted_by_outcome(home: Home, ledger: RolloutLedger) -> N
     register_sample(ledger, ArtifactStore(home.artifacts), salt=1)
     before = told(home).get(("sluice_verdicts_total", ("REJECT",)), 0)
     for name in ("x", "y"):
-        decided(ledger, promotion_receipt(name * 64, outcome="REJECT"))
+        record_decision(ledger, promotion_receipt(name * 64, outcome="REJECT"))
 
     assert (before, told(home)["sluice_verdicts_total", ("REJECT",)]) == (0, 2)
 

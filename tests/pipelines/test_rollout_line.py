@@ -199,7 +199,9 @@ def judged(
     """Version 1 is in production; version 2, which hears more, was promoted by the gate."""
     home = home_at(tmp_path_factory.mktemp("rollout") / "home")
     shutil.copytree(_green[0], home.root)
-    better = echo.model_copy(update={"rollout": QUICK, "workload": "tests.support.echo:Humming"})
+    better = echo.model_copy(
+        update={"rollout": QUICK, "workload": "tests.support.echo:PartlyKnownNoise"}
+    )
     second = run_line(better, home)
     assert (second.verdict, second.version, second.production) == ("PROMOTE", 2, 1), second.reason
     assert second.gate_passed

@@ -101,7 +101,9 @@ def test_the_same_recipe_with_other_seeds_is_not_promoted(
             horizon_rows=resolve(pipeline).workload.horizon_rows,
         )
         promoted += verdict.passed
-    record_property("told", f"same recipe on the real bars: {promoted} of {PAIRS} pairs promoted")
+    record_property(
+        "measurement", f"same recipe on the real bars: {promoted} of {PAIRS} pairs promoted"
+    )
 
     assert promoted <= most_that_chance_explains(PAIRS, pipeline.gate.alpha)
 
@@ -131,7 +133,7 @@ def test_another_recipe_of_the_same_mean_is_not_promoted(
         difference_S = (reference.loss_SN - ours.loss_SN).mean(axis=1)
         by_seeds_alone += difference_S.mean() > 1.895 * difference_S.std(ddof=1) / np.sqrt(8)
     record_property(
-        "told",
+        "measurement",
         f"another recipe of the same mean: {promoted} of {PAIRS} promoted, {by_seeds_alone} by "
         "seeds alone",
     )

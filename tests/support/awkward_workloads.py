@@ -1,4 +1,4 @@
-"""Variants of the healthy workload with code that is difficult for a supervising process."""
+"""Variants of the healthy workload whose code is difficult for the process that supervises it."""
 
 import datetime
 import enum

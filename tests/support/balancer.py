@@ -1,4 +1,4 @@
-"""A tiny load balancer: TCP connections go in turn to the servers whose /readyz says yes."""
+"""A TCP load balancer: round robin over the servers whose /readyz returns 200."""
 
 import asyncio
 import contextlib
@@ -6,11 +6,11 @@ import itertools
 import threading
 from collections.abc import Iterator
 
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 
 
 class Balancer:
-    """Knows nothing of requests: whoever keeps a connection stays with its server."""
+    """Balances connections, not requests: a kept-alive connection stays at its server."""
 
     def __init__(self, ports: list[int]) -> None:
         self.ready: set[int] = set()
@@ -20,23 +20,23 @@ class Balancer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self, started: threading.Event, stop: asyncio.Event) -> None:
-        looking = [asyncio.create_task(self._look(port)) for port in self._ports]
+        polls = [asyncio.create_task(self._poll(port)) for port in self._ports]
         async with await asyncio.start_server(self._accept, "127.0.0.1", 0) as server:
             self.port = server.sockets[0].getsockname()[1]
             started.set()
             await stop.wait()
-        for task in (*looking, *self._connections):
+        for task in (*polls, *self._connections):
             task.cancel()
-        await asyncio.gather(*looking, *self._connections, return_exceptions=True)
-        await asyncio.sleep(0)  # what was closed is gone after the loop's next turn
+        await asyncio.gather(*polls, *self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # closed transports are removed in the next iteration of the loop
 
-    async def _look(self, port: int) -> None:
+    async def _poll(self, port: int) -> None:
         while True:
             if await self._is_ready(port):
                 self.ready.add(port)
             else:
                 self.ready.discard(port)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _is_ready(self, port: int) -> bool:
         writer = None
@@ -44,20 +44,20 @@ class Balancer:
             async with asyncio.timeout(1):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(b"GET /readyz HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n")
-                answer = await reader.read()
+                response = await reader.read()
         except (OSError, TimeoutError):
             return False
         finally:
             if writer is not None:
                 writer.close()
-        return answer.startswith(b"HTTP/1.1 200")
+        return response.startswith(b"HTTP/1.1 200")
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
         try:
-            with contextlib.suppress(asyncio.CancelledError):  # at the end; asyncio would complain
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled by run()
                 await self._forward(reader, writer)
         finally:
             self._connections.discard(task)
@@ -68,18 +68,18 @@ class Balancer:
             if port not in self.ready:
                 continue
             try:
-                theirs, ours = await asyncio.open_connection("127.0.0.1", port)
+                server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
                 self.ready.discard(port)
                 continue
-            ways = [asyncio.create_task(_pipe(reader, ours))]
-            ways.append(asyncio.create_task(_pipe(theirs, writer)))
+            pipes = [asyncio.create_task(_pipe(reader, server_writer))]
+            pipes.append(asyncio.create_task(_pipe(server_reader, writer)))
             try:  # either side ends the connection
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for way in ways:
-                    way.cancel()
-                ours.close()
+                for pipe in pipes:
+                    pipe.cancel()
+                server_writer.close()
             return
 
 
@@ -91,7 +91,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.contextmanager
-def balancing(ports: list[int]) -> Iterator[Balancer]:
+def run_balancer(ports: list[int]) -> Iterator[Balancer]:
     """Run a balancer in a thread of this process."""
     balancer, started = Balancer(ports), threading.Event()
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Challengers that ruin their process when a window tells them to; without torch, to start fast."""
+"""Challengers that crash, hang or leak if a value of the input asks for it. Torch is not needed."""
 
 import ctypes
 import hashlib
@@ -26,6 +26,7 @@ NAMES = (
     "raises the first time",
     "curious",
 )
+# Input values that cause a fault.
 SEGFAULT, EXIT, LOOP, LEAK, RAISE, BABBLE, RETURN_PID, SPAWN = range(101, 109)
 LEAK_BYTES = 2**24
 
@@ -34,8 +35,8 @@ def candidate(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()  # sluice.base.digests would import pandas
 
 
-class Awkward:
-    """Two networks, whose mean is twice the last row's first value; or what that stands for."""
+class FaultyChallenger:
+    """Two networks that return v and 3 v for the first value v of the last row, or run a fault."""
 
     version = 2
     contract = CONTRACT
@@ -58,14 +59,14 @@ class Awkward:
         for _ in range(2):  # networks
             if pause is not None:
                 pause()
-        told = x_NLD[:, -1, :1].astype(np.float64)
-        for value in told.ravel():
-            self._do(int(value))
-        if RETURN_PID in told:
-            told = np.full_like(told, os.getpid() / 2)
-        return np.stack([told, 3 * told])
+        values = x_NLD[:, -1, :1].astype(np.float64)
+        for value in values.ravel():
+            self._run_fault(int(value))
+        if RETURN_PID in values:
+            values = np.full_like(values, os.getpid() / 2)
+        return np.stack([values, 3 * values])
 
-    def _do(self, value: int) -> None:
+    def _run_fault(self, value: int) -> None:
         if value == SEGFAULT:
             ctypes.string_at(0)
         elif value == EXIT:
@@ -89,10 +90,10 @@ class Awkward:
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-def load(wanted: str, *, folder: str) -> Awkward:
-    """Load one of ``NAMES``; each process leaves its number in the folder."""
+def load(digest: str, *, folder: str) -> FaultyChallenger:
+    """Load one of ``NAMES``; each process creates a file named by its process id in the folder."""
     (Path(folder) / str(os.getpid())).touch()
-    name = next(name for name in NAMES if candidate(name) == wanted)
+    name = next(name for name in NAMES if candidate(name) == digest)
     if name == "dies while loading":
         os.kill(os.getpid(), signal.SIGSEGV)
     if name == "hangs while loading":
@@ -100,6 +101,5 @@ def load(wanted: str, *, folder: str) -> Awkward:
     if name == "raises while loading":
         raise ImportError("no such code")
     if name == "curious":
-        seen = dict(os.environ)
-        (Path(folder) / "environment.json").write_text(json.dumps(seen))
-    return Awkward(name)
+        (Path(folder) / "environment.json").write_text(json.dumps(dict(os.environ)))
+    return FaultyChallenger(name)

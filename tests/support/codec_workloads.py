@@ -1,4 +1,4 @@
-"""Small workloads whose clients send texts, tokens, images or raw rows, from data in a folder."""
+"""Small workloads for clients that send texts, tokens, images or raw rows; data in a folder."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A workload that counts how often it is built, by the module that asked for it."""
+"""A workload that counts its instances by the module that creates them."""
 
 import sys
 from collections import Counter
@@ -11,7 +11,7 @@ from tests.support.echo import Echo
 _BUILDERS = ("load", "counted")
 
 
-class Counted(Echo):
+class BuildCounter(Echo):
     builds: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, settings: WorkloadSettings | None = None) -> None:

@@ -1,6 +1,6 @@
-"""A server with few file descriptors; run as ``python -m``, it says what it can still open.
+"""A server with few file descriptors, run as ``python -m``.
 
-It prints its port; for each line on stdin it opens a registry a few times and prints the outcome.
+It prints its port. For each line on stdin, it opens registries and prints whether that succeeds.
 """
 
 import resource

@@ -1,6 +1,6 @@
-"""What a stranger brings: handwritten digits and a small convolutional network.
+"""A workload of a user: handwritten digits and a small convolutional network.
 
-The first class is healthy. Each class after it has one mistake that people make.
+The first class is healthy. Each subclass has one common mistake.
 """
 
 from collections.abc import Mapping
@@ -79,8 +79,8 @@ class Digits(Workload):
     def metrics(
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> Mapping[str, float]:
-        hit = (output.argmax(dim=1) == examples.y).double().mean()
-        return {"loss": float(self.losses(output, examples.y).mean()), "accuracy": float(hit)}
+        accuracy = (output.argmax(dim=1) == examples.y).double().mean()
+        return {"loss": float(self.losses(output, examples.y).mean()), "accuracy": float(accuracy)}
 
 
 class LabelAmongFeatures(Digits):
@@ -101,7 +101,7 @@ class FrozenBody(Digits):
 
 
 class ShuffledLabels(Digits):
-    """Sorts the images for a look at them, and not the labels."""
+    """Sorts the images without the labels."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()

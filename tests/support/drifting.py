@@ -1,4 +1,4 @@
-"""Echoes whose source goes on: more rows than the model was trained on, as they were or not."""
+"""Variants of the echo workload whose source gets more rows, changes, or fails."""
 
 import threading
 import time
@@ -15,10 +15,10 @@ from tests.support.echo import Echo, EchoSettings
 class GrowingSettings(EchoSettings):
     more_rows: int = 0
     shift: float = 0.0
-    """Of the calls among the further rows."""
+    """Shift of the mean of ``call`` in the additional rows."""
 
-    deafness: float = 0.0
-    """How much of a call is no longer heard among them."""
+    effect_loss: float = 0.0
+    """Share of the effect of ``call`` on ``heard`` that is lost in the additional rows."""
 
 
 class Growing(Echo):
@@ -31,27 +31,27 @@ class Growing(Echo):
         call, noise = np.random.default_rng(1).normal(size=(2, settings.more_rows))
         call = call + settings.shift
         before = np.concatenate([rows["call"].to_numpy()[-1:], call[:-1]])
-        heard = 2 * (1 - settings.deafness) * before[: len(call)] + noise
+        heard = 2 * (1 - settings.effect_loss) * before[: len(call)] + noise
         return pd.concat([rows, pd.DataFrame({"call": call, "heard": heard})], ignore_index=True)
 
 
-class Gone(Echo):
-    """Its source is not there."""
+class MissingSource(Echo):
+    """Its source does not exist."""
 
     def load_rows(self) -> pd.DataFrame:
         raise SourceError("The table 'calls' is not there.", fix="Bring it back.")
 
 
 class Slow(Echo):
-    """Its source takes longer than anybody waits."""
+    """Its source takes longer than the time limit of the tests."""
 
     def load_rows(self) -> pd.DataFrame:
         time.sleep(2)
         return super().load_rows()
 
 
-class Torn(Echo):
-    """Its source is read in the middle of being written, until it is whole."""
+class IncompleteSource(Echo):
+    """Its source is incomplete until ``whole`` is set, as if it were still being written."""
 
     whole: ClassVar[bool] = False
 
@@ -61,7 +61,7 @@ class Torn(Echo):
 
 
 class Empty(Echo):
-    """Its source lost all its rows."""
+    """Its source has no rows."""
 
     def load_rows(self) -> pd.DataFrame:
         return super().load_rows().iloc[:0]

@@ -1,4 +1,4 @@
-"""A workload as a user would write it: each row is an echo of the row before."""
+"""A small workload as a user would write it: the target depends on the call of the same row."""
 
 import numpy as np
 import pandas as pd
@@ -35,30 +35,30 @@ class Echo(Workload):
         return super().baseline(frame, fold)
 
 
-class Deaf(Echo):
-    """Its source has lost a column."""
+class MissingColumn(Echo):
+    """Its source lacks a column."""
 
     def load_rows(self) -> pd.DataFrame:
         return super().load_rows().rename(columns={"call": "cal"})
 
 
-class Seer(Echo):
-    """Its feature is tomorrow's."""
+class FutureFeature(Echo):
+    """Its feature is the value of the next row."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return super().compute_features(raw.assign(call=raw["call"].shift(-1).fillna(0.0)))
 
 
-class Louder(Echo):
-    """It hears something else."""
+class ShiftedTarget(Echo):
+    """Its targets are shifted by a constant."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
         return frame.assign(echo=frame["echo"] + 1)
 
 
-class Late(Echo):
-    """Its features begin only within the first test window."""
+class LateFeatures(Echo):
+    """Its features begin only inside the first test window."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
@@ -66,16 +66,16 @@ class Late(Echo):
         return frame.iloc[first_test + 100 :]
 
 
-class Muffled(Echo):
-    """It hears only whether there was a call, up or down."""
+class SignOnly(Echo):
+    """Its feature is only the sign of ``call``."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
         return frame.assign(call=np.sign(frame["call"]))
 
 
-class Humming(Echo):
-    """Its source hums, up or down, before what is heard next: part of the noise is known."""
+class PartlyKnownNoise(Echo):
+    """Its feature also contains the sign of the noise, so that part of the noise is known."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -87,23 +87,23 @@ class Humming(Echo):
         return frame.assign(call=frame["call"] + 0.4 * raw["hum"])
 
 
-class Typo(Echo):
-    """It has a bug."""
+class MisspelledColumn(Echo):
+    """It has a bug: a misspelled column name."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return raw[["call"]].assign(echo=raw["cal"])
 
 
-class Shouted(Echo):
-    """It makes its inputs louder where no client does."""
+class DoubledInputs(Echo):
+    """It doubles its inputs in ``examples``, which clients do not do."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         found = super().examples(frame, rows)
         return Examples(x=2 * found.x, y=found.y, rows=found.rows)
 
 
-class Indifferent(Echo):
-    """Its loss is the same whatever is heard."""
+class ConstantLoss(Echo):
+    """Its loss does not depend on the output."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return 0 * super().loss(output, y) + 1

@@ -1,6 +1,6 @@
-"""``sluice serve``'s own app and loop in a process, whose challengers have injected faults.
+"""The server of ``sluice serve`` in a process, with injected faults in its challengers.
 
-The faults of the rehearsal, and two faults that only cost the challenger's process.
+The faults are those of the rehearsal, and two that affect only the challenger's process.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ class FaultyServerConfig(Record):
     model: str
     serving: ServingSettings
     faults: dict[str, str]
-    """By candidate digest: one of the rehearsal's, "leak" or "hang"."""
+    """Fault by candidate digest: a fault of the rehearsal, "leak" or "hang"."""
     spread: float
-    """Of production's predictions."""
+    """Spread of the predictions of production."""
     log: str
 
 
-class _Ruinous(nn.Module):
+class _LeakingOrHanging(nn.Module):
     """A network that leaks or hangs at every request."""
 
     def __init__(self, network: nn.Module, fault: str) -> None:
@@ -62,19 +62,19 @@ class _Ruinous(nn.Module):
 
 def load_with_fault(candidate: str, *, config: str) -> DeployedModel:
     """Load a version with its fault; called in the challenger's process."""
-    asked = FaultyServerConfig.model_validate_json(config)
+    settings = FaultyServerConfig.model_validate_json(config)
     found = load_from_ledger(
         candidate,
-        registry_url=asked.registry_url,
-        model=asked.model,
-        artifacts=asked.artifacts,
+        registry_url=settings.registry_url,
+        model=settings.model,
+        artifacts=settings.artifacts,
     )
-    fault = asked.faults.get(candidate, "none")
+    fault = settings.faults.get(candidate, "none")
     if fault in ("leak", "hang"):
         first, *others = found.networks
-        return dataclasses.replace(found, networks=(_Ruinous(first, fault), *others))
+        return dataclasses.replace(found, networks=(_LeakingOrHanging(first, fault), *others))
     plan = FaultPlan.model_validate(
-        {"fault": fault, "challenger": candidate, "seed": 0, "spread": (asked.spread,)}
+        {"fault": fault, "challenger": candidate, "seed": 0, "spread": (settings.spread,)}
     )
     return inject_fault(found, plan)
 
@@ -83,7 +83,7 @@ def load_with_fault(candidate: str, *, config: str) -> DeployedModel:
 def running_faulty_server(
     config: FaultyServerConfig,
 ) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """Run the server; its process and its port."""
+    """Run the server; yield its process and its port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.faulty_server", config.model_dump_json()],
         stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def running_faulty_server(
 
 
 def serve_with_faults(config: FaultyServerConfig) -> None:
-    """Serve until SIGTERM; one JSON line says where."""
+    """Serve until SIGTERM; print the port as one line of JSON."""
     from sluice.base.artifacts import ArtifactStore
     from sluice.registry.rollouts import RolloutLedger
     from sluice.serving.isolation import Isolation

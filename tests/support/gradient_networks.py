@@ -1,4 +1,4 @@
-"""Networks with unusual gradients: healthy ones, and ones that never learn."""
+"""Networks with unusual gradients: healthy ones, and ones with parts that cannot learn."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,8 +18,8 @@ from tests.support.failfast_workloads import Signals
 WIDTH = 16
 
 
-class Built(Signals):
-    """The healthy workload with a network of the test, from windows (B, 4, 3) to (B, 1)."""
+class NetworkWorkload(Signals):
+    """The healthy workload with a network of the test, which maps (B, 4, 3) to (B, 1)."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Built(Signals):
         return super().parameter_groups(network) if self.groups is None else self.groups(network)
 
 
-class Tokens(Built):
+class Tokens(NetworkWorkload):
     """Integer inputs (B, 4): three columns cut into ten bins, and one that is always 0."""
 
     scale_inputs = False
@@ -57,7 +57,7 @@ class Tokens(Built):
         return replace(found, x=F.pad(bins, (0, 1)))
 
 
-class Classes(Built):
+class Classes(NetworkWorkload):
     """Integer targets (B,): three classes by the size of the target."""
 
     scale_target = False
@@ -74,7 +74,7 @@ class Classes(Built):
         return F.cross_entropy(output, y, reduction="none")
 
 
-class Images(Built):
+class Images(NetworkWorkload):
     """Small images (B, 1, 8, 8) whose brightness is the target."""
 
     scale_inputs = False
@@ -87,7 +87,7 @@ class Images(Built):
 
 
 class Last(nn.Module):
-    """The window's last row (B, 3)."""
+    """Returns the last row of each window, (B, 3)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, -1]
@@ -120,7 +120,7 @@ def fill(network: nn.Module, value: float) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """x + gate * branch(x), the gate at 0."""
+    """x + gate * branch(x) with a gate that is initialized to 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,28 +148,28 @@ class Experts(nn.Module):
     """A mixture of experts in which the last expert is idle.
 
     Args:
-        way: "never called", "no rows", "zero weight", or "dead", which is a defect.
+        idle: "never called", "no rows", "zero weight", or "dead", which is a defect.
     """
 
-    def __init__(self, way: str, num_experts: int = 3) -> None:
+    def __init__(self, idle: str, num_experts: int = 3) -> None:
         super().__init__()
-        self.way = way
+        self.idle = idle
         self.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(3, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
             for _ in range(num_experts)
         )
         self.gate = nn.Linear(3, num_experts)
-        if way == "dead":
+        if idle == "dead":
             changed(self.experts[-1], lambda expert: expert[0].bias.fill_(-50.0))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, -1]
         weight = self.gate(x).softmax(-1)
-        if self.way in ("never called", "no rows"):
+        if self.idle in ("never called", "no rows"):
             busy = [e(x) * weight[:, [index]] for index, e in enumerate(self.experts[:-1])]
-            idle = self.experts[-1](x[:0]).sum() if self.way == "no rows" else 0.0
-            return torch.stack(busy).sum(0) + idle
-        if self.way == "zero weight":
+            unused = self.experts[-1](x[:0]).sum() if self.idle == "no rows" else 0.0
+            return torch.stack(busy).sum(0) + unused
+        if self.idle == "zero weight":
             weight = weight * torch.tensor([1.0] * (weight.shape[1] - 1) + [0.0])
         outputs = torch.cat([expert(x) for expert in self.experts], dim=1)
         return (weight * outputs).sum(1, keepdim=True)
@@ -225,7 +225,7 @@ class Transformer(nn.Module):
 
 
 class SparseTokens(nn.Module):
-    """An embedding of 1,000 tokens of which ten occur, and one of a column that never varies."""
+    """An embedding of 1,000 tokens of which ten occur, and one for a constant column."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class Recurrent(nn.Module):
 
 
 class LastOfBoth(Recurrent):
-    """Uses the backward direction's state after one row: its recurrence is never used."""
+    """Uses the backward direction only at the last row, so its recurrent weights are unused."""
 
     def __init__(self) -> None:
         super().__init__(nn.LSTM, bidirectional=True)
@@ -360,30 +360,32 @@ def convolutions() -> nn.Module:
     )
 
 
-HEALTHY: dict[str, Callable[[], Built]] = {
-    "mlp": lambda: Built(lambda: mlp(nn.Tanh())),
-    "linear": lambda: Built(lambda: nn.Sequential(Last(), nn.Linear(3, 1))),
-    "linear without bias": lambda: Built(
+HEALTHY: dict[str, Callable[[], NetworkWorkload]] = {
+    "mlp": lambda: NetworkWorkload(lambda: mlp(nn.Tanh())),
+    "linear": lambda: NetworkWorkload(lambda: nn.Sequential(Last(), nn.Linear(3, 1))),
+    "linear without bias": lambda: NetworkWorkload(
         lambda: nn.Sequential(Last(), nn.Linear(3, 1, bias=False))
     ),
-    "linear at 0": lambda: Built(lambda: fill(nn.Sequential(Last(), nn.Linear(3, 1)), 0.0)),
-    "residual gates at 0": lambda: Built(lambda: mlp(Residual(), Residual(), Residual())),
-    "last layer at 0": lambda: Built(
+    "linear at 0": lambda: NetworkWorkload(
+        lambda: fill(nn.Sequential(Last(), nn.Linear(3, 1)), 0.0)
+    ),
+    "residual gates at 0": lambda: NetworkWorkload(lambda: mlp(Residual(), Residual(), Residual())),
+    "last layer at 0": lambda: NetworkWorkload(
         lambda: changed(mlp(nn.Tanh()), lambda net: net[-1].weight.zero_())
     ),
     "last layer of classes at 0": lambda: Classes(
         lambda: changed(mlp(nn.ReLU(), outputs=3), lambda net: net[-1].weight.zero_())
     ),
     "classes": lambda: Classes(lambda: mlp(nn.ReLU(), outputs=3)),
-    "low-rank update at 0": lambda: Built(
+    "low-rank update at 0": lambda: NetworkWorkload(
         lambda: nn.Sequential(Last(), Lora(3, WIDTH), nn.Tanh(), Lora(WIDTH, 1)),
         frozen=("*.base.*",),
     ),
-    "frozen backbone, declared": lambda: Built(frozen_backbone, frozen=("1.*",)),
-    "tied weights": lambda: Built(Tied),
-    "shared ReLU": lambda: Built(SharedRelu),
-    "dropout": lambda: Built(lambda: mlp(nn.ReLU(), nn.Dropout(0.5))),
-    "batch norm without bias before": lambda: Built(
+    "frozen backbone, declared": lambda: NetworkWorkload(frozen_backbone, frozen=("1.*",)),
+    "tied weights": lambda: NetworkWorkload(Tied),
+    "shared ReLU": lambda: NetworkWorkload(SharedRelu),
+    "dropout": lambda: NetworkWorkload(lambda: mlp(nn.ReLU(), nn.Dropout(0.5))),
+    "batch norm without bias before": lambda: NetworkWorkload(
         lambda: nn.Sequential(
             Last(),
             nn.Linear(3, WIDTH, bias=False),
@@ -392,70 +394,76 @@ HEALTHY: dict[str, Callable[[], Built]] = {
             nn.Linear(WIDTH, 1),
         )
     ),
-    "layer norm": lambda: Built(lambda: mlp(nn.LayerNorm(WIDTH), nn.GELU())),
-    "wide sparse ReLU": lambda: Built(sparse_relu),
-    "gelu": lambda: Built(lambda: mlp(nn.GELU())),
-    "in-place ReLU": lambda: Built(lambda: mlp(nn.ReLU(inplace=True))),
-    "functional ReLU": lambda: Built(lambda: mlp(Apply(F.relu))),
-    "transformer": lambda: Built(Transformer),
-    "transformer, norm first, no dropout": lambda: Built(
+    "layer norm": lambda: NetworkWorkload(lambda: mlp(nn.LayerNorm(WIDTH), nn.GELU())),
+    "wide sparse ReLU": lambda: NetworkWorkload(sparse_relu),
+    "gelu": lambda: NetworkWorkload(lambda: mlp(nn.GELU())),
+    "in-place ReLU": lambda: NetworkWorkload(lambda: mlp(nn.ReLU(inplace=True))),
+    "functional ReLU": lambda: NetworkWorkload(lambda: mlp(Apply(F.relu))),
+    "transformer": lambda: NetworkWorkload(Transformer),
+    "transformer, norm first, no dropout": lambda: NetworkWorkload(
         lambda: Transformer(norm_first=True, dropout=0.0, activation="gelu")
     ),
-    "packed attention": lambda: Built(lambda: Attention(packed=True)),
-    "attention": lambda: Built(Attention),
-    "layer drop": lambda: Built(LayerDrop),
-    "stack in a list": lambda: Built(lambda: Stack(lambda _, x: F.relu(x))),
+    "packed attention": lambda: NetworkWorkload(lambda: Attention(packed=True)),
+    "attention": lambda: NetworkWorkload(Attention),
+    "layer drop": lambda: NetworkWorkload(LayerDrop),
+    "stack in a list": lambda: NetworkWorkload(lambda: Stack(lambda _, x: F.relu(x))),
     "images": lambda: Images(convolutions),
-    "gru": lambda: Built(lambda: Recurrent(nn.GRU)),
-    "lstm of two layers": lambda: Built(lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.2)),
-    "lstm in both directions": lambda: Built(lambda: Recurrent(nn.LSTM, bidirectional=True)),
-    "lstm without bias": lambda: Built(lambda: Recurrent(nn.LSTM, bias=False)),
+    "gru": lambda: NetworkWorkload(lambda: Recurrent(nn.GRU)),
+    "lstm of two layers": lambda: NetworkWorkload(
+        lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.2)
+    ),
+    "lstm in both directions": lambda: NetworkWorkload(
+        lambda: Recurrent(nn.LSTM, bidirectional=True)
+    ),
+    "lstm without bias": lambda: NetworkWorkload(lambda: Recurrent(nn.LSTM, bias=False)),
 }
 """Networks that learn and must pass without a warning."""
 
-UNUSUAL: dict[str, Callable[[], Built]] = {
-    "bias before batch norm": lambda: Built(lambda: mlp(nn.BatchNorm1d(WIDTH), nn.ReLU())),
-    "expert never called": lambda: Built(lambda: Experts("never called")),
-    "expert without rows": lambda: Built(lambda: Experts("no rows")),
-    "expert with weight 0": lambda: Built(lambda: Experts("zero weight")),
-    "head without rows": lambda: Built(Heads),
+UNUSUAL: dict[str, Callable[[], NetworkWorkload]] = {
+    "bias before batch norm": lambda: NetworkWorkload(
+        lambda: mlp(nn.BatchNorm1d(WIDTH), nn.ReLU())
+    ),
+    "expert never called": lambda: NetworkWorkload(lambda: Experts("never called")),
+    "expert without rows": lambda: NetworkWorkload(lambda: Experts("no rows")),
+    "expert with weight 0": lambda: NetworkWorkload(lambda: Experts("zero weight")),
+    "head without rows": lambda: NetworkWorkload(Heads),
     "tokens that do not occur": lambda: Tokens(SparseTokens),
-    "lstm over one row": lambda: Built(lambda: Recurrent(nn.LSTM), seq_len=1),
-    "gru over one row": lambda: Built(lambda: Recurrent(nn.GRU), seq_len=1),
-    "attention over one row": lambda: Built(Attention, seq_len=1),
-    "last row of both directions": lambda: Built(LastOfBoth),
-    "declared frozen but trained": lambda: Built(lambda: mlp(nn.Tanh()), frozen=("1.*",)),
+    "lstm over one row": lambda: NetworkWorkload(lambda: Recurrent(nn.LSTM), seq_len=1),
+    "gru over one row": lambda: NetworkWorkload(lambda: Recurrent(nn.GRU), seq_len=1),
+    "attention over one row": lambda: NetworkWorkload(Attention, seq_len=1),
+    "last row of both directions": lambda: NetworkWorkload(LastOfBoth),
+    "declared frozen but trained": lambda: NetworkWorkload(lambda: mlp(nn.Tanh()), frozen=("1.*",)),
 }
-"""Networks that learn and may warn at most."""
+"""Networks that learn and may cause warnings, but no failures."""
 
-DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
+DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] = {
     "dead ReLU": (
-        lambda: Built(lambda: dead(nn.ReLU())),
+        lambda: NetworkWorkload(lambda: dead(nn.ReLU())),
         ("dead units",),
         "0 of 16 units of network.2 were above 0",
     ),
     "dead in-place ReLU": (
-        lambda: Built(lambda: dead(nn.ReLU(inplace=True))),
+        lambda: NetworkWorkload(lambda: dead(nn.ReLU(inplace=True))),
         ("dead units",),
         "0 of 16 units of network.2 were above 0",
     ),
     "dead functional ReLU": (
-        lambda: Built(lambda: dead(Apply(F.relu))),
+        lambda: NetworkWorkload(lambda: dead(Apply(F.relu))),
         ("dead units",),
         "0 of 16 units of network.1 were above 0",
     ),
     "dead GELU": (
-        lambda: Built(lambda: dead(nn.GELU())),
+        lambda: NetworkWorkload(lambda: dead(nn.GELU())),
         ("dead units",),
         "0 of 16 units of network.1 were above 0",
     ),
     "dead by a threshold": (
-        lambda: Built(lambda: mlp(Apply(lambda x: F.relu(x - 50)))),
+        lambda: NetworkWorkload(lambda: mlp(Apply(lambda x: F.relu(x - 50)))),
         ("dead units",),
         "0 of 16 units of network.1 are active: all inputs of network.3 are 0",
     ),
     "dead in the third layer of a list": (
-        lambda: Built(
+        lambda: NetworkWorkload(
             lambda: changed(
                 Stack(lambda _, x: F.relu(x)), lambda net: net.layers[2].bias.fill_(-50.0)
             )
@@ -464,7 +472,7 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
         "0 of 16 units of network.layers.2 were above 0",
     ),
     "dead between tied layers": (
-        lambda: Built(lambda: changed(Tied(), lambda net: net.two.bias.fill_(99.0))),
+        lambda: NetworkWorkload(lambda: changed(Tied(), lambda net: net.two.bias.fill_(99.0))),
         ("zero gradients",),
         "network.enter.weight, network.enter.bias, network.one.weight",
     ),
@@ -474,37 +482,37 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
         "0 of 8 units of network.2 were above 0",
     ),
     "dead expert": (
-        lambda: Built(lambda: Experts("dead")),
+        lambda: NetworkWorkload(lambda: Experts("dead")),
         ("dead units",),
         "0 of 16 units of network.experts.2.1 were above 0",
     ),
     "all weights 0": (
-        lambda: Built(lambda: fill(mlp(nn.Tanh()), 0.0)),
+        lambda: NetworkWorkload(lambda: fill(mlp(nn.Tanh()), 0.0)),
         ("zero gradients", "constant initialization"),
         "network.1",
     ),
     "all weights 0 before ReLU": (
-        lambda: Built(lambda: fill(mlp(nn.ReLU()), 0.0)),
+        lambda: NetworkWorkload(lambda: fill(mlp(nn.ReLU()), 0.0)),
         ("zero gradients", "constant initialization"),
         "network.1",
     ),
     "all weights of an LSTM 0": (
-        lambda: Built(lambda: fill(Recurrent(nn.LSTM), 0.0)),
+        lambda: NetworkWorkload(lambda: fill(Recurrent(nn.LSTM), 0.0)),
         ("zero gradients", "constant initialization"),
         "network.core",
     ),
     "all weights constant": (
-        lambda: Built(lambda: fill(mlp(nn.Tanh()), 0.05)),
+        lambda: NetworkWorkload(lambda: fill(mlp(nn.Tanh()), 0.05)),
         ("constant initialization",),
         "network.1.weight",
     ),
     "constant GRU": (
-        lambda: Built(lambda: fill(Recurrent(nn.GRU), 0.1)),
+        lambda: NetworkWorkload(lambda: fill(Recurrent(nn.GRU), 0.1)),
         ("constant initialization",),
         "network.core.weight_ih_l0",
     ),
     "constant layer of a stack": (
-        lambda: Built(
+        lambda: NetworkWorkload(
             lambda: changed(
                 Stack(lambda _, x: torch.tanh(x)),
                 lambda net: [p.fill_(0.1) for p in net.layers.parameters()],
@@ -514,17 +522,17 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
         "network.layers.0.weight",
     ),
     "detach in a list of layers": (
-        lambda: Built(lambda: Stack(lambda i, x: x.detach() if i == 1 else x)),
+        lambda: NetworkWorkload(lambda: Stack(lambda i, x: x.detach() if i == 1 else x)),
         ("detached subgraph",),
         "network.enter.weight, network.enter.bias, network.layers.0.weight",
     ),
     "rounded": (
-        lambda: Built(lambda: mlp(Apply(torch.round))),
+        lambda: NetworkWorkload(lambda: mlp(Apply(torch.round))),
         ("zero gradients",),
         "network.1.weight, network.1.bias",
     ),
     "rounded in a nested part": (
-        lambda: Built(
+        lambda: NetworkWorkload(
             lambda: nn.Sequential(
                 nn.Sequential(Last(), nn.Linear(3, WIDTH), Apply(torch.round)),
                 nn.Linear(WIDTH, 1),
@@ -534,19 +542,21 @@ DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
         "network.0.1.weight, network.0.1.bias",
     ),
     "rounded branch": (
-        lambda: Built(RoundedBranch, frozen=("*.base.*",)),
+        lambda: NetworkWorkload(RoundedBranch, frozen=("*.base.*",)),
         ("zero gradients",),
         "network.branch.weight, network.branch.bias",
     ),
     "saturated": (
-        lambda: Built(lambda: changed(mlp(nn.Tanh()), lambda net: net[1].bias.fill_(99.0))),
+        lambda: NetworkWorkload(
+            lambda: changed(mlp(nn.Tanh()), lambda net: net[1].bias.fill_(99.0))
+        ),
         ("zero gradients",),
         "network.1.weight, network.1.bias",
     ),
     "output cut to 0": (
-        lambda: Built(lambda: nn.Sequential(dead(nn.Tanh(), layer=-1), nn.ReLU())),
+        lambda: NetworkWorkload(lambda: nn.Sequential(dead(nn.Tanh(), layer=-1), nn.ReLU())),
         ("dead units",),
         "0 of 1 units of network.1 were above 0",
     ),
 }
-"""Network, accepted kinds of failure, and text required in the summary."""
+"""Network, accepted kinds of failure, and text that the summary must contain."""

@@ -1,4 +1,4 @@
-"""Workloads with integer inputs: pixels as bytes, and token ids."""
+"""Workloads with integer inputs: pixels as uint8, and token ids."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from sluice.workloads.examples import Examples
 from sluice.workloads.workload import Workload, WorkloadSettings
 from tests.support.digits_cnn import Digits, DigitsNet
 
-WORDS = tuple(f"word_{place}" for place in range(6))
+WORDS = tuple(f"word_{position}" for position in range(6))
 VOCABULARY = 300
 
 
@@ -28,7 +28,7 @@ class ByteNet(nn.Module):
 
 
 class ByteDigits(Digits):
-    """Images (N, 1, 8, 8) as bytes."""
+    """Images (N, 1, 8, 8) as uint8."""
 
     horizon_rows = 0
 
@@ -36,8 +36,8 @@ class ByteDigits(Digits):
         return raw
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        made = super().examples(frame, rows)
-        return Examples(x=made.x.to(torch.uint8), y=made.y, rows=made.rows)
+        base = super().examples(frame, rows)
+        return Examples(x=base.x.to(torch.uint8), y=base.y, rows=base.rows)
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings
@@ -49,12 +49,12 @@ class ByteWindows(ByteDigits):
     """The same images as windows (N, 1, 64), which can be served."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        made = super().examples(frame, rows)
-        return Examples(x=made.x.reshape(-1, 1, 64), y=made.y, rows=made.rows)
+        base = super().examples(frame, rows)
+        return Examples(x=base.x.reshape(-1, 1, 64), y=base.y, rows=base.rows)
 
 
 class NoisyBytes(ByteWindows):
-    """Shuffled labels: there is nothing to learn."""
+    """Labels are shuffled, so that nothing can be learned."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -94,8 +94,8 @@ class Words(Workload):
         return raw.assign(target=worth[raw[list(WORDS)].to_numpy()].sum(axis=1))
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        made = super().examples(frame, rows)
-        return Examples(x=made.x.long(), y=made.y, rows=made.rows)
+        base = super().examples(frame, rows)
+        return Examples(x=base.x.long(), y=base.y, rows=base.rows)
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings

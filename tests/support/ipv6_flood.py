@@ -1,7 +1,7 @@
 """A flood from one IPv6 network at a server on all addresses; run as ``python -m``.
 
-It needs a network namespace of its own, where ``ADDRESSES`` are on the loopback interface, and
-prints what the server counted as JSON.
+It needs its own network namespace, in which the loopback interface has ``ADDRESSES``, and prints
+the counts of the server as JSON.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def main() -> None:
         contextlib.ExitStack() as stack,
     ):
         port = int(server.url.rpartition(":")[2])
-        for number in range(2 * PER_ADDRESS):  # of two IPv4 addresses, as many as each may have
+        for number in range(2 * PER_ADDRESS):  # the maximum of two IPv4 addresses
             other = f"127.0.0.{2 + number % 2}"
             stack.enter_context(
                 socket.create_connection(("127.0.0.1", port), source_address=(other, 0))
@@ -55,7 +55,7 @@ def main() -> None:
                 url = f"http://[{ADDRESSES[0]}]:{port}/predict"
                 assert client.post(url, json=body(1.0)).status_code == 200
         origins = len(server.serving.router.counters.clients._current.subnet_requests)
-        flooded = server.metrics()["sluice_connections"]  # all before it were accepted by now
+        flooded = server.metrics()["sluice_connections"]  # all connections were accepted by now
         print(json.dumps({"before": before, "flooded": flooded, "origins": origins}))
 
 

@@ -1,4 +1,4 @@
-"""Jobs that show what a pool does with them."""
+"""Jobs for tests of worker pools: progress, errors, and processes that die."""
 
 import atexit
 import os
@@ -12,7 +12,7 @@ from sluice.base.errors import ContractError
 
 @dataclass(frozen=True)
 class Square:
-    """Tells its number, returns the square."""
+    """Emits its number and returns the square."""
 
     number: int
 
@@ -23,7 +23,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Wait:
-    """Tells its process and environment, then waits for a file."""
+    """Emits its process id and environment, then waits for a file."""
 
     until: Path
 
@@ -51,7 +51,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class DieUntil:
-    """Ends its process as often as the file has fewer letters than ``times``."""
+    """Ends its process in the first ``times`` calls, which it counts in a file."""
 
     times: int
     count: Path
@@ -66,7 +66,7 @@ class DieUntil:
 
 @dataclass(frozen=True)
 class TerminatedTwice:
-    """Is asked to end, and again while it does what is left to do at the end of a process."""
+    """Gets SIGTERM, and again during the exit handlers of its process."""
 
     done: Path
 
@@ -83,7 +83,7 @@ class TerminatedTwice:
 
 @dataclass(frozen=True)
 class TerminatedLate(TerminatedTwice):
-    """Is asked to end after its parent was gone."""
+    """Gets SIGTERM in an exit handler, after its parent has ended."""
 
     def __call__(self, emit):
         atexit.register(self.at_the_end)

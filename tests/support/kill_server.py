@@ -1,11 +1,11 @@
-"""A process that has imported everything forks children that do some work, and kills them.
+"""A server process that forks children, which do some work, and kills them with SIGKILL.
 
-A new interpreter costs seconds of imports, a fork costs milliseconds; the child is a real process
-and its end a real SIGKILL. The server has one thread, so that forking it is safe.
+The server has imported all modules: a new interpreter takes seconds for imports, a fork takes
+milliseconds. The server has one thread, so that forking it is safe.
 
-Moments are of two kinds. *From outside*: the server waits a random time after the child began and
-kills it, wherever it is. *At a call*: the child kills itself just before a random one of the system
-calls by which a file is written, or after half of a log line.
+There are two kinds of kills. *From outside*: the server kills the child a random time after its
+start. *At a call*: the child kills itself just before a random system call that writes a file, or
+after half of a log line.
 """
 
 import ctypes
@@ -27,63 +27,64 @@ from typing import BinaryIO
 
 ROOT = Path(__file__).parents[2]
 _PR_SET_CHILD_SUBREAPER = 36
-PLACES = ("start", "fitting", "checkpoint", "log", "journal", "trials")
-"""Where a child may be; it says so in one byte of memory that both processes see."""
+PHASES = ("start", "fitting", "checkpoint", "log", "journal", "trials")
+"""Phases of a child. The child stores the index of its phase in one byte of shared memory."""
 
 
 _ORPHAN_LIMIT_S = 90.0
-"""Maximum time that a process may outlive the one that started it [s]. Two agents of Ray look for
-its head process for a minute."""
+"""Maximum time that a process may outlive its parent [s]. Two agents of Ray poll for their head
+process for a minute.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Killing:
-    """What to do, and how often to kill it."""
+class KillPlan:
+    """The work, and how often it is killed."""
 
     work: Callable[[Path], object]
-    """Importable, and picklable with its arguments."""
-    whole: Path
-    """Where it runs without being killed, to know how long it takes."""
-    cut: Path
-    """Where it is killed."""
+    """Importable function or object that can be pickled."""
+    reference_folder: Path
+    """Folder of a run without kills, which measures the duration."""
+    killed_folder: Path
+    """Folder of the run with kills."""
     kills: int
     pieces: int
-    """Parts of the work; a child lives for up to ``window_pieces`` of them."""
+    """Number of equal parts of the work; a child runs for at most ``window_pieces`` of them."""
     window_pieces: float = 2.5
     start: float = 0.15
-    """Share of the kills from outside that may come before the work has begun."""
+    """Share of the kills from outside that may happen before the work has begun."""
     seed: int = 0
     calls: tuple[str, ...] = ("checkpoint", "log")
-    """Places in which half of the children are killed at a call."""
+    """Phases in which half of the children are killed at a call."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Killed:
-    """What happened."""
+class KillResult:
+    """Result of a run with kills."""
 
-    places: Counter[str] = field(default_factory=Counter)
-    """Where the children were when they died."""
+    phases: Counter[str] = field(default_factory=Counter)
+    """Number of kills by phase of the child."""
     from_outside: int = 0
     longest_orphan_s: float = 0.0
-    """How long a process of a killed child's lived on [s]."""
+    """Longest time that a descendant of a killed child continued to run [s]."""
     seconds: float = 0.0
     error: str = ""
 
     @property
     def kills(self) -> int:
-        return sum(self.places.values())
+        return sum(self.phases.values())
 
-    def told(self, what: str, same: str = "bits") -> str:
-        """Say in a line what happened."""
-        places = ", ".join(f"{count} in {place}" for place, count in sorted(self.places.items()))
+    def summary(self, what: str, same: str = "bits") -> str:
+        """Return a summary in one line."""
+        phases = ", ".join(f"{count} in {phase}" for phase, count in sorted(self.phases.items()))
         return (
-            f"{what}: {self.kills} kills ({places}), {self.from_outside} from outside, "
+            f"{what}: {self.kills} kills ({phases}), {self.from_outside} from outside, "
             f"same {same}, in {self.seconds:.0f} s"
         )
 
 
 class KillServer:
-    """The tests' side; use as a context manager."""
+    """Client of the server process, for tests; a context manager."""
 
     def __enter__(self) -> "KillServer":
         self._process = subprocess.Popen(
@@ -98,32 +99,32 @@ class KillServer:
     def __exit__(self, *_error) -> None:
         self._process.communicate(timeout=20)
 
-    def kill(self, killing: Killing) -> Killed:
-        """Run the work to its end through all the kills."""
-        pickle.dump(killing, self._process.stdin)
+    def kill(self, plan: KillPlan) -> KillResult:
+        """Run the work with all kills until it is complete."""
+        pickle.dump(plan, self._process.stdin)
         self._process.stdin.flush()
-        killed: Killed = pickle.load(self._process.stdout)
-        if killed.error:
-            raise AssertionError(killed.error)
-        return killed
+        result: KillResult = pickle.load(self._process.stdout)
+        if result.error:
+            raise AssertionError(result.error)
+        return result
 
 
 def serve() -> None:
-    """Answer requests until the input ends; run in the server's process."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what children print is no answer
+    """Process requests until stdin ends; runs in the server process."""
+    responses = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # output of children goes to stderr
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _import_all()
-    while (killing := _next(sys.stdin.buffer)) is not None:
+    while (plan := _read_request(sys.stdin.buffer)) is not None:
         try:
-            killed = _kill_through(killing)
+            result = _kill_through(plan)
         except Exception:
-            killed = Killed(error=traceback.format_exc())
-        pickle.dump(killed, answers)
-        answers.flush()
+            result = KillResult(error=traceback.format_exc())
+        pickle.dump(result, responses)
+        responses.flush()
 
 
-def _next(requests: BinaryIO) -> Killing | None:
+def _read_request(requests: BinaryIO) -> KillPlan | None:
     try:
         return pickle.load(requests)
     except EOFError:
@@ -137,84 +138,84 @@ def _import_all() -> None:
     from tests.support import killed_work  # noqa: F401
 
     torch.set_num_threads(1)
-    # The first optimizer of a process imports for a second.
+    # The first optimizer of a process takes a second for imports.
     parameter = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.AdamW([parameter])
     parameter.sum().backward()
     optimizer.step()
 
 
-def _kill_through(killing: Killing) -> Killed:
-    began, killed = time.monotonic(), Killed()
-    rng = random.Random(killing.seed)
-    start_s = _finish(killing, killing.whole)
-    piece_s = (time.monotonic() - began - start_s) / killing.pieces
-    window_s = piece_s * killing.window_pieces
-    while killed.kills < killing.kills:
-        place = rng.choice(killing.calls) if rng.random() < 0.5 else None
-        # Far enough to get on: at a call of the first few times that it comes there.
-        call = (place, rng.randrange(1, 1 + 3 * _CALLS[place])) if place else None
+def _kill_through(plan: KillPlan) -> KillResult:
+    started, result = time.monotonic(), KillResult()
+    rng = random.Random(plan.seed)
+    start_s = _finish(plan, plan.reference_folder)
+    piece_s = (time.monotonic() - started - start_s) / plan.pieces
+    window_s = piece_s * plan.window_pieces
+    while result.kills < plan.kills:
+        phase = rng.choice(plan.calls) if rng.random() < 0.5 else None
+        # Late enough for progress: at one of the calls of the first three writes.
+        call = (phase, rng.randrange(1, 1 + 3 * _CALLS[phase])) if phase else None
         at = mmap.mmap(-1, 1)
-        child = _fork(killing, killing.cut, at, call)
+        child = _fork(plan, plan.killed_folder, at, call)
         if call is None:
-            if rng.random() < killing.start:
+            if rng.random() < plan.start:
                 time.sleep(rng.uniform(0, start_s + window_s))
             else:
-                _wait_for_begin(at)
+                _wait_until_begun(at)
                 time.sleep(rng.uniform(0, window_s))
             os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         if os.WIFEXITED(status):
             raise AssertionError(
-                f"The work ended with {os.WEXITSTATUS(status)} after {killed.kills} of "
-                f"{killing.kills} kills: give it more to do."
+                f"The work ended with {os.WEXITSTATUS(status)} after {result.kills} of "
+                f"{plan.kills} kills: use more work."
             )
         assert os.WTERMSIG(status) == signal.SIGKILL
-        killed.places[PLACES[at[0]]] += 1
-        killed.from_outside += call is None
-        killed.longest_orphan_s = max(killed.longest_orphan_s, _wait_for_orphans())
-    _finish(killing, killing.cut)
-    killed.seconds = time.monotonic() - began
-    return killed
+        result.phases[PHASES[at[0]]] += 1
+        result.from_outside += call is None
+        result.longest_orphan_s = max(result.longest_orphan_s, _wait_for_orphans())
+    _finish(plan, plan.killed_folder)
+    result.seconds = time.monotonic() - started
+    return result
 
 
-def _finish(killing: Killing, folder: Path) -> float:
-    """Return how long it took until the work had begun [s]."""
-    began, at = time.monotonic(), mmap.mmap(-1, 1)
-    child = _fork(killing, folder, at, None)
-    _wait_for_begin(at)
-    start_s = time.monotonic() - began
+def _finish(plan: KillPlan, folder: Path) -> float:
+    """Run the work without kills; return the time until it had begun [s]."""
+    started, at = time.monotonic(), mmap.mmap(-1, 1)
+    child = _fork(plan, folder, at, None)
+    _wait_until_begun(at)
+    start_s = time.monotonic() - started
     status = os.waitpid(child, 0)[1]
     assert status == 0, f"the work itself ended with status {status}"
     _wait_for_orphans()
     return start_s
 
 
-def _wait_for_begin(at: mmap.mmap) -> None:
+def _wait_until_begun(at: mmap.mmap) -> None:
     deadline = time.monotonic() + 30
     while at[0] == 0 and time.monotonic() < deadline:
         time.sleep(0.0005)
 
 
 def _wait_for_orphans() -> float:
-    """Return how long it took until no child of a child was left; they become ours."""
-    began = time.monotonic()
+    """Wait until all descendants, which this process adopts, have ended; return the time [s]."""
+    started = time.monotonic()
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
                 time.sleep(0.002)
         except ChildProcessError:
-            return time.monotonic() - began
-        assert time.monotonic() - began < _ORPHAN_LIMIT_S, "a process outlived the killed one"
+            return time.monotonic() - started
+        assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived the killed one"
 
 
-def _fork(killing: Killing, folder: Path, at: mmap.mmap, call: tuple[str, int] | None) -> int:
+def _fork(plan: KillPlan, folder: Path, at: mmap.mmap, call: tuple[str, int] | None) -> int:
     child = os.fork()
     if child:
         return child
     try:
-        _watch(at, call)
-        killing.work(folder)
+        _instrument(at, call)
+        plan.work(folder)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -223,11 +224,11 @@ def _fork(killing: Killing, folder: Path, at: mmap.mmap, call: tuple[str, int] |
 
 
 _CALLS = {"checkpoint": 4, "log": 1, "journal": 2}
-"""System calls of one write, before each of which a child may die."""
+"""Number of system calls of one write; a child may die before each of them."""
 
 
-def _watch(at: mmap.mmap, call: tuple[str, int] | None) -> None:
-    """Make this process say where it is, and die at ``call``: (place, which of its calls)."""
+def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
+    """Make this process store its phase in ``at`` and die at ``call`` = (phase, number)."""
     from sluice.eventlog.event_log import EventLog
     from sluice.training import checkpoint
     from sluice.tuning.resumable.journal import StudyJournal
@@ -235,61 +236,61 @@ def _watch(at: mmap.mmap, call: tuple[str, int] | None) -> None:
 
     calls = Counter[str]()
 
-    def reach(place: str) -> None:
-        calls[place] += 1
-        if call is not None and (place, calls[place]) == call:
+    def on_call(phase: str) -> None:
+        calls[phase] += 1
+        if call is not None and (phase, calls[phase]) == call:
             os.kill(os.getpid(), signal.SIGKILL)
 
     @contextmanager
-    def inside(place: str):
-        before, at[0] = at[0], PLACES.index(place)
+    def in_phase(phase: str):
+        before, at[0] = at[0], PHASES.index(phase)
         yield
-        at[0] = before or PLACES.index("trials")
+        at[0] = before or PHASES.index("trials")
 
-    def said(owner: object, name: str, place: str) -> None:
+    def record_phase(owner: object, name: str, phase: str) -> None:
         original = getattr(owner, name)
 
-        def known(*given, **named):
-            with inside(place):
-                reach(place)
-                return original(*given, **named)
+        def wrapper(*args, **kwargs):
+            with in_phase(phase):
+                on_call(phase)
+                return original(*args, **kwargs)
 
-        setattr(owner, name, known)
+        setattr(owner, name, wrapper)
 
-    def counted(name: str) -> None:
+    def count_calls(name: str) -> None:
         original = getattr(os, name)
 
-        def known(*given, **named):
-            if at[0] in (PLACES.index("checkpoint"), PLACES.index("journal")):
-                reach(PLACES[at[0]])
-            return original(*given, **named)
+        def wrapper(*args, **kwargs):
+            if at[0] in (PHASES.index("checkpoint"), PHASES.index("journal")):
+                on_call(PHASES[at[0]])
+            return original(*args, **kwargs)
 
-        setattr(os, name, known)
+        setattr(os, name, wrapper)
 
-    said(checkpoint, "write_atomic", "checkpoint")
-    said(StudyJournal, "append", "journal")
-    counted("fsync")
-    counted("fdatasync")
-    counted("write")
-    counted("replace")
+    record_phase(checkpoint, "write_atomic", "checkpoint")
+    record_phase(StudyJournal, "append", "journal")
+    count_calls("fsync")
+    count_calls("fdatasync")
+    count_calls("write")
+    count_calls("replace")
     write, loss = EventLog.write, SineWorkload.loss
 
     def write_or_half(log, event, **fields):
-        with inside("log"):
+        with in_phase("log"):
             if call == ("log", calls["log"] + 1):
-                log._file = _Half(log._file)
+                log._file = _HalfWriter(log._file)
             calls["log"] += 1
             write(log, event, **fields)
 
     def fitting(workload, output, y):
-        at[0] = PLACES.index("fitting")
+        at[0] = PHASES.index("fitting")
         return loss(workload, output, y)
 
     EventLog.write, SineWorkload.loss = write_or_half, fitting
 
 
-class _Half:
-    """Writes half of what it is given, and dies."""
+class _HalfWriter:
+    """File that writes half of the content and kills the process."""
 
     def __init__(self, file) -> None:
         self._file = file

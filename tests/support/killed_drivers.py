@@ -1,9 +1,9 @@
-"""Searches on Ray whose driver a kill server kills."""
+"""Searches on Ray whose driver process is killed by a kill server."""
 
 import dataclasses
 from pathlib import Path
 
-# Imported once by the server: a driver that it forks begins with them.
+# Imported once by the server, so that the drivers that it forks start fast.
 import ray.tune.search.optuna  # noqa: F401
 
 import sluice.tuning.resumable  # noqa: F401
@@ -19,7 +19,7 @@ from tests.support.killed_work import ignore
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DriverWork:
-    """Search on Ray, as the driver of a cluster or of a Ray of its own."""
+    """Search on Ray, as the driver of a cluster or with a local Ray."""
 
     objective: Objective
     space: Space
@@ -29,7 +29,7 @@ class DriverWork:
     """Cluster with two processors; None to start Ray in the driver."""
     run: RunTrials = run_tuner
     slow: str = ""
-    """Name of the folder in which one worker does all; in others there are two."""
+    """Name of the folder whose search has one worker; others have two."""
 
     def __call__(self, folder: Path) -> SearchResult:
         return run_search(

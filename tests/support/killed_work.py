@@ -1,4 +1,4 @@
-"""Work that a kill server does: a training, and a search over trainings."""
+"""Work for a kill server: a training, and a search over trainings."""
 
 import dataclasses
 from pathlib import Path
@@ -21,7 +21,7 @@ def ignore(*_event) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainWork:
-    """Fit a unit in a folder of runs."""
+    """Run a fold run in a folder of runs."""
 
     spec: FoldRunSpec
 
@@ -31,7 +31,7 @@ class TrainWork:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchWork:
-    """Search in a folder, in this process."""
+    """Run a search in a folder, in this process."""
 
     objective: TrainingObjective
     space: Space

@@ -1,4 +1,4 @@
-"""Workloads whose inputs are read when they are needed, as files would be."""
+"""Workloads whose inputs are read lazily, as files would be."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -31,7 +31,7 @@ class LazyRows:
 
 
 class LazyDigits(DigitsWorkload):
-    """Digits whose pictures and classes are read row by row."""
+    """Digits whose images and labels are read row by row."""
 
     sources: ClassVar[list[LazyRows]] = []
 
@@ -43,7 +43,7 @@ class LazyDigits(DigitsWorkload):
 
 
 class TwoInputs(nn.Module):
-    """Classifier of pixels where a mask says which of them to use."""
+    """Classifier of pixels with a mask of the pixels to use."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class TwoInputs(nn.Module):
 
 
 class DictDigits(DigitsWorkload):
-    """Digits as a dict of pixels and a mask of the bright ones."""
+    """Digits as a dict of pixels and a mask of the bright pixels."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         found = super().examples(frame, rows)
@@ -70,7 +70,7 @@ class DictDigits(DigitsWorkload):
 
 
 class BrokenRow(LazyDigits):
-    """One picture of the train rows has another dtype when it is read alone."""
+    """Its source of inputs returns one row too few."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         found = super().examples(frame, rows)
@@ -93,7 +93,7 @@ class DictWithoutWrapper(DigitsWorkload):
 
 
 class DependsOnSplit(LazyDigits):
-    """Pictures are centred with the mean of their split."""
+    """Images are centred with the mean of their own split."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         found = super().examples(frame, rows)
@@ -102,7 +102,7 @@ class DependsOnSplit(LazyDigits):
 
 
 class NotFinite(LazyDigits):
-    """The pictures of one class are NaN."""
+    """The images of one class are NaN."""
 
     scale_inputs = True
 

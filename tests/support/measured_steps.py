@@ -1,7 +1,7 @@
-"""Real training steps and the memory they took, printed as JSON: ``python -m ... WHAT``.
+"""Training steps and their peak memory, printed as JSON: ``python -m ... searches|peaks``.
 
-glibc gives memory of freed blocks back or keeps it, depending on all that a process did before.
-With ``MALLOC_MMAP_THRESHOLD_`` set, as ``SETTLED`` does, every block comes and goes alone.
+Whether glibc returns freed memory to the system depends on the earlier allocations of a process.
+With ``STABLE_MALLOC`` in the environment, every large block is mapped and unmapped separately.
 """
 
 import json
@@ -20,14 +20,14 @@ from sluice.training.step_probe import StepProbe
 from sluice.workloads.examples import Examples
 from tests.support.failfast_workloads import Signals
 
-SETTLED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+STABLE_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 ROW_BYTES = 65_536
 CPU = torch.device("cpu")
 MIB = 2**20
 
 
 class Wide(nn.Module):
-    """Activations of 64 KiB a row, kept for the backward pass."""
+    """Keeps activations of 64 KiB per row for the backward pass."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def searches() -> dict[str, object]:
 
 def both_peaks() -> dict[str, object]:
     kernel = peaks(512, 2_048, 512)
-    step_probe._restart_kernel_peak = lambda: False  # as where Linux keeps no peak
+    step_probe._restart_kernel_peak = lambda: False  # as on systems whose kernel records no peak
     watched = peaks(512, 2_048, 512)
     return {"kernel": kernel, "watched": watched}
 

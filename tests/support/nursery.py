@@ -1,8 +1,8 @@
-"""Forks ready-made processes of the command line: what they import is imported once, here.
+"""Forks processes of the command line, so that their imports happen only once, in this process.
 
-Reads a JSON object a line on stdin. {"arguments", "environ", "out", "err"} starts a command with
-its streams in these files and prints its process id; {"wait"} prints the exit code of a process id.
-At the end of stdin whatever still runs is killed.
+Reads JSON objects from stdin, one per line. {"arguments", "environ", "out", "err"} starts a command
+with its streams in these files and prints its process id. {"wait": process id} prints the exit code
+of a process. At the end of stdin, all running processes are killed.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ def main() -> None:
     running = set()
     print("ready", flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "wait" in asked:
-            _, status = os.waitpid(asked["wait"], 0)
-            running.discard(asked["wait"])
+        request = json.loads(line)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            running.discard(request["wait"])
             print(os.waitstatus_to_exitcode(status), flush=True)
             continue
         pid = os.fork()
         if pid == 0:
-            _command(**asked)
+            _command(**request)
         running.add(pid)
         print(pid, flush=True)
     for pid in running:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    os._exit(0)  # taking torch down takes seconds
+    os._exit(0)  # the regular exit of torch takes seconds
 
 
 def _command(arguments: list[str], environ: dict[str, str], out: str, err: str) -> None:

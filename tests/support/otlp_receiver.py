@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP in this process, which keeps every span it is sent."""
+"""A receiver of OTLP over HTTP in this process that stores all spans."""
 
 import contextlib
 import threading
@@ -12,8 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One span as it arrived."""
+class ReceivedSpan:
+    """One received span."""
 
     name: str
     service: str
@@ -29,17 +29,17 @@ class Seen:
 @dataclass
 class Receiver:
     url: str
-    spans: list[Seen] = field(default_factory=list)
+    spans: list[ReceivedSpan] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
 
-    def named(self, name: str) -> list[Seen]:
+    def named(self, name: str) -> list[ReceivedSpan]:
         return [span for span in self.spans if span.name == name]
 
-    def one(self, name: str) -> Seen:
+    def one(self, name: str) -> ReceivedSpan:
         [found] = self.named(name)
         return found
 
-    def wait_for(self, name: str) -> Seen:
+    def wait_for(self, name: str) -> ReceivedSpan:
         for _ in range(500):
             if self.named(name):
                 return self.one(name)
@@ -48,7 +48,7 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiving() -> Iterator[Receiver]:
+def run_receiver() -> Iterator[Receiver]:
     receiver = Receiver(url="")
 
     class Handler(BaseHTTPRequestHandler):
@@ -76,10 +76,10 @@ def receiving() -> Iterator[Receiver]:
         server.server_close()
 
 
-def parse(body: bytes) -> list[Seen]:
+def parse(body: bytes) -> list[ReceivedSpan]:
     request = ExportTraceServiceRequest.FromString(body)
     return [
-        Seen(
+        ReceivedSpan(
             name=span.name,
             service=facts(resource.resource.attributes)["service.name"],
             trace=span.trace_id.hex(),

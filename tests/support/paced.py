@@ -1,4 +1,4 @@
-"""Programs with a clock of their own, for the measurement of what tracing costs."""
+"""Programs with a simulated clock, for tests of the measurement of tracing overhead."""
 
 import os
 
@@ -12,22 +12,22 @@ _CALL = nn.Module.__call__
 
 
 def clock():
-    """Return the time of this process."""
+    """Return the simulated time [s]."""
     return _now[0]
 
 
 def slower_when_traced(steps, tick):
-    """Take a second a step, and a quarter more while the seams are in their places."""
+    """Take 1 s per step, and 1.25 s while the hooks of the tracer are installed."""
     return _train(steps, tick, weight=1.0)
 
 
-def other_when_traced(steps, tick):
-    """End with other weights when traced."""
+def different_weights_when_traced(steps, tick):
+    """Return different weights when traced."""
     return _train(steps, tick, weight=2.0 if active_tracer() else 1.0)
 
 
-def dies_in_its_turn(steps, tick):
-    """End the process after some turns."""
+def dies_after_some_steps(steps, tick):
+    """End the process after some steps."""
     return _train(steps, tick, weight=1.0, last=150)
 
 

@@ -1,4 +1,4 @@
-"""A workload without rows, for checks that take examples: any inputs, targets, loss, network."""
+"""A workload without rows, for checks that take examples directly."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from sluice.workloads.workload import Workload
 
 
 class Plain(Workload):
-    """Everything that matters is given as a function."""
+    """Network, losses and output shape are given as functions."""
 
     raw_schema = feature_schema = Schema(columns=())
     feature_columns = ()

@@ -1,4 +1,4 @@
-"""A program that uses Ray Tune and nothing of Sluice but ``resumable``; run again, it goes on."""
+"""A Ray Tune program that uses only ``resumable`` of Sluice, and resumes when it is run again."""
 
 import json
 import math
@@ -84,9 +84,9 @@ def train(config):
 
 
 def main(
-    *, study, folder, workers, address, ordered, samples=8, seconds=0.05, wrapped=True, **more
+    *, study, folder, workers, address, ordered, samples=8, seconds=0.05, wrapped=True, **options
 ):
-    """Run a study on a cluster with two CPUs; print how many trials ended, and failed."""
+    """Run a study on a cluster with two CPUs; print the numbers of trials, errors and seconds."""
     ray.init(address=address, log_to_driver=False)
     scheduler, searcher = (make() for make in STUDIES[study])
     if wrapped:
@@ -97,12 +97,12 @@ def main(
             time_attr="epoch",
             ordered=ordered,
             concurrency=4 if ordered else None,
-            errors=more.get("errors", "record"),
+            errors=options.get("errors", "record"),
         )
         searcher = resumable(searcher, journal=journal)
     tuner = tune.Tuner(
         tune.with_resources(train, {"cpu": 2 / workers}),
-        param_space={"seconds": seconds, "fails_at": more.get("fails_at", 0)},
+        param_space={"seconds": seconds, "fails_at": options.get("fails_at", 0)},
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
@@ -113,13 +113,13 @@ def main(
         ),
         run_config=tune.RunConfig(name="study", storage_path=folder, verbose=0),
     )
-    begun = time.perf_counter()
+    started = time.perf_counter()
     try:
         results = tuner.fit()
     except TrialFailed as error:
         print(json.dumps([error.number, error.config, repr(error.error.cause)]))
         return
-    print(json.dumps([len(results), results.num_errors, time.perf_counter() - begun]))
+    print(json.dumps([len(results), results.num_errors, time.perf_counter() - started]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real Prometheus, and an Alertmanager, on free ports of this machine."""
+"""Runs Prometheus and Alertmanager on free ports of this machine."""
 
 import contextlib
 import shutil
@@ -12,27 +12,27 @@ from typing import Any
 import httpx
 import pytest
 
-HERE = "127.0.0.1"
+HOST = "127.0.0.1"
 
 
 def require(*names: str) -> str:
-    """Return the first program there is, or skip the test."""
+    """Return the path of the first installed program, or skip the test."""
     for name in names:
         found = shutil.which(name)
         if found:
             return found
-    pytest.skip(f"no {names[0]} here; Debian has it: apt-get install {names[-1]}")
+    pytest.skip(f"{names[0]} is not installed; Debian has it: apt-get install {names[-1]}")
 
 
 def free_port() -> int:
     with socket.socket() as listener:
-        listener.bind((HERE, 0))
+        listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
-def running(command: list[str], *, url: str, log: Path) -> Iterator[httpx.Client]:
-    """Run a server until its ``/-/ready`` says so, and end it afterwards."""
+def run_server(command: list[str], *, url: str, log: Path) -> Iterator[httpx.Client]:
+    """Run a server; yield a client of it as soon as ``/-/ready`` returns 200."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
     try:
@@ -52,17 +52,17 @@ def is_ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path
         return False
 
 
-def wait_for(true: Any, *, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, f"it did not happen within {seconds} s"
+def wait_for(condition: Any, *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition is still false after {seconds} s"
         time.sleep(0.02)
 
 
 @contextlib.contextmanager
 def prometheus(folder: Path) -> Iterator[httpx.Client]:
-    """Run Prometheus on the ``prometheus.yml`` of a folder."""
-    address = f"{HERE}:{free_port()}"
+    """Run Prometheus with the ``prometheus.yml`` of a folder."""
+    address = f"{HOST}:{free_port()}"
     command = [
         require("prometheus"),
         f"--config.file={folder / 'prometheus.yml'}",
@@ -70,14 +70,14 @@ def prometheus(folder: Path) -> Iterator[httpx.Client]:
         f"--web.listen-address={address}",
         "--rules.alert.resend-delay=1s",
     ]
-    with running(command, url=f"http://{address}", log=folder / "prometheus.log") as client:
+    with run_server(command, url=f"http://{address}", log=folder / "prometheus.log") as client:
         yield client
 
 
 @contextlib.contextmanager
 def alertmanager(folder: Path) -> Iterator[httpx.Client]:
-    """Run Alertmanager on the ``alertmanager.yml`` of a folder."""
-    address = f"{HERE}:{free_port()}"
+    """Run Alertmanager with the ``alertmanager.yml`` of a folder."""
+    address = f"{HOST}:{free_port()}"
     command = [
         require("alertmanager", "prometheus-alertmanager"),
         f"--config.file={folder / 'alertmanager.yml'}",
@@ -85,13 +85,13 @@ def alertmanager(folder: Path) -> Iterator[httpx.Client]:
         f"--web.listen-address={address}",
         "--cluster.listen-address=",
     ]
-    with running(command, url=f"http://{address}", log=folder / "alertmanager.log") as client:
+    with run_server(command, url=f"http://{address}", log=folder / "alertmanager.log") as client:
         yield client
 
 
-def ask(client: httpx.Client, expression: str) -> list[Any]:
-    """Return the series of an expression; a parse error fails with Prometheus' own words."""
-    answer = client.get("/api/v1/query", params={"query": expression}).json()
-    assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
-    found: list[Any] = answer["data"]["result"]
+def query_series(client: httpx.Client, expression: str) -> list[Any]:
+    """Return the series of an expression; fail with the message of Prometheus for a parse error."""
+    response = client.get("/api/v1/query", params={"query": expression}).json()
+    assert response["status"] == "success", f"{expression}: {response.get('error')}"
+    found: list[Any] = response["data"]["result"]
     return found

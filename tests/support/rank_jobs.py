@@ -1,4 +1,4 @@
-"""What ranks do in tests, and a way to start them as plain processes, without Ray."""
+"""Jobs of ranks, and a function that runs ranks as plain processes, without Ray."""
 
 import dataclasses
 import multiprocessing
@@ -26,20 +26,20 @@ SETTINGS = TrainSettings(max_epochs=2, batch_rows=16, learning_rate=0.02, clip_n
 
 
 def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -> list:
-    """Call ``job(ranks, *args)`` in ``world`` processes; return what each returned or raised.
+    """Call ``job(ranks, *args)`` in ``world`` processes; return the result or error of each.
 
-    A process that was killed gives None.
+    The result of a killed process is None.
     """
     context = multiprocessing.get_context("forkserver")
-    # Imported once and forked: DistributedDataParallel needs dynamo, a unit's table pyarrow.
+    # Imported once, before the forks: DistributedDataParallel imports dynamo, fold runs pyarrow.
     context.set_forkserver_preload([__name__, "torch._dynamo", "pyarrow.parquet"])
     pipes, processes = [], []
     for rank in range(world):
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_be, args=(there, job, rank, world, folder, args))
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_run_rank, args=(sender, job, rank, world, folder, args))
         process.start()
-        there.close()
-        pipes.append(here)
+        sender.close()
+        pipes.append(receiver)
         processes.append(process)
     deadline, results = time.monotonic() + timeout_s, []
     for pipe in pipes:
@@ -54,7 +54,7 @@ def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -
     return results
 
 
-def _be(pipe, job, rank, world, folder, args):
+def _run_rank(pipe, job, rank, world, folder, args):
     torch.set_num_threads(1)
     try:
         init_method = f"file://{folder / 'meet'}"
@@ -92,12 +92,12 @@ def fit(
     resume=None,
     keep=None,
     stop_after: int | None = None,
-    die: tuple[int, int] | None = None,
+    kill_at: tuple[int, int] | None = None,
     loss=None,
     seed: int = 3,
     **settings,
 ) -> dict:
-    """Fit a small network; return all that can be compared."""
+    """Train a small network; return its weights, history, targets and seeds."""
     torch.manual_seed(0)
     make = layers or (lambda: (nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1)))
     model = nn.Sequential(*make()).to(dtype)
@@ -107,7 +107,7 @@ def fit(
         if torch.is_grad_enabled():
             seen.append(y.flatten().tolist())
             seeds.append(torch.initial_seed())
-            if die == (ranks.shard.rank, len(seen)):
+            if kill_at == (ranks.shard.rank, len(seen)):
                 os.kill(os.getpid(), signal.SIGKILL)
         return (loss or (lambda o, t: losses_of(o, t).mean()))(output, y)
 
@@ -158,15 +158,15 @@ def loss_of_positive(output, y):
 
 
 def loss_that_overflows(output, y):
-    """Rows with a large target overflow fp16 when they are scaled, so one rank's may alone."""
+    """Scaled losses of rows with a large target overflow fp16, possibly on one rank only."""
     factor = torch.where(y[:, 0].abs() > 3.5, 1e4, 1.0)
     return (losses_of(output, y) * factor).mean()
 
 
 CASES: dict[str, dict] = {
-    # 70 rows make a last batch of 6, which two ranks share evenly and three do too.
+    # The last batch of 70 rows has 6 rows, which two or three ranks share evenly.
     "float32": {},
-    # A last batch of one row: fewer than there are ranks; so are the rows of validation.
+    # One row in the last batch and one validation row, fewer than the number of ranks.
     "float64": {"dtype": torch.float64, "rows": 65, "val_rows": 1},
     "odd": {"dtype": torch.float64, "batch_rows": 7},
     "micro": {"dtype": torch.float64, "micro_batch_rows": 3},
@@ -193,8 +193,8 @@ CASES: dict[str, dict] = {
 }
 
 
-def compare_with_one(ranks) -> dict:
-    """Return what needs the company of other ranks: the cases, dropout twice, refusals."""
+def run_all_cases(ranks) -> dict:
+    """Return the results of all cases, two trainings with dropout, and messages of errors."""
     found = {name: fit(ranks, **options) for name, options in CASES.items()}
     found["dropout"] = [fit(ranks, dropout=0.3)["weights"] for _ in range(2)]
     try:
@@ -202,18 +202,18 @@ def compare_with_one(ranks) -> dict:
     except ContractError as error:
         found["batch norm"] = str(error)
     try:
-        ranks.broadcast_from_first(_refuse)
+        ranks.broadcast_from_first(_raise_error)
     except ContractError as error:
         found["refused"] = error.what
     return found
 
 
-def _refuse():
+def _raise_error():
     raise ContractError("the first rank's refusal", fix="none")
 
 
 def resume_in_the_middle(ranks) -> tuple:
-    """Return the weights of a training and of one that went on after its first epoch."""
+    """Return the weights of a full training and of one that resumed after its first epoch."""
     kept = []
 
     def keep(state):
@@ -224,17 +224,17 @@ def resume_in_the_middle(ranks) -> tuple:
         kept.append(dataclasses.replace(state, **parts))
 
     layers = {"layers": lambda: (nn.Linear(4, 33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 1))}
-    whole = fit(ranks, keep=keep, **layers)
+    full = fit(ranks, keep=keep, **layers)
     resumed = fit(ranks, resume=ranks.broadcast_from_first(lambda: kept[0]), **layers)
-    return whole["weights"], resumed["weights"]
+    return full["weights"], resumed["weights"]
 
 
-def killed_in_a_step(ranks) -> None:
-    fit(ranks, die=(1, 7))
+def die_in_a_step(ranks) -> None:
+    fit(ranks, kill_at=(1, 7))
 
 
 def fail_on(ranks, rank: int):
-    """One rank raises, the others wait for it."""
+    """Raise on one rank while the others wait in a collective."""
     ranks.all_reduce_sum(torch.ones(1))
     if ranks.shard.rank == rank:
         raise TrainingFailed("this rank's own trouble", fix="none")
@@ -242,7 +242,7 @@ def fail_on(ranks, rank: int):
 
 
 def train_on_rank(ranks, spec):
-    """Fit a unit; return its member and what this rank heard."""
-    heard = []
-    member = train_fold_run(spec, heard.append, ranks=ranks)
-    return member, [event.kind for event in heard]
+    """Run a fold run; return its member and the kinds of events on this rank."""
+    events = []
+    member = train_fold_run(spec, events.append, ranks=ranks)
+    return member, [event.kind for event in events]

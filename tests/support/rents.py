@@ -1,4 +1,4 @@
-"""Workloads that fit a state on train rows: the mean rent of every city."""
+"""Workloads that fit a state on train rows: the mean rent of each city."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -80,14 +80,14 @@ class Rents(Workload):
 
 
 class RentsOfAllRows(Rents):
-    """Loads the rows again, so the state contains the test rows."""
+    """Fits the state on all rows, including the test rows."""
 
     def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
         return super().fit(self.load_rows())
 
 
 class RentsOfStoredRows(Rents):
-    """Uses the table that ``compute_features`` got first."""
+    """Fits the state on the first table that ``compute_features`` received."""
 
     stored: pd.DataFrame | None = None
 
@@ -101,7 +101,7 @@ class RentsOfStoredRows(Rents):
 
 
 class RentsWithNoise(Rents):
-    """Draws from a generator without a seed."""
+    """Adds noise from a generator without a seed to the state."""
 
     def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
         found = super().fit(train_frame)

@@ -1,4 +1,4 @@
-"""Reads row sources in this process and in others."""
+"""Fixtures that check row sources in this process and in others."""
 
 import multiprocessing
 import pickle
@@ -13,7 +13,7 @@ def read(source, rows):
 
 @pytest.fixture(scope="session")
 def spawned():
-    """A process that was started without a copy of this one's memory."""
+    """A pool of one process that was spawned, so without a copy of the memory of this one."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         yield pool
 
@@ -30,7 +30,7 @@ def assert_same(first, second):
 
 @pytest.fixture
 def assert_source(spawned):
-    """Check what holds for every source: order, repeats, pickling, other processes, positions."""
+    """A function that checks a source: order, repeats, pickling, other processes, positions."""
 
     def check(source, expected):
         num_rows = len(source)

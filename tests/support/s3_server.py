@@ -1,4 +1,4 @@
-"""An S3 server in a process of its own; ``python s3_server.py`` prints its port."""
+"""An S3 server; ``python s3_server.py`` prints its port and runs until stdin ends."""
 
 import sys
 

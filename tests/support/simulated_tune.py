@@ -1,4 +1,4 @@
-"""A study without Ray's processes: one trial after another, in this process."""
+"""Runs a study without processes of Ray: one trial after another, in this process."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from sluice.tuning.tune_space import decode
 
 
 def simulate(plan, listener, *, keeps_all=False):
-    """Run a study as ``run_tuner`` does, with the same decisions of Tune's own classes."""
+    """Run a study like ``run_tuner``, with the decisions of Ray Tune's own classes."""
     from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
     metric = metric_of(plan.strategy)

@@ -1,4 +1,4 @@
-"""A disk that is really full: a file system in memory of a few kilobytes."""
+"""A full disk: a tmpfs of a few kilobytes."""
 
 import contextlib
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(folder: Path, *, kib: int) -> Iterator[Path]:
-    """Mount it at ``folder``; the test is skipped where that is not allowed."""
+    """Mount the file system at ``folder``; skip the test without permission to mount."""
     folder.mkdir(parents=True)
     options = ["-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)]
     if subprocess.run(["mount", *options], capture_output=True).returncode:
@@ -22,7 +22,7 @@ def small_disk(folder: Path, *, kib: int) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all room that is left; return the file that has it."""
+    """Fill the file system; return the file that uses the space."""
     ballast = folder / "ballast"
     with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
         while True:

@@ -1,4 +1,4 @@
-"""SQLite files that tests change behind the back of a registry."""
+"""Direct access to the SQLite file of a registry."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -8,6 +8,6 @@ from pathlib import Path
 
 @contextmanager
 def sqlite_file(path: Path | str) -> Iterator[sqlite3.Connection]:
-    """Open a file, commit at the end, and close it: a connection's own context leaves it open."""
+    """Open a file, commit at the end and close it; a connection as context does not close it."""
     with closing(sqlite3.connect(path)) as connection, connection:
         yield connection

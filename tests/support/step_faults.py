@@ -1,7 +1,7 @@
-"""A process that has imported everything forks a child for every training that a signal ends.
+"""A server process that forks a child for each training that a signal ends.
 
-A new interpreter costs seconds of imports, a fork costs milliseconds. The child is a real process
-and its end that of a real signal.
+The server has imported all modules: a new interpreter takes seconds for imports, a fork takes
+milliseconds.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class TrainingForks:
-    """Use as a context manager."""
+    """Client of the server process, for tests; a context manager."""
 
     def __enter__(self) -> "TrainingForks":
         self._process = subprocess.Popen(
@@ -38,9 +38,9 @@ class TrainingForks:
 
         Args:
             spec: A fold run.
-            fault: Called by every loss of a workload of ``tests.support.trained_sources``.
+            fault: Called at every loss of a workload of ``tests.support.trained_sources``.
             handler: Handler of SIGTERM: 'exit' as in a process pool, 'default'.
-            every_step: Write a checkpoint about every step, whatever it costs.
+            every_step: Write a checkpoint at nearly every step, regardless of its cost.
         """
         pickle.dump((spec, fault, handler, every_step), self._process.stdin)
         self._process.stdin.flush()
@@ -48,9 +48,9 @@ class TrainingForks:
 
 
 def serve() -> None:
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what children print is no answer
-    # Signals that an earlier test blocked or ignored stay so in the processes that it starts.
+    responses = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # output of children goes to stderr
+    # Signals that an earlier test blocked or ignored would stay blocked or ignored here.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -69,8 +69,8 @@ def serve() -> None:
         status = os.waitpid(child, 0)[1]
         while _reap():
             pass
-        pickle.dump(os.waitstatus_to_exitcode(status), answers)
-        answers.flush()
+        pickle.dump(os.waitstatus_to_exitcode(status), responses)
+        responses.flush()
 
 
 def _reap() -> bool:

@@ -1,4 +1,4 @@
-"""A job that says that it works, and then works for ever."""
+"""A job that creates a file when it runs and then never ends."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ import dagster as dg
 
 from sluice.pipelines.executor import one_process
 
-SAYS_SO = "STUCK_JOB_WORKS"
+STARTED_FILE_VARIABLE = "STUCK_JOB_WORKS"
 
 
 @dg.op(pool="gpu")
 def work():
-    Path(os.environ[SAYS_SO]).touch()
+    Path(os.environ[STARTED_FILE_VARIABLE]).touch()
     while True:
         signal.pause()
 

@@ -1,4 +1,4 @@
-"""Healthy signals, and the same workload with something that only another process can stop."""
+"""The healthy workload, and variants that hang or crash and need a supervising process."""
 
 import ctypes
 import os
@@ -14,12 +14,12 @@ from tests.support.failfast_workloads import Net, OwnNet
 
 
 class Healthy(OwnNet):
-    """Nothing is wrong."""
+    """Has no defect."""
 
 
 class HangingLoader(OwnNet):
     def load_rows(self) -> pd.DataFrame:
-        while True:  # as a connection that never answers
+        while True:  # like a server that never responds
             time.sleep(0.05)
 
 
@@ -59,17 +59,17 @@ class KilledNet(Net):
         return x
 
 
-class Killed(OwnNet):
+class KilledBySignal(OwnNet):
     net = KilledNet
 
 
-class Leaves(OwnNet):
+class ExitsProcess(OwnNet):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         os._exit(7)
 
 
 class GrowingNet(Net):
-    """Takes more and more memory, as a cache that is never emptied."""
+    """Allocates more and more memory, like a cache that is never cleared."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.kept = []
@@ -77,12 +77,12 @@ class GrowingNet(Net):
             self.kept.append(np.ones(2**24))  # 128 MiB, written to
 
 
-class Grows(OwnNet):
+class GrowingMemory(OwnNet):
     net = GrowingNet
 
 
 class HugeModel(OwnNet):
-    """A layer of 2 ** 50 bytes, which no allocator gives."""
+    """A layer of 2 ** 50 bytes, which cannot be allocated."""
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings
@@ -90,7 +90,7 @@ class HugeModel(OwnNet):
         return nn.Linear(2**24, 2**24)
 
 
-class Talkative(OwnNet):
+class PrintsToStdout(OwnNet):
     def load_rows(self) -> pd.DataFrame:
         print("loading from the user's own code")
         return super().load_rows()

@@ -1,4 +1,4 @@
-"""Clients at a fixed pace on open connections, which keep what every answer says of itself."""
+"""Clients that send requests at a fixed rate and record version and arm of each response."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ _WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One request; an unanswered one has status 0."""
+    """Result of one request; its status is 0 without a response."""
 
     sent_at: float
     """Wall clock [s]."""
@@ -29,7 +29,7 @@ class Answer:
 
 
 class TaggedClients:
-    """Send from a thread until the end; a context manager."""
+    """Send requests from a thread until the context ends."""
 
     def __init__(self, port: int, *, columns: tuple[str, ...], seq_len: int, per_s: float) -> None:
         self.answers: list[Answer] = []
@@ -66,8 +66,8 @@ class TaggedClients:
                         streams = await asyncio.open_connection("127.0.0.1", self._port)
                     status, body = await self._post(*streams)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-                told = f"{type(error).__name__}: {error}"
-                self.answers.append(Answer(sent_at, time.time(), 0, problem=told))
+                message = f"{type(error).__name__}: {error}"
+                self.answers.append(Answer(sent_at, time.time(), 0, problem=message))
                 if streams is not None:
                     streams[1].close()
                 streams = None

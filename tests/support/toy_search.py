@@ -1,4 +1,4 @@
-"""Objectives of a search that cost nothing and whose truth is known."""
+"""Objectives of a search that take no time and whose optimum is known."""
 
 import math
 import os
@@ -23,23 +23,23 @@ class Toy:
     kill_above: float = math.inf
     """The worker dies at rates above this."""
     kill_once: str = ""
-    """File that says that it died; it dies always when empty."""
+    """File that marks that a worker died, so that the next one does not; if empty, all die."""
     pause_s: float = 0.0
-    """Longest pause before a report; differs from report to report [s]."""
+    """Maximum pause before a report; it varies between reports [s]."""
     linger_s: float = 0.0
-    """Time that the first trial to be stopped needs to end [s]."""
+    """Time that the first stopped trial takes to end [s]."""
     lingered: str = ""
     """File that this trial creates."""
     tune_waits_s: int | None = None
-    """Time that Tune gives a stopped trial to end [s]; None for that of the search."""
+    """Time limit of Tune for the end of a stopped trial [s]; None for that of the search."""
     max_epochs: int = 27
-    """Epochs of a trial that nobody stops."""
+    """Number of epochs of a trial that is not stopped."""
 
     def subject(self):
         return {"toy": 1}
 
     def train(self, schedule, *, start, report_epochs):
-        """The checkpoint is the number of epochs."""
+        """Yield reports; a checkpoint contains only the number of epochs."""
         if self.tune_waits_s is not None:
             os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(self.tune_waits_s)
         try:
@@ -82,9 +82,9 @@ def epoch_losses(losses):
 
 
 def curve(schedule, until, nan_above=math.inf):
-    """Each epoch goes by the values it had: PBT's schedule is part of the truth."""
+    """Yield the loss of each epoch, which depends on the values that the schedule has in it."""
     for epoch in range(1, until + 1):
         step = [s for s in schedule if s.from_epoch < epoch][-1]
         rate = step.params[LR]
-        far = (math.log10(rate) + 2) ** 2 + float(step.params.get(DROPOUT, 0))
-        yield math.nan if rate > nan_above else far + 1 / epoch
+        distance = (math.log10(rate) + 2) ** 2 + float(step.params.get(DROPOUT, 0))
+        yield math.nan if rate > nan_above else distance + 1 / epoch

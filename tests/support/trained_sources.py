@@ -37,9 +37,9 @@ class TokenSource:
     def __getitem__(self, rows: Tensor) -> dict[str, Tensor]:
         self.read.append(rows.tolist())
         lengths = torch.from_numpy(self.lengths)[rows]
-        place = torch.arange(int(lengths.max()))
-        mask = place < lengths[:, None]
-        ids = ((rows + self._start)[:, None] * 31 + place * 17) % VOCABULARY
+        position = torch.arange(int(lengths.max()))
+        mask = position < lengths[:, None]
+        ids = ((rows + self._start)[:, None] * 31 + position * 17) % VOCABULARY
         return {"ids": ids * mask, "mask": mask}
 
 
@@ -149,7 +149,7 @@ def nothing() -> None:
 
 
 FAULT: Callable[[], None] = nothing
-"""Called by every loss."""
+"""Called at every loss."""
 
 
 class SignalAtStep:

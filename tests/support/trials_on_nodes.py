@@ -1,7 +1,7 @@
-"""A toy objective that notes where and how its trials run, and can hold them until a machine works.
+"""A toy objective that records where and how its trials run, and can wait for machines.
 
-What a machine does depends on how fast it starts. So the trials of a test wait for each other, not
-for a time: while a machine is expected, no trial reports until that machine has begun one.
+The start of a machine takes a varying time, so tests do not rely on times: while a machine is
+expected, no trial reports until that machine has started a trial.
 """
 
 import importlib
@@ -14,18 +14,18 @@ from uuid import uuid4
 
 from tests.support.toy_search import LR, Toy
 
-_HELD_S = 150
-"""Longest hold; after it the test goes on, and fails by what it asserts [s]."""
+_MAX_WAIT_S = 150
+"""Maximum wait for a machine [s]. After it the trials continue, and the test's assertions fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What trials wrote down when they began, and which machines they wait for."""
+    """Files with a record of each started trial, and the machines that trials wait for."""
 
     folder: Path
 
     def expect(self, *machines):
-        """Hold all trials until one has begun on each machine."""
+        """Let all trials wait until one has started on each machine."""
         new = self.folder / uuid4().hex
         new.write_text(json.dumps(machines))
         new.rename(self.folder / "expected")
@@ -40,7 +40,7 @@ class Notes:
         new.rename(self.folder / f"{time.time_ns()}-{os.getpid()}.json")
 
     def read(self):
-        """Return the notes, the oldest first."""
+        """Return the records, oldest first."""
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
 
     def machines(self):
@@ -49,11 +49,11 @@ class Notes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed(Toy):
-    """A toy that notes the beginning of every training."""
+    """A toy objective that records the start of every training."""
 
     notes: Path
     module: str = ""
-    """Module of the user's that the worker imports."""
+    """Module of the user that the worker imports."""
 
     def train(self, schedule, *, start, report_epochs):
         import ray
@@ -72,21 +72,23 @@ class Observed(Toy):
             secret=os.environ.get("AWS_SECRET_ACCESS_KEY"),
         )
         for report in Toy.train(self, schedule, start=start, report_epochs=report_epochs):
-            until = time.monotonic() + _HELD_S
-            while notes.expected() - notes.machines() and time.monotonic() < until:
+            deadline = time.monotonic() + _MAX_WAIT_S
+            while notes.expected() - notes.machines() and time.monotonic() < deadline:
                 time.sleep(0.1)
             yield report
 
 
 def count_running():
-    """Return a callback of Tune that keeps the largest number of trials that had a worker."""
+    """Return a callback of Tune that records the maximum number of running trials."""
     from ray import tune
 
     class CountRunning(tune.Callback):
-        most = 0
+        max_running = 0
 
         def on_step_end(self, iteration, trials, **info):
             del iteration, info
-            self.most = max(self.most, sum(trial.status == "RUNNING" for trial in trials))
+            self.max_running = max(
+                self.max_running, sum(trial.status == "RUNNING" for trial in trials)
+            )
 
     return CountRunning()

@@ -1,4 +1,4 @@
-"""Objectives whose trials meet with an accident in a worker, once."""
+"""Objectives whose trials fail once in a worker."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from tests.support.toy_search import LR, Toy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KilledAfterReport:
-    """The first worker that reported once damages files of the study and is killed."""
+    """After its first report, the first worker damages files of the study and kills itself."""
 
     objective: Objective
     marker: Path
-    """File that says that it happened."""
+    """File that marks that this has happened."""
     study: Path
     damaged: str = ""
     """Pattern of the files in the study's folder that are damaged."""
@@ -36,11 +36,11 @@ class KilledAfterReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingByRate(Toy):
-    """Each learning rate has an error of its own, which is raised after the first report."""
+    """Raises an error that depends on the learning rate, after the first report."""
 
     errors: dict[float, Exception]
     forgiven: bool = False
-    """The error is raised by the first attempt alone."""
+    """Whether only the first attempt raises the error."""
 
     def train(self, schedule, *, start, report_epochs):
         reports = Toy.train(self, schedule, start=start, report_epochs=report_epochs)

@@ -1,7 +1,7 @@
-"""A server of Weights & Biases: what its client sends over HTTP, kept in memory.
+"""A fake server of Weights & Biases that stores the data of its client in memory.
 
-It answers the requests that the client sends for runs, metrics, files and artifacts, and
-refuses requests without the expected key, as the real server does.
+It implements the requests of the client for runs, metrics, files and artifacts, and rejects
+requests without the expected key, as the real server does.
 """
 
 import base64
@@ -19,7 +19,7 @@ _ENTITY = "me"
 
 @dataclass
 class ServedRun:
-    """What the server knows of a run."""
+    """Data of one run."""
 
     project: str
     name: str = ""
@@ -51,7 +51,7 @@ class WandbServer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Variables of a client that logs in here."""
+        """Environment variables of a client that logs in to this server."""
         return {"WANDB_API_KEY": self.key, "WANDB_BASE_URL": self.url}
 
     def wait_for(self, run_id: str, *, step: int, timeout_s: float = 60.0) -> None:
@@ -67,7 +67,7 @@ class WandbServer:
                 raise TimeoutError(f"No row of step {step} in {self.runs.get(run_id)}.")
 
     def query(self, query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer one GraphQL request."""
+        """Return the response to one GraphQL request."""
         with self._changed:
             for name, answer in (
                 ("upsertBucket(", self._upsert),
@@ -85,7 +85,7 @@ class WandbServer:
         return {"project": None}
 
     def stream(self, run_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Take rows, the summary and the exit code of a run."""
+        """Store rows, the summary and the exit code of a run."""
         with self._changed:
             run = self.runs[run_id]
             for name, chunk in body.get("files", {}).items():
@@ -100,36 +100,36 @@ class WandbServer:
         return {"exitcode": None, "limits": {}}
 
     def store(self, path: str, content: bytes) -> None:
-        """Take an uploaded file."""
+        """Store an uploaded file."""
         with self._changed:
             kind, number, name = path.strip("/").split("/", 2)
             if kind == "artifact":
                 run_id, artifact = self._artifacts[int(number)]
                 self.runs[run_id].artifacts[artifact][name] = content
 
-    def _upsert(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run = self.runs.setdefault(given["name"], ServedRun(given["project"]))
+    def _upsert(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        run = self.runs.setdefault(variables["name"], ServedRun(variables["project"]))
         run.exit_code = None
         for name, variable in _FIELDS.items():
-            if given.get(variable) is not None:
-                setattr(run, name, given[variable])
-        run.tags = tuple(given.get("tags") or run.tags)
-        for key, item in json.loads(given.get("config") or "{}").items():
+            if variables.get(variable) is not None:
+                setattr(run, name, variables[variable])
+        run.tags = tuple(variables.get("tags") or run.tags)
+        for key, item in json.loads(variables.get("config") or "{}").items():
             run.config[key] = item["value"]
         bucket = {
-            "id": given["name"],
-            "name": given["name"],
+            "id": variables["name"],
+            "name": variables["name"],
             "displayName": run.name,
             "description": run.notes,
-            "config": given.get("config"),
+            "config": variables.get("config"),
             "sweepName": None,
             "historyLineCount": len(run.rows),
             "project": {"id": "p", "name": run.project, "entity": {"id": "e", "name": _ENTITY}},
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": not run.rows}}
 
-    def _resumable(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        run = self.runs.get(given["name"])
+    def _resumable(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        run = self.runs.get(variables["name"])
         if run is None:
             return {"model": None}
         return {
@@ -138,8 +138,8 @@ class WandbServer:
                 "name": run.project,
                 "entity": {"id": "e", "name": _ENTITY},
                 "bucket": {
-                    "id": given["name"],
-                    "name": given["name"],
+                    "id": variables["name"],
+                    "name": variables["name"],
                     "displayName": run.name,
                     "config": json.dumps({key: {"value": v} for key, v in run.config.items()}),
                     "summaryMetrics": json.dumps(run.summary),
@@ -154,15 +154,15 @@ class WandbServer:
             }
         }
 
-    def _run_files(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _run_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         files = [
-            {"name": name, "uploadUrl": f"{self.url}/file/{given['run']}/{name}"}
-            for name in given["files"]
+            {"name": name, "uploadUrl": f"{self.url}/file/{variables['run']}/{name}"}
+            for name in variables["files"]
         ]
-        return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
+        return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
 
-    def _artifact(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        request = given["input"]
+    def _artifact(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        request = variables["input"]
         number, name = len(self._artifacts), request["artifactCollectionName"]
         self._artifacts.append((request["runName"], name))
         self.runs[request["runName"]].artifacts[name] = {}
@@ -173,13 +173,13 @@ class WandbServer:
         }
         return {"createArtifact": {"artifact": artifact}}
 
-    def _manifest(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        address = f"{self.url}/artifact/{given['artifactID']}/{given['name']}"
+    def _manifest(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        address = f"{self.url}/artifact/{variables['artifactID']}/{variables['name']}"
         file = {"id": "f", "uploadUrl": address, "uploadHeaders": []}
-        manifest = {"id": given["artifactID"], "file": file}
+        manifest = {"id": variables["artifactID"], "file": file}
         return {"createArtifactManifest": {"artifactManifest": manifest}}
 
-    def _artifact_files(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _artifact_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         edges = [
             {
                 "node": {
@@ -190,7 +190,7 @@ class WandbServer:
                     "artifact": {"id": file["artifactID"]},
                 }
             }
-            for file in given["input"]["artifactFiles"]
+            for file in variables["input"]["artifactFiles"]
         ]
         return {"createArtifactFiles": {"files": {"edges": edges}}}
 

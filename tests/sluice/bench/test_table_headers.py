@@ -1,4 +1,4 @@
-"""Tables of benchmarks show the units in their headers, which rich could take for markup."""
+"""Table headers of benchmarks show units in brackets, which rich could interpret as markup."""
 
 import io
 
@@ -17,7 +17,7 @@ from sluice.cli.bench.serving import _table as serving_table
         (serving_table({}), ("p50 [ms]", "p99 [ms]", "8 clients [1/s]")),
     ],
 )
-def test_a_unit_is_shown(table: Table, headers: tuple[str, ...]) -> None:
+def test_table_header_shows_units(table: Table, headers: tuple[str, ...]) -> None:
     console = Console(width=200, file=io.StringIO())
 
     console.print(table)

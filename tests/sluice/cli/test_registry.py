@@ -33,7 +33,7 @@ from tests.sluice.registry.ledger_samples import (
     promote_chain,
     register_sample,
 )
-from tests.sluice.registry.test_roles import list_keys, personal_key
+from tests.sluice.registry.test_roles import make_personal_key, write_key_list
 
 
 @pytest.fixture
@@ -349,10 +349,10 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_approval_of_a_second_person(home: Path) -> None:
-    keys = {name: personal_key(home / f"{name}.key") for name in ("ada", "bob")}
+    keys = {name: make_personal_key(home / f"{name}.key") for name in ("ada", "bob")}
     invoke("sign", "--key", str(home / "ada.key"), "--yes", "--actor", "ada")
     actors = [f"  {name}: {half}" for name, (_, half) in keys.items()]
-    list_keys(home, ["actors:", *actors, "two_person_since: 2026-01-01T00:00:00Z"])
+    write_key_list(home, ["actors:", *actors, "two_person_since: 2026-01-01T00:00:00Z"])
     ada = ("--key", str(home / "ada.key"), "--actor", "ada", "--reason", "r")
     bob = ("--key", str(home / "bob.key"), "--actor", "bob", "--reason", "read it")
 

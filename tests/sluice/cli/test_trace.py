@@ -67,6 +67,7 @@ def test_help_lists_the_options_of_a_run_with_an_example(capsys):
     [
         (["python", "train.py"], "sluice trace [OPTIONS] -- python train.py\n"),
         (["--out", "t", "python", "a b.py", "-h"], "-- python 'a b.py' -h\n"),
+        (["--out", "t", "train.py", "-h"], "sluice trace [OPTIONS] -- python train.py -h\n"),
         (["reprot", "t"], "Did you mean 'report'?"),
         (["--out", "t", "report", "t"], "report, with their options after their name"),
         (["--out", "t", "report", "t"], "Leave out the options before 'report'. For"),

@@ -54,7 +54,7 @@ def test_the_learning_rate_comes_with_a_page(home, capfd):
 def test_no_descent_exits_1_and_says_what_to_do(tmp_path, capfd):
     flat = tmp_path / "flat.yaml"
     flat.write_text(
-        Path(ECHO).read_text().replace("tests.support.echo:Echo", "tests.support.echo:Indifferent")
+        Path(ECHO).read_text().replace("tests.support.echo:Echo", "tests.support.echo:ConstantLoss")
     )
     code = run_command(["doctor", "learning-rate", str(flat), "--json"])
     result = json.loads(capfd.readouterr().out)

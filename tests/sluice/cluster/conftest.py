@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import s3_server
-from tests.support.ray_machines import MACHINE, started
+from tests.support.ray_machines import MACHINE, start_with_retries
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "hunter-secret-2"}
 
@@ -34,7 +34,7 @@ class TwoMachines:
     def complete(self) -> None:
         """Put a second machine there, if it is lost."""
         if self.second is None:
-            self.second = started(lambda: self.cluster.add_node(**MACHINE))
+            self.second = start_with_retries(lambda: self.cluster.add_node(**MACHINE))
 
     def lose(self, *, gracefully: bool) -> None:
         """Kill all processes of the second machine; gracefully, it takes leave of the first."""
@@ -50,7 +50,9 @@ def cluster() -> Iterator[TwoMachines]:
     # A machine that is silent for so long is lost; Ray's default is a quarter of a minute.
     health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
     first = {**MACHINE, "_system_config": health}
-    machines = TwoMachines(started(lambda: Cluster(initialize_head=True, head_node_args=first)))
+    machines = TwoMachines(
+        start_with_retries(lambda: Cluster(initialize_head=True, head_node_args=first))
+    )
     yield machines
     machines.cluster.shutdown()
 

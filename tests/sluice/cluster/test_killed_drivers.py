@@ -14,9 +14,9 @@ import pytest
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.conftest import SINE, make_objective
 from tests.sluice.tuning.toy_space import decisions, space
-from tests.support.kill_server import ROOT, Killing, KillServer
+from tests.support.kill_server import ROOT, KillPlan, KillServer
 from tests.support.killed_drivers import DriverWork
-from tests.support.ray_machines import MACHINE, started
+from tests.support.ray_machines import MACHINE, start_with_retries
 from tests.support.simulated_tune import simulate
 from tests.support.toy_search import Toy
 
@@ -48,7 +48,7 @@ def address():
         patch.setenv("PYTHONPATH", str(ROOT))  # its workers import the objectives of these tests
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         head = {**MACHINE, "num_cpus": 2, "no_monitor": True}
-        cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
+        cluster = start_with_retries(lambda: Cluster(initialize_head=True, head_node_args=head))
     yield cluster.address
     cluster.shutdown()
 
@@ -86,10 +86,10 @@ def killed_and_resumed(server, work, tmp_path, *, kills, window_pieces):
     simulated = dataclasses.replace(work, run=simulate)(tmp_path / "simulated")
     lines = len(events(tmp_path / "simulated"))
     killed = server.kill(
-        Killing(
+        KillPlan(
             work=dataclasses.replace(work, slow="whole"),
-            whole=whole,
-            cut=cut,
+            reference_folder=whole,
+            killed_folder=cut,
             kills=kills,
             pieces=lines,
             window_pieces=window_pieces,
@@ -112,7 +112,7 @@ def test_a_killed_driver_decides_as_one_that_was_not(address, server, tmp_path, 
     killed, found = killed_and_resumed(server, work, tmp_path, kills=1, window_pieces=1)
 
     assert found.exploits
-    record_property("told", killed.told("pbt on Ray", "decisions"))
+    record_property("measurement", killed.summary("pbt on Ray", "decisions"))
 
 
 @pytest.mark.parametrize("objective", ["toy", "training"])
@@ -125,7 +125,7 @@ def test_twenty_kills_of_the_driver_change_no_decision(
 
     assert bool(found.exploits) == (study == "pbt")
     assert killed.from_outside >= 5
-    record_property("told", killed.told(f"{study} of a {objective} on Ray", "decisions"))
+    record_property("measurement", killed.summary(f"{study} of a {objective} on Ray", "decisions"))
 
 
 @pytest.mark.parametrize("study", ["asha", "pbt"])
@@ -137,5 +137,7 @@ def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
     killed, _ = killed_and_resumed(server, work, tmp_path, kills=3, window_pieces=1)
 
     assert killed.longest_orphan_s < 90  # the agents of Ray wait a minute for its head process
-    record_property("told", killed.told(f"{study} on a Ray of its own", "decisions"))
-    record_property("told", f"the last process ended {killed.longest_orphan_s:.1f} s after a kill")
+    record_property("measurement", killed.summary(f"{study} on a Ray of its own", "decisions"))
+    record_property(
+        "measurement", f"the last process ended {killed.longest_orphan_s:.1f} s after a kill"
+    )

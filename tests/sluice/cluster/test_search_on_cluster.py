@@ -127,7 +127,7 @@ def test_no_more_trials_have_a_worker_than_the_limit_allows(
         tmp_path / "limited", notes, limited, own, callbacks=[counted], log=received.append
     )
 
-    assert counted.most == 2
+    assert counted.max_running == 2
     assert len(result.trials) == 10
     if ordered:
         assert decisions(result) == expected
@@ -152,7 +152,7 @@ def test_a_trial_on_this_machine_has_one_thread_and_the_folder_of_the_search(
     )
 
     assert decisions(result) == expected
-    assert counted.most == 1
+    assert counted.max_running == 1
     seen = notes.read()
     assert {(note["threads"], note["hash_seed"]) for note in seen} == {("1", "0")}
     assert {note["folder"] for note in seen} == {str(tmp_path)}

@@ -9,7 +9,7 @@ from sluice.assets.receipt_subjects import candidate_subject, feature_producer, 
 from sluice.base.errors import SettingsError
 from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import resolve
-from tests.support.counted import Counted
+from tests.support.counted import BuildCounter
 
 HELPED = """
 from {name}_helper import FACTOR
@@ -34,10 +34,10 @@ def parsed(workload: str, **more) -> PipelineSettings:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> PipelineSettings:
-    monkeypatch.setattr(Counted, "builds", type(Counted.builds)())
+    monkeypatch.setattr(BuildCounter, "builds", type(BuildCounter.builds)())
     seq_len = {"kind": "integers", "low": 2, "high": 4}
     return parsed(
-        "tests.support.counted:Counted",
+        "tests.support.counted:BuildCounter",
         workload_settings={"num_rows": 500},
         space={"parameters": {"workload.seq_len": seq_len}},
     )
@@ -55,7 +55,7 @@ def test_nothing_that_is_derived_from_a_pipeline_builds_the_class_again(
         assert pipeline.search.base.with_settings(pipeline.search.setup).config_digest
         assert pipeline.search.space.parameters.keys() == {"workload.seq_len"}
 
-    assert Counted.builds == {"resolved": 1}
+    assert BuildCounter.builds == {"resolved": 1}
 
 
 def test_a_searched_setting_of_the_workload_builds_it_with_that_setting(
@@ -66,7 +66,7 @@ def test_a_searched_setting_of_the_workload_builds_it_with_that_setting(
 
     tuned = inputs.base.with_settings(found)
 
-    assert Counted.builds == {"resolved": 2}
+    assert BuildCounter.builds == {"resolved": 2}
     assert tuned.workload.settings.model_dump(exclude={"folds"}) == {"num_rows": 500, "seq_len": 4}
     assert inputs.base.workload.settings.seq_len == 2
     assert tuned.config_digest != inputs.base.config_digest

@@ -133,7 +133,7 @@ def test_other_settings_keep_their_own_features_on_the_same_rows(tmp_path: Path)
 
 def test_other_target_is_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    lineage = version_of(Echo(), "tests.support.echo:Louder", store)
+    lineage = version_of(Echo(), "tests.support.echo:ShiftedTarget", store)
 
     with pytest.raises(ContractError, match="must predict the target of the current workload"):
         score(lineage, Echo(), store)
@@ -290,7 +290,7 @@ def test_settings_that_no_longer_exist_say_which_version(tmp_path: Path) -> None
 
 def test_rows_that_production_lacks_are_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    lineage = version_of(Echo(), "tests.support.echo:Late", store)
+    lineage = version_of(Echo(), "tests.support.echo:LateFeatures", store)
 
     with pytest.raises(ContractError, match="features lack 100 of them"):
         score(lineage, Echo(), store)

@@ -1,4 +1,4 @@
-"""The catalogue has every fault that a detector can report, once, with cause and fix (RESP-1)."""
+"""The catalogue contains each fault of every detector once, with cause and fix (RESP-1)."""
 
 import ast
 from collections import Counter
@@ -34,8 +34,8 @@ def string_values(node: ast.AST) -> Iterator[str]:
         yield from string_values(node.orelse)
 
 
-def reported_in(folder: str) -> Iterator[str]:
-    """Yield the faults that the modules of a package give to a finding, or assign to be given."""
+def reported_faults(folder: str) -> Iterator[str]:
+    """Yield the faults that modules of a package pass to a finding or assign to ``fault``."""
     for path in (SLUICE / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "fault":
@@ -50,7 +50,7 @@ def reported_in(folder: str) -> Iterator[str]:
 
 REPORTED = {
     **{
-        detector: {fault for folder in folders for fault in reported_in(folder)}
+        detector: {fault for folder in folders for fault in reported_faults(folder)}
         for detector, folders in SOURCES.items()
     },
     "tracer": {rule.fault for rule in (*RULES, *RANK_RULES)},
@@ -59,10 +59,10 @@ REPORTED = {
 
 
 @pytest.mark.parametrize("detector", REPORTED)
-def test_each_detector_reports_exactly_the_faults_that_name_it(detector):
-    named = {fault.name for fault in CATALOGUE.values() if detector in fault.detectors}
+def test_each_detector_reports_exactly_its_faults_of_the_catalogue(detector):
+    declared = {fault.name for fault in CATALOGUE.values() if detector in fault.detectors}
 
-    assert REPORTED[detector] == named
+    assert REPORTED[detector] == declared
 
 
 def test_every_fault_is_reported_by_a_detector():

@@ -1,4 +1,4 @@
-"""Gate, tracer and training diagnosis report findings of one type."""
+"""Findings of the POC gate, the tracer and the training diagnosis have one type."""
 
 import io
 
@@ -19,7 +19,7 @@ from sluice.trace.rules.structure.dead_units import DEAD_UNITS
 FAILED = CheckOutcome(outcome="fail", summary="Seen.", fault="dead units")
 
 
-def check_result(outcome: CheckOutcome) -> CheckResult:
+def make_check_result(outcome: CheckOutcome) -> CheckResult:
     limit = TimeLimit(typical_s=1.0, max_s=2.0)
     return CheckResult.of(outcome, name="a_holds", check_id="a", seconds=0.5, limit=limit)
 
@@ -50,7 +50,7 @@ def test_a_fault_that_is_not_in_the_catalogue_is_rejected():
         )
 
 
-def test_a_rule_reports_a_finding_with_the_page_of_its_fault():
+def test_a_finding_of_a_rule_has_the_explain_command_of_its_fault():
     found = DEAD_UNITS.finding(severity="error", step=3, what="w.", cause="c.", fix="f.", units=4)
 
     assert isinstance(found, TraceFinding)
@@ -63,11 +63,11 @@ def test_a_rule_reports_a_finding_with_the_page_of_its_fault():
     ("outcome", "severity"), [("fail", "error"), ("warn", "warning"), ("insufficient", "error")]
 )
 def test_a_check_that_does_not_pass_has_a_finding(outcome, severity):
-    seen = CheckOutcome(
+    check_outcome = CheckOutcome(
         outcome=outcome, summary="Seen.", fault="dead units", numbers={"units": 4}, fix="Do."
     )
 
-    finding = check_result(seen).finding
+    finding = make_check_result(check_outcome).finding
 
     assert finding == Finding(
         fault="dead units",
@@ -79,11 +79,11 @@ def test_a_check_that_does_not_pass_has_a_finding(outcome, severity):
     )
 
 
-def test_the_terminal_names_the_page_about_a_problem():
+def test_the_terminal_report_prints_the_explain_command_of_a_problem():
     console = Console(file=io.StringIO(), width=100)
 
-    console.print(problem_text(check_result(FAILED)))
-    console.print(problem_text(check_result(CheckOutcome(outcome="fail", summary="Odd."))))
+    console.print(problem_text(make_check_result(FAILED)))
+    console.print(problem_text(make_check_result(CheckOutcome(outcome="fail", summary="Odd."))))
 
     printed = console.file.getvalue()
     assert printed.count("see:") == 2
@@ -91,16 +91,16 @@ def test_the_terminal_names_the_page_about_a_problem():
     assert "sluice explain a_holds" in printed  # no fault of the catalogue
 
 
-def test_the_asset_check_names_the_page_about_a_problem():
-    assert _metadata(check_result(FAILED))["explained by"] == "sluice explain dead-units"
+def test_the_asset_check_has_the_explain_command_of_a_problem():
+    assert _metadata(make_check_result(FAILED))["explained by"] == "sluice explain dead-units"
     assert "explained by" not in _metadata(
-        check_result(CheckOutcome(outcome="pass", summary="Fine."))
+        make_check_result(CheckOutcome(outcome="pass", summary="Fine."))
     )
 
 
 def test_a_report_lists_the_findings_of_its_checks():
-    passed = check_result(CheckOutcome(outcome="pass", summary="Fine."))
-    warned = check_result(CheckOutcome(outcome="warn", summary="Close.", fault="explosion"))
+    passed = make_check_result(CheckOutcome(outcome="pass", summary="Fine."))
+    warned = make_check_result(CheckOutcome(outcome="warn", summary="Close.", fault="explosion"))
     report = GateReport(level="full", workload="W", results=(passed, warned), seconds=1.0)
 
     assert passed.finding is None
@@ -108,7 +108,7 @@ def test_a_report_lists_the_findings_of_its_checks():
 
 
 def test_a_stored_result_without_a_fault_is_still_read():
-    stored = check_result(CheckOutcome(outcome="pass", summary="Fine.")).model_dump()
+    stored = make_check_result(CheckOutcome(outcome="pass", summary="Fine.")).model_dump()
     del stored["fault"]
 
     assert CheckResult.model_validate(stored).fault is None

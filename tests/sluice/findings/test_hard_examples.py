@@ -31,7 +31,7 @@ def loss():
 ROWS = np.arange(50, 200)
 
 
-def test_planted_rows_come_first_with_their_unusual_features(frame, loss):
+def test_the_rows_with_the_highest_loss_are_listed_with_their_unusual_features(frame, loss):
     first, second = find_hard_examples(loss, ROWS, frame, tuple("abcd"), count=2)
 
     assert (first.row, first.loss, first.times_median) == (str(DAYS[120].date()), 50.0, 25.0)
@@ -42,18 +42,18 @@ def test_planted_rows_come_first_with_their_unusual_features(frame, loss):
     assert second.unusual_features[0].feature == "b"
 
 
-def test_deviations_are_those_of_a_normal_variable(frame, loss):
-    hard = find_hard_examples(loss, ROWS, frame, ("a",), count=1)[0]
+def test_deviations_are_in_standard_deviations_of_a_normal_variable(frame, loss):
+    example = find_hard_examples(loss, ROWS, frame, ("a",), count=1)[0]
 
-    assert hard.unusual_features[0].deviations == pytest.approx(11, rel=0.25)
+    assert example.unusual_features[0].deviations == pytest.approx(11, rel=0.25)
 
 
-def test_words_missing_columns_and_missing_cells_are_skipped(frame, loss):
+def test_text_columns_missing_columns_and_missing_cells_are_skipped(frame, loss):
     frame.iloc[120, 3] = np.nan
 
-    hard = find_hard_examples(loss, ROWS, frame, ("word", "gone", "d", "flag"), count=1)[0]
+    example = find_hard_examples(loss, ROWS, frame, ("word", "gone", "d", "flag"), count=1)[0]
 
-    assert [s.feature for s in hard.unusual_features] == ["flag"]
+    assert [s.feature for s in example.unusual_features] == ["flag"]
 
 
 def test_constant_and_empty_columns_are_never_unusual(frame, loss):
@@ -64,23 +64,23 @@ def test_constant_and_empty_columns_are_never_unusual(frame, loss):
     )
 
 
-def test_losses_that_are_non_finite_are_left_out_and_ties_keep_row_order(frame, loss):
+def test_nonfinite_losses_are_excluded_and_ties_keep_row_order(frame, loss):
     loss[[3, 4]] = [np.nan, np.inf]
 
-    hard = find_hard_examples(loss, ROWS, frame, ("a",), count=4)
+    examples = find_hard_examples(loss, ROWS, frame, ("a",), count=4)
 
-    assert [h.row for h in hard] == [str(DAYS[i].date()) for i in (120, 50, 51, 52)]
+    assert [example.row for example in examples] == [str(DAYS[i].date()) for i in (120, 50, 51, 52)]
     assert find_hard_examples(np.full(150, np.nan), ROWS, frame, ("a",), count=4) == ()
 
 
-def test_a_median_that_is_not_positive_measures_nothing(frame):
+def test_a_non_positive_median_gives_no_ratio(frame):
     assert math.isnan(
         find_hard_examples(-np.ones(150), ROWS, frame, ("a",), count=1)[0].times_median
     )
 
 
 @pytest.mark.parametrize(("count", "listed"), [(0, 0), (3, 3), (1000, 150)])
-def test_as_many_are_listed_as_there_are(frame, loss, count, listed):
+def test_at_most_the_available_rows_are_listed(frame, loss, count, listed):
     assert len(find_hard_examples(loss, ROWS, frame, ("a",), count=count)) == listed
 
 
@@ -90,15 +90,15 @@ def test_an_ordinary_value_of_a_one_hot_column_is_not_unusual(frame, loss):
     row = int(np.flatnonzero(friday)[10])
     loss[row - 50] = 90.0
 
-    hard = find_hard_examples(loss, ROWS, frame, ("friday", "flag"), count=2)
+    examples = find_hard_examples(loss, ROWS, frame, ("friday", "flag"), count=2)
 
-    assert [s.feature for s in hard[0].unusual_features] == []
-    assert [s.feature for s in hard[1].unusual_features] == ["flag"]  # 1 on one row of 150
+    assert [s.feature for s in examples[0].unusual_features] == []
+    assert [s.feature for s in examples[1].unusual_features] == ["flag"]  # 1 on one row of 150
 
 
 def test_examples_are_described_by_the_display_column(frame, loss):
     frame["path"] = [f"photos/{row}.png" for row in range(200)]
 
-    hard = find_hard_examples(loss, ROWS, frame, ("a",), count=2, display_column="path")
+    examples = find_hard_examples(loss, ROWS, frame, ("a",), count=2, display_column="path")
 
-    assert [example.description for example in hard] == ["photos/120.png", "photos/50.png"]
+    assert [example.description for example in examples] == ["photos/120.png", "photos/50.png"]

@@ -17,6 +17,6 @@ def test_a_description_is_one_short_line():
     assert describe_rows(FRAME, [1, 2], "text") == ("two lines", "w" * 77 + "...")
 
 
-def test_without_the_column_descriptions_are_empty():
+def test_descriptions_are_empty_without_a_display_column():
     assert describe_rows(FRAME, [0, 1], None) == ("", "")
     assert describe_rows(FRAME, [0], "gone") == ("",)

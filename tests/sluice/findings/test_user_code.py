@@ -11,7 +11,7 @@ from sluice.training.loop import mean_loss, predict
 from tests.support.synthetic import SineWorkload
 
 
-def caught(call):
+def catch_error(call):
     try:
         call()
     except Exception as error:
@@ -19,7 +19,7 @@ def caught(call):
     raise AssertionError("nothing was raised")
 
 
-def in_sluice():
+def raise_in_sluice():
     sample_evenly(None, 3)
 
 
@@ -44,23 +44,23 @@ class NoTensor(nn.Module):
         return x.no_such_thing()
 
 
-class _Rows:
+class TensorRows:
     x = y = torch.zeros(4, 2)
 
 
 ROWS = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
-USERS = {
-    "in the user's line": lambda: predict(NoTensor(), ROWS),
-    "in torch, called by no line of the user's": lambda: predict(nn.Embedding(3, 2), ROWS),
+USER_ERRORS = {
+    "in a line of the user": lambda: predict(NoTensor(), ROWS),
+    "in torch, not called by a line of the user": lambda: predict(nn.Embedding(3, 2), ROWS),
     "a function with other parameters": lambda: mean_loss(
-        nn.Identity(), OneArgument().losses, _Rows()
+        nn.Identity(), OneArgument().losses, TensorRows()
     ),
     "in the backward pass": lambda: InPlace()(ROWS).sum().backward(),
 }
 
 
-def test_exception_raised_by_sluice_is_a_bug_in_sluice():
-    error = caught(in_sluice)
+def test_an_exception_raised_by_sluice_is_reported_as_a_bug():
+    error = catch_error(raise_in_sluice)
 
     finding = outcome_from_error(error)
     assert finding.fault == "bug in Sluice"
@@ -69,15 +69,15 @@ def test_exception_raised_by_sluice_is_a_bug_in_sluice():
     assert "Please report it" in finding.fix
     with pytest.raises(ContractError, match="Please report it"), wrap_user_errors("examples()"):
         raise error
-    ended = training_error(error)
-    assert isinstance(ended, TrainingFailed)
-    assert "Please report it" in ended.fix
-    assert "Correct the named line" not in ended.fix
+    training_failed = training_error(error)
+    assert isinstance(training_failed, TrainingFailed)
+    assert "Please report it" in training_failed.fix
+    assert "Correct the named line" not in training_failed.fix
 
 
-@pytest.mark.parametrize("name", USERS)
-def test_an_exception_that_the_users_code_causes_is_the_users(name):
-    error = caught(USERS[name])
+@pytest.mark.parametrize("name", USER_ERRORS)
+def test_an_exception_caused_by_user_code_is_attributed_to_it(name):
+    error = catch_error(USER_ERRORS[name])
 
     finding = outcome_from_error(error)
     assert finding.fault == "user code raised"

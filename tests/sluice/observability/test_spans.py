@@ -25,14 +25,14 @@ from tests.sluice.serving.serving_samples import (
     live,
     quick_settings,
 )
-from tests.support.otlp_receiver import Receiver, receiving
+from tests.support.otlp_receiver import Receiver, run_receiver
 
 CALLER = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
+    with run_receiver() as receiver:
         assert spans.configure({spans.ENDPOINT: f"{receiver.url}/"}, service="sluice")
         try:
             yield receiver

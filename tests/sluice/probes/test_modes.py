@@ -1,4 +1,4 @@
-"""Evaluation mode: the same answer twice, whoever else is in the batch (TRACE-4)."""
+"""The probe for outputs in evaluation mode that are random or depend on the batch (TRACE-4)."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from sluice.probes.modes import probe_modes
 X = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
 
 
-class Net(nn.Module):
+class TwoLayers(nn.Module):
     def __init__(self, between):
         super().__init__()
         torch.manual_seed(0)
@@ -21,33 +21,37 @@ class Net(nn.Module):
         return self.second(self.between(self.first(x)))
 
 
-class AlwaysOn(nn.Dropout):
+class AlwaysDropout(nn.Dropout):
     def train(self, mode=True):  # noqa: ARG002 - that is the fault
         return super().train(True)
 
 
-class TrainsForEver(nn.BatchNorm1d):
+class TrainingModeBatchNorm(nn.BatchNorm1d):
     def forward(self, x):
         return nn.functional.batch_norm(x, self.running_mean, self.running_var, training=True)
 
 
-def ask(between, x=X):
-    return probe_modes(Net(between), x, seed=0)
+def run_probe(between, x=X):
+    return probe_modes(TwoLayers(between), x, seed=0)
 
 
 @pytest.mark.parametrize(
     "between", [nn.ReLU(), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.LayerNorm(8), nn.GELU()]
 )
-def test_sound_layers_pass(between):
-    assert ask(between).outcome == "pass"
+def test_deterministic_layers_pass(between):
+    assert run_probe(between).outcome == "pass"
 
 
 @pytest.mark.parametrize(
-    ("between", "seen", "why"),
+    ("between", "message", "cause"),
     [
-        (AlwaysOn(0.5), "After eval(), 'between' is still in training mode", "overrides train()"),
+        (
+            AlwaysDropout(0.5),
+            "After eval(), 'between' is still in training mode",
+            "overrides train()",
+        ),
         (nn.functional.dropout, "Two passes over the same 8 rows", "Dropout is still on"),
-        (TrainsForEver(8), "changes 'between.running_mean'", "batch normalisation"),
+        (TrainingModeBatchNorm(8), "changes 'between.running_mean'", "batch normalisation"),
         (
             nn.BatchNorm1d(8, track_running_stats=False),
             "The outputs of 4 rows change by up to",
@@ -56,35 +60,35 @@ def test_sound_layers_pass(between):
         (lambda h: h - h.mean(dim=0), "outputs of 4 rows change", "normalisation over rows"),
     ],
 )
-def test_each_fault_is_named(between, seen, why):
-    answer = ask(between)
+def test_each_fault_is_reported_with_its_cause(between, message, cause):
+    result = run_probe(between)
 
-    assert answer.outcome == "fail"
-    assert seen in answer.seen
-    assert why in answer.why
-    assert answer.fix
-
-
-def test_a_non_finite_network_decides_nothing():
-    answer = ask(lambda h: h / 0)
-
-    assert answer.outcome == "insufficient"
-    assert "NaN or infinite" in answer.seen
+    assert result.outcome == "fail"
+    assert message in result.seen
+    assert cause in result.why
+    assert result.fix
 
 
-def test_numbers_agree_with_their_nouns():
-    pair = nn.Sequential(nn.ReLU(), AlwaysOn(0.5), AlwaysOn(0.5))
-    assert "'between.1', 'between.2' are still in training mode" in ask(pair).seen
-    assert "the outputs of 1 row are the same" in ask(nn.ReLU(), X[:2]).seen
+def test_a_network_with_nonfinite_outputs_is_insufficient():
+    result = run_probe(lambda h: h / 0)
+
+    assert result.outcome == "insufficient"
+    assert "NaN or infinite" in result.seen
 
 
-def test_what_decides_nothing_says_so():
-    assert ask(lambda h: h.mean(dim=0, keepdim=True)).outcome == "insufficient"
-    assert ask(torch.zeros_like).outcome == "insufficient"
+def test_messages_use_singular_and_plural():
+    two_faults = nn.Sequential(nn.ReLU(), AlwaysDropout(0.5), AlwaysDropout(0.5))
+    assert "'between.1', 'between.2' are still in training mode" in run_probe(two_faults).seen
+    assert "the outputs of 1 row are the same" in run_probe(nn.ReLU(), X[:2]).seen
 
 
-def test_network_and_caller_are_left_alone():
-    network, state = Net(TrainsForEver(8)), torch.get_rng_state()
+def test_constant_outputs_or_a_single_output_row_are_insufficient():
+    assert run_probe(lambda h: h.mean(dim=0, keepdim=True)).outcome == "insufficient"
+    assert run_probe(torch.zeros_like).outcome == "insufficient"
+
+
+def test_the_probe_changes_neither_the_network_nor_the_random_state():
+    network = TwoLayers(TrainingModeBatchNorm(8))
     state = torch.get_rng_state()
 
     probe_modes(network, X, seed=0)
@@ -94,10 +98,10 @@ def test_network_and_caller_are_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_bad_input_is_refused():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ContractError, match="at least 2 rows"):
-        ask(nn.ReLU(), X[:1])
-    network = Net(nn.ReLU())
+        run_probe(nn.ReLU(), X[:1])
+    network = TwoLayers(nn.ReLU())
     network.cut = network.first(X)
     with pytest.raises(ContractError, match="cannot be copied"):
         probe_modes(network, X, seed=0)

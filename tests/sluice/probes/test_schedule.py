@@ -1,4 +1,4 @@
-"""Schedules driven dry (TRACE-11)."""
+"""The probe that steps a learning-rate schedule without training (TRACE-11)."""
 
 import math
 
@@ -15,27 +15,27 @@ WARMUP, STEPS = 10, 100
 PLAN = RatePlan(total_steps=STEPS, peak_step=WARMUP, peak_rate=0.1, final_rate=0.0)
 
 
-def share(step, *, warmup=WARMUP, steps=STEPS):
+def cosine_with_warmup(step, *, warmup=WARMUP, steps=STEPS):
     if step < warmup:
         return step / warmup
     return max(0.0, 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / (steps - warmup)))))
 
 
-def scheduler_of(function):
+def make_scheduler(factor_at):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
-    return lr_scheduler.LambdaLR(optimizer, function)
+    return lr_scheduler.LambdaLR(optimizer, factor_at)
 
 
-def ask(function, plan=PLAN):
-    return probe_scheduler(scheduler_of(function), plan)
+def run_probe(factor_at, plan=PLAN):
+    return probe_scheduler(make_scheduler(factor_at), plan)
 
 
-def test_warmup_from_zero_and_a_cosine_pass_and_show_their_boundaries():
-    answer = ask(share)
+def test_a_cosine_schedule_with_warmup_passes_and_its_peak_is_reported():
+    result = run_probe(cosine_with_warmup)
 
-    assert answer.outcome == "pass"
-    assert (answer.numbers["peak_step"], answer.numbers["peak_rate"]) == (10, 0.1)
-    assert "the peak 0.1 at step 10 as planned" in answer.seen
+    assert result.outcome == "pass"
+    assert (result.numbers["peak_step"], result.numbers["peak_rate"]) == (10, 0.1)
+    assert "the peak 0.1 at step 10 as planned" in result.seen
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_warmup_from_zero_and_a_cosine_pass_and_show_their_boundaries():
         ),
     ],
 )
-def test_torchs_own_schedules_pass(make, plan):
+def test_schedulers_of_torch_pass_and_are_not_changed(make, plan):
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     scheduler = make(optimizer)
     weights = optimizer.param_groups[0]["params"][0].clone()
     start = optimizer.param_groups[0]["lr"]
 
-    answer = probe_scheduler(scheduler, plan)
+    result = probe_scheduler(scheduler, plan)
 
-    assert answer.outcome == "pass", answer.seen
+    assert result.outcome == "pass", result.seen
     assert scheduler.last_epoch == 0
     assert optimizer.param_groups[0]["lr"] == start
     assert not optimizer.state
@@ -82,48 +82,65 @@ def test_torchs_own_schedules_pass(make, plan):
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("factor_at", "message"),
     [
-        (lambda step: share(step + 1), "ends at step 9, planned is step 10: 1 step early, off by"),
-        (lambda step: share(max(0, step - 1), steps=99), "0 for the first 2 steps"),
         (
-            lambda step: share(step, warmup=11),
+            lambda step: cosine_with_warmup(step + 1),
+            "ends at step 9, planned is step 10: 1 step early, off by",
+        ),
+        (lambda step: cosine_with_warmup(max(0, step - 1), steps=99), "0 for the first 2 steps"),
+        (
+            lambda step: cosine_with_warmup(step, warmup=11),
             "ends at step 11, planned is step 10: 1 step late, off by one",
         ),
         (lambda step: 0 * step, "The rate is 0 at all"),
-        (lambda step: step // 10 if step < 10 else share(step), "0 for the first 10 steps"),
-        (lambda step: share(step, steps=25), "ends early: the final rate is reached at step 25"),
-        (lambda step: share(step, steps=200), "does not reach its end"),
-        (lambda step: abs(math.cos(step / 20)) if step > 10 else share(step), "rises again"),
-        (lambda step: share(step) / 2, "The largest rate is 0.05, planned is 0.1"),
-        (lambda step: share(step) * 2, "The largest rate is 0.2, planned is 0.1"),
-        (lambda step: math.nan if step == 40 else share(step), "rate of step 40 is nan"),
-        (lambda step: share(step) - 0.01, "rate of step 0 is -"),
+        (
+            lambda step: step // 10 if step < 10 else cosine_with_warmup(step),
+            "0 for the first 10 steps",
+        ),
+        (
+            lambda step: cosine_with_warmup(step, steps=25),
+            "ends early: the final rate is reached at step 25",
+        ),
+        (lambda step: cosine_with_warmup(step, steps=200), "does not reach its end"),
+        (
+            lambda step: abs(math.cos(step / 20)) if step > 10 else cosine_with_warmup(step),
+            "rises again",
+        ),
+        (lambda step: cosine_with_warmup(step) / 2, "The largest rate is 0.05, planned is 0.1"),
+        (lambda step: cosine_with_warmup(step) * 2, "The largest rate is 0.2, planned is 0.1"),
+        (
+            lambda step: math.nan if step == 40 else cosine_with_warmup(step),
+            "rate of step 40 is nan",
+        ),
+        (lambda step: cosine_with_warmup(step) - 0.01, "rate of step 0 is -"),
     ],
 )
-def test_each_fault_is_named(function, said):
-    answer = ask(function)
+def test_each_fault_is_reported(factor_at, message):
+    result = run_probe(factor_at)
 
-    assert answer.outcome == "fail"
-    assert said in answer.seen
-    assert answer.why
-    assert answer.fix
-
-
-def test_the_side_of_an_off_by_one_has_its_cause():
-    assert "stepped before the optimizer" in ask(lambda step: share(step + 1)).why
-    assert "counted from 1" in ask(lambda step: share(step, warmup=11)).why
+    assert result.outcome == "fail"
+    assert message in result.seen
+    assert result.why
+    assert result.fix
 
 
-def test_a_step_before_the_optimizers_is_named():
-    scheduler = scheduler_of(share)
+def test_an_off_by_one_schedule_has_a_cause_for_each_direction():
+    assert (
+        "stepped before the optimizer" in run_probe(lambda step: cosine_with_warmup(step + 1)).why
+    )
+    assert "counted from 1" in run_probe(lambda step: cosine_with_warmup(step, warmup=11)).why
+
+
+def test_a_scheduler_step_before_the_optimizer_step_is_reported():
+    scheduler = make_scheduler(cosine_with_warmup)
     with pytest.warns(UserWarning, match="before"):
         scheduler.step()
 
-    answer = probe_scheduler(scheduler, PLAN)
+    result = probe_scheduler(scheduler, PLAN)
 
-    assert answer.outcome == "fail"
-    assert "stepped 1 time before the first step of the optimizer" in answer.seen
+    assert result.outcome == "fail"
+    assert "stepped 1 time before the first step of the optimizer" in result.seen
 
 
 def test_a_schedule_that_follows_a_metric_is_skipped():
@@ -135,7 +152,7 @@ def test_a_schedule_that_follows_a_metric_is_skipped():
 @pytest.mark.parametrize("warmup_share", [0.0, 0.05, 0.5, 0.999])
 @pytest.mark.parametrize("final", [0.0, 0.05, 1.0])
 @pytest.mark.parametrize("steps", [2, 7, 40])
-def test_the_trainers_own_schedule_passes(warmup_share, final, steps):
+def test_the_schedule_of_the_trainer_passes(warmup_share, final, steps):
     settings = TrainSettings(
         max_epochs=5,
         warmup_share=warmup_share,
@@ -143,25 +160,25 @@ def test_the_trainers_own_schedule_passes(warmup_share, final, steps):
         changes=(TrainingChange(from_epoch=2, learning_rate=0.5),),
     )
 
-    answer = probe_train_settings(settings, steps_per_epoch=steps)
+    result = probe_train_settings(settings, steps_per_epoch=steps)
 
-    assert answer.outcome == "pass", answer.seen
+    assert result.outcome == "pass", result.seen
 
 
-def test_a_trainers_schedule_that_is_off_by_one_fails(monkeypatch):
-    right = schedule.learning_rate_at
+def test_an_off_by_one_schedule_of_the_trainer_fails(monkeypatch):
+    learning_rate_at = schedule.learning_rate_at
     monkeypatch.setattr(
         schedule,
         "learning_rate_at",
-        lambda step, total, now: right(min(step + 1, total - 1), total, now),
+        lambda step, total, now: learning_rate_at(min(step + 1, total - 1), total, now),
     )
 
     assert probe_train_settings(TrainSettings(), steps_per_epoch=20).outcome == "fail"
 
 
-def test_bad_input_is_refused():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ContractError, match=r"scheduler of torch\.optim\.lr_scheduler"):
-        probe_scheduler(share, PLAN)
+        probe_scheduler(cosine_with_warmup, PLAN)
     with pytest.raises(ContractError, match="each of 100 steps is required, got 3"):
         compare_rates([0.1, 0.2, 0.3], PLAN)
     with pytest.raises(SettingsError, match="peak_step must be before the end"):
@@ -170,8 +187,8 @@ def test_bad_input_is_refused():
         RatePlan.parse(PLAN.model_dump() | {"final_rate": 1.0}, where="plan")
     with pytest.raises(ContractError, match="at least two steps"):
         probe_train_settings(TrainSettings(max_epochs=1), steps_per_epoch=1)
-    begun = scheduler_of(share)
-    begun.optimizer.step()
-    begun.step()
+    started = make_scheduler(cosine_with_warmup)
+    started.optimizer.step()
+    started.step()
     with pytest.raises(ContractError, match="from its beginning"):
-        probe_scheduler(begun, PLAN)
+        probe_scheduler(started, PLAN)

@@ -1,4 +1,4 @@
-"""Rows and labels of ranks (TRACE-5)."""
+"""The probe of the rows and labels that ranks receive (TRACE-5)."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ROWS = 1_001
 LABELS = np.random.default_rng(0).integers(0, 4, ROWS)
 
 
-def sampler(rank, world, *, seed=0, shuffle=True, drop_last=False):
+def make_sampler(rank, world, *, seed=0, shuffle=True, drop_last=False):
     return DistributedSampler(
         range(ROWS),
         num_replicas=world,
@@ -23,44 +23,44 @@ def sampler(rank, world, *, seed=0, shuffle=True, drop_last=False):
     )
 
 
-def ask(rows, labels=LABELS, *, uneven=1):
-    return probe_shards(rows, num_rows=ROWS, labels_N=labels, max_uneven_rows=uneven)
+def run_probe(rows, labels=LABELS, *, max_uneven_rows=1):
+    return probe_shards(rows, num_rows=ROWS, labels_N=labels, max_uneven_rows=max_uneven_rows)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world", [2, 4])
 def test_a_distributed_sampler_passes(world, drop_last):
-    rows = sampled_rows(lambda r, w: sampler(r, w, drop_last=drop_last), world=world)
+    rows = sampled_rows(lambda r, w: make_sampler(r, w, drop_last=drop_last), world=world)
 
-    answer = ask(rows)
+    result = run_probe(rows)
 
-    assert answer.outcome == "pass", answer.seen
-    assert answer.numbers["labels_p_value"] > 1e-6
+    assert result.outcome == "pass", result.seen
+    assert result.numbers["labels_p_value"] > 1e-6
 
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("batch", [1, 64, 2_000])
-def test_the_trainers_own_split_passes(world, batch):
+def test_the_split_of_the_trainer_passes(world, batch):
     rows = split_rows(ROWS, batch_rows=batch, world=world, seed=0)
 
     assert sorted(row for rank in rows for row in rank) == list(range(ROWS))
-    assert ask(rows, uneven=-(-ROWS // batch)).outcome == "pass"
+    assert run_probe(rows, max_uneven_rows=-(-ROWS // batch)).outcome == "pass"
 
 
-def shuffled(rank, world):
+def shuffle_all_rows(rank, world):
     del world
     return RandomSampler(range(ROWS), generator=torch.Generator().manual_seed(rank))
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (
-            shuffled,
+            shuffle_all_rows,
             "1,001 of 1,001 rows are on several ranks (the first is row 0), and 0 on none. "
             "All ranks have the same rows.",
         ),
-        (lambda r, w: sampler(r, w, seed=7 * r), "rows are on several ranks"),
+        (lambda r, w: make_sampler(r, w, seed=7 * r), "rows are on several ranks"),
         (
             lambda r, w: range(r, ROWS, w + 1),
             "333 of 1,001 rows are on no rank; the first is row 2",
@@ -72,58 +72,58 @@ def shuffled(rank, world):
         (lambda r, w: [*range(r, ROWS, w), *range(r, 40, w)], "rows are duplicated within a rank"),
     ],
 )
-def test_each_fault_of_membership_is_named(make, said):
-    answer = ask(sampled_rows(make, world=2))
+def test_each_fault_of_the_row_assignment_is_reported(make, message):
+    result = run_probe(sampled_rows(make, world=2))
 
-    assert answer.outcome == "fail"
-    assert said in answer.seen
-    assert answer.why
-    assert answer.fix
+    assert result.outcome == "fail"
+    assert message in result.seen
+    assert result.why
+    assert result.fix
 
 
-def test_blocks_of_sorted_labels_are_named():
+def test_blocks_of_sorted_labels_are_reported():
     labels = np.sort(LABELS)
     blocks = [range(500), range(500, ROWS)]
 
-    answer = ask(blocks, labels)
+    result = run_probe(blocks, labels)
 
-    assert answer.outcome == "fail"
-    assert "labels of the 2 ranks have different distributions" in answer.seen
-    assert "label 3 has 0.0%, 52.5% of the rows by rank" in answer.seen
-    assert ask([range(0, ROWS, 2), range(1, ROWS, 2)], labels).outcome == "pass"
+    assert result.outcome == "fail"
+    assert "labels of the 2 ranks have different distributions" in result.seen
+    assert "label 3 has 0.0%, 52.5% of the rows by rank" in result.seen
+    assert run_probe([range(0, ROWS, 2), range(1, ROWS, 2)], labels).outcome == "pass"
 
 
-def test_labels_that_are_numbers_are_cut_into_quarters():
+def test_float_labels_are_compared_by_quarters():
     values = np.random.default_rng(1).normal(size=ROWS)
     blocks = [range(500), range(500, ROWS)]
 
-    assert ask(blocks, values).outcome == "pass"
-    answer = ask(blocks, np.sort(values))
-    assert answer.outcome == "fail"
-    assert "quarter" in answer.seen
+    assert run_probe(blocks, values).outcome == "pass"
+    result = run_probe(blocks, np.sort(values))
+    assert result.outcome == "fail"
+    assert "quarter" in result.seen
 
 
-def test_few_rows_of_a_label_decide_nothing_about_labels():
+def test_labels_with_few_rows_are_not_compared():
     labels = np.zeros(ROWS, np.int64)
     labels[:3] = 1
 
-    answer = ask([range(500), range(500, ROWS)], labels)
+    result = run_probe([range(500), range(500, ROWS)], labels)
 
-    assert answer.outcome == "pass"
-    assert "labels not compared" in answer.seen
+    assert result.outcome == "pass"
+    assert "labels not compared" in result.seen
 
 
-def test_random_shards_are_rarely_called_unlike():
+def test_random_shards_are_not_reported():
     rng = np.random.default_rng(3)
     for _ in range(50):
         order = rng.permutation(ROWS)
-        assert ask([order[:500], order[500:]]).outcome == "pass"
+        assert run_probe([order[:500], order[500:]]).outcome == "pass"
 
 
-def test_bad_input_is_refused():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ContractError, match="at least two ranks are required, got 1"):
-        ask([range(ROWS)])
+        run_probe([range(ROWS)])
     with pytest.raises(ContractError, match="rank 1 has 1001"):
-        ask([range(500), range(500, ROWS + 1)])
+        run_probe([range(500), range(500, ROWS + 1)])
     with pytest.raises(ContractError, match="label for each of 1001 rows is required, got 5"):
-        ask([range(500), range(500, ROWS)], LABELS[:5])
+        run_probe([range(500), range(500, ROWS)], LABELS[:5])

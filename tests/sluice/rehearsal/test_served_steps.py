@@ -16,7 +16,7 @@ from sluice.rollout.observations import ArmCounts
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Transition
 from sluice.rollout.transitions import promote
-from tests.sluice.rollout.rollout_samples import NOW, look, rollout, verdict
+from tests.sluice.rollout.rollout_samples import NOW, assess, make_rollout, make_verdict
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.25, 0.5])
@@ -29,8 +29,10 @@ def test_a_faulty_challenger_is_rolled_back_within_the_requests_of_a_step(
     sick = ArmCounts(requests=requests, errors=round(FAULTY_SHARE * requests))
     healthy = ArmCounts(requests=round(requests * (1 - share) / share))
 
-    enough = look(rollout(settings), challenger=sick, production=healthy)
-    few = look(rollout(settings), challenger=ArmCounts(requests=4, errors=1), production=healthy)
+    enough = assess(make_rollout(settings), challenger=sick, production=healthy)
+    few = assess(
+        make_rollout(settings), challenger=ArmCounts(requests=4, errors=1), production=healthy
+    )
 
     assert enough.outcome == "roll_back"
     assert few.outcome == "wait"
@@ -47,7 +49,7 @@ def test_no_step_of_a_rehearsal_ends_before_its_guards_could_react(
 
     assert short.min_requests >= requests_to_breach(own, share)
     few = ArmCounts(requests=short.min_requests - 1)
-    step = look(rollout(short), after_s=seconds, challenger=few, production=few)
+    step = assess(make_rollout(short), after_s=seconds, challenger=few, production=few)
     assert step.outcome == "wait"
     assert f"Not enough evidence: {few.requests} of {short.min_requests}" in step.reason
 
@@ -56,12 +58,12 @@ def test_no_step_of_a_rehearsal_ends_before_its_guards_could_react(
 def promoted() -> Rehearsal:
     """A canary whose challenger was served a little less than its share, and then promoted."""
     settings = RolloutSettings(min_step_s=60, min_requests=100, max_step_s=600, lease_s=120)
-    at, transitions, moments = rollout(settings), [], []
+    at, transitions, moments = make_rollout(settings), [], []
     transitions.append(
         Transition(outcome="start", rollout=at, at=NOW, actor="ada", reason="A rehearsal.")
     )
     for challenger, production in ((400, 9600), (2400, 7600), (4900, 5100), (1000, 1000)):
-        seen = look(
+        seen = assess(
             at,
             challenger=ArmCounts(requests=challenger),
             production=ArmCounts(requests=production),
@@ -140,13 +142,13 @@ def test_the_page_shows_the_served_shares_and_all_users_after_a_promotion(
         ("latency", {"challenger": ArmCounts(requests=400, timeouts=200)}),
         ("nan", {"challenger": ArmCounts(requests=400, not_finite=200)}),
         ("drift", {"drift": PredictionDrift(distance=9, limit=4, rows=400)}),
-        ("quality", {"quality": verdict("REJECT")}),
+        ("quality", {"quality": make_verdict("REJECT")}),
     ],
 )
 def test_the_reason_of_a_rollback_identifies_the_injected_fault(
     promoted: Rehearsal, fault: str, evidence: dict[str, Any]
 ) -> None:
-    rolled_back = look(rollout(), **evidence)
+    rolled_back = assess(make_rollout(), **evidence)
     changes = {"fault": fault, "ended": "rolled_back", "reason": rolled_back.reason}
 
     assert rolled_back.outcome == "roll_back"

@@ -14,7 +14,7 @@ from sluice.rollout.state_machine import advance
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.client_limits import BREACH_FAULTS
 from sluice.serving.sticky import is_chosen
-from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
+from tests.sluice.rollout.rollout_samples import PRODUCTION, make_rollout
 from tests.sluice.serving.serving_samples import (
     Live,
     Raises,
@@ -68,7 +68,7 @@ def rolling(
     """Run a server in the middle of a rollout."""
     models = [deployed("one", 1, production or Powers(1.0)), deployed("two", 2, challenger)]
     split = TrafficSplit(
-        epoch=rollout().epoch,
+        epoch=make_rollout().epoch,
         production=candidate("one"),
         challenger=candidate("two"),
         rollout=TOLD,
@@ -96,7 +96,7 @@ def window(server: Live) -> TrafficCounts:
 
 def looked(server: Live) -> Rollout:
     seen = window(server)
-    at = rollout()
+    at = make_rollout()
     seen = seen.model_copy(update={"since": at.step_since, "until": at.checked_at})
     return advance(at, seen, now=at.checked_at, production=PRODUCTION).rollout
 

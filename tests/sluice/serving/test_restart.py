@@ -26,7 +26,7 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
 from sluice.rollout.state_machine import advance
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
-from tests.support.balancer import balancing
+from tests.support.balancer import run_balancer
 
 ROOT = Path(__file__).parents[3]
 PER_S = 100
@@ -128,7 +128,7 @@ def test_ten_thousand_requests_survive_restarting_servers(
     load, codes = _restarted_under_load(nursery, requests=10_000)
 
     record_property(
-        "told",
+        "measurement",
         f"{load.answered} of {load.sent} requests answered over {len(codes)} restarts, the slowest "
         f"after {load.slowest_s:.2f} s",
     )
@@ -243,7 +243,7 @@ def _restarted_under_load(nursery: Nursery, *, requests: int) -> tuple[_Load, li
             over.set()
             await sending
 
-    with balancing(ports) as balancer:
+    with run_balancer(ports) as balancer:
         _until(lambda: balancer.ready == set(ports))
         asyncio.run(both())
     return load, codes

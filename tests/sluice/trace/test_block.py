@@ -15,7 +15,7 @@ def train(*, steps: int = 12, clears: bool = True, fails_at: int = -1) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     for step in range(steps):
         if step == fails_at:
-            raise RuntimeError("out of paper")
+            raise RuntimeError("of the program")
         x = torch.randn(8, 3)
         if clears:
             optimizer.zero_grad()
@@ -23,7 +23,7 @@ def train(*, steps: int = 12, clears: bool = True, fails_at: int = -1) -> None:
         optimizer.step()
 
 
-def test_the_findings_of_the_block_are_objects(tmp_path):
+def test_a_block_provides_its_findings_as_objects(tmp_path):
     with sluice.trace(tmp_path / "<i>traces") as block:
         train(clears=False)
         assert block.findings == ()  # known after the block
@@ -33,10 +33,10 @@ def test_the_findings_of_the_block_are_objects(tmp_path):
     assert "zero_grad" in finding.fix
     assert block.num_steps == 12
     assert active_tracer() is None
-    shown = block._repr_html_()
-    assert "needs review" in shown
-    assert "missing zero_grad" in shown
-    assert "<i>" not in shown
+    html = block._repr_html_()
+    assert "needs review" in html
+    assert "missing zero_grad" in html
+    assert "<i>" not in html
     assert "Replay of" in block.replay().html
 
 
@@ -48,7 +48,7 @@ def test_a_healthy_training_has_no_finding(tmp_path):
     assert "no problem found" in repr(block)
 
 
-def test_earlier_traces_in_the_folder_are_not_those_of_the_block(tmp_path):
+def test_a_block_ignores_earlier_traces_in_its_folder(tmp_path):
     block = sluice.trace(tmp_path)
     with block:
         train(clears=False)
@@ -58,15 +58,15 @@ def test_earlier_traces_in_the_folder_are_not_those_of_the_block(tmp_path):
     assert (block.findings, block.num_steps) == ((), 12)
 
 
-def test_an_error_is_raised_and_the_trace_up_to_it_is_reported(tmp_path):
-    with pytest.raises(RuntimeError, match="out of paper"), sluice.trace(tmp_path) as block:
+def test_an_exception_is_raised_and_the_steps_before_it_are_reported(tmp_path):
+    with pytest.raises(RuntimeError, match="of the program"), sluice.trace(tmp_path) as block:
         train(fails_at=5)
 
     assert block.num_steps == 5
     assert block.reports[0].conclusion.ending == "failed"
 
 
-def test_a_block_without_training_says_so(tmp_path):
+def test_a_block_without_training_states_that_nothing_was_traced(tmp_path):
     with sluice.trace(tmp_path) as block:
         pass
 
@@ -77,7 +77,7 @@ def test_a_block_without_training_says_so(tmp_path):
         block.replay()
 
 
-def test_inside_another_trace_the_outer_one_records(tmp_path):
+def test_a_block_inside_another_trace_records_nothing(tmp_path):
     with traced(tmp_path / "outer", TraceSettings()), sluice.trace(tmp_path / "inner") as block:
         train(clears=False)
 

@@ -13,7 +13,7 @@ from sluice.trace.settings import TraceSettings
 
 
 def test_the_process_group_outlives_its_wrapper(tmp_path, monkeypatch):
-    """Destroyed with it, the group could wait forever for a thread that waits for the GIL."""
+    """If destroyed with the wrapper, it could wait forever for a thread that needs the GIL."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     store = f"file://{tmp_path / 'store'}"
     dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)

@@ -1,4 +1,4 @@
-"""A cascade is reported as one cause, and a weak finding does not hide a severe one (TRACE-16)."""
+"""Diagnosis of root causes and their consequences from findings (TRACE-16)."""
 
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.finding import TraceFinding
@@ -60,8 +60,8 @@ def test_diagnoses_are_sorted_by_severity_confidence_and_step():
 
 
 def test_a_confirm_finding_that_explains_a_later_error_becomes_an_error():
-    carried = finding("missing zero_grad", "confirm", step=2)
-    (found,) = diagnose([finding("non-finite loss", step=30), carried])
+    missing_zero_grad = finding("missing zero_grad", "confirm", step=2)
+    (found,) = diagnose([finding("non-finite loss", step=30), missing_zero_grad])
 
     assert (found.fault, found.finding.severity) == ("missing zero_grad", "error")
     assert [f.fault for f in found.explains] == ["non-finite loss"]

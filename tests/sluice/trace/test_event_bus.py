@@ -57,11 +57,11 @@ def test_bound_methods_can_be_unsubscribed():
         def on_opened(self, event):
             self.opened += event.number
 
-    bus, one, other = EventBus(), Counter(), Counter()
-    bus.subscribe(Opened, one.on_opened)
-    bus.subscribe(Opened, other.on_opened)
-    bus.unsubscribe(Opened, one.on_opened)
+    bus, first, second = EventBus(), Counter(), Counter()
+    bus.subscribe(Opened, first.on_opened)
+    bus.subscribe(Opened, second.on_opened)
+    bus.unsubscribe(Opened, first.on_opened)
     bus.publish(Opened(2))
 
-    assert (one.opened, other.opened) == (0, 2)
+    assert (first.opened, second.opened) == (0, 2)
     assert bus.has_subscribers(Opened)

@@ -25,7 +25,7 @@ def _train(rank):
 
 
 def test_a_forked_process_keeps_its_trace_to_the_end(tmp_path, capfd):
-    """It ends without the functions that are registered for the end of Python."""
+    """A forked process ends without calling atexit functions."""
     context = multiprocessing.get_context("fork")
     with traced(tmp_path / "traces", TraceSettings()):
         for rank in range(2):
@@ -40,22 +40,24 @@ def test_a_forked_process_keeps_its_trace_to_the_end(tmp_path, capfd):
     assert "of the program itself" in capfd.readouterr().err
 
 
-def test_ended_traces_leave_nothing_behind_in_forked_processes(tmp_path):
-    """Callbacks of a fork cannot be unregistered: one for each trace would add up in a notebook."""
+def test_processes_forked_after_ended_traces_keep_no_tracer_state(tmp_path):
+    """Fork callbacks cannot be unregistered; one for each trace would accumulate in a notebook."""
     tracers = []
     for number in range(3):
         with traced(tmp_path / f"traces{number}", TraceSettings()):
             tracers.append(weakref.ref(active_tracer()))
     gc.collect()
     receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_send_run, args=(sender,))
+    process = multiprocessing.get_context("fork").Process(
+        target=_send_whether_run_is_wrapped, args=(sender,)
+    )
     process.start()
-    wrapped = receiver.recv()
+    is_wrapped = receiver.recv()
     process.join()
 
     assert [tracer() for tracer in tracers] == [None, None, None]
-    assert not wrapped  # a process under no trace runs as if there had never been one
+    assert not is_wrapped
 
 
-def _send_run(sender):
+def _send_whether_run_is_wrapped(sender):
     sender.send("run" in vars(multiprocessing.current_process()))

@@ -1,4 +1,4 @@
-"""The guard against non-finite losses (TRACE-8, TRACE-9)."""
+"""The guard that stops programs or skips steps after non-finite losses (TRACE-8, TRACE-9)."""
 
 import math
 import subprocess
@@ -39,34 +39,34 @@ def traced_train(tmp_path, bad_steps, **settings):
     with traced(tmp_path / "traces", TraceSettings(**settings)) as folder:
         try:
             return folder, train(bad_steps)
-        except SystemExit as stop:
-            return folder, stop
+        except SystemExit as error:
+            return folder, error
 
 
 @pytest.fixture
-def copied(monkeypatch):
+def copy_steps(monkeypatch):
     """Return the list of the steps at which all states are copied."""
-    steps, states = [], NonFiniteGuard._copy_states
+    steps, copy_states = [], NonFiniteGuard._copy_states
 
-    def counted(guard):
+    def record_step(guard):
         steps.append(guard._sink.steps.last)
-        return states(guard)
+        return copy_states(guard)
 
-    monkeypatch.setattr(NonFiniteGuard, "_copy_states", counted)
+    monkeypatch.setattr(NonFiniteGuard, "_copy_states", record_step)
     return steps
 
 
 def test_three_consecutive_nonfinite_losses_stop_the_program_with_its_last_good_state(tmp_path):
-    folder, stop = traced_train(tmp_path, range(21, 61), stop_after=3, checkpoint_every=5)
+    folder, result = traced_train(tmp_path, range(21, 61), stop_after=3, checkpoint_every=5)
 
-    assert stop.code == STOPPED_EXIT_CODE == 75
-    good = torch.load(folder / LAST_GOOD, weights_only=True)
-    assert 15 <= good["step"] <= 20
-    weights = [w for state in good["networks"].values() for w in state.values()]
+    assert result.code == STOPPED_EXIT_CODE == 75
+    last_good = torch.load(folder / LAST_GOOD, weights_only=True)
+    assert 15 <= last_good["step"] <= 20
+    weights = [w for state in last_good["networks"].values() for w in state.values()]
     assert len(weights) == 4
     assert all(w.isfinite().all() for w in weights)
     # The last one, because an optimizer of another test may still exist.
-    assert good["optimizers"][-1]["state"][0]["step"] == good["step"]
+    assert last_good["optimizers"][-1]["state"][0]["step"] == last_good["step"]
     trace = read_trace(folder)
     (note,) = [n for n in trace.notes if n.kind == "stopped"]
     assert "3 consecutive losses" in note.text
@@ -76,36 +76,36 @@ def test_three_consecutive_nonfinite_losses_stop_the_program_with_its_last_good_
     assert "stopped the program after 22 steps, because of non-finite losses" in conclusion.what
 
 
-def test_the_message_of_a_stop_is_grammatical_and_names_a_state_only_if_it_was_saved(
+def test_the_stop_message_names_the_saved_state_or_states_that_saving_failed(
     tmp_path, monkeypatch, capsys
 ):
     traced_train(tmp_path, range(3, 61), stop_after=1)
     text = "Stopped before step 3: the loss is non-finite; the last good state, of step 1,"
     assert f"{text} is saved in {LAST_GOOD}." in capsys.readouterr().err
 
-    def refuse(*_):
+    def fail(*_):
         raise OSError("refused")
 
     monkeypatch.setattr(NonFiniteGuard, "_save_bundle", lambda *_: None)
-    monkeypatch.setattr(NonFiniteGuard, "_save", refuse)
-    _, stop = traced_train(tmp_path, range(3, 61), stop_after=1)
+    monkeypatch.setattr(NonFiniteGuard, "_save", fail)
+    _, result = traced_train(tmp_path, range(3, 61), stop_after=1)
     assert f"{text} could not be saved." in capsys.readouterr().err
-    assert stop.code == STOPPED_EXIT_CODE
+    assert result.code == STOPPED_EXIT_CODE
 
 
-def test_an_early_failure_loses_at_most_half_of_the_steps(tmp_path, copied):
+def test_an_early_failure_loses_at_most_half_of_the_steps(tmp_path, copy_steps):
     folder, _ = traced_train(tmp_path, range(52, 61), stop_after=3)
 
-    good = torch.load(folder / LAST_GOOD, weights_only=True)
-    assert 51 // 2 <= good["step"] == copied[-2]  # the last copy is that of the bundle
-    assert len(copied) == 8  # at 0, 1, 2, 4, 8, 16, 32, and for the bundle
+    last_good = torch.load(folder / LAST_GOOD, weights_only=True)
+    assert 51 // 2 <= last_good["step"] == copy_steps[-2]  # the last copy is that of the bundle
+    assert len(copy_steps) == 8  # at 0, 1, 2, 4, 8, 16, 32, and for the bundle
 
 
-def test_copies_reach_the_interval_of_the_settings(tmp_path, copied):
+def test_copies_are_at_most_the_configured_interval_apart(tmp_path, copy_steps):
     traced_train(tmp_path, (), stop_after=3, checkpoint_every=10)
 
-    assert max(later - one for one, later in pairwise(copied)) <= 12
-    assert len(copied) == 10  # at 0, 1, 2, 4, 8, 16, 26 and so on
+    assert max(next_step - step for step, next_step in pairwise(copy_steps)) <= 12
+    assert len(copy_steps) == 10  # at 0, 1, 2, 4, 8, 16, 26 and so on
 
 
 def test_repeated_steps_are_checked_one_by_one(tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_repeated_steps_are_checked_one_by_one(tmp_path, monkeypatch):
     assert read_trace(folder).num_steps == 46
 
 
-def test_a_loss_that_only_overflows_by_its_scale_does_not_stop_the_program(tmp_path):
+def test_a_loss_that_overflows_only_when_scaled_does_not_stop_the_program(tmp_path):
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
@@ -144,14 +144,14 @@ def test_the_first_nonfinite_step_can_be_reproduced_from_its_bundle(tmp_path):
     assert x[2, 3].isnan()
     assert x.isnan().sum() == 1
     assert nn.functional.mse_loss(model(x), bundle["target"]).isnan()
-    clean = x.nan_to_num()
-    assert nn.functional.mse_loss(model(clean), bundle["target"]).isfinite()
+    finite_input = x.nan_to_num()
+    assert nn.functional.mse_loss(model(finite_input), bundle["target"]).isfinite()
 
 
 def test_a_finite_loss_resets_the_count(tmp_path):
-    folder, stop = traced_train(tmp_path, {10, 11}, stop_after=3, skip_nonfinite=True)
+    folder, result = traced_train(tmp_path, {10, 11}, stop_after=3, skip_nonfinite=True)
 
-    assert isinstance(stop, nn.Module)
+    assert isinstance(result, nn.Module)
     assert not (folder / LAST_GOOD).exists()
 
 
@@ -172,11 +172,13 @@ def test_the_guard_is_off_by_default(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"stop_after": 3}, {"skip_nonfinite": True}])
-def test_a_healthy_program_computes_the_same_bits_with_the_guard(tmp_path, settings):
+def test_a_healthy_program_computes_the_same_weights_with_the_guard(tmp_path, settings):
     _, guarded = traced_train(tmp_path, (), **settings)
 
-    for mine, plain in zip(guarded.parameters(), train(()).parameters(), strict=True):
-        assert torch.equal(mine, plain)
+    for guarded_weights, unguarded_weights in zip(
+        guarded.parameters(), train(()).parameters(), strict=True
+    ):
+        assert torch.equal(guarded_weights, unguarded_weights)
 
 
 @pytest.mark.slow
@@ -192,14 +194,14 @@ def test_a_stopped_program_has_its_own_exit_code(tmp_path):
         "print('not reached')\n"
     )
     options = ["--out", str(tmp_path / "t"), "--stop-after", "3"]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "sluice.trace", *options, "--", sys.executable, str(program)],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert done.returncode == STOPPED_EXIT_CODE
-    assert done.stdout == ""
-    assert "3 consecutive losses are non-finite" in done.stderr
+    assert result.returncode == STOPPED_EXIT_CODE
+    assert result.stdout == ""
+    assert "3 consecutive losses are non-finite" in result.stderr
     assert len(list((tmp_path / "t").glob(f"*/{LAST_GOOD}"))) == 1

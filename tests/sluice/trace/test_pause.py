@@ -10,8 +10,8 @@ from sluice.trace.attach import paused_traces
 
 
 def test_nothing_is_recorded_during_a_pause(trace_of):
-    """All patches are undone in a pause, and applied again afterwards."""
-    plain = nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss
+    """A pause removes all patches and applies them again afterwards."""
+    original = nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss
     hooks = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
 
     def run():
@@ -19,9 +19,13 @@ def test_nothing_is_recorded_during_a_pause(trace_of):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for step in range(9):
             with paused_traces() if step in (3, 4, 7) else nullcontext():
-                seen = nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss
-                now = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
-                assert ((seen, now) == (plain, hooks)) == (step in (3, 4, 7))
+                functions = (
+                    nn.Module.__call__,
+                    torch.optim.Optimizer.zero_grad,
+                    nn.functional.mse_loss,
+                )
+                num_hooks = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
+                assert ((functions, num_hooks) == (original, hooks)) == (step in (3, 4, 7))
                 optimizer.zero_grad()
                 nn.functional.mse_loss(model(torch.ones(2, 4)), torch.ones(2, 1)).backward()
                 optimizer.step()
@@ -29,6 +33,10 @@ def test_nothing_is_recorded_during_a_pause(trace_of):
     trace = trace_of(run)
 
     assert trace.end.steps == 6
-    assert sum(word.count for word in trace.sequences) == 6
-    assert (nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss) == plain
+    assert sum(sequence.count for sequence in trace.sequences) == 6
+    assert (
+        nn.Module.__call__,
+        torch.optim.Optimizer.zero_grad,
+        nn.functional.mse_loss,
+    ) == original
     assert (len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)) == hooks

@@ -9,7 +9,7 @@ from tests.support.traced.unusual_models import UNUSUAL
 
 
 def test_a_probe_of_a_network_that_returns_its_loss_is_not_an_evaluation(trace_of):
-    class Speaker(nn.Module):
+    class LossModel(nn.Module):
         def __init__(self):
             super().__init__()
             self.table, self.head = nn.Embedding(11, 16), nn.Linear(16, 11)
@@ -19,7 +19,7 @@ def test_a_probe_of_a_network_that_returns_its_loss_is_not_an_evaluation(trace_o
             return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def program():
-        model = Speaker()
+        model = LossModel()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         for step in range(9):
             ids = torch.randint(11, (8, 13), generator=seeded_generator(step))
@@ -33,16 +33,16 @@ def test_a_probe_of_a_network_that_returns_its_loss_is_not_an_evaluation(trace_o
     assert [e.step for e in trace_of(program).evaluations] == [4, 8]
 
 
-def test_probes_draw_no_random_numbers_and_do_not_change_the_network(trace_of):
+def test_a_probe_of_a_random_network_gives_no_result_and_draws_no_random_numbers(trace_of):
     states = []
 
-    def watched():
+    def program():
         UNUSUAL["a tagger"]()
         states.append(torch.get_rng_state())
 
-    trace = trace_of(watched)
+    trace = trace_of(program)
     torch.manual_seed(0)
     UNUSUAL["a tagger"]()
 
-    assert trace.probes == ()  # its dropout is always on: a copy says something else each time
+    assert trace.probes == ()  # no result: dropout is always on, so two passes of a copy differ
     assert torch.equal(states[0], torch.get_rng_state())

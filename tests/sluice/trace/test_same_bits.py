@@ -1,4 +1,4 @@
-"""A traced program computes the same bits, and all patches are restored (TRACE-1)."""
+"""A traced program computes the same bits, and all patches are removed afterwards (TRACE-1)."""
 
 import copy
 import io
@@ -15,7 +15,7 @@ from sluice.trace.trace_reader import read_trace
 from tests.support.traced import healthy
 from tests.support.traced.healthy import HEALTHY
 
-SEAMS = (
+PATCHED = (
     (nn.Module, ("__call__", "train", "zero_grad", "load_state_dict")),
     (torch.optim.Optimizer, ("__init__", "zero_grad", "load_state_dict")),
     (torch.autograd, ("backward", "grad")),
@@ -28,18 +28,18 @@ SHORT = TraceSettings(flush_s=0)
 
 
 def patched_attributes():
-    return {(owner, name): vars(owner).get(name) for owner, names in SEAMS for name in names}
+    return {(owner, name): vars(owner).get(name) for owner, names in PATCHED for name in names}
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_traced_and_untraced_weights_are_the_same_bits(tmp_path, name):
+def test_traced_and_untraced_weights_are_bit_identical(tmp_path, name):
     program = HEALTHY[name]
-    plain = weights_digest(program())
+    untraced_digest = weights_digest(program())
     state = torch.get_rng_state()
     with traced(tmp_path, SHORT) as folder:
-        watched = weights_digest(program())
+        traced_digest = weights_digest(program())
 
-    assert watched == plain
+    assert traced_digest == untraced_digest
     assert torch.equal(torch.get_rng_state(), state)
     trace = read_trace(folder)
     assert trace.notes == ()
@@ -48,11 +48,11 @@ def test_traced_and_untraced_weights_are_the_same_bits(tmp_path, name):
     assert trace.end is not None
 
 
-def test_all_patches_are_restored_also_after_an_exception(tmp_path):
+def test_all_patches_are_removed_after_an_exception(tmp_path):
     before = patched_attributes()
     folders = []
 
-    def raising():
+    def run_failing_program():
         with traced(tmp_path, SHORT) as folder:
             folders.append(folder)
             assert patched_attributes() != before
@@ -60,7 +60,7 @@ def test_all_patches_are_restored_also_after_an_exception(tmp_path):
             raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        raising()
+        run_failing_program()
 
     assert patched_attributes() == before
     assert read_trace(folders[0]).end.raised == "ValueError: its own"
@@ -68,45 +68,46 @@ def test_all_patches_are_restored_also_after_an_exception(tmp_path):
 
 @pytest.mark.parametrize("part", ["sampling", "recorder", "objects"])
 def test_a_failure_of_the_tracer_never_stops_the_program(tmp_path, monkeypatch, part):
-    plain, before, said = weights_digest(healthy.with_validation()), patched_attributes(), []
+    untraced_digest, messages = weights_digest(healthy.with_validation()), []
+    before = patched_attributes()
 
     class Broken:
         def __getattr__(self, name):
             raise RuntimeError(f"no {name}")
 
-    with traced(tmp_path, SHORT, print_line=said.append):
+    with traced(tmp_path, SHORT, print_line=messages.append):
         from sluice.trace.attach import active_tracer
 
         monkeypatch.setattr(active_tracer(), part, Broken())
-        watched = weights_digest(healthy.with_validation())
+        traced_digest = weights_digest(healthy.with_validation())
 
-    assert watched == plain
+    assert traced_digest == untraced_digest
     assert patched_attributes() == before
-    assert "tracing stopped (RuntimeError" in said[0]
+    assert "tracing stopped (RuntimeError" in messages[0]
 
 
-def test_a_folder_that_cannot_be_written_ends_the_trace_alone(tmp_path):
+def test_a_folder_that_cannot_be_written_ends_only_the_trace(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    plain, said = weights_digest(healthy.accumulation()), []
-    with traced(tmp_path / "file" / "traces", SHORT, print_line=said.append):
-        watched = weights_digest(healthy.accumulation())
+    untraced_digest, messages = weights_digest(healthy.accumulation()), []
+    with traced(tmp_path / "file" / "traces", SHORT, print_line=messages.append):
+        traced_digest = weights_digest(healthy.accumulation())
 
-    assert watched == plain
-    assert "the program continues" in said[0]
+    assert traced_digest == untraced_digest
+    assert "the program continues" in messages[0]
 
 
 def test_networks_can_be_copied_and_saved_while_traced(tmp_path):
     model = healthy.net()
     with traced(tmp_path, SHORT):
         model(torch.randn(4, 8)).sum().backward()
-        twin = copy.deepcopy(model)
+        copied = copy.deepcopy(model)
         torch.save(model, io.BytesIO())
 
     assert not model._forward_hooks
-    assert weights_digest([twin]) == weights_digest([model])
+    assert weights_digest([copied]) == weights_digest([model])
 
 
-def test_a_nested_trace_continues_the_outer_one(tmp_path):
+def test_a_nested_trace_records_into_the_outer_one(tmp_path):
     with traced(tmp_path / "outer", SHORT) as outer, traced(tmp_path / "inner", SHORT) as inner:
         healthy.accumulation()
 
@@ -114,7 +115,7 @@ def test_a_nested_trace_continues_the_outer_one(tmp_path):
     assert not (tmp_path / "inner").exists()
 
 
-def test_without_any_event_there_is_no_folder(tmp_path):
+def test_a_trace_without_events_creates_no_folder(tmp_path):
     with traced(tmp_path / "traces", SHORT):
         torch.ones(3).sum()
 
@@ -122,7 +123,7 @@ def test_without_any_event_there_is_no_folder(tmp_path):
 
 
 def test_networks_trained_in_two_threads_have_separate_sequences(trace_of):
-    def both():
+    def run_both():
         threads = [
             threading.Thread(target=healthy.closure),
             threading.Thread(target=healthy.sparse),
@@ -132,17 +133,19 @@ def test_networks_trained_in_two_threads_have_separate_sequences(trace_of):
         for thread in threads:
             thread.join()
 
-    trace = trace_of(both)
+    trace = trace_of(run_both)
 
     ends = {
-        (w.thread, tuple(m.kind for m in w.events[-1:])) for w in trace.sequences if not w.is_open
+        (sequence.thread, tuple(event.kind for event in sequence.events[-1:]))
+        for sequence in trace.sequences
+        if not sequence.is_open
     }
     assert {thread for thread, _ in ends} == {0, 1}
     assert len(ends) == 2
 
 
 def test_a_compiled_network_is_one_forward_event(trace_of):
-    def compiled():
+    def program():
         model = healthy.net()
         fast = torch.compile(model, backend="eager", fullgraph=True)
         optimizer = torch.optim.Adam(model.parameters())
@@ -151,7 +154,7 @@ def test_a_compiled_network_is_one_forward_event(trace_of):
             nn.functional.cross_entropy(fast(x), y).backward()
             optimizer.step()
 
-    trace = trace_of(compiled)
+    trace = trace_of(program)
 
     assert [note.kind for note in trace.notes] == ["untraced"]
     assert [n.kind for n in trace.membership.networks] == ["OptimizedModule"]

@@ -1,4 +1,4 @@
-"""Hooks use the tracer through a protocol and do not know about predictions."""
+"""Hooks depend on a protocol of the tracer, not on the tracer or the fast path."""
 
 import ast
 from pathlib import Path
@@ -15,25 +15,25 @@ from sluice.trace.sink import EventSink
 from sluice.trace.tracer import Tracer
 
 ROOT = Path(sluice.trace.__file__).parent
-ROOMS = ("hooks", "functional", "sampling", "recording", "objects", "inspection")
-MODULES = sorted(path for room in ROOMS for path in (ROOT / room).glob("*.py"))
-ABOVE = ("attach", "fast_path", "prediction", "tracer")
+PACKAGES = ("hooks", "functional", "sampling", "recording", "objects", "inspection")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).glob("*.py"))
+FORBIDDEN = ("attach", "fast_path", "prediction", "tracer")
 
 
-def imported(path):
+def imported_names(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield f"{node.module}.{node.names[0].name}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_hook_knows_neither_the_tracer_nor_the_fast_path(path):
-    known = {name for name in imported(path) if name.startswith("sluice.trace.")}
+def test_hook_modules_import_neither_the_tracer_nor_the_fast_path(path):
+    sluice_names = {name for name in imported_names(path) if name.startswith("sluice.trace.")}
 
-    assert {name for name in known if name.split(".")[2] in ABOVE} == set()
+    assert {name for name in sluice_names if name.split(".")[2] in FORBIDDEN} == set()
 
 
-def test_the_tracer_offers_hooks_no_more_than_the_protocol():
+def test_the_public_members_of_the_tracer_are_those_of_the_protocol():
     lifecycle = {"begin", "detach", "end", "end_process"}
     public = {name for name in dir(Tracer) if not name.startswith("_")}
     protocol = {*EventSink.__annotations__} | {

@@ -3,6 +3,7 @@
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -12,7 +13,7 @@ from sluice.base.errors import ContractError, SettingsError, SourceError, Unknow
 from sluice.evaluation.imported_baseline import GATE, find_baseline
 from sluice.evaluation.simple_rules import BaselineSettings
 from sluice.registry.ledger import Ledger
-from sluice.tracking.mlflow_predictions import MlflowModel
+from sluice.tracking.mlflow_predictions import MlflowModel, _fetch
 from tests.sluice.cli.test_registry import invoke
 from tests.sluice.registry.ledger_samples import Clock
 from tests.sluice.tracking.test_mlflow_mirror import find_free_port
@@ -20,6 +21,7 @@ from tests.sluice.tracking.test_mlflow_mirror import server as server
 from tests.support.echo import Echo, EchoSettings
 
 mlflow = pytest.importorskip("mlflow")
+MlflowException = mlflow.exceptions.MlflowException
 
 PIPELINE = str(Path(__file__).parents[2] / "support" / "echo.yaml")
 WORKLOAD = Echo(EchoSettings())
@@ -170,3 +172,31 @@ def test_missing_or_conflicting_options_are_reported(
 
     with pytest.raises(SettingsError, match=message):
         invoke("import", *options)
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "problem"),
+    [([], "artifact"), (["data/predictions.parquet"], "server")],
+)
+def test_failed_download_of_a_listed_artifact_is_a_server_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, artifacts: list[str], problem: str
+) -> None:
+    class Client:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def get_model_version(self, name: str, version: str) -> SimpleNamespace:
+            return SimpleNamespace(run_id=f"run of {name} {version}")
+
+        def download_artifacts(self, *_: object) -> str:
+            raise MlflowException("503 Service Unavailable")
+
+        def list_artifacts(self, run_id: str, folder: str) -> list[SimpleNamespace]:
+            assert (run_id, folder) == ("run of twice 1", "data")
+            return [SimpleNamespace(path=path) for path in artifacts]
+
+    monkeypatch.setattr(mlflow, "MlflowClient", Client)
+    payload = {"uri": "http://h", "name": "twice", "version": "1", "folder": str(tmp_path)}
+
+    result = _fetch(payload | {"artifact": "data/predictions.parquet"})
+
+    assert result == {"problem": problem, "message": "503 Service Unavailable"}

@@ -17,7 +17,7 @@ from sluice.training.batch_size_search import BatchSizeResult, find_largest_batc
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import BatchSizeAttempt, StepProbe
 from tests.support.failfast_workloads import Signals
-from tests.support.measured_steps import CPU, MIB, ROW_BYTES, SETTLED, rows_of
+from tests.support.measured_steps import CPU, MIB, ROW_BYTES, STABLE_MALLOC, rows_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -119,7 +119,7 @@ def in_a_fresh_process(what: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.measured_steps", what],
         cwd=ROOT,
-        env=os.environ | SETTLED,
+        env=os.environ | STABLE_MALLOC,
         stdout=subprocess.PIPE,
         check=True,
         timeout=300,

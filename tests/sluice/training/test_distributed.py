@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """All that two ranks are asked, in one start of them."""
-    found = start_ranks(rank_jobs.compare_with_one, 2, tmp_path_factory.mktemp("two"))
+    found = start_ranks(rank_jobs.run_all_cases, 2, tmp_path_factory.mktemp("two"))
     assert all(isinstance(result, dict) for result in found), found
     return found
 
@@ -100,7 +100,7 @@ def test_three_ranks_that_go_on_end_with_the_bits_of_three_that_never_stopped(tm
 
 def test_a_killed_rank_ends_the_other_with_a_plain_error_and_no_hang(tmp_path):
     started = time.monotonic()
-    left, killed = start_ranks(rank_jobs.killed_in_a_step, 2, tmp_path)
+    left, killed = start_ranks(rank_jobs.die_in_a_step, 2, tmp_path)
 
     assert killed is None
     assert isinstance(left, RankLost), left

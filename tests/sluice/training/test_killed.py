@@ -11,7 +11,7 @@ import pytest
 
 from sluice.models.settings import ModelSettings
 from tests.sluice.training.test_fold_run import events
-from tests.support.kill_server import ROOT, Killing, KillServer
+from tests.support.kill_server import ROOT, KillPlan, KillServer
 from tests.support.killed_work import TrainWork
 
 CASES = {
@@ -54,10 +54,10 @@ def killed_and_resumed(server, specs, case, tmp_path, *, kills, seed):
     work = work_of(specs, *CASES[case], epochs=epochs_for(kills))
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed = server.kill(
-        Killing(
+        KillPlan(
             work=work,
-            whole=whole,
-            cut=cut,
+            reference_folder=whole,
+            killed_folder=cut,
             kills=kills,
             pieces=epochs_for(kills),
             seed=seed,
@@ -81,7 +81,7 @@ def test_killed_twice_it_ends_with_the_same_bits(case, server, specs, tmp_path, 
 
     assert killed.kills == TWICE
     assert killed.longest_orphan_s < 1  # torch's own watchdog takes five
-    record_property("told", killed.told(case))
+    record_property("measurement", killed.summary(case))
 
 
 @pytest.mark.exhaustive
@@ -95,9 +95,9 @@ def test_killed_at_50_random_moments_it_ends_with_the_same_bits(
     assert killed.longest_orphan_s < 1
     assert killed.from_outside >= 15
     # Everywhere, not only between two epochs.
-    assert {"fitting", "checkpoint", "log"} <= killed.places.keys()
-    assert min(killed.places[place] for place in ("fitting", "checkpoint", "log")) >= 5
-    record_property("told", killed.told(case))
+    assert {"fitting", "checkpoint", "log"} <= killed.phases.keys()
+    assert min(killed.phases[place] for place in ("fitting", "checkpoint", "log")) >= 5
+    record_property("measurement", killed.summary(case))
 
 
 FRESH = """

@@ -5,7 +5,7 @@ import pytest
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import decisions, space
-from tests.support.kill_server import Killing, KillServer
+from tests.support.kill_server import KillPlan, KillServer
 from tests.support.killed_work import SearchWork
 
 EPOCHS = 6
@@ -42,10 +42,10 @@ def num_lines(folder) -> int:
 def killed_and_resumed(server, work, tmp_path, *, kills):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed = server.kill(
-        Killing(
+        KillPlan(
             work=work,
-            whole=whole,
-            cut=cut,
+            reference_folder=whole,
+            killed_folder=cut,
             kills=kills,
             pieces=work.settings.num_trials * 3 // 2,
             window_pieces=1.5,
@@ -75,7 +75,7 @@ def test_trials_stops_and_exploits_are_those_of_a_search_never_killed(
     states = {trial.state for trial in expected.trials}
     assert states == ({"finished", "pruned"} if scheduler == "asha" else {"finished"})
     assert bool(expected.exploits) == (scheduler == "pbt")
-    record_property("told", killed.told(f"{scheduler} search", "decisions"))
+    record_property("measurement", killed.summary(f"{scheduler} search", "decisions"))
 
 
 @pytest.mark.exhaustive
@@ -86,5 +86,5 @@ def test_twenty_kills_change_no_decision(
     work = work_of(objective, scheduler, num_trials)
     killed, _ = killed_and_resumed(server, work, tmp_path, kills=20)
 
-    assert {"checkpoint", "journal"} <= killed.places.keys()
-    record_property("told", killed.told(f"{scheduler} search", "decisions"))
+    assert {"checkpoint", "journal"} <= killed.phases.keys()
+    record_property("measurement", killed.summary(f"{scheduler} search", "decisions"))

@@ -1,4 +1,4 @@
-"""Cases for the harness of the fault benchmark, each with a different kind of end."""
+"""Cases for the runner of the fault benchmark, whose programs end in different ways."""
 
 import time
 
@@ -21,38 +21,38 @@ def _steps(setup: CaseSetup, num: int = 6) -> list[nn.Module]:
     return [model]
 
 
-def carries(setup):
-    """Never clear the gradients, if the setup has the fault."""
+def missing_zero_grad(setup):
+    """Never clear the gradients if the setup has the fault."""
     print("said by the program")
     return _steps(setup)
 
 
-def stops(setup):
+def raises_error(setup):
     """Raise after a few steps."""
     _steps(setup)
     raise ValueError("its own")
 
 
-def sleeps(setup):
+def exceeds_time_limit(setup):
     """Take longer than the limit."""
     time.sleep(60)
     return _steps(setup)
 
 
-def dies(setup):
-    """End without any output, like a crash in native code."""
+def exits_silently(setup):
+    """End the process without output, like a crash in native code."""
     import os
 
     os._exit(7)
 
 
-def differs(setup):
+def random_weights(setup):
     """Compute different weights in every process."""
     torch.manual_seed(time.time_ns() % 2**32)
     return [nn.Linear(4, 2), *_steps(setup)[:0]]
 
 
-def together(setup):
+def sum_over_ranks(setup):
     """Sum over the ranks, which fails unless all of them take part."""
     total = torch.tensor([float(setup.rank + 1)])
     torch.distributed.all_reduce(total)
@@ -60,7 +60,7 @@ def together(setup):
     return _steps(setup)
 
 
-def not_a_number(setup):
+def non_finite_gradient(setup):
     """Compute a square root with a non-finite gradient."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -72,7 +72,7 @@ def not_a_number(setup):
     return [model]
 
 
-def case(program, **fields):
+def make_case(program, **fields):
     """Return a case whose correct answer is a missing zero_grad."""
     defaults = {
         "number": 1,

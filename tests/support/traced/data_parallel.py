@@ -10,15 +10,15 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def _rows(seed=0, num=256, labels=4):
-    drawn = torch.Generator().manual_seed(seed)
-    x = torch.randn(num, 8, generator=drawn)
-    return TensorDataset(x, torch.randint(labels, (num,), generator=drawn))
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num, 8, generator=generator)
+    return TensorDataset(x, torch.randint(labels, (num,), generator=generator))
 
 
-def _learn(model, optimizer, loader, called=None):
+def _learn(model, optimizer, loader, forward=None):
     for x, y in loader:
         optimizer.zero_grad()
-        F.cross_entropy((called or model)(x), y).backward()
+        F.cross_entropy((forward or model)(x), y).backward()
         yield
         optimizer.step()
 
@@ -28,10 +28,10 @@ def manual_all_reduce(setup):
     model = nn.Linear(8, 4)
     optimizer = torch.optim.Adam(model.parameters())
     rows = _rows()
-    own = TensorDataset(*rows[setup.rank :: setup.ranks])
+    shard = TensorDataset(*rows[setup.rank :: setup.ranks])
     torch.manual_seed(setup.rank)
     for _ in range(3):
-        for _ in _learn(model, optimizer, DataLoader(own, batch_size=16, shuffle=True)):
+        for _ in _learn(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
             for parameter in model.parameters():
                 torch.distributed.all_reduce(parameter.grad)
                 parameter.grad /= setup.ranks
@@ -42,8 +42,8 @@ def all_reduce_of_one_parameter(setup):
     torch.manual_seed(setup.seed)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.Adam(model.parameters())
-    own = TensorDataset(*_rows()[setup.rank :: setup.ranks])
-    for _ in _learn(model, optimizer, DataLoader(own, batch_size=16, shuffle=True)):
+    shard = TensorDataset(*_rows()[setup.rank :: setup.ranks])
+    for _ in _learn(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
         torch.distributed.all_reduce(model.weight.grad)
 
 
@@ -89,8 +89,8 @@ def sorted_shards(setup):
     x, y = _rows()[:]
     order = y.argsort()
     half = slice(setup.rank * 128, setup.rank * 128 + 128)
-    own = TensorDataset(x[order][half], y[order][half])
-    for _ in _learn(model, optimizer, DataLoader(own, batch_size=16, shuffle=True)):
+    shard = TensorDataset(x[order][half], y[order][half])
+    for _ in _learn(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
         pass
 
 

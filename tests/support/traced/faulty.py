@@ -1,4 +1,4 @@
-"""Programs with one common fault each: order of calls, mode, or membership."""
+"""Programs with one common fault each, in the order of calls, the mode or the parameters."""
 
 import torch
 from torch import nn

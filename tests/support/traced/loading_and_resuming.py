@@ -215,7 +215,7 @@ CORRECT_SCHEDULES = {
 }
 
 
-def _half(model, optimizer, steps=12, scheduler=None, data=None):
+def _train_part(model, optimizer, steps=12, scheduler=None, data=None):
     data = data or DataLoader(rows(12 * steps), batch_size=12)
     for x, y in data:
         optimizer.zero_grad()
@@ -227,63 +227,63 @@ def _half(model, optimizer, steps=12, scheduler=None, data=None):
 
 def second_phase_with_another_rate():
     model = net()
-    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
 
 
 def second_phase_of_more_parameters():
     model = net()
     for parameter in model[0].parameters():
         parameter.requires_grad_(False)
-    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     for parameter in model[0].parameters():
         parameter.requires_grad_(True)
-    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
 def second_phase_on_other_rows():
     model = net()
-    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     other = DataLoader(rows(60), batch_size=5, shuffle=True)
-    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=other)
+    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=other)
 
 
 def without_a_state():
     model = net()
-    _half(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    _half(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    _train_part(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    _train_part(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def three_folds():
     for _ in range(3):
         model = net()
-        _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+        _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
 def finished_cosine_cycle():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
-        _half(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 12))
+        _train_part(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 12))
 
 
 def resumed_with_its_state():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    _half(model, optimizer)
-    again = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    again.load_state_dict(optimizer.state_dict())
-    _half(model, again)
+    _train_part(model, optimizer)
+    new_optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    new_optimizer.load_state_dict(optimizer.state_dict())
+    _train_part(model, new_optimizer)
 
 
 def scheduler_with_last_epoch():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    _half(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40))
-    again = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    again.load_state_dict(optimizer.state_dict())
-    scheduler = schedules.CosineAnnealingLR(again, 40, last_epoch=11)
-    _half(model, again, scheduler=scheduler)
+    _train_part(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40))
+    new_optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    new_optimizer.load_state_dict(optimizer.state_dict())
+    scheduler = schedules.CosineAnnealingLR(new_optimizer, 40, last_epoch=11)
+    _train_part(model, new_optimizer, scheduler=scheduler)
 
 
 CORRECT_RESUMES = (
@@ -303,7 +303,7 @@ def new_optimizer_without_state():
     model = net()
     data = DataLoader(rows(144), batch_size=12, shuffle=True)
     for _ in range(2):
-        _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
+        _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
 
 
 def scheduler_state_lost():
@@ -311,19 +311,19 @@ def scheduler_state_lost():
     model = net()
     data = DataLoader(rows(144), batch_size=12, shuffle=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    _half(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40), data=data)
+    _train_part(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40), data=data)
     state = optimizer.state_dict()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = schedules.CosineAnnealingLR(optimizer, 40)
     optimizer.load_state_dict(state)
-    _half(model, optimizer, scheduler=scheduler, data=data)
+    _train_part(model, optimizer, scheduler=scheduler, data=data)
 
 
 def new_optimizer_in_every_epoch():
     model = net()
     data = DataLoader(rows(72), batch_size=12, shuffle=True)
     for _ in range(4):
-        _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
+        _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
 
 
 def only_the_body_is_loaded():
@@ -331,7 +331,7 @@ def only_the_body_is_loaded():
     teacher, model = net(), nn.Sequential(*net()[:-1], nn.Linear(16, 7))
     state = {k: v for k, v in teacher.state_dict().items() if not k.startswith("4.")}
     model.load_state_dict(state, strict=False)
-    _half(model, torch.optim.AdamW(model.parameters()), steps=4)
+    _train_part(model, torch.optim.AdamW(model.parameters()), steps=4)
 
 
 def with_a_prefix():
@@ -339,4 +339,4 @@ def with_a_prefix():
     model = net()
     state = {f"module.{k}": v for k, v in net().state_dict().items()}
     model.load_state_dict(state, strict=False)
-    _half(model, torch.optim.AdamW(model.parameters()), steps=4)
+    _train_part(model, torch.optim.AdamW(model.parameters()), steps=4)

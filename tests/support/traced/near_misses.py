@@ -23,36 +23,38 @@ def _step(optimizer, loss):
 
 def gan_with_two_backward_passes():
     torch.manual_seed(0)
-    maker, judge = nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
-    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4)
-    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4)
+    generator = nn.Linear(8, 64)
+    discriminator = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+    generator_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4)
+    discriminator_optimizer = torch.optim.Adam(discriminator.parameters(), lr=2e-4)
     for real, _ in DataLoader(_images()[0], batch_size=32):
         ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
-        judge.zero_grad()
-        F.binary_cross_entropy_with_logits(judge(real), ones).backward()
-        made = maker(torch.randn(len(real), 8))
-        F.binary_cross_entropy_with_logits(judge(made.detach()), zeros).backward()
-        of_judge.step()
-        maker.zero_grad()
-        F.binary_cross_entropy_with_logits(judge(made), ones).backward()
-        of_maker.step()
+        discriminator.zero_grad()
+        F.binary_cross_entropy_with_logits(discriminator(real), ones).backward()
+        fake = generator(torch.randn(len(real), 8))
+        F.binary_cross_entropy_with_logits(discriminator(fake.detach()), zeros).backward()
+        discriminator_optimizer.step()
+        generator.zero_grad()
+        F.binary_cross_entropy_with_logits(discriminator(fake), ones).backward()
+        generator_optimizer.step()
 
 
 def gan_without_a_loader():
     torch.manual_seed(0)
-    maker, judge = nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
-    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4)
-    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4)
+    generator = nn.Linear(8, 64)
+    discriminator = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+    generator_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4)
+    discriminator_optimizer = torch.optim.Adam(discriminator.parameters(), lr=2e-4)
     score = nn.BCEWithLogitsLoss()
     for real in _images()[0].tensors[0].split(32):
-        made = maker(torch.randn(32, 8))
-        of_judge.zero_grad()
-        score(judge(real), torch.ones(32, 1)).backward()
-        score(judge(made.detach()), torch.zeros(32, 1)).backward()
-        of_judge.step()
-        of_maker.zero_grad()
-        score(judge(made), torch.ones(32, 1)).backward()
-        of_maker.step()
+        fake = generator(torch.randn(32, 8))
+        discriminator_optimizer.zero_grad()
+        score(discriminator(real), torch.ones(32, 1)).backward()
+        score(discriminator(fake.detach()), torch.zeros(32, 1)).backward()
+        discriminator_optimizer.step()
+        generator_optimizer.zero_grad()
+        score(discriminator(fake), torch.ones(32, 1)).backward()
+        generator_optimizer.step()
 
 
 def two_tasks_on_one_batch():
@@ -238,14 +240,14 @@ def a_row_without_targets():
 
 def distillation():
     torch.manual_seed(0)
-    old, new = classifier("mlp").eval(), classifier("mlp")
-    optimizer = torch.optim.Adam(new.parameters())
+    teacher, student = classifier("mlp").eval(), classifier("mlp")
+    optimizer = torch.optim.Adam(student.parameters())
     for x, y in DataLoader(_images()[0], batch_size=32):
         with torch.no_grad():
-            wanted = old(x).softmax(1)
-        out = new(x)
+            soft_targets = teacher(x).softmax(1)
+        out = student(x)
         hard = F.nll_loss(out.log_softmax(1), y)
-        _step(optimizer, F.kl_div(out.log_softmax(1), wanted, reduction="batchmean") + hard)
+        _step(optimizer, F.kl_div(out.log_softmax(1), soft_targets, reduction="batchmean") + hard)
 
 
 def contrastive_views():
@@ -296,8 +298,8 @@ def imputes_missing_values():
             self.body = nn.Linear(24, 1)
 
         def forward(self, x):
-            gone = x.isnan()
-            return self.body(torch.cat([x.nan_to_num(), gone.float()], 1))
+            missing = x.isnan()
+            return self.body(torch.cat([x.nan_to_num(), missing.float()], 1))
 
     torch.manual_seed(0)
     train, _ = table(0, rows=512)

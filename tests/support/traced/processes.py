@@ -22,7 +22,7 @@ def run_processes(
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(list(preloaded))
-    processes = [context.Process(target=target, args=given) for given in arguments]
+    processes = [context.Process(target=target, args=args) for args in arguments]
     for process in processes:
         process.start()
     for process in processes:

@@ -1,4 +1,4 @@
-"""Runs an example program of the documentation traced, in processes of its own."""
+"""Runs an example program of the documentation with the tracer, in separate processes."""
 
 import contextlib
 import faulthandler
@@ -16,7 +16,7 @@ _PRELOADED = ["torch._dynamo", "torch.distributed", "sluice.trace.attach"]
 
 
 def run_example(program: Path, traces: Path, *, ranks: int) -> None:
-    """Run a program that may raise, as ``sluice trace -- torchrun`` does for several ranks."""
+    """Run a traced program in one process per rank, like ``sluice trace -- torchrun``."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder) / f"rank {rank}" for rank in range(ranks)]
@@ -31,7 +31,7 @@ def run_example(program: Path, traces: Path, *, ranks: int) -> None:
 
 
 def _free_port() -> int:
-    """Return a port that no client gets: until rank 0 listens, a client could take a free one."""
+    """Return a port outside of the range of clients, so that it stays free until rank 0 binds."""
     first = 20_000 + 16 * (os.getpid() % 500)
     for port in range(first, first + 16):
         with socket.socket() as free, contextlib.suppress(OSError):
@@ -53,6 +53,6 @@ def _run(program: Path, traces: Path, rank: int, ranks: int, port: int, log: Pat
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo"}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # torch warns of some of the faults itself
+    warnings.simplefilter("ignore")  # torch warns about some of the faults
     with traced(traces, TraceSettings()):
         runpy.run_path(str(program), run_name="__main__")

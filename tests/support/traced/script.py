@@ -33,7 +33,7 @@ def train(steps):
     return model
 
 
-if MODE == "full":  # limits the size of files that are written from here on
+if MODE == "full":  # limits the size of all files that are written after this line
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
 if MODE == "no optimizer":
     lone = nn.Linear(8, 2)

@@ -1,4 +1,4 @@
-"""Building blocks for small traced programs, and views of what the rules report about them."""
+"""Building blocks for small traced programs, and views of the findings of their traces."""
 
 import torch
 from torch import nn
@@ -84,7 +84,7 @@ def tanh_classifier(outputs=3):
 
 
 def train_on_batches(model, optimizer, batch, steps, *, loss_of=F.cross_entropy, at=lambda _: None):
-    """Make some steps on drawn batches; ``at`` is called with the number of each step before it."""
+    """Make some steps on random batches; call ``at`` with the number of each step before it."""
     for step in range(steps):
         at(step)
         x, y = batch()

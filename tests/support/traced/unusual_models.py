@@ -66,8 +66,8 @@ class TeacherStudent(nn.Module):
         with torch.no_grad():
             for a, b in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
                 b.lerp_(a, 0.01)
-            wanted = self.teacher(x) + self.hidden[0](x)
-        return self.student(x) - 0.01 * wanted.softmax(-1)
+            targets = self.teacher(x) + self.hidden[0](x)
+        return self.student(x) - 0.01 * targets.softmax(-1)
 
 
 class ZeroBranches(nn.Module):
@@ -127,9 +127,9 @@ class Experts(nn.Module):
         chosen = shares.argmax(-1)
         outputs = torch.zeros(len(x), 3)
         for number, expert in enumerate(self.experts):
-            mine = chosen == number
-            if mine.any():
-                outputs[mine] = expert(x[mine]) * shares[mine, number, None]
+            selected = chosen == number
+            if selected.any():
+                outputs[selected] = expert(x[selected]) * shares[selected, number, None]
         return outputs
 
 
@@ -172,7 +172,7 @@ def tagger():
         lengths = torch.randint(4, 11, (16, 1))
         ids = torch.randint(1, 16, (16, 12)) * (torch.arange(12) < lengths)
         optimizer.zero_grad()
-        targets = torch.where(ids == 0, -100, ids)  # itself
+        targets = torch.where(ids == 0, -100, ids)  # the input is the target
         F.cross_entropy(model(ids).transpose(1, 2), targets).backward()
         optimizer.step()
 

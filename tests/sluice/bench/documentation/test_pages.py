@@ -1,4 +1,4 @@
-"""The committed reference pages are those of the code (TRACE-16)."""
+"""The committed reference pages equal the pages that the code generates (TRACE-16)."""
 
 import re
 from pathlib import Path
@@ -27,10 +27,10 @@ from tests.support.traced.run_examples import run_example
 DOCS = Path(__file__).parents[4] / "docs"
 ALL_RULES = (*RULES, *RANK_RULES)
 NO_EXAMPLE = {"unstable_adam_moments"}
-"""Rules whose fault no short program shows."""
+"""Rules whose fault needs a program that is too long for an example."""
 
 
-def example_of(rule):
+def example_path(rule):
     topic, name = topic_and_name(rule)
     return DOCS / "rules" / topic / f"{name}.py"
 
@@ -38,13 +38,13 @@ def example_of(rule):
 EXAMPLES = [rule for rule in ALL_RULES if topic_and_name(rule)[1] not in NO_EXAMPLE]
 
 
-def test_the_committed_pages_are_those_of_the_code():
-    """Write them again with 'sluice bench docs docs'."""
+def test_committed_pages_equal_the_generated_ones():
+    """If this fails, run 'sluice bench docs docs'."""
     assert stored_pages(DOCS) == generated_pages(DOCS, build_app())
 
 
 def anchors_of(text):
-    """Return the names of explicit anchors, and of headings, as the site and viewers form them."""
+    """Return the names of explicit anchors and the slugs of headings of a Markdown text."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return {*re.findall(r'<a id="([^"]+)"></a>', text), *slugs}
@@ -82,16 +82,16 @@ def test_outdated_pages_are_removed_and_changed_ones_written(tmp_path):
     assert write_pages(tmp_path, build_app()) == ()
 
 
-def test_an_example_belongs_to_a_rule_and_is_short():
-    assert sorted(DOCS.glob("rules/*/*.py")) == sorted(map(example_of, EXAMPLES))
+def test_every_example_belongs_to_a_rule_and_is_short():
+    assert sorted(DOCS.glob("rules/*/*.py")) == sorted(map(example_path, EXAMPLES))
     for rule in EXAMPLES:
-        assert len(example_of(rule).read_text().splitlines()) <= MAX_EXAMPLE_LINES, rule.name
+        assert len(example_path(rule).read_text().splitlines()) <= MAX_EXAMPLE_LINES, rule.name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: topic_and_name(rule)[1])
-def test_an_example_has_the_fault_that_its_page_describes(rule, tmp_path):
-    program = example_of(rule)
+def test_example_has_the_fault_of_its_rule(rule, tmp_path):
+    program = example_path(rule)
     run_example(program, tmp_path / "t", ranks=2 if program.parent.name == "distributed" else 1)
 
     reports = report_traces(tmp_path / "t")
@@ -100,8 +100,8 @@ def test_an_example_has_the_fault_that_its_page_describes(rule, tmp_path):
     assert rule.name in found
 
 
-def run(*faults, kind="fault", **fields):
-    given = {
+def make_run(*faults, kind="fault", **fields):
+    defaults = {
         "number": 33,
         "name": "dead ReLU",
         "kind": kind,
@@ -120,7 +120,7 @@ def run(*faults, kind="fault", **fields):
             for fault, severity in faults
         ),
     }
-    return RunResult(**(given | fields))
+    return RunResult(**(defaults | fields))
 
 
 DEAD, HIGH = ("dead units", "error"), ("learning rate too high", "error")
@@ -128,12 +128,12 @@ DEAD, HIGH = ("dead units", "error"), ("learning rate too high", "error")
 
 def test_error_rates_count_detections_and_false_alarms():
     runs = [
-        run(DEAD),
-        run(HIGH, DEAD),
-        run(HIGH),
-        run(DEAD, failed="time limit"),
-        run(DEAD, ("overfitting", "warning"), kind="twin"),
-        run(kind="healthy"),
+        make_run(DEAD),
+        make_run(HIGH, DEAD),
+        make_run(HIGH),
+        make_run(DEAD, failed="time limit"),
+        make_run(DEAD, ("overfitting", "warning"), kind="twin"),
+        make_run(kind="healthy"),
     ]
 
     rates = ErrorRates.of(runs, commit="abc")
@@ -146,11 +146,11 @@ def test_error_rates_count_detections_and_false_alarms():
 
 def test_results_without_a_fault_are_rejected():
     with pytest.raises(ContractError, match="no run with a fault"):
-        ErrorRates.of([run(kind="healthy")], commit="abc")
+        ErrorRates.of([make_run(kind="healthy")], commit="abc")
 
 
-def test_a_fault_that_no_program_has_is_described_as_not_measured():
-    rates = ErrorRates.of([run(DEAD), run(kind="healthy")], commit="abcdefgh")
+def test_fault_without_runs_is_described_as_not_measured():
+    rates = ErrorRates.of([make_run(DEAD), make_run(kind="healthy")], commit="abcdefgh")
 
     assert "Detection was not measured" in describe_rates(rates, "overfitting")
     assert "Reported in 1 of 1 (100.0%" in describe_rates(rates, "dead units")
@@ -165,11 +165,11 @@ def test_thresholds_are_listed_with_their_range():
     assert rows["`standardized_std_range`"][:2] == ["0.6, 1.6", "pair of numbers"]
 
 
-def test_a_cell_cannot_end_its_column():
+def test_vertical_bar_in_a_table_cell_is_escaped():
     assert table(("a",), [("x|y",)]).splitlines()[-1] == "| x\\|y |"
 
 
-def test_a_setting_is_described_by_its_values_and_limits():
+def test_settings_are_described_with_type_default_and_limits():
     class Inner(BaseModel):
         """Keys of the inner group."""
 

@@ -1,4 +1,4 @@
-"""STAT-3: the gate's own error rates at reduced size, and that the counting counts."""
+"""STAT-3: error rates of the promotion gate at reduced size, and how they are counted."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ SETTINGS = GateSettings()
 SHORT = GateScenario(rho=0.5, num_seeds=5, num_rows=400)
 
 
-def cells(*worlds: GateScenario, simulations: int, processes: int = 1):
+def measure(*worlds: GateScenario, simulations: int, processes: int = 1):
     return list(
         measure_cells(worlds, SETTINGS, simulations=simulations, seed=1, processes=processes)
     )
@@ -32,11 +32,11 @@ def cells(*worlds: GateScenario, simulations: int, processes: int = 1):
 
 @pytest.fixture(scope="module")
 def quick():
-    return cells(*quick_grid(), simulations=60)
+    return measure(*quick_grid(), simulations=60)
 
 
 @pytest.mark.slow
-def test_false_promotions_and_power_hold_over_a_small_grid(quick):
+def test_false_promotions_and_power_reach_targets_on_a_small_grid(quick):
     false = sum(cell.false_promotions.count for cell in quick)
     power = sum(cell.power.count for cell in quick)
 
@@ -47,17 +47,20 @@ def test_false_promotions_and_power_hold_over_a_small_grid(quick):
 
 
 @pytest.mark.slow
-def test_every_naive_test_is_shown_to_promote_falsely_where_it_forgets(quick):
-    together = {
+def test_naive_tests_promote_falsely_too_often(quick):
+    false_promotion_rates = {
         name: sum(cell.naive[name].count for cell in quick) / 240 for name in quick[0].naive
     }
 
-    assert together["pooled"] > 0.25
-    assert min(together[name] for name in ("seeds only", "blocks only", "rows only")) > 0.08
+    assert false_promotion_rates["pooled"] > 0.25
+    assert (
+        min(false_promotion_rates[name] for name in ("seeds only", "blocks only", "rows only"))
+        > 0.08
+    )
 
 
-def test_one_draw_counts_what_the_gate_says_with_and_without_the_gain():
-    """The shortcut (one comparison for null and power) against two comparisons."""
+def test_counts_equal_those_of_separate_comparisons_with_and_without_gain():
+    """One comparison gives both counts; the test makes two comparisons instead."""
     effect = SHORT.oracle_effect(alpha=SETTINGS.alpha, power=0.8)
     rng = np.random.default_rng((1, 0, 0))
     false = power = 0
@@ -67,37 +70,37 @@ def test_one_draw_counts_what_the_gate_says_with_and_without_the_gain():
         power += compare(better, reference, SETTINGS, horizon_rows=1).passed
         false += compare(null, reference, SETTINGS, horizon_rows=1).passed
 
-    (found,) = cells(SHORT, simulations=20)
+    (found,) = measure(SHORT, simulations=20)
 
     assert (found.false_promotions.count, found.power.count) == (false, power)
     assert power > 8
 
 
-def test_the_count_does_not_depend_on_how_it_is_split(monkeypatch):
+def test_counts_are_reproducible_and_complete_with_another_chunk_size(monkeypatch):
     other = SHORT.model_copy(update={"rho": 0.0})
-    whole = cells(SHORT, other, simulations=12)
+    results = measure(SHORT, other, simulations=12)
 
-    assert [cell.world for cell in whole] == [SHORT, other]
-    assert whole == cells(SHORT, other, simulations=12)
+    assert [cell.world for cell in results] == [SHORT, other]
+    assert results == measure(SHORT, other, simulations=12)
     monkeypatch.setattr(error_rates, "_CHUNK", 5)
-    assert [cell.power.total for cell in cells(SHORT, other, simulations=12)] == [12, 12]
+    assert [cell.power.total for cell in measure(SHORT, other, simulations=12)] == [12, 12]
 
 
 @pytest.mark.exhaustive
-def test_several_processes_count_the_same(monkeypatch):
+def test_counts_do_not_depend_on_the_number_of_processes(monkeypatch):
     monkeypatch.setattr(error_rates, "_CHUNK", 5)
 
-    assert cells(SHORT, simulations=10, processes=2) == cells(SHORT, simulations=10)
+    assert measure(SHORT, simulations=10, processes=2) == measure(SHORT, simulations=10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "is_same_recipe", [pytest.param(True, marks=pytest.mark.exhaustive), False]
 )
-def test_thirty_retrainings_on_one_window_share_one_alpha(is_same_recipe):
+def test_thirty_attempts_on_one_window_share_one_alpha(is_same_recipe):
     found = measure_family(
         SHORT,
-        GateSettings(block_length=10),  # estimating it would take half the time
+        GateSettings(block_length=10),  # fixed, because its estimation would take half of the time
         attempts=30,
         is_same_recipe=is_same_recipe,
         simulations=20,
@@ -105,14 +108,14 @@ def test_thirty_retrainings_on_one_window_share_one_alpha(is_same_recipe):
         processes=1,
     )
 
-    # At 5 % four or more of 20 have a chance of 2 %; without the budget a third and more err.
+    # At 5 %, the probability of four or more of 20 is 2 %. Without budget, at least a third err.
     assert found.with_budget.count <= 3
     assert found.without_budget.count > found.with_budget.count + 2
     assert family_reaches_target(found)
     assert family_table([found]).row_count == 1
 
 
-def test_the_interval_is_wilsons():
+def test_rate_has_the_wilson_interval():
     rate = Rate(count=7, total=100)
 
     assert rate.interval == pytest.approx(tuple(binomtest(7, 100).proportion_ci(method="wilson")))
@@ -122,8 +125,8 @@ def test_the_interval_is_wilsons():
 @pytest.mark.parametrize(
     ("false", "power", "good"), [(60, 700, True), (90, 700, False), (50, 500, False)]
 )
-def test_a_rate_that_is_proven_beyond_its_figure_does_not_hold(false, power, good):
-    (cell,) = cells(GateScenario(num_rows=1000), simulations=1)
+def test_rate_significantly_beyond_its_target_misses_it(false, power, good):
+    (cell,) = measure(GateScenario(num_rows=1000), simulations=1)
     rates = {
         "false_promotions": Rate(count=false, total=1000),
         "power": Rate(count=power, total=1000),
@@ -135,7 +138,7 @@ def test_a_rate_that_is_proven_beyond_its_figure_does_not_hold(false, power, goo
     assert cell_table([changed]).row_count == 1
 
 
-def test_the_full_grid_covers_every_direction_once():
+def test_full_grid_varies_every_property_without_duplicates():
     grid = full_grid()
 
     assert len(set(grid)) == len(grid)
@@ -146,8 +149,8 @@ def test_the_full_grid_covers_every_direction_once():
     assert all(w.num_rows >= 1000 and w.num_folds == 4 for w in grid)
 
 
-def test_resampling_is_the_same_as_archs_and_faster():
+def test_resampling_is_faster_than_arch_with_equal_spread():
     found = measure_resampling(num_seeds=8, num_rows=20_000, resamples=150, seed=0)
 
     assert found.own_spread == pytest.approx(found.arch_spread, rel=0.3)
-    assert found.ratio > 2  # measured 30 and more; the machine may be busy
+    assert found.ratio > 2  # measured at least 30; the machine may be busy

@@ -1,4 +1,4 @@
-"""The simulated worlds have the truth they claim (STAT-3)."""
+"""The scenarios of the gate benchmark have the variance and gain that they state (STAT-3)."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ from sluice.evaluation.estimate import ArmLosses, mean_gain
     ],
     ids=str,
 )
-def test_the_true_variance_of_the_mean_is_exact(world):
+def test_stated_variance_of_the_mean_matches_simulation(world):
     rng = np.random.default_rng(0)
     means = [world.time_effect(rng).mean() for _ in range(400)]
 
     assert np.var(means) == pytest.approx(world.row_variance, rel=0.3)
 
 
-def test_the_variance_of_independent_and_of_correlated_rows_by_hand():
+def test_row_variance_matches_the_formula_for_independent_and_correlated_rows():
     assert GateScenario(rho=0.0, num_rows=400).row_variance == pytest.approx(0.09 / 400)
     lags = np.arange(1, 400)
     inflation = 1 + 2 * ((1 - lags / 400) * 0.5**lags).sum()
@@ -32,7 +32,7 @@ def test_the_variance_of_independent_and_of_correlated_rows_by_hand():
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_gain_and_standard_error_are_those_claimed(deterministic):
+def test_gain_and_standard_error_match_simulation(deterministic):
     world = GateScenario(rho=0.5, num_rows=100, num_seeds=5, deterministic=deterministic)
     rng = np.random.default_rng(0)
     gains = [mean_gain(*map(ArmLosses.of, world.draw(rng, gain=0.2))).mean() for _ in range(200)]
@@ -41,7 +41,7 @@ def test_gain_and_standard_error_are_those_claimed(deterministic):
     assert np.std(gains) == pytest.approx(world.true_se, rel=0.17)
 
 
-def test_clustered_shocks_cluster_and_t3_shocks_have_heavy_tails():
+def test_clustered_shocks_are_correlated_and_t3_shocks_have_heavy_tails():
     def square_correlation(tails) -> float:
         x_N = GateScenario(rho=0.0, tails=tails, num_rows=20_000).time_effect(
             np.random.default_rng(1)

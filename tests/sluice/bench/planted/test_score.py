@@ -1,4 +1,4 @@
-"""Rates, scores and folders that all planted-fault benchmarks share."""
+"""Rates, scores and scratch folders, which all benchmarks with planted faults share."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Healthy:
 
 
 def test_a_rate_has_its_exact_interval():
-    """Known: 0 of n has the upper bound 1 - 0.025 ** (1 / n); the interval is symmetric."""
+    """The upper bound of 0 of n is 1 - 0.025 ** (1 / n), and the interval is symmetric."""
     none, every = Rate(count=0, total=60), Rate(count=60, total=60)
     half_low, half_high = Rate(count=30, total=60).exact_interval
 
@@ -44,7 +44,7 @@ def test_the_intervals_of_a_rate_are_those_of_scipy_stats(count):
         assert interval == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-def test_a_rate_of_nothing_is_rejected():
+def test_rate_with_total_zero_is_rejected():
     with pytest.raises(ValidationError, match="total"):
         Rate(count=0, total=0)
 
@@ -80,7 +80,7 @@ def test_a_detector_is_perfect_without_a_miss_or_a_false_error(faulty, healthy, 
     assert score_planted(faulty, healthy).is_perfect is perfect
 
 
-def test_nothing_that_ran_has_no_rate():
+def test_rate_of_no_results_is_none():
     assert rate_of([], bool) is None
     assert score_planted([], []).caught is None
 

@@ -1,4 +1,4 @@
-"""The table of healthy set-ups: not one may fail, however unusual it is."""
+"""The table of healthy set-ups, including unusual ones: none may fail."""
 
 import pytest
 
@@ -6,16 +6,16 @@ from sluice.bench.poc.healthy import HEALTHY
 from sluice.bench.poc.runner import judge_healthy, run_healthy, run_one_healthy
 from sluice.failfast.result import CheckResult, GateReport
 
-ASKED_FOR = 60
+MIN_SETUPS = 60
 NAMES = [healthy.name for healthy in HEALTHY]
-EVERY_EIGHTH = [
+CASES = [
     pytest.param(healthy, id=healthy.name, marks=[pytest.mark.exhaustive] if number % 8 else [])
     for number, healthy in enumerate(HEALTHY)
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("healthy", EVERY_EIGHTH)
+@pytest.mark.parametrize("healthy", CASES)
 def test_a_healthy_set_up_passes(healthy, tmp_path):
     result = run_one_healthy(healthy, tmp_path)
 
@@ -26,14 +26,14 @@ def test_a_healthy_set_up_passes(healthy, tmp_path):
 def test_the_table_is_long_varied_and_its_names_are_unique():
     setups = [healthy.setup for healthy in HEALTHY]
 
-    assert len(NAMES) == len(set(NAMES)) >= ASKED_FOR
+    assert len(NAMES) == len(set(NAMES)) >= MIN_SETUPS
     assert len({setup.workload for setup in setups}) >= 15
     assert len({setup.model.architecture for setup in setups}) >= 15
     assert len({setup.seed for setup in setups}) >= 5
 
 
 @pytest.mark.slow
-def test_every_so_manieth_entry_of_the_table_is_run():
+def test_option_every_selects_entries_of_the_table():
     results = list(run_healthy(HEALTHY[:3], every=2))
 
     assert [result.name for result in results] == [NAMES[0], NAMES[2]]
@@ -43,7 +43,7 @@ def test_every_so_manieth_entry_of_the_table_is_run():
     ("outcome", "objections", "warnings"),
     [("pass", 0, 0), ("warn", 0, 1), ("fail", 1, 0), ("insufficient", 1, 0), ("skipped", 1, 0)],
 )
-def test_all_but_a_pass_or_a_warning_is_an_objection(outcome, objections, warnings):
+def test_every_outcome_except_pass_and_warn_is_an_objection(outcome, objections, warnings):
     check = CheckResult(
         name="data_loads",
         check_id="data_loading",

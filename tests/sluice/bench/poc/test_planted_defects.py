@@ -1,4 +1,4 @@
-"""The table of planted defects: each one is caught by the named check, with the right response.
+"""The table of planted defects: the named check catches each one, with the right response.
 
 POC-1 to POC-13, LOG-1, RESP-1.
 """
@@ -16,18 +16,16 @@ from sluice.bench.poc.runner import judge_defect, run_defect, run_defects
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.result import CheckResult
 
-ASKED_FOR = 38
-"""Defects that the table must hold at least."""
-
-MOST_SECONDS = 30.0
+MIN_DEFECTS = 38
+MAX_SECONDS = 30.0
 NAMES = [defect.name for defect in DEFECTS]
-SEEN_BY_THE_SUPERVISOR = {
+CAUGHT_BY_SUPERVISOR = {
     "forward pass that never ends",
     "loader that hangs",
     "loader that ends the process",
     "crash in native code",
 }
-SEEN_IN_ANOTHER_FORM = {
+SIMILAR_TO_OTHERS = {
     "feature of a centred window",
     "examples drawn at random",
     "selector that maximises the loss",
@@ -41,7 +39,7 @@ CASES = [
         defect,
         id=defect.name,
         marks=[pytest.mark.exhaustive]
-        if defect.name in SEEN_BY_THE_SUPERVISOR | SEEN_IN_ANOTHER_FORM
+        if defect.name in CAUGHT_BY_SUPERVISOR | SIMILAR_TO_OTHERS
         else [],
     )
     for defect in DEFECTS
@@ -50,18 +48,18 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defect", CASES)
-def test_the_named_check_is_the_first_to_object_and_says_what_to_do(defect, tmp_path):
+def test_named_check_catches_the_defect_first_with_the_right_response(defect, tmp_path):
     result = run_defect(defect, tmp_path)
 
     assert result.is_caught, str(defect_line(result))
-    assert result.seconds < MOST_SECONDS
+    assert result.seconds < MAX_SECONDS
 
 
 def test_the_table_is_long_its_names_are_unique_and_its_checks_exist():
     known = {check.name for check in CHECKS}
     named = {defect.check for defect in DEFECTS if isinstance(defect, PlantedDefect)}
 
-    assert len(NAMES) == len(set(NAMES)) >= ASKED_FOR
+    assert len(NAMES) == len(set(NAMES)) >= MIN_DEFECTS
     assert named == known
     assert all(defect.summary_texts and defect.advice_text for defect in DEFECTS)
 
@@ -70,7 +68,7 @@ DEFECT = next(defect for defect in DEFECTS if defect.name == "renamed column")
 WARNING = next(defect for defect in DEFECTS if defect.expected == "warn")
 
 
-def told(defect, *, outcome="fail", name=None, summary=None, fix=None):
+def make_result(defect, *, outcome="fail", name=None, summary=None, fix=None):
     return CheckResult(
         name=name or defect.check,
         check_id="raw_schema",
@@ -88,67 +86,70 @@ def told(defect, *, outcome="fail", name=None, summary=None, fix=None):
 @pytest.mark.parametrize(
     ("results", "verdict"),
     [
-        ((told(DEFECT),), "caught"),
-        ((told(DEFECT, name="data_loads", outcome="pass"), told(DEFECT)), "caught"),
-        ((told(DEFECT), told(DEFECT, name="selector_finds_best_epoch")), "caught"),
-        ((told(DEFECT, name="data_loads"), told(DEFECT)), "other check"),
-        ((told(DEFECT, outcome="insufficient"),), "other check"),
-        ((told(DEFECT, outcome="warn"),), "missed"),
-        ((told(DEFECT, outcome="pass"),), "missed"),
-        ((told(DEFECT, summary="Something is wrong."),), "wrong response"),
-        ((told(DEFECT, fix="Try again."),), "wrong response"),
-        ((told(DEFECT, fix=""),), "wrong response"),
+        ((make_result(DEFECT),), "caught"),
+        ((make_result(DEFECT, name="data_loads", outcome="pass"), make_result(DEFECT)), "caught"),
+        ((make_result(DEFECT), make_result(DEFECT, name="selector_finds_best_epoch")), "caught"),
+        ((make_result(DEFECT, name="data_loads"), make_result(DEFECT)), "other check"),
+        ((make_result(DEFECT, outcome="insufficient"),), "other check"),
+        ((make_result(DEFECT, outcome="warn"),), "missed"),
+        ((make_result(DEFECT, outcome="pass"),), "missed"),
+        ((make_result(DEFECT, summary="Something is wrong."),), "wrong response"),
+        ((make_result(DEFECT, fix="Try again."),), "wrong response"),
+        ((make_result(DEFECT, fix=""),), "wrong response"),
     ],
 )
-def test_only_the_right_words_of_the_right_check_count_as_caught(results, verdict):
+def test_only_the_expected_texts_of_the_named_check_count_as_caught(results, verdict):
     assert judge_defect(DEFECT, results).verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("results", "verdict"),
     [
-        ((told(WARNING, outcome="warn"),), "caught"),
-        ((told(WARNING, outcome="warn", name="data_loads"),), "missed"),
-        ((told(WARNING, outcome="fail"),), "other check"),
-        ((told(WARNING, outcome="warn"), told(WARNING, name="data_loads")), "other check"),
+        ((make_result(WARNING, outcome="warn"),), "caught"),
+        ((make_result(WARNING, outcome="warn", name="data_loads"),), "missed"),
+        ((make_result(WARNING, outcome="fail"),), "other check"),
+        (
+            (make_result(WARNING, outcome="warn"), make_result(WARNING, name="data_loads")),
+            "other check",
+        ),
     ],
 )
 def test_an_expected_warning_is_caught_when_nothing_fails(results, verdict):
     assert judge_defect(WARNING, results).verdict == verdict
 
 
-def test_seconds_are_those_of_the_checks_without_the_sum_over_them():
-    results = (told(DEFECT), told(DEFECT, name="gate_finishes_in_time"))
+def test_seconds_exclude_the_check_of_the_total_time():
+    results = (make_result(DEFECT), make_result(DEFECT, name="gate_finishes_in_time"))
 
     assert judge_defect(DEFECT, results).seconds == 0.5
 
 
-def test_every_so_manieth_entry_of_the_table_is_run_and_nothing_is_left(tmp_path):
-    alone = [defect for defect in DEFECTS if not isinstance(defect, PlantedDefect)]
+def test_option_every_selects_entries_and_the_folder_is_empty_afterwards(tmp_path):
+    validator_defects = [defect for defect in DEFECTS if not isinstance(defect, PlantedDefect)]
 
-    results = list(run_defects(alone, every=2, folder=tmp_path))
+    results = list(run_defects(validator_defects, every=2, folder=tmp_path))
 
-    assert [result.name for result in results] == [defect.name for defect in alone[::2]]
+    assert [result.name for result in results] == [defect.name for defect in validator_defects[::2]]
     assert list(tmp_path.iterdir()) == []
 
 
-def report(*, defect="caught", objections=()):
-    result = judge_defect(DEFECT, (told(DEFECT),)).model_copy(update={"verdict": defect})
+def make_report(*, defect="caught", objections=()):
+    result = judge_defect(DEFECT, (make_result(DEFECT),)).model_copy(update={"verdict": defect})
     healthy = HealthyResult(name="h", objections=objections, warnings=("a: b",), seconds=1.0)
     return BenchmarkReport(defects=(result,), healthy=(healthy,))
 
 
-def test_the_benchmark_passes_only_when_all_is_caught_and_nothing_healthy_fails():
-    assert report().passed
-    assert not report(defect="missed").passed
-    assert not report(defect="wrong response").passed
-    assert not report(objections=("data_loads: no",)).passed
+def test_benchmark_passes_only_if_all_defects_are_caught_without_false_alarms():
+    assert make_report().passed
+    assert not make_report(defect="missed").passed
+    assert not make_report(defect="wrong response").passed
+    assert not make_report(objections=("data_loads: no",)).passed
 
 
-def test_the_report_counts_caught_missed_and_false_alarms_for_people_and_machines():
+def test_report_shows_misses_and_false_alarms_and_survives_json():
     from rich.console import Console
 
-    bad = report(defect="missed", objections=("data_loads: [no] rows",))
+    bad = make_report(defect="missed", objections=("data_loads: [no] rows",))
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(benchmark_page(bad))
     console.print(defect_line(bad.defects[0]), healthy_line(bad.healthy[0]))

@@ -1,4 +1,4 @@
-"""Delays and false rollbacks at a reduced size (ROLL-2); see ``sluice bench rollout``."""
+"""Rollback delays and false rollbacks at reduced size (ROLL-2); see ``sluice bench rollout``."""
 
 import numpy as np
 import pytest
@@ -11,15 +11,15 @@ from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings, RolloutStep
 from tests.sluice.rollout.rollout_samples import NOW
 
-STAYS = RolloutSettings(min_step_s=7200, max_step_s=9000)
+LONG_STEPS = RolloutSettings(min_step_s=7200, max_step_s=9000)
 
 
-def measured(scenario, rollouts):
+def measure_scenario(scenario, rollouts):
     (found,) = measure([scenario], rollouts=rollouts, seed=7, processes=1)
     return found
 
 
-def scenario(traffic, *, seconds, settings=STAYS, max_rollback_rate=None):
+def make_scenario(traffic, *, seconds, settings=LONG_STEPS, max_rollback_rate=None):
     return RolloutScenario(
         name="test",
         traffic=traffic,
@@ -34,9 +34,9 @@ def scenario(traffic, *, seconds, settings=STAYS, max_rollback_rate=None):
     ("factor", "median_s", "p90_s"),
     [pytest.param(5, 60, 120, id="5"), pytest.param(20, 15, 20, id="20")],
 )
-def test_an_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
+def test_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
     """At 5 % of 100 requests/s, 1 % errors become 5 % or 20 %."""
-    found = measured(scenario(Traffic(error_factor=factor), seconds=300), 60)
+    found = measure_scenario(make_scenario(Traffic(error_factor=factor), seconds=300), 60)
 
     assert found.back == found.rollouts
     assert found.median_s <= median_s
@@ -45,49 +45,55 @@ def test_an_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wander", [0.0, 0.6])
-def test_a_healthy_challenger_stays_while_the_z_test_would_not(wander):
-    """All four steps at an alpha of 20 %, so that rates show: of 24, 4.8 on average at most."""
+def test_healthy_challenger_stays_where_a_repeated_z_test_rolls_back(wander):
+    """With alpha = 20 %, at most 4.8 of 24 rollouts are rolled back on average."""
     settings = RolloutSettings(min_step_s=120, max_step_s=9000, alpha=0.2)
     traffic = Traffic(wander=wander, harm_at_s=float("inf"), assessment_s=4)
-    found = measured(scenario(traffic, seconds=500, settings=settings, max_rollback_rate=0.2), 24)
+    found = measure_scenario(
+        make_scenario(traffic, seconds=500, settings=settings, max_rollback_rate=0.2), 24
+    )
 
     assert found.back <= 5
     assert found.naive >= 10
 
 
 @pytest.mark.slow
-def test_harm_that_begins_later_is_found_as_well():
-    found = measured(scenario(Traffic(error_factor=20, harm_at_s=300), seconds=360), 20)
+def test_harm_that_begins_later_is_detected():
+    found = measure_scenario(
+        make_scenario(Traffic(error_factor=20, harm_at_s=300), seconds=360), 20
+    )
 
     assert found.early == 0
     assert found.back == 20
     assert found.p90_s <= 20
 
 
-def test_one_seed_one_story():
+def test_simulation_is_reproducible_and_varies_with_the_seed():
     def ends(seed):
-        return simulate_rollout(Traffic(error_factor=20), STAYS, seconds=60, seed=(seed,))
+        return simulate_rollout(Traffic(error_factor=20), LONG_STEPS, seconds=60, seed=(seed,))
 
     assert ends(1) == ends(1)
     assert len({ends(seed) for seed in range(5)}) > 1
 
 
-def test_arms_show_the_rates_they_are_given():
+def test_simulated_arms_have_the_configured_rates():
     arms = Arms(Traffic(error_factor=3), rng=np.random.default_rng(3))
     for _ in range(500):
         window = arms.next_counts(RolloutStep(share=0.25), rollout="r", epoch=1)
-    ours, theirs = window.challenger, window.production
+    challenger, production = window.challenger, window.production
 
-    assert ours.requests / (ours.requests + theirs.requests) == pytest.approx(0.25, abs=0.01)
-    assert ours.errors / ours.requests == pytest.approx(0.03, abs=0.005)
-    assert theirs.errors / theirs.requests == pytest.approx(0.01, abs=0.002)
-    assert theirs.slower / theirs.requests == pytest.approx(0.05, abs=0.005)
+    assert challenger.requests / (challenger.requests + production.requests) == pytest.approx(
+        0.25, abs=0.01
+    )
+    assert challenger.errors / challenger.requests == pytest.approx(0.03, abs=0.005)
+    assert production.errors / production.requests == pytest.approx(0.01, abs=0.002)
+    assert production.slower / production.requests == pytest.approx(0.05, abs=0.005)
     arms.next_step()
     assert arms.next_counts(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests < 400
 
 
-def test_the_z_test_agrees_with_a_table():
-    """20 of 1000 against 10 of 1000: z is 1.840, and a guard's quarter of 5 % asks for 2.241."""
+def test_z_test_agrees_with_known_values():
+    """z = 1.840 for 20 against 10 of 1000; a guard has a quarter of alpha, 2.241 at 5 %."""
 
     def harm(alpha):
         window = TrafficCounts(
@@ -105,7 +111,7 @@ def test_the_z_test_agrees_with_a_table():
     assert harm(0.132)
 
 
-def test_every_figure_of_the_benchmark_has_its_scenario():
+def test_scenarios_cover_every_target_of_the_benchmark():
     figures = [(s.max_median_s, s.max_p90_s, s.max_rollback_rate) for s in scenarios()]
 
     assert figures.count((60.0, 120.0, None)) == 2

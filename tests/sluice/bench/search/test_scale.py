@@ -1,4 +1,4 @@
-"""Decisions about many trials, on simulated workers."""
+"""The cost of scheduler decisions for many trials, on simulated workers."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sluice.bench.search.virtual_cluster import SimulatedStudy, VirtualCluster
 
 
 @pytest.mark.slow
-def test_every_proposal_and_order_is_measured_and_restored(tmp_path):
+def test_every_combination_of_proposals_and_order_is_measured(tmp_path):
     costs = measure_scale(num_trials=8, num_workers=4, folder=tmp_path)
 
     assert [(cost.proposals, cost.ordered) for cost in costs] == [
@@ -27,19 +27,19 @@ def test_every_proposal_and_order_is_measured_and_restored(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_restore_that_loses_a_report_is_no_restore(tmp_path, ordered):
-    """The last line is cut off, as a disk that lied would do it."""
+def test_restore_that_loses_a_report_is_an_error(tmp_path, ordered):
+    """The last journal line is removed, as after a lost write of a disk."""
     case = SimulatedStudy(
         proposals="random", ordered=ordered, num_trials=6, num_workers=2, folder=tmp_path
     )
     opened = case.open()
     VirtualCluster(opened).run()
     opened.journal.close()
-    seconds, again = time_restore(case, opened.study)
+    seconds, restored = time_restore(case, opened.study)
     lines = case.journal.read_bytes().splitlines(keepends=True)
     case.journal.write_bytes(b"".join(lines[:-1]))
 
     assert seconds > 0
-    assert [t.time for t in again.trials] == [t.time for t in opened.study.trials]
+    assert [t.time for t in restored.trials] == [t.time for t in opened.study.trials]
     with pytest.raises(ContractError, match="1 of them differ"):
         time_restore(case, opened.study)

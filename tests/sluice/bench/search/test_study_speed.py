@@ -1,4 +1,4 @@
-"""A study of ours beside the same one through Ray's own engine."""
+"""The speed of a study compared with the same study in Ray Tune's own tuner."""
 
 import itertools
 
@@ -16,7 +16,7 @@ TINY = TrialSettings(
 
 @pytest.mark.exhaustive
 def test_both_engines_train_the_same_trials_and_leave_nothing_running(objective, tmp_path, capfd):
-    """The best trial's loss is the same bits: neither does less. One call of the clock is 3 s."""
+    """The best losses are equal to the bit. Each call of the fake clock advances it by 3 s."""
     import ray
 
     clock = itertools.count(step=3.0)
@@ -33,4 +33,4 @@ def test_both_engines_train_the_same_trials_and_leave_nothing_running(objective,
     assert 2 <= speed.epochs <= 4
     assert not ray.is_initialized()
     assert {path.name for path in (tmp_path / "bench").iterdir()} == {"study", "tuner"}
-    assert capfd.readouterr().out == ""  # the place of --json
+    assert capfd.readouterr().out == ""  # stdout is reserved for --json

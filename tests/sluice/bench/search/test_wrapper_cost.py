@@ -1,4 +1,4 @@
-"""Bare and wrapped schedulers beside each other, with real workers."""
+"""The cost of resumable wrappers of schedulers, with Ray workers."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sluice.bench.search.wrapper_cost import measure_wrapper
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_variant_trains_the_same_trials(tmp_path):
-    """Of six trials, the three first ones and those below a half run nine epochs."""
+    """Of six trials, the first three and those in the better half run nine epochs, others one."""
     cost = measure_wrapper(
         num_trials=6, num_workers=2, cpus=0.5, sleep_s=0.01, rounds=1, folder=tmp_path
     )

@@ -1,4 +1,4 @@
-"""The client of the benchmark counts what it should."""
+"""The load generator of the serving benchmark counts requests, failures and latencies."""
 
 import http.server
 import threading
@@ -9,10 +9,11 @@ import pytest
 from sluice.bench.serving.load import Load, run_paced_load, run_saturating_load
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """Refuses a body of 'no'."""
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Returns 503 for the body 'no', otherwise 200."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise the second packet of a response waits
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -27,7 +28,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server.server_address[1]
@@ -35,7 +36,7 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_pace_sends_so_many_and_failures_are_counted(port: int) -> None:
+def test_paced_load_sends_the_expected_number_and_counts_failures(port: int) -> None:
     good = run_paced_load(port, b"ok", per_s=100, seconds=0.2)
     bad = run_paced_load(port, b"no", per_s=100, seconds=0.2)
 
@@ -44,7 +45,7 @@ def test_a_pace_sends_so_many_and_failures_are_counted(port: int) -> None:
     assert good.seconds >= 0.19
 
 
-def test_saturation_never_pauses(port: int) -> None:
+def test_saturating_load_sends_requests_without_pause(port: int) -> None:
     found = run_saturating_load(port, b"ok", connections=2, seconds=0.2)
 
     assert len(found.latencies_s) > 10

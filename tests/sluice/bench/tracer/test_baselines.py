@@ -1,4 +1,4 @@
-"""What other monitors say (the baselines of the fault benchmark)."""
+"""Other training monitors, which are the baselines of the fault benchmark."""
 
 import pytest
 import torch
@@ -15,8 +15,8 @@ from sluice.bench.tracer.baselines import (
 from sluice.bench.tracer.watching import AnomalyFound, watched
 
 
-def step(number, **fields):
-    quiet = {
+def make_step(number, **fields):
+    healthy = {
         "step": number,
         "losses": (1 / number,),
         "smallest_gradient": 0.1,
@@ -27,27 +27,29 @@ def step(number, **fields):
         "largest_update": 1e-2,
         "dead_share": 0.1,
     }
-    return MonitoredStep(**(quiet | fields))
+    return MonitoredStep(**(healthy | fields))
 
 
-def sight(*steps, scores=(), labels=None):
+def make_record(*steps, scores=(), labels=None):
     return MonitorRecord(steps=steps, scores=scores, labels=labels or {0: 5, 1: 5})
 
 
-QUIET = tuple(step(n) for n in range(1, 21))
+HEALTHY_STEPS = tuple(make_step(n) for n in range(1, 21))
 ALWAYS = {"always alarm": 1}
 
 
 def with_step(number, **fields):
-    return sight(*(step(n, **fields) if n == number else step(n) for n in range(1, 21)))
+    return make_record(
+        *(make_step(n, **fields) if n == number else make_step(n) for n in range(1, 21))
+    )
 
 
-def test_a_run_without_anything_odd_has_no_alarm_but_the_constant_one():
-    assert alarms_in(sight(*QUIET), anomaly=None) == ALWAYS
+def test_healthy_run_has_only_the_constant_alarm():
+    assert alarms_in(make_record(*HEALTHY_STEPS), anomaly=None) == ALWAYS
 
 
 @pytest.mark.parametrize(
-    ("seen", "name", "at"),
+    ("record", "name", "at"),
     [
         (with_step(7, losses=(float("nan"),)), "loss is non-finite", 7),
         (with_step(15, losses=(0.5,)), "loss spike", 15),
@@ -58,21 +60,23 @@ def test_a_run_without_anything_odd_has_no_alarm_but_the_constant_one():
         (with_step(3, largest_update=11.0), "debugger: weight update ratio", 3),
         (with_step(3, smallest_update=1e-9), "debugger: weight update ratio", 3),
         (with_step(3, num_all_zero=1), "debugger: all-zero tensor", 3),
-        (sight(*QUIET, labels={0: 55, 1: 5}), "debugger: class imbalance", 1),
+        (make_record(*HEALTHY_STEPS, labels={0: 55, 1: 5}), "debugger: class imbalance", 1),
         (
-            sight(*QUIET, scores=[MonitoredValidation(step=9, training=1.0, validation=1.2)]),
+            make_record(
+                *HEALTHY_STEPS, scores=[MonitoredValidation(step=9, training=1.0, validation=1.2)]
+            ),
             "debugger: overfit",
             9,
         ),
         (
-            sight(*(step(n, unmoved=(4,) if n > 5 else ()) for n in range(1, 21))),
+            make_record(*(make_step(n, unmoved=(4,) if n > 5 else ()) for n in range(1, 21))),
             "debugger: unchanged tensor",
             8,
         ),
     ],
 )
-def test_each_threshold_raises_its_own_alarm(seen, name, at):
-    alarms = alarms_in(seen, anomaly=None)
+def test_each_threshold_raises_its_own_alarm(record, name, at):
+    alarms = alarms_in(record, anomaly=None)
 
     assert alarms[name] == at
     assert set(alarms) <= set(BASELINES)
@@ -80,17 +84,19 @@ def test_each_threshold_raises_its_own_alarm(seen, name, at):
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "record",
     [
         with_step(15, losses=(0.15,)),
         with_step(3, dead_share=0.5, largest_update=10.0, smallest_update=1e-8),
-        sight(*(step(n, unmoved=(4,) if n % 3 else ()) for n in range(1, 21))),
-        sight(*QUIET, labels={0: 50, 1: 5}),
-        sight(*QUIET, scores=[MonitoredValidation(step=9, training=1.0, validation=1.09)]),
+        make_record(*(make_step(n, unmoved=(4,) if n % 3 else ()) for n in range(1, 21))),
+        make_record(*HEALTHY_STEPS, labels={0: 50, 1: 5}),
+        make_record(
+            *HEALTHY_STEPS, scores=[MonitoredValidation(step=9, training=1.0, validation=1.09)]
+        ),
     ],
 )
-def test_what_stays_within_the_thresholds_raises_none(seen):
-    alarms = alarms_in(seen, anomaly=None)
+def test_values_within_the_thresholds_raise_no_alarm(record):
+    alarms = alarms_in(record, anomaly=None)
 
     assert {key for key in alarms if key != "debugger: loss not decreasing"} <= {
         *ALWAYS,
@@ -106,7 +112,7 @@ def train(model, batches, *, rate=0.1):
         optimizer.step()
 
 
-def test_hooks_see_losses_gradients_units_and_labels_and_go_again():
+def test_hooks_record_units_labels_and_validation_and_are_removed():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with torch.no_grad():
@@ -119,18 +125,18 @@ def test_hooks_see_losses_gradients_units_and_labels_and_go_again():
         model.eval()
         with torch.no_grad():
             F.cross_entropy(model(batches[0][0]), batches[0][1])
-    seen = watch.record()
+    record = watch.record()
 
     assert torch.autograd.backward is backward
-    assert [s.dead_share for s in seen.steps] == [1.0] * 4
-    assert seen.labels == {0: 48, 1: 16}
-    assert [score.step for score in seen.scores] == [4]
-    alarms = alarms_in(seen, anomaly=None)
+    assert [s.dead_share for s in record.steps] == [1.0] * 4
+    assert record.labels == {0: 48, 1: 16}
+    assert [score.step for score in record.scores] == [4]
+    alarms = alarms_in(record, anomaly=None)
     assert alarms["debugger: dead ReLU"] == alarms["debugger: all-zero tensor"] == 1
     assert alarms["debugger: unchanged tensor"] == 3
 
 
-def test_a_program_watched_computes_the_same():
+def test_watched_program_computes_the_same_weights():
     batches = [(torch.randn(16, 4), torch.randint(3, (16,))) for _ in range(3)]
 
     def fit():
@@ -139,15 +145,15 @@ def test_a_program_watched_computes_the_same():
         train(model, batches)
         return model.state_dict()
 
-    plain = fit()
+    plain_weights = fit()
     with watched(with_anomaly_mode=True):
-        seen = fit()
+        watched_weights = fit()
 
-    assert all(torch.equal(plain[name], seen[name]) for name in plain)
+    assert all(torch.equal(weight, watched_weights[name]) for name, weight in plain_weights.items())
 
 
 def divide_by_zero():
-    """Make one good step and one whose gradient is 0 / 0."""
+    """Make one good step, and one with the gradient 0 / 0."""
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(2):
@@ -158,13 +164,13 @@ def divide_by_zero():
 
 
 @pytest.mark.filterwarnings("ignore:Error detected in")
-def test_anomaly_mode_ends_the_program_at_its_step():
+def test_anomaly_mode_ends_the_program_at_the_faulty_step():
     with pytest.raises(AnomalyFound) as found, watched(with_anomaly_mode=True):
         divide_by_zero()
 
     assert found.value.step == 2
 
 
-def test_the_programs_own_error_stays_its_own():
+def test_error_of_the_program_is_not_changed():
     with pytest.raises(RuntimeError, match="its own"), watched(with_anomaly_mode=True):
         raise RuntimeError("its own")

@@ -1,4 +1,4 @@
-"""The measurement of the tracer's cost (TRACE-1)."""
+"""The measurement of the overhead of the tracer (TRACE-1)."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support import paced
 pytestmark = pytest.mark.slow
 
 
-def measured(folder, program, *, runs=1, turns=2):
+def measure_program(folder, program, *, runs=1, turns=2):
     (found,) = measure_overhead(
         folder,
         runs=runs,
@@ -22,8 +22,8 @@ def measured(folder, program, *, runs=1, turns=2):
 
 
 @pytest.mark.exhaustive
-def test_the_ratio_is_that_of_the_times_of_steps(tmp_path):
-    found = measured(tmp_path, paced.slower_when_traced, runs=2, turns=4)
+def test_ratio_is_that_of_the_step_times(tmp_path):
+    found = measure_program(tmp_path, paced.slower_when_traced, runs=2, turns=4)
 
     assert found.ratio == found.low == found.high == 1.25
     assert found.plain_us == 1e6
@@ -31,10 +31,10 @@ def test_the_ratio_is_that_of_the_times_of_steps(tmp_path):
     assert found.has_same_weights
 
 
-def test_other_weights_are_seen(tmp_path):
-    assert not measured(tmp_path, paced.other_when_traced).has_same_weights
+def test_different_weights_are_detected(tmp_path):
+    assert not measure_program(tmp_path, paced.different_weights_when_traced).has_same_weights
 
 
-def test_a_program_that_dies_is_named(tmp_path):
+def test_program_that_dies_is_an_error(tmp_path):
     with pytest.raises(RuntimeError, match="the program one ended before its last turn"):
-        measured(tmp_path, paced.dies_in_its_turn)
+        measure_program(tmp_path, paced.dies_after_some_steps)

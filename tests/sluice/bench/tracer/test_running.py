@@ -1,48 +1,48 @@
-"""Runs of the fault benchmark, each in processes of its own (TRACE-16)."""
+"""Runs of the fault benchmark, each in its own processes (TRACE-16)."""
 
 import pytest
 
 from sluice.bench.tracer.running import BenchmarkRun, execute_runs
 from tests.support.traced.benchmark_cases import (
-    carries,
-    case,
-    dies,
-    differs,
-    not_a_number,
-    sleeps,
-    stops,
-    together,
+    exceeds_time_limit,
+    exits_silently,
+    make_case,
+    missing_zero_grad,
+    non_finite_gradient,
+    raises_error,
+    random_weights,
+    sum_over_ranks,
 )
 
 LIMIT_S = 20.0
 
 
-def job(program, *, has_fault=True, **fields):
-    return BenchmarkRun(case=case(program, **fields), net="mlp", seed=0, has_fault=has_fault)
+def make_run(program, *, has_fault=True, **fields):
+    return BenchmarkRun(case=make_case(program, **fields), net="mlp", seed=0, has_fault=has_fault)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Return what each of a few programs came to, by its name."""
+    """The results of some programs, by name."""
     folder = tmp_path_factory.mktemp("runs")
     jobs = [
-        job(carries),
-        job(stops, has_fault=False),
-        job(dies),
-        job(together, ranks=2),
-        job(not_a_number),
+        make_run(missing_zero_grad),
+        make_run(raises_error, has_fault=False),
+        make_run(exits_silently),
+        make_run(sum_over_ranks, ranks=2),
+        make_run(non_finite_gradient),
     ]
-    done = execute_runs(
+    finished = execute_runs(
         jobs, folder, workers=2, with_baselines=True, checks_bits=True, limit_s=LIMIT_S
     )
-    found = {run.name: run for run in done}
+    found = {run.name: run for run in finished}
     assert list(folder.iterdir()) == []
     return found
 
 
 @pytest.mark.slow
-def test_a_fault_is_judged_from_its_trace_and_the_weights_are_compared(results):
-    run = results["carries"]
+def test_run_with_fault_has_its_cause_and_compared_weights(results):
+    run = results["missing_zero_grad"]
 
     assert run.failed == ""
     assert run.steps == 6
@@ -53,18 +53,18 @@ def test_a_fault_is_judged_from_its_trace_and_the_weights_are_compared(results):
 
 
 @pytest.mark.slow
-def test_a_program_that_raises_without_a_right_to_has_failed(results):
-    assert results["stops"].failed == "the program raised ValueError: its own"
+def test_program_that_raises_unexpectedly_has_failed(results):
+    assert results["raises_error"].failed == "the program raised ValueError: its own"
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_without_a_word_has_failed(results):
-    assert results["dies"].failed == "a process ended without a result: nothing on stderr"
+def test_process_that_ends_without_output_has_failed(results):
+    assert results["exits_silently"].failed == "a process ended without a result: nothing on stderr"
 
 
 @pytest.mark.slow
-def test_two_ranks_are_one_group(results):
-    run = results["together"]
+def test_two_ranks_form_one_process_group(results):
+    run = results["sum_over_ranks"]
 
     assert run.failed == ""
     assert run.has_same_bits is True
@@ -72,22 +72,29 @@ def test_two_ranks_are_one_group(results):
 
 
 @pytest.mark.slow
-def test_anomaly_mode_is_one_baseline_and_the_others_see_the_program_go_on(results):
-    alarms = results["not_a_number"].alarms
+def test_anomaly_mode_does_not_end_the_run_for_other_baselines(results):
+    alarms = results["non_finite_gradient"].alarms
 
     assert alarms["detect_anomaly"] == 1
     assert alarms["debugger: exploding tensor"] == 1
-    assert results["not_a_number"].failed == ""
+    assert results["non_finite_gradient"].failed == ""
 
 
 @pytest.mark.slow
-def test_a_run_beyond_its_time_is_ended_and_other_weights_are_seen(tmp_path):
-    late, other = (
+def test_run_beyond_its_time_limit_fails_and_different_weights_are_detected(tmp_path):
+    timed_out, random = (
         execute_runs(
-            [job(sleeps)], tmp_path, workers=1, with_baselines=False, checks_bits=False, limit_s=1.0
+            [make_run(exceeds_time_limit)],
+            tmp_path,
+            workers=1,
+            with_baselines=False,
+            checks_bits=False,
+            limit_s=1.0,
         ),
-        execute_runs([job(differs)], tmp_path, workers=1, with_baselines=False, checks_bits=True),
+        execute_runs(
+            [make_run(random_weights)], tmp_path, workers=1, with_baselines=False, checks_bits=True
+        ),
     )
 
-    assert next(late).failed == "the run took more than 1 s"
-    assert next(other).has_same_bits is False
+    assert next(timed_out).failed == "the run took more than 1 s"
+    assert next(random).has_same_bits is False

@@ -1,4 +1,4 @@
-"""What runs of the fault benchmark come to (TRACE-16)."""
+"""Scores of the fault benchmark (TRACE-16)."""
 
 import io
 import math
@@ -11,14 +11,14 @@ from sluice.bench.tracer.scoring import score
 from sluice.bench.tracer.table import report_page, run_line
 
 
-def answer(fault="dead units", severity="error", step=5):
+def make_cause(fault="dead units", severity="error", step=5):
     return ReportedCause(
         fault=fault, severity=severity, step=step, confidence=0.9, what="", explains=()
     )
 
 
-def run(*answers, kind="fault", **fields):
-    given = {
+def make_run(*causes, kind="fault", **fields):
+    defaults = {
         "number": 33,
         "name": "dead ReLU",
         "kind": kind,
@@ -30,43 +30,50 @@ def run(*answers, kind="fault", **fields):
         "within": 3,
         "steps": 100,
         "seconds": 1.0,
-        "answers": answers,
+        "answers": causes,
     }
-    return RunResult(**(given | fields))
+    return RunResult(**(defaults | fields))
 
 
-OTHER = answer("learning rate too high")
+OTHER = make_cause("learning rate too high")
 
 
 @pytest.mark.parametrize(
-    ("answers", "place"),
+    ("causes", "rank"),
     [
-        ((answer(),), 1),
-        ((OTHER, answer()), 2),
+        ((make_cause(),), 1),
+        ((OTHER, make_cause()), 2),
         ((OTHER,), None),
-        ((answer(severity="confirm"),), None),
-        ((answer(severity="warning"), answer(severity="error")), 2),
+        ((make_cause(severity="confirm"),), None),
+        ((make_cause(severity="warning"), make_cause(severity="error")), 2),
         ((), None),
     ],
 )
-def test_only_an_error_with_the_right_cause_counts(answers, place):
-    assert run(*answers).correct_rank == place
+def test_only_an_error_with_the_right_cause_counts(causes, rank):
+    assert make_run(*causes).correct_rank == rank
 
 
-def test_a_question_is_right_where_only_intent_decides():
-    assert run(answer(severity="confirm"), needs="confirm").correct_rank == 1
-    assert run(answer(severity="warning"), needs="confirm").correct_rank is None
+def test_confirm_is_the_correct_severity_where_only_intent_decides():
+    assert make_run(make_cause(severity="confirm"), needs="confirm").correct_rank == 1
+    assert make_run(make_cause(severity="warning"), needs="confirm").correct_rank is None
 
 
 @pytest.mark.parametrize(
     ("step", "in_time"), [(3, False), (4, True), (5, True), (8, True), (9, False)]
 )
-def test_a_verdict_names_a_step_near_the_first_faulty_one(step, in_time):
-    assert run(answer(step=step)).is_in_time is in_time
+def test_cause_is_in_time_only_near_the_first_faulty_step(step, in_time):
+    assert make_run(make_cause(step=step)).is_in_time is in_time
 
 
-def test_shares_count_every_faulty_run_also_one_that_failed():
-    report = score([run(answer()), run(OTHER, answer()), run(OTHER), run(failed="it raised")])
+def test_detection_rates_include_failed_runs():
+    report = score(
+        [
+            make_run(make_cause()),
+            make_run(OTHER, make_cause()),
+            make_run(OTHER),
+            make_run(failed="it raised"),
+        ]
+    )
 
     figures = {figure.name: figure.rate for figure in report.figures}
     assert (figures["faults detected"].count, figures["faults detected"].total) == (2, 4)
@@ -78,15 +85,17 @@ def test_shares_count_every_faulty_run_also_one_that_failed():
     assert not report.passed
 
 
-def test_healthy_runs_are_flagged_by_severity_and_a_failed_one_is_left_out():
+def test_false_alarms_are_counted_by_severity_without_failed_runs():
     report = score(
         [
-            run(kind="twin"),
-            run(OTHER, kind="twin"),
-            run(
-                answer(severity="warning"), answer("learning rate too high", "confirm"), kind="twin"
+            make_run(kind="twin"),
+            make_run(OTHER, kind="twin"),
+            make_run(
+                make_cause(severity="warning"),
+                make_cause("learning rate too high", "confirm"),
+                kind="twin",
             ),
-            run(kind="twin", failed="it raised"),
+            make_run(kind="twin", failed="it raised"),
         ]
     )
 
@@ -98,54 +107,61 @@ def test_healthy_runs_are_flagged_by_severity_and_a_failed_one_is_left_out():
     assert not report.passed
 
 
-def test_causes_tell_right_from_elsewhere():
-    report = score([run(answer()), run(answer(), right=("learning rate too high",), name="rate")])
+def test_causes_are_counted_as_right_or_elsewhere():
+    report = score(
+        [
+            make_run(make_cause()),
+            make_run(make_cause(), right=("learning rate too high",), name="rate"),
+        ]
+    )
 
     (cause,) = report.causes
     assert (cause.fault, cause.right, cause.elsewhere) == ("dead units", 1, {"rate": 1})
 
 
-def test_a_figure_is_missed_when_its_interval_does_not_reach_the_target():
-    few = score([run(), *[run(answer())] * 11])
-    many = score([*[run()] * 30, *[run(answer())] * 70])
+def test_report_fails_only_if_an_interval_excludes_the_target():
+    few = score([make_run(), *[make_run(make_cause())] * 11])
+    many = score([*[make_run()] * 30, *[make_run(make_cause())] * 70])
 
     assert few.passed
     assert not many.passed
-    assert score([run(answer())] * 100).passed
+    assert score([make_run(make_cause())] * 100).passed
 
 
-def test_other_weights_never_pass():
-    assert score([run(answer(), has_same_bits=True)]).passed
-    assert not score([run(answer(), has_same_bits=False)] + [run(answer())] * 50).passed
+def test_report_with_different_weights_never_passes():
+    assert score([make_run(make_cause(), has_same_bits=True)]).passed
+    assert not score(
+        [make_run(make_cause(), has_same_bits=False)] + [make_run(make_cause())] * 50
+    ).passed
 
 
-def test_baselines_are_counted_on_runs_that_they_watched():
+def test_baselines_are_scored_only_on_monitored_runs():
     report = score(
         [
-            run(answer(), alarms={"loss spike": 3}),
-            run(answer(), alarms={}),
-            run(answer()),
-            run(kind="healthy", alarms={"loss spike": 1}),
+            make_run(make_cause(), alarms={"loss spike": 3}),
+            make_run(make_cause(), alarms={}),
+            make_run(make_cause()),
+            make_run(kind="healthy", alarms={"loss spike": 1}),
         ]
     )
 
     spike = next(b for b in report.baselines if b.name == "loss spike")
     assert (spike.caught.count, spike.caught.total) == (1, 2)
     assert (spike.false.count, spike.false.total) == (1, 1)
-    assert score([run(answer())]).baselines == ()
+    assert score([make_run(make_cause())]).baselines == ()
 
 
-def test_the_page_and_the_lines_name_what_is_wrong():
+def test_report_page_and_lines_show_what_is_wrong():
     runs = [
-        run(answer()),
-        run(OTHER),
-        run(answer(step=50)),
-        run(OTHER, kind="healthy", number=18, name="wide"),
-        run(answer(), has_same_bits=False),
-        run(failed="it raised"),
+        make_run(make_cause()),
+        make_run(OTHER),
+        make_run(make_cause(step=50)),
+        make_run(OTHER, kind="healthy", number=18, name="wide"),
+        make_run(make_cause(), has_same_bits=False),
+        make_run(failed="it raised"),
     ]
 
-    lines = [run_line(one) for one in runs]
+    lines = [run_line(result) for result in runs]
     assert lines[0] is None
     words = [line.plain[:14].strip() for line in lines[1:]]
     assert words == ["missed", "wrong step", "false error", "weights differ", "failed"]
@@ -154,4 +170,4 @@ def test_the_page_and_the_lines_name_what_is_wrong():
     page = console.file.getvalue()
     assert "learning rate too high" in page
     assert "faults detected" in page
-    assert math.isnan(score([run(OTHER)]).faults[0].late)
+    assert math.isnan(score([make_run(OTHER)]).faults[0].late)

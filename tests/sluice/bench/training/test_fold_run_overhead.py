@@ -1,4 +1,4 @@
-"""The cost of units: measured on real ones, in processes of their own."""
+"""The measurement of fold run throughput, with real fold runs in their own processes."""
 
 import itertools
 
@@ -13,16 +13,16 @@ from sluice.bench.training.fold_run_overhead import measure_fold_runs
 def measure(specs, tmp_path):
     def run(*, max_epochs=3, seeds=(0,), **options):
         options = {"workers": 2, "repeats": 1} | options
-        units = specs(seeds=seeds, max_epochs=max_epochs)
-        return measure_fold_runs(units, folder=tmp_path / "units", **options)
+        fold_runs = specs(seeds=seeds, max_epochs=max_epochs)
+        return measure_fold_runs(fold_runs, folder=tmp_path / "units", **options)
 
     return run
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_units_are_measured_and_nothing_is_left(measure, tmp_path):
-    """A clock that gains a second a call: the real seconds are those of the other process."""
+def test_fold_runs_are_measured_and_the_folder_is_empty_afterwards(measure, tmp_path):
+    """Each call of the clock adds 1 s; the resume time is real, as another process measures it."""
     (tmp_path / "units").mkdir()
     clock = itertools.count(step=1.0)
     speed = measure(seeds=(0, 1), clock=lambda: next(clock))
@@ -33,12 +33,12 @@ def test_units_are_measured_and_nothing_is_left(measure, tmp_path):
     assert list((tmp_path / "units").iterdir()) == []
 
 
-def test_a_unit_that_is_over_at_once_is_refused(measure):
+def test_fold_run_of_one_epoch_is_rejected(measure):
     with pytest.raises(ContractError, match="must write a checkpoint before its last epoch"):
         measure(max_epochs=1)
 
 
-def test_a_process_that_cannot_go_on_says_why(measure, monkeypatch):
+def test_failed_resume_reports_the_error_of_the_process(measure, monkeypatch):
     monkeypatch.setattr(fold_run_overhead, "_RESUME_CODE", "raise SystemExit('no {path[0]}'[:2])")
     with pytest.raises(TrainingFailed, match="ended with status 1: no"):
         measure()

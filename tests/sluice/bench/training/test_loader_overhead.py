@@ -1,4 +1,4 @@
-"""The trainer beside a loop with torch's own DataLoader: the same bits, and what it costs."""
+"""The trainer compared with a loop over torch's DataLoader: equal bits, and relative speed."""
 
 import pytest
 
@@ -13,12 +13,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def measure(tmp_path, **options):
-    given = {"num_rows": 150, "num_epochs": 2, "rounds": 1, "workers": (0,)}
-    return measure_loaders(**{**given, **options}, folder=tmp_path)
+    defaults = {"num_rows": 150, "num_epochs": 2, "rounds": 1, "workers": (0,)}
+    return measure_loaders(**{**defaults, **options}, folder=tmp_path)
 
 
-def test_every_source_is_measured_by_the_clock(tmp_path):
-    """A clock that ticks once a call: every training takes one tick."""
+def test_every_source_is_measured_with_the_given_clock(tmp_path):
+    """The clock ticks once per call, so every training takes one tick."""
     ticks = iter(range(10_000))
     found = measure(tmp_path, rounds=2, clock=lambda: float(next(ticks)))
 
@@ -29,14 +29,14 @@ def test_every_source_is_measured_by_the_clock(tmp_path):
 
 
 @pytest.mark.slow
-def test_with_loader_processes_both_loops_end_with_the_same_bits(tmp_path):
+def test_loops_with_loader_processes_have_equal_weights(tmp_path):
     found = measure(tmp_path, workers=(2,))
 
     assert [speed.workers for speed in found.loaders] == [2, 2, 2]
     assert min(speed.ratio for speed in found.loaders) > 0
 
 
-def test_another_order_is_noticed(tmp_path, monkeypatch):
+def test_different_order_of_rows_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(
         loader_overhead, "derive_seed", lambda base, stage: derive_seed(base + 1, stage)
     )

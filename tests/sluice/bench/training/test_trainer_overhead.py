@@ -1,4 +1,4 @@
-"""The trainer beside the shortest correct loop: the same bits, and what it costs."""
+"""The trainer compared with a minimal training loop: equal bits, and relative speed."""
 
 import pytest
 
@@ -33,15 +33,15 @@ def measure(tmp_path):
 
 
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "transformer", "linear"])
-def test_the_trainer_ends_with_the_bits_of_the_bare_loop(measure, architecture):
-    """By default nothing but the plain operations is run: an oracle for every bit."""
+def test_trainer_has_the_weights_of_the_minimal_loop(measure, architecture):
+    """The measurement raises an error unless the weights of both loops are equal to the bit."""
     speed = measure(model={"architecture": architecture}, rounds=1)
 
     assert speed.ratio > 0
 
 
-def test_the_numbers_are_those_of_the_clock(measure):
-    """A clock that ticks once a call: every training takes one tick, so does a checkpoint."""
+def test_speeds_are_measured_with_the_given_clock(measure):
+    """The clock ticks once per call, so every training and every checkpoint takes one tick."""
     ticks = iter(range(10_000))
     speed = measure(
         clock=lambda: float(next(ticks)), rounds=3, training={"checkpoint_every_epochs": 2}
@@ -55,19 +55,19 @@ def test_the_numbers_are_those_of_the_clock(measure):
     assert speed.checkpoint_share == pytest.approx(1 / 3)
 
 
-def test_nothing_is_left_in_the_folder(measure, tmp_path):
+def test_folder_is_empty_after_the_measurement(measure, tmp_path):
     measure(rounds=1)
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_loops_that_do_other_work_are_not_compared(measure):
+def test_loops_with_different_weights_are_an_error(measure):
     with pytest.raises(ContractError, match="must end with equal weights"):
         measure(training={"micro_batch_rows": 10})
 
 
-def test_other_random_numbers_are_noticed(measure, monkeypatch):
-    """A bare loop with dropout and order of another seed."""
+def test_different_random_numbers_are_an_error(measure, monkeypatch):
+    """The minimal loop uses another seed for dropout and order."""
     monkeypatch.setattr(
         trainer_overhead, "derive_seed", lambda base, stage: derive_seed(base + 1, stage)
     )

@@ -21,7 +21,7 @@ from sluice.workloads.examples import Examples
 from sluice.workloads.image_folder import ImageFolderSettings, ImageFolderWorkload
 from sluice.workloads.workload import Workload
 from tests.sluice.workloads.bar_samples import random_bars
-from tests.support.echo import Echo, Muffled
+from tests.support.echo import Echo, SignOnly
 from tests.support.failfast_workloads import OwnNet, Signals
 
 ROWS = 600
@@ -78,7 +78,7 @@ def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 6
     return checked(Digits(), settings)
 
 
-@pytest.mark.parametrize("kind", [Signals, OwnNet, Echo, Muffled])
+@pytest.mark.parametrize("kind", [Signals, OwnNet, Echo, SignOnly])
 def test_healthy_workloads_pass(kind: type[Workload]) -> None:
     finding = checked(kind())
 

@@ -11,7 +11,7 @@ from sluice.config.poc_settings import LookAheadSettings, PocSettings
 from sluice.failfast.data.look_ahead import check_look_ahead, find_look_ahead
 from sluice.workloads.bars import BarsWorkload
 from tests.sluice.workloads.bar_samples import random_bars
-from tests.support.echo import Echo, Seer
+from tests.support.echo import Echo, FutureFeature
 from tests.support.relative_timing import relative_duration
 
 SETTINGS = LookAheadSettings()
@@ -265,7 +265,7 @@ def test_a_table_without_the_declared_features_is_no_evidence() -> None:
 
 
 def test_a_workload_that_sees_tomorrow_fails_with_feature_row_and_fix() -> None:
-    finding = checked(Seer())
+    finding = checked(FutureFeature())
 
     assert (finding.outcome, finding.fault) == ("fail", "look-ahead")
     assert "'call' at row" in finding.summary

@@ -219,7 +219,7 @@ def test_brackets_in_a_path_are_not_interpreted_as_markup(tmp_path, monkeypatch,
 
 @pytest.mark.exhaustive
 def test_closed_streams_do_not_end_up_in_the_log(tmp_path):
-    command = f"{sys.executable} -m sluice poc {MODULE.replace('awkward', 'stuck')}:Talkative"
+    command = f"{sys.executable} -m sluice poc {MODULE.replace('awkward', 'stuck')}:PrintsToStdout"
 
     subprocess.run(
         f"exec {command} --minimum >&- 2>&-", shell=True, cwd=ROOT, timeout=120, check=False

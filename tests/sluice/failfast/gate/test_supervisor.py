@@ -54,7 +54,7 @@ def log_of(run):
 
 def test_a_healthy_gate_says_what_it_does_and_leaves_a_log_alone(gate, capfd):
     """What the user's code prints goes to stderr."""
-    run = gate("Talkative")
+    run = gate("PrintsToStdout")
 
     said = capfd.readouterr()
     assert "loading from the user's own code" in said.err
@@ -133,10 +133,16 @@ def test_checks_independent_of_the_stopped_check_still_run(gate):
     [
         ("CrashInNativeCode", "model_runs_on_real_batch", "signal 11 (SIGSEGV) at "),
         pytest.param(
-            "Leaves", "features_are_valid", "ended with status 7", marks=pytest.mark.exhaustive
+            "ExitsProcess",
+            "features_are_valid",
+            "ended with status 7",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
-            "Killed", "model_runs_on_real_batch", "signal 9 (SIGKILL)", marks=pytest.mark.exhaustive
+            "KilledBySignal",
+            "model_runs_on_real_batch",
+            "signal 9 (SIGKILL)",
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )
@@ -158,7 +164,7 @@ def test_memory_without_end_is_stopped_before_the_machine_is(gate):
     long = TimeLimits(instantiation=TimeLimit(typical_s=60.0, max_s=60.0))
     patient = QUICK.model_copy(update={"max_memory_share": share, "times": long})
 
-    failed = by(gate("Grows", settings=patient), "model_runs_on_real_batch")
+    failed = by(gate("GrowingMemory", settings=patient), "model_runs_on_real_batch")
 
     assert "GiB of memory" in failed.summary
     assert "GrowingNet.forward" in failed.summary

@@ -64,7 +64,7 @@ def test_steps_are_taken_only_when_something_is_still(check, settings):
 
 
 def test_the_steps_go_through_all_rows(check, settings, train_of):
-    class Spy(networks.Built):
+    class Spy(networks.NetworkWorkload):
         def loss(self, output, y):
             self.batches.append(y)
             return super().loss(output, y)
@@ -101,7 +101,7 @@ def test_an_unused_layer_is_reported_to_never_run(check):
     ],
 )
 def test_frozen_parameters_must_equal_the_declared_ones(check, frozen, seen):
-    finding = check(networks.Built(networks.frozen_backbone, frozen=frozen))
+    finding = check(networks.NetworkWorkload(networks.frozen_backbone, frozen=frozen))
 
     assert (finding.outcome, finding.fault) == ("fail", "unintended freeze")
     assert seen in finding.summary
@@ -111,7 +111,9 @@ def test_a_parameter_in_no_group_fails_by_name(check):
     def head_forgotten(network):
         return [{"params": network[1].parameters()}]
 
-    finding = check(networks.Built(lambda: networks.mlp(nn.Tanh()), groups=head_forgotten))
+    finding = check(
+        networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=head_forgotten)
+    )
 
     assert (finding.outcome, finding.fault) == ("fail", "parameters not optimized")
     assert "2 of 4 trainable parameters are in no parameter group" in finding.summary
@@ -122,7 +124,7 @@ def test_a_parameter_in_two_groups_fails_by_name(check):
     def twice(network):
         return [{"params": network.parameters()}, {"params": network[3].weight}]
 
-    finding = check(networks.Built(lambda: networks.mlp(nn.Tanh()), groups=twice))
+    finding = check(networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=twice))
 
     assert (finding.outcome, finding.fault) == ("fail", "parameters not optimized")
     assert "listed twice in the parameter groups: network.3.weight" in finding.summary
@@ -133,7 +135,7 @@ def test_an_unknown_key_of_a_group_is_rejected(check):
         return [{"params": network.parameters(), "rate_shar": 0.1}]
 
     with pytest.raises(ContractError, match="Did you mean 'rate_share'"):
-        check(networks.Built(lambda: networks.mlp(nn.Tanh()), groups=typo))
+        check(networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=typo))
 
 
 @pytest.mark.parametrize("architecture", ["lstm", "slstm"])

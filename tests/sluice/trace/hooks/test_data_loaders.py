@@ -1,4 +1,4 @@
-"""Batches of data loaders that are fingerprinted."""
+"""Number of batches of a data loader that are fingerprinted."""
 
 import pytest
 import torch

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def test_a_mean_over_the_rows_is_not_divided_again(trace_of):
+def test_a_batchmean_loss_is_averaged_over_batches_without_another_division(trace_of):
     losses = []
 
     def program():

@@ -8,13 +8,13 @@ from sluice.trace.inspection.fingerprints import LOADER, NETWORK, RowFingerprint
 
 def test_rows_changed_in_place_by_numpy_get_new_fingerprints():
     rows = np.zeros((2, 3), dtype=np.float32)
-    batch, prints = torch.from_numpy(rows), RowFingerprintCache()
-    first = prints.fingerprint(batch, sample_size=8, stage=LOADER)
+    batch, cache = torch.from_numpy(rows), RowFingerprintCache()
+    first = cache.fingerprint(batch, sample_size=8, stage=LOADER)
 
-    assert prints.fingerprint(batch, sample_size=8, stage=NETWORK) == first
+    assert cache.fingerprint(batch, sample_size=8, stage=NETWORK) == first
     rows += 1  # the tensor version does not change
-    second = prints.fingerprint(batch, sample_size=8, stage=LOADER)
+    second = cache.fingerprint(batch, sample_size=8, stage=LOADER)
     assert second != first
-    assert prints.fingerprint(batch, sample_size=8, stage=NETWORK) == second
+    assert cache.fingerprint(batch, sample_size=8, stage=NETWORK) == second
     rows += 1
-    assert prints.fingerprint(batch, sample_size=8, stage=NETWORK) != second
+    assert cache.fingerprint(batch, sample_size=8, stage=NETWORK) != second

@@ -11,7 +11,7 @@ from sluice.trace.inspection.perturbation import (
 
 
 class FewerOutputs(nn.Module):
-    """Returns one output less at each call, as a network with early exits may do."""
+    """Returns one output fewer in each call, as a network with early exits may do."""
 
     def __init__(self):
         super().__init__()

@@ -16,6 +16,7 @@ from tests.support.traced.healthy import HEALTHY
 
 
 def kinds(trace):
+    """Return the event kinds of every complete sequence."""
     return [tuple(event.kind for event in s.events) for s in trace.sequences if not s.is_open]
 
 
@@ -24,10 +25,10 @@ def kinds(trace):
     [("checkpointing", "backward", 1), ("MLP", "schedule", 1), ("scaler that skips", "unscale", 1)],
 )
 def test_nested_calls_are_not_recorded_as_events(trace_of, name, kind, times):
-    later = kinds(trace_of(HEALTHY[name]))[1:]
+    later_sequences = kinds(trace_of(HEALTHY[name]))[1:]
 
-    assert later
-    assert all(sequence.count(kind) == times for sequence in later)
+    assert later_sequences
+    assert all(sequence.count(kind) == times for sequence in later_sequences)
 
 
 def test_unscaling_inside_a_scaler_is_not_an_event(trace_of):
@@ -47,10 +48,14 @@ def test_a_skipped_step_ends_with_a_skip_event(trace_of):
 
 def test_later_runs_of_a_closure_are_inside_the_step(trace_of):
     (sequence, *_) = kinds(trace_of(HEALTHY["closure"]))
-    at = sequence.index("step")
+    step_position = sequence.index("step")
 
-    assert {"zero", "forward", "backward"} == set(sequence[:at]) - {"epoch", "batch", "mode"}
-    assert {"zero", "forward", "backward"} == set(sequence[at + 1 : -1])
+    assert {"zero", "forward", "backward"} == set(sequence[:step_position]) - {
+        "epoch",
+        "batch",
+        "mode",
+    }
+    assert {"zero", "forward", "backward"} == set(sequence[step_position + 1 : -1])
     assert sequence[-1] == "stepped"
 
 
@@ -78,8 +83,8 @@ def test_a_closure_that_runs_once_is_recorded_like_a_step_without_closure(trace_
     sequences = kinds(trace_of(functools.partial(program, with_closure=True)))
 
     assert {*sequences} == {("forward", "zero", "backward", "step")}
-    plain = kinds(trace_of(functools.partial(program, with_closure=False)))
-    assert {*sequences} == {*plain}
+    sequences_without_closure = kinds(trace_of(functools.partial(program, with_closure=False)))
+    assert {*sequences} == {*sequences_without_closure}
 
 
 def test_an_optimizer_that_ignores_its_closure_makes_a_step(trace_of):
@@ -91,7 +96,7 @@ def test_an_optimizer_that_ignores_its_closure_makes_a_step(trace_of):
         model = healthy.net()
         torch.optim.SGD(
             model.parameters(), lr=0.1
-        )  # from here on torch calls the hooks of SGD.step
+        )  # from now on, torch calls the hooks of SGD.step
         optimizer = IgnoresClosure(model.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.step(lambda: 0.0)
@@ -115,13 +120,13 @@ def test_a_closure_that_raises_does_not_hide_steps_of_other_optimizers(trace_of)
 
 def test_a_new_object_at_the_address_of_a_freed_one_gets_a_new_index():
     objects = ObjectIndex(lambda index, it: SimpleNamespace(index=index, ref=weakref.ref(it)))
-    one, other = torch.nn.Identity(), torch.nn.Identity()
-    first = objects.get_or_add(one)
-    objects.by_id[id(other)] = first  # simulates a reused address
+    first_module, second_module = torch.nn.Identity(), torch.nn.Identity()
+    first = objects.get_or_add(first_module)
+    objects.by_id[id(second_module)] = first  # simulates a reused address
 
-    assert objects.get_or_add(other) is not first
-    assert objects.get_or_add(one) is first
-    del one
+    assert objects.get_or_add(second_module) is not first
+    assert objects.get_or_add(first_module) is first
+    del first_module
     gc.collect()
     assert [entry.index for entry, _ in objects.live_items()] == [1]
 
@@ -136,10 +141,10 @@ def test_a_single_step_without_cleared_gradients_among_hundreds_is_recorded(trac
             model(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
 
-    carried = [
+    accumulated = [
         sequence
         for sequence in trace_of(program).sequences
         if sequence.final_event is not None and "carried" in sequence.final_event.flags
     ]
 
-    assert [(s.first_step, s.last_step, s.count) for s in carried] == [(262, 262, 1)]
+    assert [(s.first_step, s.last_step, s.count) for s in accumulated] == [(262, 262, 1)]

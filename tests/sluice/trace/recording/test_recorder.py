@@ -1,4 +1,4 @@
-"""Trace files: bounded, incomplete at most at the end, and read back unchanged (TRACE-1)."""
+"""Content, size limits and damage of trace files (TRACE-1)."""
 
 import json
 
@@ -22,21 +22,21 @@ from tests.support.traced import healthy
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     torch.set_num_threads(1)
-    with traced(tmp_path_factory.mktemp("traces"), TraceSettings(flush_s=0)) as made:
+    with traced(tmp_path_factory.mktemp("traces"), TraceSettings(flush_s=0)) as trace_folder:
         healthy.with_validation()
-    return made
+    return trace_folder
 
 
-def copy_of(folder, place):
-    place.mkdir()
+def copy_trace(folder, target):
+    target.mkdir()
     for file in folder.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
-    return place
+        (target / file.name).write_bytes(file.read_bytes())
+    return target
 
 
 def test_the_counts_of_sequences_add_up_to_the_steps(folder):
     trace = read_trace(folder)
-    kinds = [tuple(mark.kind for mark in sequence.events) for sequence in trace.sequences]
+    kinds = [tuple(event.kind for event in sequence.events) for sequence in trace.sequences]
     step = ("batch", "zero", "forward", "backward", "clip", "step")
 
     assert trace.num_steps == trace.end.steps == 6
@@ -59,22 +59,21 @@ def test_epochs_of_one_loader_have_the_same_rows_in_another_order(folder):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_order_of_few_epochs_is_recorded_and_torch_state_in_others(tmp_path, workers):
+def test_loaders_are_patched_only_in_epochs_whose_order_is_recorded(tmp_path, workers):
     original = _BaseDataLoaderIter._next_index
     rows = TensorDataset(torch.arange(12.0)[:, None])
     loader = DataLoader(rows, batch_size=4, shuffle=True, num_workers=workers)
-    is_original_at = []
+    is_original_by_epoch = []
     with traced(tmp_path, TraceSettings()) as folder:
         for _ in range(17):
-            for at, _ in enumerate(loader):
-                if at == 1:
-                    is_original_at.append(_BaseDataLoaderIter._next_index is original)
+            for batch, _ in enumerate(loader):
+                if batch == 1:
+                    is_original_by_epoch.append(_BaseDataLoaderIter._next_index is original)
     num_rows_by_epoch = {e.epoch: e.num_indices for e in read_trace(folder).epochs}
 
     assert num_rows_by_epoch == dict.fromkeys((1, 2, 3, 4, 8, 16), 12)
-    assert [at for at, is_original in enumerate(is_original_at, 1) if not is_original] == sorted(
-        num_rows_by_epoch
-    )
+    patched = [n for n, is_original in enumerate(is_original_by_epoch, 1) if not is_original]
+    assert patched == sorted(num_rows_by_epoch)
     assert _BaseDataLoaderIter._next_index is original
 
 
@@ -100,7 +99,7 @@ def test_steps_beyond_the_maximum_number_of_sequences_are_counted(tmp_path, monk
     assert "scheduler stepped per epoch" not in {found.fault for found in judge(trace)}
 
 
-def test_equal_rows_have_equal_fingerprints_in_every_epoch_and_others_have_others(folder):
+def test_only_equal_rows_have_equal_fingerprints(folder):
     trace = read_trace(folder)
     held_out = {row for b in trace.batches if b.loader == 1 for row in b.rows}
     first, second = (
@@ -115,7 +114,7 @@ def test_equal_rows_have_equal_fingerprints_in_every_epoch_and_others_have_other
     assert all(field.num_non_finite == 0 for b in trace.batches for field in b.fields)
 
 
-def test_statistics_equal_those_of_torch(tmp_path):
+def test_norms_losses_and_rates_of_a_step_are_recorded(tmp_path):
     model = torch.nn.Linear(3, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with traced(tmp_path, TraceSettings()) as folder:
@@ -123,13 +122,13 @@ def test_statistics_equal_those_of_torch(tmp_path):
         loss = model(torch.tensor([[3.0, 0.0, 4.0]])).sum()
         loss.backward()
         optimizer.step()
-    (measured,) = read_trace(folder).statistics
-    (own,) = measured.optimizers
+    (statistics,) = read_trace(folder).statistics
+    (optimizer_statistics,) = statistics.optimizers
 
-    assert own.grad_norms == (5.0,)
-    assert own.update_norms == pytest.approx((2.5,))
-    assert own.weight_norms == pytest.approx((float(before.norm()),))
-    assert own.rates == (0.5,)
+    assert optimizer_statistics.grad_norms == (5.0,)
+    assert optimizer_statistics.update_norms == pytest.approx((2.5,))
+    assert optimizer_statistics.weight_norms == pytest.approx((float(before.norm()),))
+    assert optimizer_statistics.rates == (0.5,)
     assert read_trace(folder).scalars[0].losses == (float(loss.detach()),)
 
 
@@ -140,29 +139,29 @@ def test_update_norms_of_a_sample_are_scaled_to_the_whole_parameter(tmp_path, nu
     with traced(tmp_path, TraceSettings(sampled_weights=8)) as folder:
         model(torch.ones(1, num_inputs)).sum().backward()
         optimizer.step()
-    ((own,),) = (step.optimizers for step in read_trace(folder).statistics)
+    ((optimizer_statistics,),) = (step.optimizers for step in read_trace(folder).statistics)
 
-    assert own.update_norms == pytest.approx((num_inputs**0.5,))
+    assert optimizer_statistics.update_norms == pytest.approx((num_inputs**0.5,))
 
 
 @pytest.mark.parametrize("name", [HISTORY_FILE, RECENT_FILES[0]])
 def test_an_incomplete_last_line_is_skipped_and_counted(folder, tmp_path, name):
-    torn = copy_of(folder, tmp_path / "torn")
-    content = (torn / name).read_bytes()
-    (torn / name).write_bytes(content[:-5])
+    truncated = copy_trace(folder, tmp_path / "torn")
+    content = (truncated / name).read_bytes()
+    (truncated / name).write_bytes(content[:-5])
 
-    assert read_trace(torn).truncated_lines == 1
-    assert read_trace(torn).num_steps == 6
-    assert (read_trace(torn).end is None) == (name == HISTORY_FILE)
+    assert read_trace(truncated).truncated_lines == 1
+    assert read_trace(truncated).num_steps == 6
+    assert (read_trace(truncated).end is None) == (name == HISTORY_FILE)
 
 
-def test_every_prefix_of_whole_lines_is_a_trace(folder, tmp_path):
+def test_every_prefix_of_whole_lines_is_a_readable_trace(folder, tmp_path):
     lines = (folder / HISTORY_FILE).read_bytes().splitlines(keepends=True)
     steps = []
     for number in range(1, len(lines) + 1):
-        part = copy_of(folder, tmp_path / str(number))
-        (part / HISTORY_FILE).write_bytes(b"".join(lines[:number]))
-        steps.append(read_trace(part).num_steps)
+        prefix = copy_trace(folder, tmp_path / str(number))
+        (prefix / HISTORY_FILE).write_bytes(b"".join(lines[:number]))
+        steps.append(read_trace(prefix).num_steps)
 
     assert steps == sorted(steps)
     assert steps[-1] == 6
@@ -181,7 +180,7 @@ def test_every_prefix_of_whole_lines_is_a_trace(folder, tmp_path):
     ids=["broken line", "a list", "no record", "no start", "newer version", "not a note"],
 )
 def test_a_damaged_trace_is_refused(folder, tmp_path, change, match):
-    damaged = copy_of(folder, tmp_path / "damaged")
+    damaged = copy_trace(folder, tmp_path / "damaged")
     lines = (damaged / HISTORY_FILE).read_bytes().splitlines(keepends=True)
     (damaged / HISTORY_FILE).write_bytes(b"".join(change(lines)))
 
@@ -194,7 +193,7 @@ def test_a_folder_without_a_trace_is_refused(tmp_path):
         find_traces(tmp_path)
 
 
-def test_disk_is_bounded_and_the_order_of_events_is_kept(tmp_path):
+def test_trace_files_are_bounded_and_all_steps_are_counted(tmp_path):
     bounds = TraceSettings(
         flush_s=0, recent_bytes=2**16, history_bytes=2**16, max_steps_between_samples=1
     )
@@ -210,13 +209,13 @@ def test_disk_is_bounded_and_the_order_of_events_is_kept(tmp_path):
     assert trace.num_steps == trace.end.steps == 20 * (3 + 6)
 
 
-def test_a_series_grows_with_the_logarithm_of_its_length():
+def test_the_number_of_samples_grows_logarithmically():
     sampler = LogSpacedSampler(16)
-    kept = [step for step in range(10_000) if sampler.advance()]
+    sampled_steps = [step for step in range(10_000) if sampler.advance()]
 
-    assert kept[:16] == list(range(16))
-    assert len(kept) < 16 + 8 * 12
-    assert kept[-1] > 8_000
+    assert sampled_steps[:16] == list(range(16))
+    assert len(sampled_steps) < 16 + 8 * 12
+    assert sampled_steps[-1] > 8_000
 
 
 @pytest.mark.parametrize("times", [3, 300])
@@ -225,20 +224,20 @@ def test_repeats_are_folded_and_each_sequence_is_stored_once(times):
     a, b, c = (interner.intern(("batch", i, -1, (), 0)) for i in range(3))
     sequence, shown = interner.intern_step([*[a, b] * times, c], 0)
 
-    # The position of the last event of a block is the end of its repeats.
+    # The last event of a block has the position of its last repeat.
     assert shown == (0, 2 * times - 1, 2 * times)
     assert interner.intern_step([a, b, a, b, c], 0)[0] == sequence
     assert interner.intern_step([a, b, c], 0)[0] != sequence
     assert interner.intern_step([a, b, a, b, c], 1)[0] != sequence
-    marks = {index: marks for index, _, marks in interner.unwritten_sequences}[sequence]
-    assert json.loads(json.dumps(marks)) == [
+    events = {index: events for index, _, events in interner.unwritten_sequences}[sequence]
+    assert json.loads(json.dumps(events)) == [
         ["batch", 0, -1, [], 0],
         ["batch", 1, -1, [], 2],
         ["batch", 2, -1, [], 0],
     ]
 
 
-def test_norms_are_sampled_at_doubling_steps_and_then_every_100_whatever_they_cost(trace_of):
+def test_norms_are_sampled_at_doubling_steps_and_then_every_100_at_any_cost(trace_of):
     def program():
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -24,16 +24,16 @@ needs_chromium = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium")
 STEPS = 40
 
 
-def net(bias=0.0):
+def make_network(bias=0.0):
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     with torch.no_grad():
         model[0].bias.fill_(bias)
     return model
 
 
-def program(*, bad_step=None, bias=0.0, bad_columns=(5,)):
-    def run():
-        model = net(bias)
+def make_program(*, bad_step=None, bias=0.0, bad_columns=(5,)):
+    def program():
+        model = make_network(bias)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         x, y = torch.randn(64, 8), torch.randint(3, (64,))
         for step in range(1, STEPS + 1):
@@ -45,40 +45,40 @@ def program(*, bad_step=None, bias=0.0, bad_columns=(5,)):
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
 
-    return run
+    return program
 
 
-def data_of(page):
+def page_data(page):
     found = re.search(r'<script type="application/json" id="run">(.*?)</script>', page)
     return json.loads(found[1])
 
 
-def test_the_first_abnormal_tensor_is_found_at_its_step(trace_of):
-    found = first_abnormal(trace_of(program(bad_step=17)))
+def test_the_first_abnormal_tensor_and_its_step_are_found(trace_of):
+    found = first_abnormal(trace_of(make_program(bad_step=17)))
 
     assert (found.step, found.tensor) == (17, "input column 5")
-    assert first_abnormal(trace_of(program())) is None
+    assert first_abnormal(trace_of(make_program())) is None
 
 
 def test_all_abnormal_columns_are_named(trace_of):
-    found = first_abnormal(trace_of(program(bad_step=17, bad_columns=(2, 5))))
+    found = first_abnormal(trace_of(make_program(bad_step=17, bad_columns=(2, 5))))
 
     assert found.tensor == "input columns 2, 5"
 
 
-def test_a_list_of_abnormal_columns_that_is_cut_off_ends_in_dots(trace_of):
-    def run():
+def test_a_long_list_of_abnormal_columns_is_truncated_with_dots(trace_of):
+    def program():
         x = torch.randn(8, 12)
         x[0] = math.nan
         nn.functional.mse_loss(nn.Linear(12, 1)(x), torch.zeros(8, 1)).backward()
 
-    found = first_abnormal(trace_of(run))
+    found = first_abnormal(trace_of(program))
 
     assert found.tensor == "input columns 0, 1, 2, 3, 4, 5, 6, 7, ..."
 
 
 def test_the_input_curves_show_the_extremes_of_all_batches_of_a_step(trace_of):
-    def run():
+    def program():
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         loader = torch.utils.data.DataLoader(torch.tensor([[-1.0], [2.0], [-3.0], [4.0]]), 2)
@@ -86,23 +86,23 @@ def test_the_input_curves_show_the_extremes_of_all_batches_of_a_step(trace_of):
             model(batch).mean().backward()
         optimizer.step()
 
-    lines = curves(trace_of(run))["input"]
+    input_curves = curves(trace_of(program))["input"]
 
-    assert lines["smallest"] == [(1, -3.0)]
-    assert lines["largest"] == [(1, 4.0)]
+    assert input_curves["smallest"] == [(1, -3.0)]
+    assert input_curves["largest"] == [(1, 4.0)]
 
 
 def test_a_dead_relu_layer_is_abnormal_from_the_start(trace_of):
-    found = first_abnormal(trace_of(program(bias=-50.0)))
+    found = first_abnormal(trace_of(make_program(bias=-50.0)))
 
     assert (found.step, found.tensor) == (1, "output of Sequential.1")
     assert found.what == "all 1,024 values are 0"
 
 
 def test_the_page_contains_every_curve_and_loads_no_other_files(trace_of):
-    trace = trace_of(program(bad_step=17))
+    trace = trace_of(make_program(bad_step=17))
     page = replay_page(trace, diagnose(judge(trace)))
-    data = data_of(page)
+    data = page_data(page)
 
     assert data["steps"] == STEPS
     loss = dict(data["curves"]["loss"]["training"])
@@ -116,7 +116,7 @@ def test_the_page_contains_every_curve_and_loads_no_other_files(trace_of):
 
 
 def test_text_from_the_program_is_escaped(trace_of):
-    trace = trace_of(program())
+    trace = trace_of(make_program())
     script = "</script><script>alert(1)</script>"
     start = trace.start.model_copy(update={"program": (script,)})
     note = TraceNote(step=1, kind="untraced", text=script)
@@ -139,7 +139,7 @@ def test_text_from_the_program_is_escaped(trace_of):
     ],
 )
 def test_a_page_is_named_after_the_program(trace_of, program_line, title):
-    trace = trace_of(program())
+    trace = trace_of(make_program())
     start = trace.start.model_copy(update={"program": program_line})
     page = replay_page(trace.model_copy(update={"start": start}), ())
 
@@ -149,7 +149,7 @@ def test_a_page_is_named_after_the_program(trace_of, program_line, title):
 
 
 def test_a_page_can_be_renamed_after_the_training(trace_of):
-    page = replay_page(trace_of(program()), ())
+    page = replay_page(trace_of(make_program()), ())
     renamed = rename_replay("R&D seed 0", page)
 
     assert "<title>Replay of R&amp;D seed 0</title>" in renamed
@@ -161,16 +161,16 @@ def test_a_decimated_curve_keeps_its_peaks_and_gaps():
     curve = [(step, math.sin(step / 5000)) for step in range(1, 100_001)]
     curve[70_000] = (70_001, 40.0)
     curve[90_000] = (90_001, math.nan)
-    short = decimate(curve)
+    decimated = decimate(curve)
 
-    assert len(short) <= MAX_POINTS
-    assert (70_001, 40.0) in short
-    assert any(math.isnan(value) for _, value in short)
-    assert [step for step, _ in short] == sorted({step for step, _ in short})
+    assert len(decimated) <= MAX_POINTS
+    assert (70_001, 40.0) in decimated
+    assert any(math.isnan(value) for _, value in decimated)
+    assert [step for step, _ in decimated] == sorted({step for step, _ in decimated})
 
 
 def test_the_page_of_a_long_run_stays_small(trace_of):
-    trace = trace_of(program())
+    trace = trace_of(make_program())
     scalars = tuple(StepScalars(step=s, losses=(1 / s,)) for s in range(1, 100_001))
     long = trace.model_copy(update={"scalars": scalars})
 
@@ -179,10 +179,12 @@ def test_the_page_of_a_long_run_stays_small(trace_of):
 
 
 def test_tensorboard_receives_the_same_points(trace_of, tmp_path):
-    trace = trace_of(program())
+    trace = trace_of(make_program())
     written = write_tensorboard(tmp_path / "traces", tmp_path / "logs")
 
-    assert written == sum(len(c) for lines in curves(trace).values() for c in lines.values())
+    assert written == sum(
+        len(curve) for lines in curves(trace).values() for curve in lines.values()
+    )
     assert len(list((tmp_path / "logs").rglob("events.out.tfevents.*"))) == 1
 
 
@@ -190,7 +192,7 @@ def test_tensorboard_receives_the_same_points(trace_of, tmp_path):
 @pytest.mark.slow
 def test_axes_have_round_numbers_and_shares_start_at_0(trace_of, tmp_path):
     sync = pytest.importorskip("playwright.sync_api")
-    trace_of(program())
+    trace_of(make_program())
     (path,) = write_replays(tmp_path / "traces")
     curves = [[12.1, 4.3], [2.38e11, 1e3], [1.0001, 1.0002], [-3, 5], [0.00109, 0.000906], [0, 0]]
     with sync.sync_playwright() as playwright:
@@ -205,7 +207,7 @@ def test_axes_have_round_numbers_and_shares_start_at_0(trace_of, tmp_path):
         shares = page.evaluate(
             "[1, 0.02, 0.7].map((top) => ticksOf(scaleOf([[[1, 0], [2, top]]], true)))"
         )
-        drawn = page.evaluate(
+        drawn_ticks = page.evaluate(
             "charts.filter((c) => c.title.startsWith('share')).map((c) => ticksOf(c.scale))"
         )
         browser.close()
@@ -218,16 +220,16 @@ def test_axes_have_round_numbers_and_shares_start_at_0(trace_of, tmp_path):
         ["9e-4", "9.5e-4", "0.001", "0.00105"],
         ["0", "0.2", "0.4", "0.6", "0.8", "1"],
     ]
-    assert len(drawn) == 1
-    assert [ticks[0] for ticks in [*shares, *drawn]] == [[0, "0"]] * 4
+    assert len(drawn_ticks) == 1
+    assert [ticks[0] for ticks in [*shares, *drawn_ticks]] == [[0, "0"]] * 4
     assert [ticks[-1][1] for ticks in shares] == ["1", "0.02", "0.6"]
 
 
 @needs_chromium
 @pytest.mark.slow
-def test_the_map_has_a_column_for_each_step_with_the_selected_statistic(trace_of, tmp_path):
+def test_the_heat_map_has_a_column_for_each_step_with_the_selected_statistic(trace_of, tmp_path):
     sync = pytest.importorskip("playwright.sync_api")
-    trace_of(program())
+    trace_of(make_program())
     (path,) = write_replays(tmp_path / "traces")
     grid = {
         "modules": ["a", "b", "c"],
@@ -250,7 +252,7 @@ def test_the_map_has_a_column_for_each_step_with_the_selected_statistic(trace_of
 def test_one_click_selects_the_abnormal_step(trace_of, tmp_path, width, monkeypatch):
     sync = pytest.importorskip("playwright.sync_api")
     monkeypatch.setattr(sys, "argv", [f"/home/{'long' * 20}/train.py"])
-    trace_of(program(bad_step=17))
+    trace_of(make_program(bad_step=17))
     (path,) = write_replays(tmp_path / "traces")
     with sync.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])

@@ -1,4 +1,4 @@
-"""Step profiles: known times, and a slow loader (TRACE-17)."""
+"""Profiles of the phases of a training step (TRACE-17)."""
 
 import time
 
@@ -13,7 +13,7 @@ from sluice.trace.report.step_profile import profile_steps
 from sluice.trace.report.trace_report import format_report, report_traces
 
 
-class Slow(Dataset):
+class SlowDataset(Dataset):
     def __init__(self, seconds):
         self.seconds = seconds
 
@@ -25,42 +25,42 @@ class Slow(Dataset):
         return torch.full((4,), float(index)), index % 2
 
 
-def program(seconds=0.0):
-    def run():
+def make_program(seconds=0.0):
+    def program():
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for x, y in DataLoader(Slow(seconds), batch_size=4):
+        for x, y in DataLoader(SlowDataset(seconds), batch_size=4):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
 
-    return run
+    return program
 
 
-def timed(trace, gaps):
+def set_event_times(trace, gaps_us):
     """Return the trace with given times between the events of its steps [us]."""
-    at, recent = 0, []
+    time_us, recent_steps = 0, []
     for step in trace.recent_steps:
-        kinds = [mark.kind for mark in trace.sequences[step.sequence].events]
-        began, times = at, []
+        kinds = [event.kind for event in trace.sequences[step.sequence].events]
+        began_us, times_us = time_us, []
         for kind in kinds:
-            at += gaps.get(kind, 0)
-            times.append(at)
-        at += gaps["ended"]
-        recent.append(
+            time_us += gaps_us.get(kind, 0)
+            times_us.append(time_us)
+        time_us += gaps_us["ended"]
+        recent_steps.append(
             RecentStep(
                 step=step.step,
                 sequence=step.sequence,
-                times_us=tuple(times),
-                ended_us=at,
-                began_us=began,
+                times_us=tuple(times_us),
+                ended_us=time_us,
+                began_us=began_us,
             )
         )
-    return trace.model_copy(update={"recent_steps": tuple(recent)})
+    return trace.model_copy(update={"recent_steps": tuple(recent_steps)})
 
 
 @pytest.mark.parametrize(
-    ("gaps", "bottleneck", "share"),
+    ("gaps_us", "bottleneck", "share"),
     [
         ({"batch": 600, "forward": 100, "backward": 200, "ended": 100}, "data", 0.6),
         ({"batch": 100, "forward": 100, "backward": 700, "ended": 100}, "backward", 0.7),
@@ -68,19 +68,19 @@ def timed(trace, gaps):
         ({"batch": 50, "forward": 50, "backward": 100, "step": 700, "ended": 100}, "other", 0.7),
     ],
 )
-def test_known_times_are_assigned_to_their_phases(trace_of, gaps, bottleneck, share):
-    found = profile_steps(timed(trace_of(program()), gaps))
+def test_known_times_are_assigned_to_their_phases(trace_of, gaps_us, bottleneck, share):
+    found = profile_steps(set_event_times(trace_of(make_program()), gaps_us))
 
     assert found.bottleneck == bottleneck
     assert {p.phase: p.share for p in found.phases}[bottleneck] == pytest.approx(share)
-    assert found.step_us == sum(gaps.values())
+    assert found.step_us == sum(gaps_us.values())
     assert sum(p.share for p in found.phases) == pytest.approx(1)
 
 
-def test_repeats_count_as_the_repeated_phase(trace_of):
+def test_repeated_events_count_as_the_phase_that_repeats(trace_of):
     """Many forward passes precede one backward pass, as for a text or an episode (TRACE-17)."""
 
-    def run():
+    def program():
         cell, validation = nn.RNNCell(4, 4), torch.ones(2, 4)
         optimizer = torch.optim.SGD(cell.parameters(), lr=0.01)
         for _ in range(12):
@@ -94,11 +94,13 @@ def test_repeats_count_as_the_repeated_phase(trace_of):
                 for _ in range(4):
                     cell(validation)
 
-    trace = trace_of(run)
-    marks = trace.sequences[trace.recent_steps[-1].sequence].events
-    found = profile_steps(timed(trace, {"forward": 300, "backward": 100, "zero": 50, "ended": 50}))
+    trace = trace_of(program)
+    events = trace.sequences[trace.recent_steps[-1].sequence].events
+    found = profile_steps(
+        set_event_times(trace, {"forward": 300, "backward": 100, "zero": 50, "ended": 50})
+    )
 
-    assert [(mark.kind, mark.repeat_length) for mark in marks] == [
+    assert [(event.kind, event.repeat_length) for event in events] == [
         ("zero", 0), ("forward", 1), ("forward", 1), ("backward", 0), ("step", 0),
     ]  # fmt: skip
     assert {p.phase: round(p.share, 3) for p in found.phases} == {
@@ -106,10 +108,10 @@ def test_repeats_count_as_the_repeated_phase(trace_of):
     }  # fmt: skip
 
 
-def test_repeated_blocks_count_as_their_slowest_phase(trace_of):
+def test_a_repeated_block_counts_as_its_slowest_phase(trace_of):
     """Backward passes row by row take most of the time up to the last event of the block."""
 
-    def run():
+    def program():
         model = nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for _ in range(12):
@@ -121,11 +123,13 @@ def test_repeated_blocks_count_as_their_slowest_phase(trace_of):
             model.weight.grad = total / 6
             optimizer.step()
 
-    trace = trace_of(run)
-    marks = trace.sequences[trace.recent_steps[-1].sequence].events
-    found = profile_steps(timed(trace, {"forward": 100, "backward": 100, "zero": 250, "ended": 50}))
+    trace = trace_of(program)
+    events = trace.sequences[trace.recent_steps[-1].sequence].events
+    found = profile_steps(
+        set_event_times(trace, {"forward": 100, "backward": 100, "zero": 250, "ended": 50})
+    )
 
-    assert [(mark.kind, mark.repeat_length) for mark in marks] == [
+    assert [(event.kind, event.repeat_length) for event in events] == [
         ("forward", 0), ("backward", 0), ("zero", 3), ("step", 0),
     ]  # fmt: skip
     assert {p.phase: round(p.share, 3) for p in found.phases} == {
@@ -133,25 +137,29 @@ def test_repeated_blocks_count_as_their_slowest_phase(trace_of):
     }  # fmt: skip
 
 
-def test_shares_and_milliseconds_are_of_the_same_steps(trace_of):
+def test_mean_times_agree_with_the_shares(trace_of):
     """With one slow step, a median time would contradict the shares of the total time."""
-    trace = timed(trace_of(program()), {"batch": 600, "forward": 100, "ended": 100})
-    slow = trace.recent_steps[-1]
-    late = slow.model_copy(update={"ended_us": slow.ended_us + 9_000})
-    quick = timed(trace, {"batch": 600, "forward": 100, "ended": 0}).recent_steps[:-1]
-    skewed = trace.model_copy(update={"recent_steps": (*quick, late)})
+    trace = set_event_times(trace_of(make_program()), {"batch": 600, "forward": 100, "ended": 100})
+    slow_step = trace.recent_steps[-1]
+    lengthened = slow_step.model_copy(update={"ended_us": slow_step.ended_us + 9_000})
+    other_steps = set_event_times(trace, {"batch": 600, "forward": 100, "ended": 0}).recent_steps[
+        :-1
+    ]
+    skewed = trace.model_copy(update={"recent_steps": (*other_steps, lengthened)})
     found, page = profile_steps(skewed), replay_page(skewed, ())
 
-    assert sum(one.mean_us for one in found.phases) == pytest.approx(found.step_us)
-    for one in found.phases:
-        assert one.mean_us == pytest.approx(one.share * found.step_us)
-        assert f"{one.phase} <b>{100 * one.share:.0f} %</b> {one.mean_us / 1000:.3g} ms<" in page
+    assert sum(phase.mean_us for phase in found.phases) == pytest.approx(found.step_us)
+    for phase in found.phases:
+        assert phase.mean_us == pytest.approx(phase.share * found.step_us)
+        assert (
+            f"{phase.phase} <b>{100 * phase.share:.0f} %</b> {phase.mean_us / 1000:.3g} ms<" in page
+        )
     assert found.step_us > 2 * found.median_us == 2 * 700
     assert f"Mean step time: {found.step_us / 1000:.3g} ms; median: 0.7 ms" in page
 
 
 def test_a_slow_loader_is_reported_with_advice(trace_of, tmp_path):
-    found = profile_steps(trace_of(program(0.005)))
+    found = profile_steps(trace_of(make_program(0.005)))
     (report,) = report_traces(tmp_path / "traces")
 
     assert found.bottleneck == "data"
@@ -161,6 +169,6 @@ def test_a_slow_loader_is_reported_with_advice(trace_of, tmp_path):
 
 
 def test_too_few_steps_have_no_profile(trace_of):
-    trace = trace_of(program())
+    trace = trace_of(make_program())
 
     assert profile_steps(trace.model_copy(update={"recent_steps": trace.recent_steps[:4]})) is None

@@ -39,7 +39,7 @@ def test_the_report_of_a_stopped_trace_does_not_claim_success(tmp_path):
     assert "no problem found" not in text
 
 
-def test_the_report_of_a_complete_trace_without_findings_says_so(tmp_path):
+def test_the_report_of_a_complete_trace_without_findings_states_no_problem(tmp_path):
     x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
     with traced(tmp_path, TraceSettings()):
         train(3, x)
@@ -80,15 +80,15 @@ def test_a_training_without_recorded_steps_is_not_reported_as_healthy(tmp_path):
     assert "no problem" not in format_report(report)
 
 
-def rows():
+def make_rows():
     return torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
 
 
-def ended_by(error, out):
+def trace_failed_program(error, out):
     """Trace three steps and an exception after them; return the folder."""
 
     def program():
-        train(3, rows())
+        train(3, make_rows())
         raise error
 
     with suppress(type(error)), traced(out, TraceSettings()) as folder:
@@ -97,7 +97,7 @@ def ended_by(error, out):
 
 
 @pytest.mark.parametrize(
-    ("error", "ending", "said", "fix"),
+    ("error", "ending", "message", "fix"),
     [
         (
             ValueError("of the program\nitself"),
@@ -122,24 +122,24 @@ def ended_by(error, out):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_the_report_of_a_failed_program_has_its_exception_and_step(
-    tmp_path, error, ending, said, fix
+def test_the_report_of_a_failed_program_states_its_exception_and_step(
+    tmp_path, error, ending, message, fix
 ):
-    folder = ended_by(error, tmp_path)
+    folder = trace_failed_program(error, tmp_path)
 
     (report,) = report_traces(tmp_path)
     page = replay_page(read_trace(folder), report.diagnoses)
 
     assert report.conclusion.ending == ending
     for text in (format_report(report), page.replace("&#x27;", "'")):
-        assert f"{ending} at step 4, after 3 steps: {said}" in text
+        assert f"{ending} at step 4, after 3 steps: {message}" in text
         assert fix in text
         assert "o problem" not in text
 
 
 def test_the_report_of_a_trace_without_end_does_not_claim_success(tmp_path):
     with traced(tmp_path, TraceSettings(flush_s=0)) as folder:
-        train(3, rows())
+        train(3, make_rows())
         (report,) = report_traces(tmp_path)
         page = replay_page(read_trace(folder), report.diagnoses)
 
@@ -149,14 +149,14 @@ def test_the_report_of_a_trace_without_end_does_not_claim_success(tmp_path):
 
 
 def test_an_exit_with_code_0_is_a_normal_end(tmp_path):
-    ended_by(SystemExit(0), tmp_path)
+    trace_failed_program(SystemExit(0), tmp_path)
 
     assert report_traces(tmp_path)[0].conclusion.ending == "ended"
 
 
 def test_the_page_of_a_stopped_trace_does_not_claim_success(tmp_path):
     with traced(tmp_path, TraceSettings(), print_line=[].append) as folder:
-        train(3, rows())
+        train(3, make_rows())
         active_tracer().run_safely(lambda: 1 / 0)
 
     page = replay_page(read_trace(folder), ())
@@ -167,7 +167,7 @@ def test_the_page_of_a_stopped_trace_does_not_claim_success(tmp_path):
 
 def test_the_report_lists_checked_and_unchecked_evidence(tmp_path):
     with traced(tmp_path, TraceSettings()):
-        train(3, rows())
+        train(3, make_rows())
 
     text = format_report(report_traces(tmp_path)[0])
 

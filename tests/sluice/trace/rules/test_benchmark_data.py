@@ -10,7 +10,6 @@ from sluice.trace.trace_reader import find_traces, read_trace
 
 CASES = {case.name: case for case in (*data.CASES, *losses.CASES, *tokens.CASES)}
 
-
 QUICK = (
     "labels permuted",
     "validation is not scaled",
@@ -21,24 +20,23 @@ QUICK = (
     "a token outside the vocabulary",
     "targets broadcast against outputs",
 )
-"""The others are shown in a few steps by ``test_near_misses``."""
-
+"""Cases of the slow suite; the others run in the exhaustive suite only."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using a target size")
 
 
-def marked(name):
+def mark_by_cost(name):
     mark = pytest.mark.slow if name in QUICK else pytest.mark.exhaustive
     return pytest.param(name, marks=mark)
 
 
-def errors_of(trace):
+def error_diagnoses(trace):
     return [d for d in diagnose(judge(trace)) if d.finding.severity == "error"]
 
 
 @pytest.fixture
 def run(trace_of, tmp_path):
-    def go(case, net, *, has_fault, seed=3):
+    def run_case(case, net, *, has_fault, seed=3):
         setup = CaseSetup(net=net, seed=seed, folder=tmp_path, has_fault=has_fault)
         try:
             return trace_of(lambda: case.program(setup))
@@ -47,14 +45,14 @@ def run(trace_of, tmp_path):
             assert has_fault
             return read_trace(find_traces(tmp_path / "traces")[0])
 
-    return go
+    return run_case
 
 
-@pytest.mark.parametrize("name", [marked(name) for name in CASES])
+@pytest.mark.parametrize("name", [mark_by_cost(name) for name in CASES])
 def test_a_fault_is_reported_first_and_from_its_first_step_on(run, name):
     case = CASES[name]
 
-    first, *others = errors_of(run(case, case.nets[0], has_fault=True))
+    first, *others = error_diagnoses(run(case, case.nets[0], has_fault=True))
 
     assert first.fault in case.correct_causes
     assert abs(first.step - case.starts_at) <= case.max_late_steps
@@ -66,4 +64,4 @@ def test_a_fault_is_reported_first_and_from_its_first_step_on(run, name):
 def test_the_same_program_without_its_fault_has_no_error(run, name):
     case = CASES[name]
 
-    assert errors_of(run(case, case.nets[-1], has_fault=False)) == []
+    assert error_diagnoses(run(case, case.nets[-1], has_fault=False)) == []

@@ -183,21 +183,23 @@ def test_priorities_are_unique_and_ascending(rules):
 
 def test_every_module_of_a_topic_package_is_a_rule_with_a_requirement():
     files = Path(library.__file__).parent.glob("[!_]*/[!_]*.py")
-    listed = [name for names in REQUIREMENTS.values() for name in names]
+    implemented = [name for names in REQUIREMENTS.values() for name in names]
 
-    assert sorted(listed) == sorted(file.stem for file in files)
-    assert len(listed) == len(RULES) + len(RANK_RULES)
+    assert sorted(implemented) == sorted(file.stem for file in files)
+    assert len(implemented) == len(RULES) + len(RANK_RULES)
 
 
 def test_every_rule_is_covered_by_a_faulty_program():
-    """By a program in this module or a benchmark case, or it reports a warning or symptom."""
-    here = {rule for _, rule, _, _ in FAULTS}
-    answers = {fault for case in FAULT_CASES for fault in case.correct_causes}
+    """The program is in this module or in the benchmark, except for warnings and symptoms."""
+    tested_rules = {rule for _, rule, _, _ in FAULTS}
+    benchmark_faults = {fault for case in FAULT_CASES for fault in case.correct_causes}
 
-    alone = {r.fault for r in RULES if r.name not in here and r.fault not in answers}
+    untested_faults = {
+        r.fault for r in RULES if r.name not in tested_rules and r.fault not in benchmark_faults
+    }
 
     # Warnings and symptoms; their rules have test modules in the topic folders.
-    assert alone <= {
+    assert untested_faults <= {
         "misspelled requires_grad",
         "scheduler stepped per epoch",
         "extreme logits",
@@ -219,8 +221,8 @@ NO_THRESHOLDS = {
     "_KERNEL_WIDTHS",
     "_NUM_PERMUTATIONS",
 }
-"""Constants that are no thresholds: numbers of items in messages, a position, and the definition of
-the independence test."""
+"""Constants that are not thresholds: numbers of items in messages, number of shifted positions, and
+the parameters of the independence test."""
 
 
 def numeric_constants(path: Path) -> set[str]:
@@ -248,7 +250,7 @@ def test_every_threshold_has_a_description_and_a_range(rule):
         assert field.metadata or not is_number or "log_scale" in name, name
 
 
-def test_the_thresholds_of_a_rule_decide(trace_of):
+def test_a_stricter_threshold_of_a_rule_removes_its_finding(trace_of):
     trace = trace_of(faulty.no_zero_grad)
     stricter = replace(
         MISSING_ZERO_GRAD, settings=MissingZeroGradSettings(min_steps=trace.num_steps + 1)

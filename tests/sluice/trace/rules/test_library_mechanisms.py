@@ -1,4 +1,4 @@
-"""Mechanisms of well-known libraries are recorded (TRACE-16)."""
+"""Meta devices, tensor subclasses, nested and sparse tensors are supported (TRACE-16)."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.support.traced.small_programs import labeled_rows, train_step
 
 
-def test_a_meta_device_network_has_no_values_before_loading(trace_of):
+def test_a_network_loaded_from_the_meta_device_is_traced(trace_of):
     def program():
         x, y = labeled_rows(64)
         state = nn.Linear(8, 3).state_dict()
@@ -26,7 +26,7 @@ def test_a_meta_device_network_has_no_values_before_loading(trace_of):
     assert (trace.notes, trace.num_steps) == ((), 5)
 
 
-class Named(Tensor):
+class NamedRows(Tensor):
     """Tensor with row names, which cannot be indexed or reshaped."""
 
     @classmethod
@@ -42,11 +42,11 @@ def test_batches_of_a_tensor_subclass_are_recorded(trace_of):
         model = nn.Linear(8, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-        def named(items):
+        def collate(items):
             data, labels = zip(*items, strict=True)
-            return torch.stack(data).as_subclass(Named), torch.stack(labels)
+            return torch.stack(data).as_subclass(NamedRows), torch.stack(labels)
 
-        for batch, labels in DataLoader(TensorDataset(x, y), 32, collate_fn=named):
+        for batch, labels in DataLoader(TensorDataset(x, y), 32, collate_fn=collate):
             train_step(optimizer, F.cross_entropy(model(batch.as_subclass(Tensor)), labels))
 
     trace = trace_of(program)
@@ -57,7 +57,7 @@ def test_batches_of_a_tensor_subclass_are_recorded(trace_of):
 
 
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
-def test_ragged_and_sparse_batches_are_accepted(trace_of, kind):
+def test_ragged_and_sparse_batches_are_traced(trace_of, kind):
     def program():
         model = nn.Linear(8, 3)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

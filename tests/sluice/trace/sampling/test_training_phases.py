@@ -13,17 +13,17 @@ from sluice.trace.settings import TraceSettings
 
 
 def rows(num, *, source):
-    """Return rows of four classes with eight features; each source has other class centres."""
-    draws = torch.Generator().manual_seed(source)
-    centres = torch.randn(4, 8, generator=draws)
-    y = torch.randint(4, (num,), generator=draws)
-    return centres[y] + 0.5 * torch.randn(num, 8, generator=draws), y
+    """Return rows of four classes with eight features; each source has its own class centers."""
+    generator = torch.Generator().manual_seed(source)
+    centers = torch.randn(4, 8, generator=generator)
+    y = torch.randint(4, (num,), generator=generator)
+    return centers[y] + 0.5 * torch.randn(num, 8, generator=generator), y
 
 
 def train_on(model, optimizer, x, y, *, steps):
-    order = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
-        picked = torch.randint(len(y), (32,), generator=order)
+        picked = torch.randint(len(y), (32,), generator=generator)
         optimizer.zero_grad()
         F.cross_entropy(model(x[picked]), y[picked]).backward()
         optimizer.step()
@@ -54,8 +54,8 @@ def test_labels_of_a_second_data_source_are_checked_separately(trace_of, is_perm
         assert 400 < error.step <= 600
 
 
-def phases_of(trace_of, losses):
-    """Return the steps before which a phase began, for a run with these losses."""
+def value_steps(trace_of, losses):
+    """Return the steps at which parameter values are sampled in a run with these losses."""
 
     def program():
         weight = nn.Parameter(torch.zeros(1))
@@ -73,9 +73,10 @@ def noise(num):
     return torch.randn(num, generator=torch.Generator().manual_seed(4))
 
 
-POWERS = [1, 2, 3, 5, 9, 17, 33, 65, 129, 257]
-"""Expected steps, possibly one later: repeated steps delay a sample to the next full one."""
-LAST = range(513, 521)
+DOUBLING_STEPS = [1, 2, 3, 5, 9, 17, 33, 65, 129, 257]
+"""Steps at which values are sampled if no phase begins."""
+LAST_STEPS = range(513, 521)
+"""Possible steps of the last sample, which waits for the next full sample of a repeated step."""
 
 
 def test_losses_of_two_alternating_optimizers_are_compared_in_step_order(trace_of, monkeypatch):
@@ -84,17 +85,19 @@ def test_losses_of_two_alternating_optimizers_are_compared_in_step_order(trace_o
     def program():
         weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
         optimizers = [torch.optim.SGD([weight], lr=1e-9) for weight in weights]
-        for turn, odd in enumerate(noise(600).tolist()):
+        for round_number, noise_value in enumerate(noise(600).tolist()):
             # One loss is always low, the other rises slowly; neither jumps.
-            for which, loss in enumerate((0.1 + 0.01 * odd, 1 + 0.002 * turn + 0.01 * odd)):
-                optimizers[which].zero_grad()
-                (loss + weights[which].sum()).backward()
-                optimizers[which].step()
+            for index, loss in enumerate(
+                (0.1 + 0.01 * noise_value, 1 + 0.002 * round_number + 0.01 * noise_value)
+            ):
+                optimizers[index].zero_grad()
+                (loss + weights[index].sum()).backward()
+                optimizers[index].step()
 
     trace = trace_of(program, TraceSettings(max_steps_between_samples=10_000))
-    looked_at = sorted({fact.step for fact in trace.values})
+    sampled_steps = sorted({fact.step for fact in trace.values})
 
-    assert all(later - sooner > 40 for sooner, later in pairwise(looked_at) if sooner > 65)
+    assert all(next_step - step > 40 for step, next_step in pairwise(sampled_steps) if step > 65)
 
 
 @pytest.mark.parametrize(
@@ -107,27 +110,28 @@ def test_losses_of_two_alternating_optimizers_are_compared_in_step_order(trace_o
     ],
 )
 def test_losses_without_a_jump_begin_no_phase(trace_of, losses):
-    *first, last = phases_of(trace_of, losses)
+    *first, last = value_steps(trace_of, losses)
 
-    assert first == POWERS
-    assert last in LAST
+    assert first == DOUBLING_STEPS
+    assert last in LAST_STEPS
 
 
 def test_a_loss_jump_begins_a_phase(trace_of):
     first, *_ = sorted(
-        {*phases_of(trace_of, torch.cat([noise(500), noise(500) + 5]))} - {*POWERS, *LAST}
+        {*value_steps(trace_of, torch.cat([noise(500), noise(500) + 5]))}
+        - {*DOUBLING_STEPS, *LAST_STEPS}
     )
 
     assert 516 < first < 660
 
 
-def test_frequent_loss_jumps_begin_phases_less_and_less_often(trace_of):
+def test_frequent_loss_jumps_begin_phases_at_growing_intervals(trace_of):
     jumps = 100 * torch.arange(40).repeat_interleave(150) + noise(6000)
 
-    looked_at = phases_of(trace_of, jumps)
+    sampled_steps = value_steps(trace_of, jumps)
 
-    assert len(looked_at) < 80
-    begun = [b - 1 for a, b, c in zip(looked_at, looked_at[1:], looked_at[2:], strict=False)
-             if b - a > 10 and c - b == 1]  # fmt: skip
-    assert len(begun) > 3
-    assert all(later >= 2 * sooner for sooner, later in pairwise(begun))
+    assert len(sampled_steps) < 80
+    triples = zip(sampled_steps, sampled_steps[1:], sampled_steps[2:], strict=False)
+    phase_starts = [b - 1 for a, b, c in triples if b - a > 10 and c - b == 1]
+    assert len(phase_starts) > 3
+    assert all(next_step >= 2 * step for step, next_step in pairwise(phase_starts))

@@ -19,52 +19,52 @@ from tests.support.traced.small_programs import (
 
 
 @pytest.mark.parametrize("key", ["score", "skore"])
-def test_restoring_the_first_state_is_reported(trace_of, key):
+def test_restoring_the_state_of_the_first_evaluation_is_reported(trace_of, key):
     def program():
         torch.manual_seed(2)
         model = nn.Linear(6, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        x, new = random_rows(64), random_rows(64, seed=2)
-        best, kept = -1e9, None
+        x, validation = random_rows(64), random_rows(64, seed=2)
+        best, best_state = -1e9, None
         for _ in range(8):
             for rows in torch.arange(64).chunk(4):
                 train_step(optimizer, F.mse_loss(model(x[rows])[:, 0], x[rows].sum(1)))
             with torch.no_grad():
-                metrics = {"score": -F.mse_loss(model(new)[:, 0], new.sum(1)).item()}
+                metrics = {"score": -F.mse_loss(model(validation)[:, 0], validation.sum(1)).item()}
             last = copy.deepcopy(model.state_dict())
             if metrics.get(key, 0.0) > best:
-                best, kept = metrics.get(key, 0.0), last
-        model.load_state_dict(kept)
+                best, best_state = metrics.get(key, 0.0), last
+        model.load_state_dict(best_state)
 
     found = fault_severities(trace_of(program))
 
     assert found == (set() if key == "score" else {("stale best checkpoint", "error")})
 
 
-@pytest.mark.parametrize("is_astray", [True, False])
-def test_evaluating_the_initial_weights_at_the_end_is_reported(trace_of, is_astray):
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_evaluating_the_initial_weights_at_the_end_is_reported(trace_of, evaluates):
     def program():
         torch.manual_seed(2)
         model = nn.Linear(6, 1)
         first = copy.deepcopy(model.state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        x, new = random_rows(64), random_rows(64, seed=2)
+        x, validation = random_rows(64), random_rows(64, seed=2)
 
         def evaluate():
             with torch.no_grad():
-                F.mse_loss(model(new)[:, 0], new.sum(1))
+                F.mse_loss(model(validation)[:, 0], validation.sum(1))
 
         for _ in range(8):
             for rows in torch.arange(64).chunk(4):
                 train_step(optimizer, F.mse_loss(model(x[rows])[:, 0], x[rows].sum(1)))
             evaluate()
         model.load_state_dict(first)  # to start another run without an evaluation
-        if is_astray:
+        if evaluates:
             evaluate()
 
     found = fault_severities(trace_of(program))
 
-    assert found == ({("stale best checkpoint", "error")} if is_astray else set())
+    assert found == ({("stale best checkpoint", "error")} if evaluates else set())
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
@@ -75,9 +75,9 @@ def test_best_weights_kept_without_a_copy_are_reported(trace_of, is_copied):
         for number in range(6):
             train_step(optimizer, F.mse_loss(model(x)[:, 0], x.sum(1)))
             if number == 2:
-                kept = model.state_dict()
-                kept = copy.deepcopy(kept) if is_copied else kept
-        model.load_state_dict(kept)
+                best_state = model.state_dict()
+                best_state = copy.deepcopy(best_state) if is_copied else best_state
+        model.load_state_dict(best_state)
 
     assert (
         ("stale best checkpoint", "error") in fault_severities(trace_of(program))
@@ -113,23 +113,23 @@ def test_a_copy_that_starts_a_second_phase_is_not_a_best_checkpoint(trace_of):
     ids=["lowest", "highest"],
 )
 def test_keeping_the_lowest_score_twice_is_reported(trace_of, tmp_path, scores, is_reported):
-    """The second state is kept in both cases; the loss at that step distinguishes them."""
+    """The second state is the saved one in both cases; the loss at that step distinguishes them."""
 
     def program():
         model, x = nn.Linear(3, 3, bias=False), torch.eye(3)
         with torch.no_grad():
             model.weight.zero_()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        kept = None
-        for turn, score in enumerate(scores):
-            for _ in range(1 if turn < 2 and is_reported else 12):
+        best_score = None
+        for epoch, score in enumerate(scores):
+            for _ in range(1 if epoch < 2 and is_reported else 12):
                 optimizer.zero_grad()
                 F.cross_entropy(model(x), torch.arange(3)).backward()
                 optimizer.step()
             with torch.no_grad():
                 F.cross_entropy(model(x), torch.arange(3))
-            if kept is None or (score < kept if is_reported else score > kept):
-                kept = score
+            if best_score is None or (score < best_score if is_reported else score > best_score):
+                best_score = score
                 torch.save(model.state_dict(), tmp_path / "best.pt")
         model.load_state_dict(torch.load(tmp_path / "best.pt"))
 
@@ -139,23 +139,23 @@ def test_keeping_the_lowest_score_twice_is_reported(trace_of, tmp_path, scores, 
     assert all("was written at the first two of 8 evaluations" in f.what for f in stale)
 
 
-@pytest.mark.parametrize("stays", [False, True])
-def test_a_checkpoint_under_a_random_name_is_updated(trace_of, tmp_path, stays):
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_a_stale_checkpoint_with_random_file_names_is_reported(trace_of, tmp_path, is_stale):
     def program():
         x, y = labeled_rows(256)
         model = nn.Linear(8, 3)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
         best = 1e9
         for epoch in range(8):
-            for some in torch.arange(192).split(16):
-                train_step(optimizer, F.cross_entropy(model(x[some]), y[some]))
+            for indices in torch.arange(192).split(16):
+                train_step(optimizer, F.cross_entropy(model(x[indices]), y[indices]))
             with torch.no_grad():
                 loss = float(F.cross_entropy(model(x[192:]), y[192:]))
-            if loss < best and not (stays and epoch):
+            if loss < best and not (is_stale and epoch):
                 best = loss
                 with tempfile.NamedTemporaryFile(dir=tmp_path, delete=False) as file:
                     torch.save(model.state_dict(), file.name)
 
     assert (
         "stale best checkpoint" in {fault for fault, _ in found_faults(trace_of(program))}
-    ) is stays
+    ) is is_stale

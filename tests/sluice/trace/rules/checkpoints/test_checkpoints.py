@@ -9,10 +9,10 @@ from sluice.trace.records.environment import StateSaveRecord
 from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.rules.checkpoints.best_checkpoint_stale import BEST_CHECKPOINT_STALE
 from sluice.trace.rules.library import judge
-from tests.support.traced import loading_and_resuming as seen
+from tests.support.traced import loading_and_resuming as programs
 
 
-def named(trace):
+def fault_severity_steps(trace):
     return [(f.fault, f.severity, f.step) for f in judge(trace)]
 
 
@@ -32,43 +32,47 @@ def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, c
     assert judge(trace_of(program(has_fault=False))) == ()
 
 
-@pytest.mark.parametrize("program", seen.CORRECT_RESUMES, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", programs.CORRECT_RESUMES, ids=lambda program: program.__name__)
 def test_a_second_phase_is_not_a_resume(trace_of, program):
     assert judge(trace_of(program)) == ()
 
 
-def test_a_new_optimizer_with_equal_settings_lost_its_state(trace_of):
-    assert named(trace_of(seen.new_optimizer_without_state)) == [("resume state lost", "error", 13)]
+def test_a_new_optimizer_with_equal_settings_is_reported(trace_of):
+    assert fault_severity_steps(trace_of(programs.new_optimizer_without_state)) == [
+        ("resume state lost", "error", 13)
+    ]
 
 
-def test_a_restarted_schedule_is_lost_even_if_the_optimizer_is_loaded(trace_of):
-    (found,) = judge(trace_of(seen.scheduler_state_lost))
+def test_a_restarted_schedule_is_reported_even_if_the_optimizer_is_loaded(trace_of):
+    (found,) = judge(trace_of(programs.scheduler_state_lost))
 
     assert (found.fault, found.severity, found.step) == ("resume state lost", "error", 13)
     assert "Lost state: the position in CosineAnnealingLR" in found.what
 
 
 def test_a_new_optimizer_in_every_epoch_needs_confirmation(trace_of):
-    assert named(trace_of(seen.new_optimizer_in_every_epoch)) == [
+    assert fault_severity_steps(trace_of(programs.new_optimizer_in_every_epoch)) == [
         ("resume state lost", "confirm", 7)
     ]
 
 
-def test_keys_with_a_prefix_match_nothing(trace_of):
-    assert named(trace_of(seen.with_a_prefix)) == [("checkpoint not loaded", "error", 1)]
+def test_a_checkpoint_whose_keys_have_a_prefix_is_reported_as_not_loaded(trace_of):
+    assert fault_severity_steps(trace_of(programs.with_a_prefix)) == [
+        ("checkpoint not loaded", "error", 1)
+    ]
 
 
 def test_loading_a_body_without_its_head_is_intentional(trace_of):
-    assert judge(trace_of(seen.only_the_body_is_loaded)) == ()
+    assert judge(trace_of(programs.only_the_body_is_loaded)) == ()
 
 
-def selection(trace_of, losses, saved, path="best.pt", loads=()):
-    """Return the findings for evaluations every ten steps, some of them saved."""
-    bare = trace_of(seen.without_a_state)
+def judge_selection(trace_of, losses, saved, path="best.pt", loads=()):
+    """Return the findings for evaluations every ten steps, of which some are saved."""
+    trace = trace_of(programs.without_a_state)
     facts = {"network": 0, "loader": 1, "kind": "cross_entropy", "num_calls": 3}
     steps = range(10, 10 * len(losses) + 1, 10)
     return BEST_CHECKPOINT_STALE(
-        bare.model_copy(
+        trace.model_copy(
             update={
                 "evaluations": tuple(
                     EvaluationPassRecord(step=step, mean=loss, **facts)
@@ -93,7 +97,7 @@ FALLING = (2.0, 1.5, 1.2, 1.0, 0.9, 0.8)
 
 
 def test_a_best_checkpoint_that_stays_the_first_is_reported(trace_of):
-    (found,) = selection(trace_of, FALLING, saved=[0])
+    (found,) = judge_selection(trace_of, FALLING, saved=[0])
 
     assert (found.fault, found.severity, found.step) == ("stale best checkpoint", "error", 20)
     assert found.evidence["num_better"] == 5
@@ -101,19 +105,19 @@ def test_a_best_checkpoint_that_stays_the_first_is_reported(trace_of):
 
 def test_keeping_the_worst_of_the_first_evaluations_is_reported(trace_of):
     losses = (2.0, 2.1, 1.5, 1.2, 1.0, 0.9)
-    (found,) = selection(trace_of, losses, saved=[0, 1])
+    (found,) = judge_selection(trace_of, losses, saved=[0, 1])
 
     assert (found.severity, found.step) == ("error", 30)
 
 
-def test_a_state_kept_in_memory_counts_if_loaded_at_the_end(trace_of):
+def test_a_stale_state_in_memory_is_an_error_if_loaded_at_the_end(trace_of):
     load = StateLoadRecord(
         step=24, what="network", kind="Net", object_id=0, num_keys=4, num_loaded=4, num_missing=0
     )
-    (found,) = selection(trace_of, FALLING, saved=[0], path="", loads=[load])
-    (asked,) = selection(trace_of, FALLING, saved=[0], path="")
+    (found,) = judge_selection(trace_of, FALLING, saved=[0], path="", loads=[load])
+    (without_load,) = judge_selection(trace_of, FALLING, saved=[0], path="")
 
-    assert (found.severity, asked.severity) == ("error", "confirm")
+    assert (found.severity, without_load.severity) == ("error", "confirm")
 
 
 @pytest.mark.parametrize(
@@ -129,15 +133,15 @@ def test_a_state_kept_in_memory_counts_if_loaded_at_the_end(trace_of):
         (FALLING[:3], [0], "best.pt"),
     ],
     ids=[
-        "always",
-        "later too",
+        "every evaluation",
+        "again later",
         "at the end",
         "named by epoch",
         "a plateau",
         "rises",
-        "hardly falls",
-        "few",
+        "falls slightly",
+        "few evaluations",
     ],
 )
 def test_a_plausible_selection_is_not_reported(trace_of, losses, saved, path):
-    assert selection(trace_of, losses, saved, path) == ()
+    assert judge_selection(trace_of, losses, saved, path) == ()

@@ -10,42 +10,42 @@ ROWS = 200
 
 
 class Rating(nn.Module):
-    """Looks up users and items; ``fold`` maps the item ids."""
+    """Looks up users and items; ``map_ids`` is applied to the item ids."""
 
-    def __init__(self, fold, *, rows=ROWS, by_index=False):
+    def __init__(self, map_ids, *, rows=ROWS, by_index=False):
         super().__init__()
         self.users = nn.Embedding(50, 4)
         self.items = nn.Parameter(torch.randn(rows, 4)) if by_index else nn.Embedding(rows, 4)
-        self.fold = fold
+        self.map_ids = map_ids
 
     def forward(self, users, items):
-        ids = self.fold(items)
+        ids = self.map_ids(items)
         looked_up = self.items[ids] if isinstance(self.items, nn.Parameter) else self.items(ids)
         return (self.users(users) * looked_up).sum(-1)
 
 
-def last(ids, *, rows=ROWS):
+def clamp_to_last(ids, *, rows=ROWS):
     return ids.clamp(max=rows - 1)
 
 
-def rate(model, items, *, steps=5):
+def make_program(model, items, *, steps=5):
     """Train on random ratings; ``items`` returns the ids of a batch."""
 
     def program():
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        draws = torch.Generator().manual_seed(1)
+        generator = torch.Generator().manual_seed(1)
         for _ in range(steps):
-            users = torch.randint(50, (128,), generator=draws)
+            users = torch.randint(50, (128,), generator=generator)
             optimizer.zero_grad()
-            net(users, items(draws)).square().mean().backward()
+            net(users, items(generator)).square().mean().backward()
             optimizer.step()
 
     return program
 
 
-def ids_to(end, size=(128,)):
-    return lambda draws: torch.randint(end, size, generator=draws)
+def random_ids(num_ids, size=(128,)):
+    return lambda generator: torch.randint(num_ids, size, generator=generator)
 
 
 def range_findings(trace):
@@ -54,12 +54,16 @@ def range_findings(trace):
 
 @pytest.mark.parametrize("by_index", [False, True])
 @pytest.mark.parametrize(
-    "fold",
-    [last, lambda ids: torch.where(ids < ROWS, ids, ROWS - 1), lambda ids: last(ids).int()],
+    "map_ids",
+    [
+        clamp_to_last,
+        lambda ids: torch.where(ids < ROWS, ids, ROWS - 1),
+        lambda ids: clamp_to_last(ids).int(),
+    ],
     ids=["clamp", "where", "another type"],
 )
-def test_many_ids_that_share_the_last_row_are_reported(trace_of, fold, by_index):
-    trace = trace_of(rate(lambda: Rating(fold, by_index=by_index), ids_to(300)))
+def test_many_ids_that_share_the_last_row_are_reported(trace_of, map_ids, by_index):
+    trace = trace_of(make_program(lambda: Rating(map_ids, by_index=by_index), random_ids(300)))
     (found,) = judge(trace)
 
     assert (found.fault, found.severity, found.step) == ("index out of range", "error", 1)
@@ -75,17 +79,17 @@ class Columns(Rating):
         return super().forward(users, items[:, 1])
 
 
-def test_ids_in_a_column_are_recorded(trace_of):
-    assert range_findings(trace_of(rate(lambda: Columns(last), ids_to(300, (128, 3))))) == [
-        ("index out of range", "error")
-    ]
+def test_clamped_ids_in_an_input_column_are_reported(trace_of):
+    assert range_findings(
+        trace_of(make_program(lambda: Columns(clamp_to_last), random_ids(300, (128, 3))))
+    ) == [("index out of range", "error")]
 
 
 @pytest.mark.parametrize(
-    ("fold", "end"),
+    ("map_ids", "num_ids"),
     [
-        (last, ROWS),
-        (last, 208),
+        (clamp_to_last, ROWS),
+        (clamp_to_last, 208),
         (lambda ids: ids % ROWS, 300),
         (lambda ids: torch.where(ids < ROWS - 1, ids + 1, 0), 300),
         (lambda ids: torch.where(ids < ROWS, (7 * ids + 3) % ROWS, ROWS - 1), 300),
@@ -93,14 +97,16 @@ def test_ids_in_a_column_are_recorded(trace_of):
     ],
     ids=["in range", "a few are unknown", "modulo", "unknown is 0", "hashed", "buckets"],
 )
-def test_intentionally_folded_ids_are_not_reported(trace_of, fold, end):
-    assert range_findings(trace_of(rate(lambda: Rating(fold), ids_to(end)))) == []
+def test_intentionally_mapped_ids_are_not_reported(trace_of, map_ids, num_ids):
+    assert (
+        range_findings(trace_of(make_program(lambda: Rating(map_ids), random_ids(num_ids)))) == []
+    )
 
 
-def test_the_large_values_of_a_quantity_may_be_one_bucket(trace_of):
+def test_ids_clamped_to_a_small_table_need_confirmation(trace_of):
     """A table of few rows may represent ages or counts, so the finding needs confirmation."""
 
     def program():
-        rate(lambda: Rating(lambda n: last(n, rows=20), rows=20), ids_to(30))()
+        make_program(lambda: Rating(lambda n: clamp_to_last(n, rows=20), rows=20), random_ids(30))()
 
     assert range_findings(trace_of(program)) == [("index out of range", "confirm")]

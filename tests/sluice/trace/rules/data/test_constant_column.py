@@ -17,7 +17,7 @@ from tests.support.traced.small_programs import (
 )
 
 
-def test_adjacent_values_of_patches_are_not_neighbors(trace_of):
+def test_one_constant_value_within_patches_is_not_reported(trace_of):
     def program():
         x = random_rows(256, 64).reshape(256, 16, 4) * torch.linspace(1, 2, 64).reshape(16, 4) + 3
         x[:, 11, 1] = -0.8
@@ -29,39 +29,39 @@ def test_adjacent_values_of_patches_are_not_neighbors(trace_of):
     assert fault_severities(trace_of(program)) == set()
 
 
-def table_program(spoil):
+def make_table_program(corrupt):
     def program():
-        x, later = random_rows(1200, 9), random_rows(200, 9, seed=2)
-        x[:, 6:], later[:, 6:] = (x[:, 6:] > 0).float(), (later[:, 6:] > 0).float()
+        x, validation = random_rows(1200, 9), random_rows(200, 9, seed=2)
+        x[:, 6:], validation[:, 6:] = (x[:, 6:] > 0).float(), (validation[:, 6:] > 0).float()
         model = nn.Linear(9, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        x, later = spoil(x, later)
+        x, validation = corrupt(x, validation)
         for part in x.split(100):
             train_step(optimizer, F.mse_loss(model(part)[:, 0], part[:, 0]))
         with torch.no_grad():
-            model.eval()(later)
+            model.eval()(validation)
 
     return program
 
 
 def fill_columns(columns, value):
-    def spoil(x, later):
-        x[:, columns] = later[:, columns] = value
-        return x, later
+    def corrupt(x, validation):
+        x[:, columns] = validation[:, columns] = value
+        return x, validation
 
-    return spoil
+    return corrupt
 
 
 def shift_column(by):
-    def spoil(x, later):
-        later[:, 2] = later[:, 2] / 2 + by
-        return x, later
+    def corrupt(x, validation):
+        validation[:, 2] = validation[:, 2] / 2 + by
+        return x, validation
 
-    return spoil
+    return corrupt
 
 
 @pytest.mark.parametrize(
-    ("spoil", "fault"),
+    ("corrupt", "fault"),
     [
         (fill_columns([3], 0.0), "constant column"),
         (fill_columns([0, 1, 2], torch.tensor([0.0, 1.0, 0.0])), "constant column"),
@@ -70,12 +70,12 @@ def shift_column(by):
         (shift_column(9.0), "preprocessing skew"),
         (shift_column(3.0), None),
     ],
-    ids=["between", "three", "a flag that no row has", "ones", "far away", "a trend"],
+    ids=["one column", "three columns", "a flag", "ones", "large shift", "small shift"],
 )
-def test_missing_or_shifted_parts_of_a_table_are_reported(trace_of, spoil, fault):
+def test_constant_or_shifted_columns_of_a_table_are_reported(trace_of, corrupt, fault):
     found = {
         fault
-        for fault, severity in fault_severities(trace_of(table_program(spoil)))
+        for fault, severity in fault_severities(trace_of(make_table_program(corrupt)))
         if severity == "error"
     }
 
@@ -83,15 +83,15 @@ def test_missing_or_shifted_parts_of_a_table_are_reported(trace_of, spoil, fault
 
 
 def test_a_finding_lists_all_constant_columns(trace_of):
-    spoil = fill_columns([0, 1, 2], torch.tensor([0.0, 1.0, 0.0]))
+    corrupt = fill_columns([0, 1, 2], torch.tensor([0.0, 1.0, 0.0]))
 
-    findings = judge(trace_of(table_program(spoil)))
+    findings = judge(trace_of(make_table_program(corrupt)))
 
     (finding,) = (f for f in findings if f.fault == "constant column")
     assert ": columns 0, 1, 2 of 9 are constant, the first one 0, in all " in finding.what
 
 
-def test_the_columns_of_a_wide_table_are_counted_although_only_some_are_measured(trace_of):
+def test_the_finding_counts_all_columns_of_a_table_that_is_sampled(trace_of):
     def program():
         x, y = labeled_rows(320, columns=128)
         x[:, 126] = 0
@@ -105,12 +105,12 @@ def test_the_columns_of_a_wide_table_are_counted_although_only_some_are_measured
     assert ": column 126 of 128 is 0 in all " in finding.what
 
 
-@pytest.mark.parametrize("beside", ["numbers", "flags"])
-def test_a_zero_column_of_a_raw_table_is_reported_unless_it_is_a_category(trace_of, beside):
+@pytest.mark.parametrize("other_columns", ["floats", "flags"])
+def test_a_zero_column_of_a_raw_table_is_reported_unless_it_is_a_category(trace_of, other_columns):
     def program():
         x = random_rows(1280).exp()
         x[:, 2] = 0
-        if beside == "flags":
+        if other_columns == "flags":
             x[:, 3] = (x[:, 3] > 1).float()
         model = nn.Linear(6, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -118,46 +118,49 @@ def test_a_zero_column_of_a_raw_table_is_reported_unless_it_is_a_category(trace_
             train_step(optimizer, F.mse_loss(model(batch)[:, 0], y))
 
     found = ("constant column", "error") in fault_severities(trace_of(program))
-    assert found is (beside == "numbers")
+    assert found is (other_columns == "floats")
 
 
-def fit_table(learned, judged, *, from_loader=False):
-    model = nn.Sequential(nn.Linear(learned.shape[1], 16), nn.ReLU(), nn.Linear(16, 1))
+def train_on_table(train_rows, eval_rows, *, from_loader=False):
+    model = nn.Sequential(nn.Linear(train_rows.shape[1], 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    y = random_rows(len(learned), 1, seed=7)
-    batches = DataLoader(TensorDataset(learned, y), batch_size=100)
+    y = random_rows(len(train_rows), 1, seed=7)
+    batches = DataLoader(TensorDataset(train_rows, y), batch_size=100)
     for _ in range(2):
-        rows = batches if from_loader else zip(learned.split(100), y.split(100), strict=True)
+        rows = batches if from_loader else zip(train_rows.split(100), y.split(100), strict=True)
         for x, target in rows:
             optimizer.zero_grad()
             F.mse_loss(model(x), target).backward()
             optimizer.step()
         with torch.no_grad():
-            model(judged)
+            model(eval_rows)
 
 
 @pytest.mark.parametrize(
-    ("sine", "cosine", "is_reported"), [(0.0, 1.0, True), (0.0, None, True), (1.0, 1.0, False)]
+    ("sine_value", "cosine_value", "is_reported"),
+    [(0.0, 1.0, True), (0.0, None, True), (1.0, 1.0, False)],
 )
-def test_a_constant_hour_encoding_is_a_constant_column(trace_of, sine, cosine, is_reported):
+def test_a_constant_hour_encoding_is_a_constant_column(
+    trace_of, sine_value, cosine_value, is_reported
+):
     table = torch.cat([random_rows(1200, 3) * 0.9 + 0.4, torch.rand(1200, 4)], 1)
-    table[:, 3] = sine
-    if cosine is not None:
-        table[:, 4] = cosine
+    table[:, 3] = sine_value
+    if cosine_value is not None:
+        table[:, 4] = cosine_value
 
-    trace = trace_of(lambda: fit_table(table, table[:300], from_loader=True))
+    trace = trace_of(lambda: train_on_table(table, table[:300], from_loader=True))
 
     assert ("constant column" in {f.fault for f in judge(trace)}) is is_reported
 
 
-@pytest.mark.parametrize("is_made", [True, False])
-def test_a_dead_neuron_is_not_a_constant_input_column(trace_of, is_made):
-    """An encoder whose features are standardized for a linear probe."""
+@pytest.mark.parametrize("is_network_output", [True, False])
+def test_a_dead_neuron_is_not_a_constant_input_column(trace_of, is_network_output):
+    """The features of an encoder are the input of a linear probe."""
 
     def program():
         features = random_rows(256, columns=12)
         features[:, 7] = 0.0
-        encoder = nn.Linear(5, 12 if is_made else 8)
+        encoder = nn.Linear(5, 12 if is_network_output else 8)
         with torch.no_grad():
             encoder(random_rows(256, columns=5))
         probe = nn.Linear(12, 3)
@@ -169,27 +172,31 @@ def test_a_dead_neuron_is_not_a_constant_input_column(trace_of, is_made):
 
     faults = {fault for fault, _, _ in root_causes(trace_of(program))}
 
-    assert ("constant column" in faults) == (not is_made)
+    assert ("constant column" in faults) == (not is_network_output)
 
 
 @pytest.mark.parametrize("is_other_task", [True, False])
 def test_a_column_that_varies_in_another_task_is_not_reported(trace_of, is_other_task):
-    learned = random_rows(1000, 12) * torch.arange(1, 13) + 3 * torch.arange(12)
-    judged = random_rows(300, 12, seed=2) * torch.arange(1, 13) + 3 * torch.arange(12)
-    learned[:, 4] = 0
+    train_rows = random_rows(1000, 12) * torch.arange(1, 13) + 3 * torch.arange(12)
+    eval_rows = random_rows(300, 12, seed=2) * torch.arange(1, 13) + 3 * torch.arange(12)
+    train_rows[:, 4] = 0
     if is_other_task:
-        judged = judged[:, torch.arange(12).roll(5)]
+        eval_rows = eval_rows[:, torch.arange(12).roll(5)]
 
-    trace = trace_of(lambda: fit_table(learned, judged))
+    trace = trace_of(lambda: train_on_table(train_rows, eval_rows))
 
     assert ("constant column" in {f.fault for f in judge(trace)}) is not is_other_task
 
 
-@pytest.mark.parametrize(("still", "severity"), [((5, 20, 33), "confirm"), ((20,), "error")])
-def test_columns_that_a_scaler_leaves_at_zero_need_confirmation(trace_of, still, severity):
+@pytest.mark.parametrize(
+    ("constant_columns", "severity"), [((5, 20, 33), "confirm"), ((20,), "error")]
+)
+def test_columns_that_a_scaler_leaves_at_zero_need_confirmation(
+    trace_of, constant_columns, severity
+):
     def program():
         x, y = labeled_rows(320, columns=48)
-        x[:, list(still)] = 0
+        x[:, list(constant_columns)] = 0
         model = nn.Linear(48, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for batch, labels in DataLoader(TensorDataset(x, y), 32):
@@ -200,14 +207,14 @@ def test_columns_that_a_scaler_leaves_at_zero_need_confirmation(trace_of, still,
     ]
 
 
-@pytest.mark.parametrize("place", [0, 3, 7])
-def test_an_intercept_is_not_a_lost_column(trace_of, place):
+@pytest.mark.parametrize("position", [0, 3, 7])
+def test_a_first_or_last_column_of_ones_is_not_reported(trace_of, position):
     def program():
         x, y = labeled_rows(320)
-        x[:, place] = 1  # as statistics packages add it, before or after all other columns
+        x[:, position] = 1  # as statistics packages add it, before or after all other columns
         model = nn.Linear(8, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for batch, labels in DataLoader(TensorDataset(x, y), 32):
             train_step(optimizer, F.cross_entropy(model(batch), labels))
 
-    assert (("constant column", "error") in found_faults(trace_of(program))) is (place == 3)
+    assert (("constant column", "error") in found_faults(trace_of(program))) is (position == 3)

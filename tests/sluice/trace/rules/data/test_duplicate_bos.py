@@ -9,39 +9,44 @@ from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, train_step
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_two_bos_tokens_in_the_decoder_input_are_reported(trace_of, times):
+@pytest.mark.parametrize("num_bos", [1, 2])
+def test_two_bos_tokens_in_the_decoder_input_are_reported(trace_of, num_bos):
     class Pair(nn.Module):
         def __init__(self):
             super().__init__()
             self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 9)
 
-        def forward(self, source, begun):
-            return self.out(self.table(begun) + self.table(source).mean(1, keepdim=True))
+        def forward(self, source, decoder_ids):
+            return self.out(self.table(decoder_ids) + self.table(source).mean(1, keepdim=True))
 
     def program():
         model = Pair()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         source = torch.randint(2, 9, (16, 6), generator=GENERATOR)
-        begun = torch.cat([torch.ones(16, times, dtype=torch.int64), source[:, :-times]], 1)
+        decoder_ids = torch.cat(
+            [torch.ones(16, num_bos, dtype=torch.int64), source[:, :-num_bos]], 1
+        )
         for _ in range(6):
             train_step(
-                optimizer, F.cross_entropy(model(source, begun).flatten(0, 1), source.flatten())
+                optimizer,
+                F.cross_entropy(model(source, decoder_ids).flatten(0, 1), source.flatten()),
             )
 
-    assert (("duplicate BOS token", "error") in fault_severities(trace_of(program))) is (times == 2)
+    assert (("duplicate BOS token", "error") in fault_severities(trace_of(program))) is (
+        num_bos == 2
+    )
 
 
-@pytest.mark.parametrize(("num_without", "rows"), [(0, "All rows"), (1, "594 rows")])
-def test_the_message_counts_the_rows_that_start_with_the_token(trace_of, num_without, rows):
+@pytest.mark.parametrize(("num_rows_without", "rows"), [(0, "All rows"), (1, "594 rows")])
+def test_the_message_counts_the_rows_that_start_with_the_token(trace_of, num_rows_without, rows):
     def program():
         model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         tokens = torch.randint(2, 9, (100, 6), generator=GENERATOR)
-        tokens[num_without:, :2] = 1
+        tokens[num_rows_without:, :2] = 1
         for _ in range(6):
             train_step(optimizer, F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()))
 

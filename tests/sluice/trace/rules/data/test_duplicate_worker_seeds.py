@@ -15,28 +15,28 @@ from tests.support.traced.small_programs import (
 )
 
 
-class Seeded(Dataset):
-    """Draws from numpy's own random numbers."""
+class NumpyNoise(Dataset):
+    """Rows of random numbers from the global generator of NumPy."""
 
     def __len__(self):
         return 24
 
     def __getitem__(self, row):
-        # The global generator of the process, as in older code.
+        # As in older code, instead of numpy.random.Generator.
         return torch.tensor(np.random.normal(size=6), dtype=torch.float32)  # noqa: NPY002
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_alike", [True, False])
-def test_workers_with_equal_numpy_seeds_are_reported(trace_of, is_alike):
+@pytest.mark.parametrize("has_equal_seeds", [True, False])
+def test_workers_with_equal_numpy_seeds_are_reported(trace_of, has_equal_seeds):
     def seed(_):
-        np.random.seed(7 if is_alike else torch.initial_seed() % 2**32)  # noqa: NPY002
+        np.random.seed(7 if has_equal_seeds else torch.initial_seed() % 2**32)  # noqa: NPY002
 
     def program():
         model = nn.Linear(6, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         loader = DataLoader(
-            Seeded(),
+            NumpyNoise(),
             batch_size=4,
             num_workers=2,
             worker_init_fn=seed,
@@ -48,7 +48,9 @@ def test_workers_with_equal_numpy_seeds_are_reported(trace_of, is_alike):
 
     trace = trace_of(program)
 
-    assert fault_severities(trace) == ({("duplicate worker seeds", "error")} if is_alike else set())
+    assert fault_severities(trace) == (
+        {("duplicate worker seeds", "error")} if has_equal_seeds else set()
+    )
     for finding in DUPLICATE_WORKER_SEEDS(trace):
         assert "the program seeds it again with the same number" in finding.cause
         assert "do not seed this generator" in finding.fix
@@ -94,13 +96,13 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         info = get_worker_info()
-        number, of = (0, 1) if info is None else (info.id, info.num_workers)
+        worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
         if self.kind == "seeded":
             self.generator.manual_seed(info.seed)
         if self.kind == "sharded":  # all workers draw one order and yield different rows of it
-            for row in torch.randperm(64, generator=self.generator)[number::of]:
+            for row in torch.randperm(64, generator=self.generator)[worker::num_workers]:
                 yield self.table[row]
-        elif self.kind == "whole":
+        elif self.kind == "all rows":
             yield from self.table
         elif self.kind == "constant":
             yield from torch.ones(24, 6)
@@ -112,7 +114,13 @@ class Stream(IterableDataset):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "is_reported"),
-    [("drawn", True), ("whole", True), ("seeded", False), ("sharded", False), ("constant", False)],
+    [
+        ("random", True),
+        ("all rows", True),
+        ("seeded", False),
+        ("sharded", False),
+        ("constant", False),
+    ],
 )
 def test_stream_workers_that_yield_the_same_rows_are_reported(trace_of, kind, is_reported):
     def program():

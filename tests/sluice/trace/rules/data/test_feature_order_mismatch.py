@@ -11,48 +11,50 @@ from sluice.trace.rules.data.feature_order_mismatch import FEATURE_ORDER_MISMATC
 from sluice.trace.rules.data.preprocessing_skew import PREPROCESSING_SKEW
 
 
-def draws(seed):
+def make_generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
 def factor_rows(rows, *, width=6, seed=1):
     """Columns with different loadings on one factor: their correlations differ."""
-    drawn = torch.randn(rows, width + 1, generator=draws(seed))
-    loads = torch.linspace(0.05, 0.95, width)
-    return loads * drawn[:, :1] + (1 - loads**2).sqrt() * drawn[:, 1:]
+    noise = torch.randn(rows, width + 1, generator=make_generator(seed))
+    loadings = torch.linspace(0.05, 0.95, width)
+    return loadings * noise[:, :1] + (1 - loadings**2).sqrt() * noise[:, 1:]
 
 
-def walks(rows, *, width=4, seed=1):
-    return torch.randn(rows, width, generator=draws(seed)).cumsum(0) / math.sqrt(rows)
+def random_walks(rows, *, width=4, seed=1):
+    return torch.randn(rows, width, generator=make_generator(seed)).cumsum(0) / math.sqrt(rows)
 
 
 def images(count, *, channels=4, seed=1):
     """Standardized channels that depend on the brightness of an image to different degrees."""
-    bands = factor_rows(count * 64, width=channels, seed=seed)
-    shade = torch.randn(count, 1, generator=draws(seed + 50)) * torch.linspace(0.1, 1, channels)
-    return (bands.reshape(count, 64, channels) + shade[:, None]).transpose(1, 2).reshape(
-        count, channels, 8, 8
-    )  # fmt: skip
+    channel_values = factor_rows(count * 64, width=channels, seed=seed)
+    brightness = torch.randn(count, 1, generator=make_generator(seed + 50)) * torch.linspace(
+        0.1, 1, channels
+    )
+    pixels = channel_values.reshape(count, 64, channels) + brightness[:, None]
+    return pixels.transpose(1, 2).reshape(count, channels, 8, 8)
 
 
-def fit(learned, *judged, more=None):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(learned[0].numel(), 1))
+def train_and_evaluate(train_rows, *eval_sets, other_batch=None):
+    """Train on rows, then evaluate every other set of rows."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(train_rows[0].numel(), 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for batch in learned.split(32):
+    for batch in train_rows.split(32):
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
-        if more is not None:
+        if other_batch is not None:
             optimizer.zero_grad()
-            model(more).square().mean().backward()
+            model(other_batch).square().mean().backward()
             optimizer.step()
     model.eval()
     with torch.no_grad():
-        for i, some in enumerate(judged):
-            for batch in some.split(50):
+        for i, rows in enumerate(eval_sets):
+            for batch in rows.split(50):
                 model(batch)
-            if i + 1 < len(judged):  # another loader for the tracer
-                next(iter(torch.utils.data.DataLoader(some)))
+            if i + 1 < len(eval_sets):  # another loader for the tracer
+                next(iter(torch.utils.data.DataLoader(rows)))
 
 
 def order_findings(trace):
@@ -67,7 +69,7 @@ ERROR = [("preprocessing skew", "error")]
 )
 def test_standardized_columns_in_another_order_are_reported(trace_of, order):
     def program():
-        fit(factor_rows(1600), factor_rows(400, seed=2)[:, order])
+        train_and_evaluate(factor_rows(1600), factor_rows(400, seed=2)[:, order])
 
     trace = trace_of(program)
     found = FEATURE_ORDER_MISMATCH(trace)
@@ -77,9 +79,9 @@ def test_standardized_columns_in_another_order_are_reported(trace_of, order):
     assert not PREPROCESSING_SKEW(trace)  # each column has the same distribution
 
 
-def test_the_swapped_columns_are_named(trace_of):
+def test_the_finding_names_the_swapped_columns(trace_of):
     def program():
-        fit(factor_rows(1600), factor_rows(400, seed=2)[:, [0, 4, 2, 3, 1, 5]])
+        train_and_evaluate(factor_rows(1600), factor_rows(400, seed=2)[:, [0, 4, 2, 3, 1, 5]])
 
     (found,) = FEATURE_ORDER_MISMATCH(trace_of(program))
 
@@ -89,7 +91,7 @@ def test_the_swapped_columns_are_named(trace_of):
 
 def test_image_channels_in_another_order_are_reported(trace_of):
     def program():
-        fit(images(480), images(120, seed=2)[:, [2, 1, 0, 3]])
+        train_and_evaluate(images(480), images(120, seed=2)[:, [2, 1, 0, 3]])
 
     (found,) = FEATURE_ORDER_MISMATCH(trace_of(program))
 
@@ -100,7 +102,7 @@ def test_image_channels_in_another_order_are_reported(trace_of):
 @pytest.mark.parametrize("channels", [2, 3, 4])
 def test_images_with_the_same_channels_are_not_reported(trace_of, channels):
     def program():
-        fit(images(480, channels=channels), images(120, channels=channels, seed=2))
+        train_and_evaluate(images(480, channels=channels), images(120, channels=channels, seed=2))
 
     assert not order_findings(trace_of(program))
 
@@ -108,28 +110,28 @@ def test_images_with_the_same_channels_are_not_reported(trace_of, channels):
 @pytest.mark.parametrize("seed", range(2, 10))
 def test_rows_with_the_same_columns_are_not_reported(trace_of, seed):
     def program():
-        fit(factor_rows(640, seed=seed + 100), factor_rows(60, seed=seed))
+        train_and_evaluate(factor_rows(640, seed=seed + 100), factor_rows(60, seed=seed))
 
     assert not order_findings(trace_of(program))
 
 
 @pytest.mark.slow
-def test_drifting_series_are_rarely_reported(trace_of):
-    """Under the null, the correlations of random walks change, and no order explains it."""
+def test_random_walks_are_not_reported(trace_of):
+    """The correlations of random walks change, but no order of the columns explains the change."""
 
     def program(seed):
         def run():
-            rows = walks(1200, seed=seed)
-            fit(rows[:900], rows[900:])
+            rows = random_walks(1200, seed=seed)
+            train_and_evaluate(rows[:900], rows[900:])
 
         return run
 
     assert sum(bool(order_findings(trace_of(program(seed)))) for seed in range(20)) == 0
 
 
-def test_another_evaluation_in_order_makes_the_difference_intentional(trace_of):
+def test_another_order_is_not_reported_if_a_second_evaluation_has_the_training_order(trace_of):
     def program():
-        fit(
+        train_and_evaluate(
             factor_rows(1600),
             factor_rows(400, seed=2),
             factor_rows(400, seed=3)[:, [5, 1, 2, 3, 4, 0]],
@@ -140,17 +142,17 @@ def test_another_evaluation_in_order_makes_the_difference_intentional(trace_of):
 
 def test_uncorrelated_columns_are_not_reported(trace_of):
     def program():
-        plain = torch.randn(2000, 6, generator=draws(4))
-        fit(plain[:1600], plain[1600:, [5, 1, 2, 3, 4, 0]])
+        uncorrelated = torch.randn(2000, 6, generator=make_generator(4))
+        train_and_evaluate(uncorrelated[:1600], uncorrelated[1600:, [5, 1, 2, 3, 4, 0]])
 
     assert not order_findings(trace_of(program))
 
 
 def test_a_channel_in_another_unit_is_reported_as_preprocessing_skew(trace_of):
     def program():
-        judged = images(120, seed=2)
-        judged[:, 1] = judged[:, 1] * 9 + 40
-        fit(images(480), judged)
+        eval_rows = images(120, seed=2)
+        eval_rows[:, 1] = eval_rows[:, 1] * 9 + 40
+        train_and_evaluate(images(480), eval_rows)
 
     (found,) = PREPROCESSING_SKEW(trace_of(program))
 
@@ -169,13 +171,13 @@ def test_a_channel_in_another_unit_is_reported_as_preprocessing_skew(trace_of):
     ],
     ids=str,
 )
-def test_channels_are_recorded_for_channels_first_images(shape, expected):
+def test_channels_first_images_are_recognized_by_shape(shape, expected):
     assert is_channels_first(torch.zeros(shape)) == expected
 
 
 def test_a_flat_batch_after_images_does_not_end_the_trace(trace_of):
     def program():
-        class Any(nn.Module):
+        class ScaledMean(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.weight = nn.Parameter(torch.ones(()))
@@ -183,7 +185,7 @@ def test_a_flat_batch_after_images_does_not_end_the_trace(trace_of):
             def forward(self, x):
                 return (x * self.weight).mean()
 
-        model = Any()
+        model = ScaledMean()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         for batch in (images(40), torch.randn(40), images(40, seed=3)):
             optimizer.zero_grad()

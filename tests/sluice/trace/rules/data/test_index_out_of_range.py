@@ -27,7 +27,7 @@ def test_a_negative_id_that_shares_a_row_is_reported(trace_of, ids, is_wrong):
 
 
 @pytest.mark.parametrize(
-    ("dropped", "judged", "mixes", "severity"),
+    ("dropped", "evaluates", "uses_mixup", "severity"),
     [
         (1, True, False, "error"),
         (1, True, True, "error"),
@@ -37,7 +37,7 @@ def test_a_negative_id_that_shares_a_row_is_reported(trace_of, ids, is_wrong):
     ],
 )
 def test_one_hot_targets_without_a_column_for_a_class_are_reported(
-    trace_of, dropped, judged, mixes, severity
+    trace_of, dropped, evaluates, uses_mixup, severity
 ):
     def program():
         model, x = nn.Linear(6, 4 - dropped), random_rows(64)
@@ -45,9 +45,10 @@ def test_one_hot_targets_without_a_column_for_a_class_are_reported(
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(12):
             train_step(
-                optimizer, F.cross_entropy(model(x), 0.7 * y + 0.3 * y.roll(1, 0) if mixes else y)
+                optimizer,
+                F.cross_entropy(model(x), 0.7 * y + 0.3 * y.roll(1, 0) if uses_mixup else y),
             )
-            if judged:
+            if evaluates:
                 with torch.no_grad():
                     F.cross_entropy(model(x), y)
 
@@ -74,15 +75,15 @@ def test_class_indices_before_one_hot_targets_do_not_hide_a_missing_column(trace
 
 
 @pytest.mark.parametrize(
-    ("offset", "num", "is_reported"), [(-1, 64, True), (0, 64, False), (-1, 8, False)]
+    ("offset", "num_rows", "is_reported"), [(-1, 64, True), (0, 64, False), (-1, 8, False)]
 )
 def test_classes_numbered_from_minus_one_in_a_custom_loss_are_reported(
-    trace_of, offset, num, is_reported
+    trace_of, offset, num_rows, is_reported
 ):
     def program():
         model = nn.Linear(6, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        x, rows = random_rows(num), torch.arange(num)
+        x, rows = random_rows(num_rows), torch.arange(num_rows)
         for _ in range(4):
             log_p = model(x).log_softmax(1)
             train_step(optimizer, -log_p[rows, rows % 4 + offset].mean())
@@ -105,18 +106,20 @@ def test_a_masked_class_of_minus_one_is_not_reported(trace_of):
     assert fault_severities(trace_of(program)) == set()
 
 
-@pytest.mark.parametrize("kind", ["from one", "below", "right", "background", "never first"])
+@pytest.mark.parametrize(
+    "kind", ["from one", "from minus one", "from zero", "background", "unused first class"]
+)
 def test_shifted_one_hot_classes_are_reported(trace_of, kind):
-    first = {"from one": 1, "below": -1}.get(kind, 0)
+    offset = {"from one": 1, "from minus one": -1}.get(kind, 0)
 
     def program():
         model, x = classifier(outputs=5), random_rows(320)
         classes = x[:, :5].argmax(1)
         if kind == "background":  # rows of no class have no 1, and all classes occur
             classes[::4] = -1
-        if kind == "never first":
+        if kind == "unused first class":
             classes = classes.clamp(min=1)
-        target = ((classes + first)[:, None] == torch.arange(5)).float()
+        target = ((classes + offset)[:, None] == torch.arange(5)).float()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         for _ in range(4):
             for rows in torch.arange(320).split(40):
@@ -126,8 +129,8 @@ def test_shifted_one_hot_classes_are_reported(trace_of, kind):
 
     found = [f for f in judge(trace_of(program)) if f.fault == "index out of range"]
 
-    if first:
+    if offset:
         assert [(f.severity, f.step) for f in found] == [("error", 1)]
-        assert f"column {0 if first == 1 else 4} of one-hot targets is never 1" in found[0].what
+        assert f"column {0 if offset == 1 else 4} of one-hot targets is never 1" in found[0].what
     else:
         assert not found

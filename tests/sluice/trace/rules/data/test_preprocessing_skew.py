@@ -10,7 +10,7 @@ from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 
 
-def test_outputs_of_another_network_may_shift(trace_of):
+def test_shifted_outputs_of_another_network_are_not_reported(trace_of):
     def program():
         torch.manual_seed(1)
         body, head = nn.Linear(6, 4), nn.Linear(4, 1)
@@ -39,45 +39,45 @@ def test_an_evaluation_before_the_first_step_is_reported_at_step_1(trace_of):
     assert [f.step for f in found] == [1]
 
 
-def fit_table(learned, judged, *, from_loader=False):
-    model = nn.Sequential(nn.Linear(learned.shape[1], 16), nn.ReLU(), nn.Linear(16, 1))
+def train_on_table(train_rows, eval_rows, *, from_loader=False):
+    model = nn.Sequential(nn.Linear(train_rows.shape[1], 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    y = random_rows(len(learned), 1, seed=7)
-    batches = DataLoader(TensorDataset(learned, y), batch_size=100)
+    y = random_rows(len(train_rows), 1, seed=7)
+    batches = DataLoader(TensorDataset(train_rows, y), batch_size=100)
     for _ in range(2):
-        rows = batches if from_loader else zip(learned.split(100), y.split(100), strict=True)
+        rows = batches if from_loader else zip(train_rows.split(100), y.split(100), strict=True)
         for x, target in rows:
             optimizer.zero_grad()
             F.mse_loss(model(x), target).backward()
             optimizer.step()
         with torch.no_grad():
-            model(judged)
+            model(eval_rows)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "is_reported"),
+    ("change", "is_reported"),
     [
         ("logarithm", True),
-        ("nothing", False),
+        ("none", False),
         ("trend", False),  # of a growing column, in the rows after training
-        ("unrest", False),  # of all columns, as in a market crisis
+        ("volatility", False),  # of all columns, as in a market crisis
     ],
 )
-def test_a_logarithm_applied_to_one_split_only_is_reported(trace_of, spoil, is_reported):
-    learned, judged = random_rows(1000, 7), random_rows(300, 7, seed=2)
-    raw = (1.0 + 0.6 * learned[:, 1]).exp()
-    other = (1.0 + 0.6 * judged[:, 1]).exp()
-    mean, deviation = raw.log1p().mean(), raw.log1p().std()
-    learned[:, 1] = (raw.log1p() - mean) / deviation
-    judged[:, 1] = ((other if spoil == "logarithm" else other.log1p()) - mean) / deviation
-    if spoil == "trend":
+def test_a_logarithm_applied_to_one_split_only_is_reported(trace_of, change, is_reported):
+    train_rows, eval_rows = random_rows(1000, 7), random_rows(300, 7, seed=2)
+    train_raw = (1.0 + 0.6 * train_rows[:, 1]).exp()
+    eval_raw = (1.0 + 0.6 * eval_rows[:, 1]).exp()
+    mean, deviation = train_raw.log1p().mean(), train_raw.log1p().std()
+    train_rows[:, 1] = (train_raw.log1p() - mean) / deviation
+    eval_rows[:, 1] = ((eval_raw if change == "logarithm" else eval_raw.log1p()) - mean) / deviation
+    if change == "trend":
         ramp = torch.linspace(-1.7, 1.7, 1000)
-        learned[:, 2], judged[:, 2] = ramp, 1.7 + torch.linspace(0, 1.0, 300)
-    elif spoil == "unrest":
-        judged *= 1.9
-        judged[:, 1] = 3 + 1.5 * judged[:, 1]
+        train_rows[:, 2], eval_rows[:, 2] = ramp, 1.7 + torch.linspace(0, 1.0, 300)
+    elif change == "volatility":
+        eval_rows *= 1.9
+        eval_rows[:, 1] = 3 + 1.5 * eval_rows[:, 1]
 
-    trace = trace_of(lambda: fit_table(learned, judged))
+    trace = trace_of(lambda: train_on_table(train_rows, eval_rows))
 
     found = [f for f in judge(trace) if f.fault == "preprocessing skew"]
     assert bool(found) is is_reported
@@ -97,7 +97,7 @@ def series(kind, seed):
     return 100 + noise
 
 
-def forecasting(kind, seed, *, prepared=lambda x: x, in_order=True):
+def make_forecasting_program(kind, seed, *, preprocess=lambda x: x, in_order=True):
     """Return a program that trains on the first rows of a series and is evaluated on the rest."""
 
     def program():
@@ -105,19 +105,21 @@ def forecasting(kind, seed, *, prepared=lambda x: x, in_order=True):
         windows = series(kind, seed).unfold(0, LAGS + 1, 1)
         cut = int(0.7 * len(windows))
         mean, std = windows[:cut].mean(), windows[:cut].std()
-        learned, judged = (windows[:cut] - mean) / std, (windows[cut:] - mean) / std
-        x, y = prepared(judged[:, :LAGS] * std + mean), judged[:, LAGS:]
+        train_windows, eval_windows = (windows[:cut] - mean) / std, (windows[cut:] - mean) / std
+        x, y = preprocess(eval_windows[:, :LAGS] * std + mean), eval_windows[:, LAGS:]
         order = torch.arange(len(x)) if in_order else torch.randperm(len(x))
         model = nn.Sequential(nn.Linear(LAGS, 16), nn.ReLU(), nn.Linear(16, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         for _ in range(2):
-            for at in torch.randperm(cut).split(32):
+            for indices in torch.randperm(cut).split(32):
                 optimizer.zero_grad()
-                F.mse_loss(model(learned[at, :LAGS]), learned[at, LAGS:]).backward()
+                F.mse_loss(
+                    model(train_windows[indices, :LAGS]), train_windows[indices, LAGS:]
+                ).backward()
                 optimizer.step()
             with torch.no_grad():
-                for at in order.split(64):
-                    F.mse_loss(model((x[at] - mean) / std), y[at])
+                for indices in order.split(64):
+                    F.mse_loss(model((x[indices] - mean) / std), y[indices])
 
     return program
 
@@ -128,27 +130,27 @@ def has_skew(trace):
 
 @pytest.mark.parametrize("kind", ["walk", "trend"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_drifting_level_is_not_preprocessing_skew(trace_of, kind, seed):
-    assert not has_skew(trace_of(forecasting(kind, seed)))
+def test_a_drifting_series_is_not_reported(trace_of, kind, seed):
+    assert not has_skew(trace_of(make_forecasting_program(kind, seed)))
 
 
 @pytest.mark.parametrize("kind", ["walk", "trend", "noise"])
 @pytest.mark.parametrize(
-    "prepared", [lambda x: 3 * x, lambda x: x.log(), lambda x: 100 + (x - 100) / 100]
+    "preprocess", [lambda x: 3 * x, lambda x: x.log(), lambda x: 100 + (x - 100) / 100]
 )
-def test_a_differently_preprocessed_series_is_reported(trace_of, kind, prepared):
-    assert has_skew(trace_of(forecasting(kind, 1, prepared=prepared)))
+def test_a_differently_preprocessed_series_is_reported(trace_of, kind, preprocess):
+    assert has_skew(trace_of(make_forecasting_program(kind, 1, preprocess=preprocess)))
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_independent_rows_are_reported_for_smaller_shifts(trace_of, in_order):
-    shifted = forecasting("noise", 1, prepared=lambda x: x + 1.5, in_order=in_order)
+def test_a_small_shift_of_independent_rows_is_reported(trace_of, in_order):
+    shifted = make_forecasting_program("noise", 1, preprocess=lambda x: x + 1.5, in_order=in_order)
 
     assert has_skew(trace_of(shifted))
-    assert not has_skew(trace_of(forecasting("noise", 1, in_order=in_order)))
+    assert not has_skew(trace_of(make_forecasting_program("noise", 1, in_order=in_order)))
 
 
-def test_a_value_of_a_window_is_named_by_row_and_column(trace_of):
+def test_the_finding_names_a_value_of_a_window_by_row_and_column(trace_of):
     def program():
         model = nn.Sequential(nn.Flatten(), nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -10,7 +10,7 @@ from sluice.trace.rules.library import judge
 STEPS, WIDTH = 20, 4
 BETAS = torch.linspace(1e-3, 0.15, STEPS)
 ALPHAS = 1 - BETAS
-KEPT = torch.cumprod(ALPHAS, 0)
+ALPHA_BARS = torch.cumprod(ALPHAS, 0)
 
 
 def step(optimizer, loss):
@@ -36,48 +36,48 @@ class Denoiser(nn.Module):
 
 
 @torch.no_grad()
-def sample(model, rows, *, guided):
+def sample(model, rows, *, is_guided):
     """Sample rows from very wide noise in small steps."""
     x = 5 * torch.randn(rows, WIDTH)
     for i in reversed(range(STEPS)):
         noise = model(x, torch.tensor(i))
-        if guided:
+        if is_guided:
             noise = 1.5 * noise - 0.5 * model(x, torch.tensor(0))
-        x = (x - BETAS[i] / (1 - KEPT[i]).sqrt() * noise) / ALPHAS[i].sqrt()
+        x = (x - BETAS[i] / (1 - ALPHA_BARS[i]).sqrt() * noise) / ALPHAS[i].sqrt()
         x = x + BETAS[i].sqrt() * torch.randn_like(x) if i else x
     return x
 
 
-def learn(inspect, *, steps=24, every=8):
-    """Return a program that trains a denoiser and inspects it every few steps."""
+def make_program(evaluate, *, num_steps=24, every=8):
+    """Return a program that trains a denoiser and evaluates it every few steps."""
 
     def program():
         model = Denoiser()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for number in range(steps):
+        for number in range(num_steps):
             t = torch.randint(0, STEPS, (64,))
             noise = torch.randn(64, WIDTH)
-            x = KEPT[t].sqrt()[:, None] * torch.randn(64, WIDTH)
-            x = x + (1 - KEPT[t]).sqrt()[:, None] * noise
+            x = ALPHA_BARS[t].sqrt()[:, None] * torch.randn(64, WIDTH)
+            x = x + (1 - ALPHA_BARS[t]).sqrt()[:, None] * noise
             step(optimizer, (model(x, t[0]) - noise).square().mean())
             if number % every == every - 1:
                 model.eval()
-                inspect(model)
+                evaluate(model)
                 model.train()
 
     return program
 
 
-@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("is_guided", [False, True])
 @pytest.mark.parametrize("rows", [16, 400])
-def test_intermediate_inputs_of_a_sampler_are_not_an_evaluation(trace_of, rows, guided):
-    program = learn(lambda model: sample(model, rows, guided=guided))
+def test_intermediate_inputs_of_a_sampler_are_not_an_evaluation(trace_of, rows, is_guided):
+    program = make_program(lambda model: sample(model, rows, is_guided=is_guided))
 
     assert skew_findings(trace_of(program)) == []
 
 
 @torch.no_grad()
-def other_rows(model):
+def evaluate_other_rows(model):
     for _ in range(5):
         model(5 * torch.randn(64, WIDTH) + 9, torch.tensor(0))
 
@@ -86,24 +86,24 @@ VALID = 7 * torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(2)) -
 
 
 @torch.no_grad()
-def same_rows(model):
+def evaluate_same_rows(model):
     model(VALID, torch.tensor(0))
 
 
 @torch.no_grad()
-def same_rows_noised(model):
+def evaluate_noisy_rows(model):
     model(VALID + 0.01 * torch.randn_like(VALID), torch.tensor(0))
 
 
 @torch.no_grad()
-def single_rows(model):
-    """Return rows with one column that is far wider than the others."""
+def evaluate_single_rows(model):
+    """Evaluate rows one by one; one column is far wider than the others."""
     for row in VALID:
         model((row * torch.tensor([1000.0, 9, 9, 9]))[None], torch.tensor(0))
 
 
 @torch.no_grad()
-def wide_column(model):
+def evaluate_wide_column(model):
     for _ in range(4):
         x = VALID + 5 * torch.randn(64, WIDTH)
         x[:, 0] = 1000 * torch.arange(64)  # like a time column
@@ -111,57 +111,68 @@ def wide_column(model):
 
 
 @pytest.mark.parametrize(
-    "inspect", [other_rows, same_rows, same_rows_noised, single_rows, wide_column]
+    "evaluate",
+    [
+        evaluate_other_rows,
+        evaluate_same_rows,
+        evaluate_noisy_rows,
+        evaluate_single_rows,
+        evaluate_wide_column,
+    ],
 )
-def test_a_custom_evaluation_on_other_inputs_is_reported(trace_of, inspect):
-    (found,) = skew_findings(trace_of(learn(inspect)))
+def test_a_custom_evaluation_on_other_inputs_is_reported(trace_of, evaluate):
+    (found,) = skew_findings(trace_of(make_program(evaluate)))
 
     assert found.severity == "error"
 
 
 @torch.no_grad()
-def like_learning(model):
+def evaluate_training_like_rows(model):
     for _ in range(4):
         model(torch.randn(64, WIDTH), torch.tensor(0))
 
 
 def test_a_custom_evaluation_on_training_like_inputs_is_not_reported(trace_of):
-    assert skew_findings(trace_of(learn(like_learning))) == []
+    assert skew_findings(trace_of(make_program(evaluate_training_like_rows))) == []
 
 
-def batches(*, kept, times):
+def batches(*, correlation, times):
     """Yield batches of equal width that correlate with the previous batch."""
-    made = torch.Generator().manual_seed(3)
-    x = torch.randn(32, WIDTH, generator=made)
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(32, WIDTH, generator=generator)
     for _ in range(times):
         yield x
-        x = kept * x + (1 - kept**2) ** 0.5 * torch.randn(32, WIDTH, generator=made)
+        x = correlation * x + (1 - correlation**2) ** 0.5 * torch.randn(
+            32, WIDTH, generator=generator
+        )
 
 
 @pytest.mark.parametrize(
-    ("kept", "same_step", "is_majority"),
+    ("correlation", "is_same_step", "is_sampling"),
     [(0.98, True, True), (0.98, False, False), (1.0, True, False), (0.5, True, False)],
-    ids=["a walk", "a walk over the training", "the same", "far apart"],
+    ids=["similar", "similar in different steps", "equal", "different"],
 )
-def test_sampler_steps_are_similar_and_between_two_training_steps(kept, same_step, is_majority):
-    steps = IterativeSamplingDetector()
-    for number, x in enumerate(batches(kept=kept, times=12)):
-        steps.add(x, 0 if same_step else number)
+def test_sampler_calls_are_similar_and_between_two_training_steps(
+    correlation, is_same_step, is_sampling
+):
+    detector = IterativeSamplingDetector()
+    for number, x in enumerate(batches(correlation=correlation, times=12)):
+        detector.add(x, 0 if is_same_step else number)
 
-    assert steps.is_sampling is is_majority
-
-
-def test_a_few_sampler_calls_among_others_do_not_count():
-    steps = IterativeSamplingDetector()
-    for x in [*batches(kept=0.98, times=4), *batches(kept=0.0, times=8)]:
-        steps.add(x, 0)
-
-    assert not steps.is_sampling
+    assert detector.is_sampling is is_sampling
 
 
-def test_two_rows_in_order_are_not_sampler_steps():
-    steps = IterativeSamplingDetector()
+def test_a_few_similar_calls_among_others_are_not_sampler_calls():
+    detector = IterativeSamplingDetector()
+    for x in [*batches(correlation=0.98, times=4), *batches(correlation=0.0, times=8)]:
+        detector.add(x, 0)
+
+    assert not detector.is_sampling
+
+
+def test_pairs_of_rows_in_order_are_not_sampler_calls():
+    detector = IterativeSamplingDetector()
     for number in range(12):  # for example one per class
-        steps.add(torch.tensor([[-1.0 - number], [1.0 + number % 5]]), 0)
+        detector.add(torch.tensor([[-1.0 - number], [1.0 + number % 5]]), 0)
 
-    assert not steps.is_sampling
+    assert not detector.is_sampling

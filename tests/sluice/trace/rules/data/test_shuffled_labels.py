@@ -15,7 +15,7 @@ from tests.support.traced.small_programs import (
 )
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
 class Sites(nn.Module):
@@ -30,10 +30,10 @@ class Sites(nn.Module):
 @pytest.mark.parametrize("determined_by", ["nothing", "numbers", "sites"])
 def test_labels_are_compared_with_all_inputs_of_a_network(trace_of, determined_by):
     def program():
-        draws = torch.Generator().manual_seed(4)
-        x, site = random_rows(1024), torch.randint(5, (1024,), generator=draws)
+        generator = torch.Generator().manual_seed(4)
+        x, site = random_rows(1024), torch.randint(5, (1024,), generator=generator)
         y = {
-            "nothing": torch.randint(2, (1024,), generator=draws),
+            "nothing": torch.randint(2, (1024,), generator=generator),
             "numbers": (x[:, 0] > 0).long(),
             "sites": (site > 2).long(),
         }[determined_by]
@@ -103,10 +103,10 @@ def test_targets_of_one_call_are_not_compared_with_inputs_of_another(trace_of):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["shuffled", "by heart", "weak", "clear"])
+@pytest.mark.parametrize("kind", ["shuffled", "memorized", "weak", "strong"])
 def test_two_independent_classes_are_reported_without_an_evaluation(trace_of, kind):
-    by_heart = kind == "by heart"
-    num, epochs = (500, 40) if by_heart else (2000, 10)
+    is_memorized = kind == "memorized"
+    num, epochs = (500, 40) if is_memorized else (2000, 10)
 
     def program():
         x = random_rows(num, seed=5)
@@ -114,12 +114,12 @@ def test_two_independent_classes_are_reported_without_an_evaluation(trace_of, ki
         y = (
             torch.rand(num, generator=seeded_generator(6)) < torch.sigmoid(slope * x[:, 0])
         ).float()
-        if kind in ("shuffled", "by heart"):
+        if kind in ("shuffled", "memorized"):
             y = y[torch.randperm(num, generator=seeded_generator(7))]
         model = nn.Sequential(nn.Linear(6, 256), nn.ReLU(), nn.Linear(256, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
         for epoch in range(epochs):
-            if by_heart and epoch == 25:
+            if is_memorized and epoch == 25:
                 optimizer.param_groups[0]["lr"] = 5e-3
             for rows in torch.randperm(num, generator=seeded_generator(epoch)).split(50):
                 optimizer.zero_grad()
@@ -132,9 +132,9 @@ def test_two_independent_classes_are_reported_without_an_evaluation(trace_of, ki
 
 
 def test_the_independence_test_detects_dependence_only():
-    drawn = torch.Generator().manual_seed(5)
-    x = torch.randn(512, 6, generator=drawn)
-    noise = torch.randn(512, generator=drawn)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(512, 6, generator=generator)
+    noise = torch.randn(512, generator=generator)
 
     assert dependence_z_score(x, (0.4 * x[:, 3] + noise).tolist(), is_class=False) > 4
     assert dependence_z_score(x, (x[:, 0] * x[:, 1] > 0).double().tolist(), is_class=True) > 3

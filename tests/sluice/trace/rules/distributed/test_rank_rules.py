@@ -17,7 +17,7 @@ CASES = {
     for case in RANK_CASES
     for has_fault in (True, False)
 }
-OTHERS = {
+OTHER_PROGRAMS = {
     program.__name__: (program, {})
     for program in (
         data_parallel.manual_all_reduce,
@@ -34,30 +34,30 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """Return a function from the key of a program to its findings between ranks and in one rank."""
-    folders = run_in_ranks(CASES | OTHERS, tmp_path_factory.mktemp("ranks"))
+def findings_of(tmp_path_factory):
+    """Return a function that returns the findings of a program between ranks and in rank 0."""
+    folders = run_in_ranks(CASES | OTHER_PROGRAMS, tmp_path_factory.mktemp("ranks"))
 
-    def findings(key):
+    def read_findings(key):
         traces = [read_trace(folder) for folder in find_traces(folders[key])]
         assert [t.start.rank for t in traces] == [0, 1]
         return [*judge_ranks(traces), *judge(traces[0])]
 
-    return findings
+    return read_findings
 
 
 @pytest.mark.parametrize("case", RANK_CASES, ids=lambda case: case.name)
-def test_a_fault_between_ranks_is_reported_from_its_first_step_on(found, case):
-    findings = found(f"{case.number} faulty")
+def test_a_fault_between_ranks_is_reported_from_its_first_step_on(findings_of, case):
+    reported = findings_of(f"{case.number} faulty")
 
-    assert {f.fault for f in findings} == case.correct_causes
-    assert {f.severity for f in findings} == {"error"}
-    assert all(f.step == 1 for f in findings)
+    assert {f.fault for f in reported} == case.correct_causes
+    assert {f.severity for f in reported} == {"error"}
+    assert all(f.step == 1 for f in reported)
 
 
 @pytest.mark.parametrize("case", RANK_CASES, ids=lambda case: case.name)
-def test_its_twin_has_no_finding(found, case):
-    assert found(f"{case.number} twin") == []
+def test_the_twin_without_the_fault_has_no_finding(findings_of, case):
+    assert findings_of(f"{case.number} twin") == []
 
 
 @pytest.mark.parametrize(
@@ -68,50 +68,54 @@ def test_its_twin_has_no_finding(found, case):
         "fsdp_with_sampler",
     ],
 )
-def test_similar_but_correct_ranks_are_not_reported(found, key):
-    assert found(key) == []
+def test_similar_but_correct_ranks_are_not_reported(findings_of, key):
+    assert findings_of(key) == []
 
 
 @pytest.mark.parametrize("key", ["fully_shard_on_same_rows", "fsdp_on_same_rows"])
-def test_sharded_networks_on_the_same_rows_are_reported(found, key):
-    (only,) = found(key)
+def test_sharded_networks_on_the_same_rows_are_reported(findings_of, key):
+    (finding,) = findings_of(key)
 
-    assert (only.fault, only.severity, only.step) == ("missing distributed sampler", "error", 1)
-
-
-def test_ranks_without_shared_weights_need_confirmation(found):
-    (only,) = found("independent_ranks")
-
-    assert (only.fault, only.severity) == ("missing distributed sampler", "confirm")
+    assert (finding.fault, finding.severity, finding.step) == (
+        "missing distributed sampler",
+        "error",
+        1,
+    )
 
 
-def test_partly_reduced_gradients_let_the_ranks_diverge(found):
-    assert [(f.fault, f.severity) for f in found("all_reduce_of_one_parameter")] == [
+def test_ranks_without_shared_weights_need_confirmation(findings_of):
+    (finding,) = findings_of("independent_ranks")
+
+    assert (finding.fault, finding.severity) == ("missing distributed sampler", "confirm")
+
+
+def test_partly_reduced_gradients_are_reported_as_diverging_weights(findings_of):
+    assert [(f.fault, f.severity) for f in findings_of("all_reduce_of_one_parameter")] == [
         ("weights diverge across ranks", "error")
     ]
 
 
-def test_all_rows_on_every_rank_are_copies_in_any_order(found):
-    (only,) = found("different_shuffle_per_rank")
+def test_all_rows_on_every_rank_are_reported_in_any_order(findings_of):
+    (finding,) = findings_of("different_shuffle_per_rank")
 
-    assert (only.fault, only.severity) == ("missing distributed sampler", "error")
-    assert only.evidence["num_shared"] == only.evidence["num_rows"] == 256
-    assert "same order" not in only.what
-
-
-def test_labels_missing_on_one_rank_are_reported(found):
-    (only,) = found("sorted_shards")
-
-    assert (only.fault, only.severity) == ("label skew across ranks", "confirm")
-    assert only.what.endswith("for example, rank 0 has no label 2.")
+    assert (finding.fault, finding.severity) == ("missing distributed sampler", "error")
+    assert finding.evidence["num_shared"] == finding.evidence["num_rows"] == 256
+    assert "same order" not in finding.what
 
 
-def test_the_seeds_and_the_rows_without_a_rank_are_reported(found):
-    (only,) = found("4 faulty")
+def test_labels_missing_on_one_rank_are_reported(findings_of):
+    (finding,) = findings_of("sorted_shards")
+
+    assert (finding.fault, finding.severity) == ("label skew across ranks", "confirm")
+    assert finding.what.endswith("for example, rank 0 has no label 2.")
+
+
+def test_different_sampler_seeds_and_the_missing_rows_are_reported(findings_of):
+    (finding,) = findings_of("4 faulty")
 
     # Two halves of two orders: a quarter of the rows are in neither.
-    assert 0.15 < only.evidence["num_missing"] / 1437 < 0.35
-    assert "1234, 2468" in only.what
+    assert 0.15 < finding.evidence["num_missing"] / 1437 < 0.35
+    assert "1234, 2468" in finding.what
 
 
 def test_sketches_are_compared_up_to_their_common_threshold():

@@ -42,7 +42,6 @@ def test_manual_clipping_of_scaled_gradients_is_detected_from_the_norms(trace_of
 
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")

@@ -1,4 +1,4 @@
-"""A trainer that hands its batch over as a closure has the same faults (TRACE-1, TRACE-16)."""
+"""Faults inside the closure that a trainer passes to the optimizer step (TRACE-1, TRACE-16)."""
 
 import pytest
 import torch
@@ -18,32 +18,32 @@ class Loop:
         self.fault = fault
         self.model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        lasts = EPOCHS if self.is_("schedule") else EPOCHS * 20
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, lasts)
+        schedule_steps = EPOCHS if self.has("short schedule") else EPOCHS * 20
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, schedule_steps)
 
-    def is_(self, fault):
+    def has(self, fault):
         return self.fault == fault
 
     def closure(self, x, y):
         def run():
             hidden = self.model[1](self.model[0](x))
-            out = self.model[2](hidden.detach() if self.is_("cut") else hidden)
+            out = self.model[2](hidden.detach() if self.has("detached") else hidden)
             loss = F.cross_entropy(out, y)
-            if not self.is_("carried"):
+            if not self.has("never cleared"):
                 self.optimizer.zero_grad()
             loss.backward()
-            if self.is_("cleared"):
+            if self.has("cleared after backward"):
                 self.optimizer.zero_grad()
             return loss
 
         return run
 
     def fit(self):
-        draws = torch.Generator().manual_seed(0)
-        x = torch.randn(320, 8, generator=draws)
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(320, 8, generator=generator)
         data = TensorDataset(x, x[:, :3].argmax(1))
         for _ in range(EPOCHS):
-            for x, y in DataLoader(data, batch_size=16, shuffle=True, generator=draws):
+            for x, y in DataLoader(data, batch_size=16, shuffle=True, generator=generator):
                 self.optimizer.step(self.closure(x, y))
                 self.schedule.step()
 
@@ -52,10 +52,10 @@ class Loop:
     ("fault", "expected"),
     [
         ("none", None),
-        ("schedule", ("schedule ends early", "error")),
-        ("carried", ("missing zero_grad", "confirm")),
-        ("cleared", ("misplaced zero_grad", "error")),
-        ("cut", ("detached subgraph", "error")),
+        ("short schedule", ("schedule ends early", "error")),
+        ("never cleared", ("missing zero_grad", "confirm")),
+        ("cleared after backward", ("misplaced zero_grad", "error")),
+        ("detached", ("detached subgraph", "error")),
     ],
 )
 def test_a_fault_inside_a_closure_is_reported(trace_of, fault, expected):

@@ -12,13 +12,13 @@ from tests.support.traced.small_programs import fault_severities, random_rows, t
 from tests.support.traced.unusual_models import mlp, rows
 
 
-def regression(compare, *, steps=4):
+def make_regression(loss_of, *, steps=4):
     def program():
         model = nn.Linear(6, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         x = random_rows(16)
         for _ in range(steps):
-            train_step(optimizer, compare(model(x), x.sum(1)))
+            train_step(optimizer, loss_of(model(x), x.sum(1)))
 
     return program
 
@@ -36,7 +36,7 @@ class DividedByNorm(nn.Module):
         return self.head(sums / (sums.square().sum(-1, keepdim=True).sqrt() + 1e-8))
 
 
-def test_weights_that_one_step_corrupts_identify_the_gradient(trace_of):
+def test_weights_corrupted_by_one_step_reveal_a_nonfinite_gradient(trace_of):
     """The small gradients sampled right after each backward pass are finite."""
 
     def program():
@@ -58,10 +58,10 @@ def test_weights_that_one_step_corrupts_identify_the_gradient(trace_of):
 
 
 def test_optimizers_that_never_step_are_not_inspected(trace_of):
-    resting = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
-    resting.param_groups[0]["params"][0].grad = torch.full((2,), torch.nan)
+    idle = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
+    idle.param_groups[0]["params"][0].grad = torch.full((2,), torch.nan)
 
-    assert not fault_severities(trace_of(regression(lambda out, y: F.mse_loss(out[:, 0], y))))
+    assert not fault_severities(trace_of(make_regression(lambda out, y: F.mse_loss(out[:, 0], y))))
 
 
 def test_skipping_every_step_does_not_hide_a_nonfinite_gradient(trace_of):
@@ -88,32 +88,32 @@ def root_cause_list(trace):
     return [(d.fault, d.finding.severity, d.step) for d in diagnose(judge(trace))]
 
 
-@pytest.mark.parametrize(("trap", "refuses"), [(20, False), (121, False), (121, True)])
+@pytest.mark.parametrize(("fault_step", "raises_error"), [(20, False), (121, False), (121, True)])
 def test_the_first_nonfinite_gradient_is_reported_before_clipping_spreads_it(
-    trace_of, trap, refuses
+    trace_of, fault_step, raises_error
 ):
     """After the first steps, the norm read by the clipping reveals the fault."""
 
-    def trapped():
+    def program():
         model = mlp()
         optimizer = torch.optim.Adam(model.parameters())
-        for step in range(trap + 10):
+        for step in range(fault_step + 10):
             x, y = rows()
-            if step == trap:
+            if step == fault_step:
                 x[1] = x[0]
             hidden = model[1](model[0](x))
-            far = (hidden[0] - hidden[1]).pow(2).sum().sqrt()
+            distance = (hidden[0] - hidden[1]).pow(2).sum().sqrt()
             optimizer.zero_grad()
-            (F.cross_entropy(model[2](hidden), y) + 0.01 * far).backward()
+            (F.cross_entropy(model[2](hidden), y) + 0.01 * distance).backward()
             try:
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=refuses)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=raises_error)
             except RuntimeError:
                 return
             optimizer.step()
 
-    trace = trace_of(trapped)
+    trace = trace_of(program)
     (finding,) = (f for f in judge(trace) if f.fault == "non-finite gradient")
 
-    assert root_cause_list(trace)[0] == ("non-finite gradient", "error", trap + 1)
+    assert root_cause_list(trace)[0] == ("non-finite gradient", "error", fault_step + 1)
     assert "2 of 4 parameters" in finding.what
     assert "Linear.bias" in finding.what

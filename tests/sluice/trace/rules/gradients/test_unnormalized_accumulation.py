@@ -20,17 +20,17 @@ from tests.support.traced.small_programs import (
 
 
 @pytest.mark.parametrize("divides", [True, False])
-def test_chunks_of_a_batch_sampled_with_replacement_are_batches(trace_of, divides):
+def test_accumulation_over_chunks_sampled_with_replacement_is_reported(trace_of, divides):
     def program():
         model, x = nn.Linear(6, 3), random_rows(240)
         y = torch.arange(240) % 3
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        draws = torch.Generator().manual_seed(5)
+        generator = torch.Generator().manual_seed(5)
         for _ in range(6):
-            rows = torch.randint(240, (40,), generator=draws)
+            rows = torch.randint(240, (40,), generator=generator)
             optimizer.zero_grad()
-            for some in rows.chunk(4):
-                loss = F.cross_entropy(model(x[some]), y[some])
+            for indices in rows.chunk(4):
+                loss = F.cross_entropy(model(x[indices]), y[indices])
                 (loss / 4 if divides else loss).backward()
             optimizer.step()
 
@@ -40,7 +40,7 @@ def test_chunks_of_a_batch_sampled_with_replacement_are_batches(trace_of, divide
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_dividing_accumulated_gradients_by_1_is_not_a_division(trace_of, parts):
+def test_accumulated_gradients_divided_by_1_are_reported(trace_of, parts):
     def program():
         model, x = nn.Linear(6, 1), random_rows(64)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -56,7 +56,7 @@ def test_dividing_accumulated_gradients_by_1_is_not_a_division(trace_of, parts):
 
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
 @pytest.mark.parametrize(("divides", "passes"), [(False, 3), (True, 3), (False, 2)])
@@ -82,7 +82,6 @@ def test_accumulated_custom_losses_without_division_are_reported(trace_of, divid
 
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")
@@ -112,17 +111,17 @@ def test_accumulation_without_division_that_starts_late_is_reported(trace_of, ki
     )
 
 
-@pytest.mark.parametrize("by", [1, 1.0, 4])
-def test_a_mean_divided_by_one_is_undivided(trace_of, by):
+@pytest.mark.parametrize("divisor", [1, 1.0, 4])
+def test_an_accumulated_mean_loss_divided_by_1_is_reported(trace_of, divisor):
     def program():
         x, y = labeled_rows(512)
         model = nn.Linear(8, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-        for number, some in enumerate(torch.arange(512).split(16)):
-            (F.cross_entropy(model(x[some]), y[some]) / by).backward()
+        for number, indices in enumerate(torch.arange(512).split(16)):
+            (F.cross_entropy(model(x[indices]), y[indices]) / divisor).backward()
             if number % 4 == 3:
                 optimizer.step()
                 optimizer.zero_grad()
 
     found = ("unnormalized gradient accumulation", "error") in found_faults(trace_of(program))
-    assert found is (by == 1)
+    assert found is (divisor == 1)

@@ -15,9 +15,9 @@ from tests.support.traced.unusual_models import rows
 def test_a_weight_normalized_scalar_has_no_vanishing_gradient(trace_of, channels):
     def program():
         torch.manual_seed(5)
-        norm = nn.utils.parametrizations.weight_norm
+        weight_norm = nn.utils.parametrizations.weight_norm
         model = nn.Sequential(
-            norm(nn.Conv1d(channels, 8, 1)), nn.Tanh(), nn.Conv1d(8, 8, 3), nn.Tanh(),
+            weight_norm(nn.Conv1d(channels, 8, 1)), nn.Tanh(), nn.Conv1d(8, 8, 3), nn.Tanh(),
             nn.Flatten(), nn.Linear(48, 8), nn.Tanh(), nn.Linear(8, 1),
         )  # fmt: skip
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -32,8 +32,8 @@ def root_cause_list(trace):
     return [(d.fault, d.finding.severity, d.step) for d in diagnose(judge(trace))]
 
 
-def test_a_constant_loss_and_vanishing_gradients_are_warnings(trace_of):
-    def deep():
+def test_vanishing_gradients_are_a_warning_and_no_error(trace_of):
+    def program():
         layers = [layer for _ in range(10) for layer in (nn.Linear(16, 16), nn.Sigmoid())]
         model = nn.Sequential(*layers, nn.Linear(16, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -43,7 +43,7 @@ def test_a_constant_loss_and_vanishing_gradients_are_warnings(trace_of):
             ((1 + 0.01 * step) * F.cross_entropy(model(x), y)).backward()
             optimizer.step()
 
-    found = {(fault, severity) for fault, severity, _ in root_cause_list(trace_of(deep))}
+    found = {(fault, severity) for fault, severity, _ in root_cause_list(trace_of(program))}
 
     assert ("vanishing gradients", "warning") in found
     assert not [severity for _, severity in found if severity == "error"]

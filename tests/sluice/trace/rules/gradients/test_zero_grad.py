@@ -16,7 +16,7 @@ from tests.support.traced.small_programs import (
 
 @pytest.mark.parametrize("clears", ["before", "before, manually", "not at all", "after"])
 def test_a_hook_that_clears_gradients_before_the_update_is_reported(trace_of, clears):
-    def change(optimizer, factor):
+    def scale_gradients(optimizer, factor):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad.mul_(factor)
@@ -27,9 +27,9 @@ def test_a_hook_that_clears_gradients_before_the_update_is_reported(trace_of, cl
         if clears == "before":
             optimizer.register_step_pre_hook(lambda o, *_: o.zero_grad(set_to_none=False))
         elif clears == "before, manually":
-            optimizer.register_step_pre_hook(lambda o, *_: change(o, 0.0))
+            optimizer.register_step_pre_hook(lambda o, *_: scale_gradients(o, 0.0))
         elif clears == "not at all":
-            optimizer.register_step_pre_hook(lambda o, *_: change(o, 0.5))
+            optimizer.register_step_pre_hook(lambda o, *_: scale_gradients(o, 0.5))
         else:
             optimizer.register_step_pre_hook(lambda *_: None)
             optimizer.register_step_post_hook(lambda o, *_: o.zero_grad())
@@ -41,8 +41,8 @@ def test_a_hook_that_clears_gradients_before_the_update_is_reported(trace_of, cl
     assert found is clears.startswith("before")
 
 
-@pytest.mark.parametrize("how", ["in place", "replaced", "some rows", "not"])
-def test_gradients_zeroed_by_the_program_after_clipping_are_reported(trace_of, how):
+@pytest.mark.parametrize("zeroing", ["in place", "replaced", "some rows", "none"])
+def test_gradients_zeroed_by_the_program_after_clipping_are_reported(trace_of, zeroing):
     def program():
         model, x, y = classifier(), random_rows(64), torch.arange(64) % 3
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -52,25 +52,25 @@ def test_gradients_zeroed_by_the_program_after_clipping_are_reported(trace_of, h
             F.cross_entropy(model(x), y).backward()
             for parameter in model.parameters():
                 parameter.grad.mul_(0.5)
-                if how == "in place":
+                if zeroing == "in place":
                     parameter.grad.zero_()
-                elif how == "replaced":
+                elif zeroing == "replaced":
                     parameter.grad = torch.zeros_like(parameter)
-                elif how == "some rows":  # intentionally frozen rows
+                elif zeroing == "some rows":  # intentionally frozen rows
                     parameter.grad[:2] = 0
             optimizer.step()
 
     found = [f for f in root_findings(trace_of(program)) if f.severity == "error"]
 
-    if how in ("in place", "replaced"):
+    if zeroing in ("in place", "replaced"):
         assert [(f.fault, f.step) for f in found] == [("misplaced zero_grad", 1)]
         assert "in 12 of 12 steps" in found[0].what
     else:
         assert not found
 
 
-class Tidy(torch.optim.SGD):
-    """Clears gradients itself after its update."""
+class SelfClearingSGD(torch.optim.SGD):
+    """Clears the gradients after its update."""
 
     @torch.no_grad()
     def step(self, closure):
@@ -91,8 +91,8 @@ def test_a_closure_that_clears_its_own_gradients_is_reported(trace_of, kind):
 
     def program():
         model, x = nn.Linear(6, 1), random_rows(64)
-        make = Tidy if kind == "by the optimizer" else torch.optim.SGD
-        optimizer = make(model.parameters(), lr=0.01)
+        optimizer_class = SelfClearingSGD if kind == "by the optimizer" else torch.optim.SGD
+        optimizer = optimizer_class(model.parameters(), lr=0.01)
 
         def closure():
             if kind == "before forward":

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 
-SQUASHED = {
+# Number of outputs, function to probabilities, and loss that expects logits.
+CUSTOM_LOSSES = {
     "classes": (3, lambda z: z.softmax(-1), lambda z, y: (z.logsumexp(-1) - z[:, y]).mean()),
     "label smoothing": (3, lambda z: z.softmax(-1), lambda z, _: -z.log_softmax(-1).mean()),
     "one score": (1, torch.sigmoid, lambda z, y: (F.softplus(z) - y * z).mean()),
@@ -17,16 +18,16 @@ SQUASHED = {
 
 
 @pytest.mark.parametrize("is_squashed", [True, False])
-@pytest.mark.parametrize("form", SQUASHED)
+@pytest.mark.parametrize("form", CUSTOM_LOSSES)
 def test_a_custom_loss_on_probabilities_is_reported(trace_of, form, is_squashed):
-    outputs, squash, loss = SQUASHED[form]
+    outputs, squash, loss = CUSTOM_LOSSES[form]
 
     def program():
         model = nn.Linear(6, outputs)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for _ in range(6):
-            made = model(random_rows(16))
-            train_step(optimizer, loss(squash(made) if is_squashed else made, 1))
+            logits = model(random_rows(16))
+            train_step(optimizer, loss(squash(logits) if is_squashed else logits, 1))
 
     assert (
         ("logits-probability mix-up", "error") in fault_severities(trace_of(program))
@@ -54,7 +55,7 @@ def test_the_fix_names_the_function_to_remove_only_if_it_is_known(trace_of, squa
     assert found.fix.startswith(removed)
 
 
-def test_the_cause_of_values_that_binary_cross_entropy_rejects_is_the_error(trace_of):
+def test_the_cause_for_values_that_binary_cross_entropy_rejects_names_the_error(trace_of):
     def program():
         model = nn.Linear(6, 1)
         with pytest.raises(RuntimeError, match="between 0 and 1"):

@@ -20,19 +20,19 @@ from tests.support.traced.small_programs import (
 )
 
 
-def regression(compare, *, steps=4):
+def make_regression(loss_of, *, steps=4):
     def program():
         model = nn.Linear(6, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         x = random_rows(16)
         for _ in range(steps):
-            train_step(optimizer, compare(model(x), x.sum(1)))
+            train_step(optimizer, loss_of(model(x), x.sum(1)))
 
     return program
 
 
 @pytest.mark.parametrize(
-    "compare",
+    "loss_of",
     [
         lambda out, y: ((out - y) ** 2).mean(),
         lambda out, y: (y - out).abs().sum() / len(y),
@@ -41,15 +41,15 @@ def regression(compare, *, steps=4):
     ],
     ids=["square", "absolute", "cosh", "the target has the column"],
 )
-def test_a_custom_loss_over_all_pairs_is_reported(trace_of, compare):
-    found = [f for f in judge(trace_of(regression(compare))) if f.fault == "loss broadcasting"]
+def test_a_custom_loss_over_all_pairs_is_reported(trace_of, loss_of):
+    found = [f for f in judge(trace_of(make_regression(loss_of))) if f.fault == "loss broadcasting"]
 
     assert [(f.severity, f.step) for f in found] == [("error", 1)]
     assert "256 pairs instead of 16" in found[0].what
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size:UserWarning")
-def test_all_outputs_of_a_row_count_as_expected_pairs(trace_of):
+def test_the_expected_number_of_pairs_counts_all_outputs_of_a_row(trace_of):
     def program():
         model, x = nn.Linear(6, 3), random_rows(16)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -62,7 +62,7 @@ def test_all_outputs_of_a_row_count_as_expected_pairs(trace_of):
 
 
 @pytest.mark.parametrize(
-    "compare",
+    "loss_of",
     [
         lambda out, y: ((out[:, 0] - y) ** 2).mean(),
         lambda out, y: ((out - y[:, None]) ** 2).mean(),
@@ -71,13 +71,13 @@ def test_all_outputs_of_a_row_count_as_expected_pairs(trace_of):
     ],
     ids=["rows", "columns", "pairs of outputs", "pairs on purpose"],
 )
-def test_intentional_differences_are_not_reported(trace_of, compare):
+def test_intentional_differences_are_not_reported(trace_of, loss_of):
     assert "loss broadcasting" not in {
-        fault for fault, _ in fault_severities(trace_of(regression(compare)))
+        fault for fault, _ in fault_severities(trace_of(make_regression(loss_of)))
     }
 
 
-def test_chunks_of_an_output_keep_their_own_shape(trace_of):
+def test_broadcasting_of_a_chunk_of_the_output_is_reported(trace_of):
     def program():
         model, x = nn.Linear(6, 2), random_rows(16)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -90,15 +90,14 @@ def test_chunks_of_an_output_keep_their_own_shape(trace_of):
 
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")
 @pytest.mark.parametrize("is_new", [True, False], ids=["new optimizer", "same optimizer"])
-@pytest.mark.parametrize("repeats", [True, False])
-def test_a_custom_loss_that_broadcasts_in_a_second_phase_is_reported(trace_of, is_new, repeats):
-    def away(output, y):
-        return (output if repeats else output[:, 0]).sub(y).abs().mean()
+@pytest.mark.parametrize("broadcasts", [True, False])
+def test_a_custom_loss_that_broadcasts_in_a_second_phase_is_reported(trace_of, is_new, broadcasts):
+    def absolute_error(output, y):
+        return (output if broadcasts else output[:, 0]).sub(y).abs().mean()
 
     def program():
         model, batch = tanh_classifier(1), labeled_batches()
@@ -112,38 +111,40 @@ def test_a_custom_loss_that_broadcasts_in_a_second_phase_is_reported(trace_of, i
         )
         if is_new:
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        train_on_batches(model, optimizer, batch, 2 * FIRST_PHASE_STEPS, loss_of=away)
+        train_on_batches(model, optimizer, batch, 2 * FIRST_PHASE_STEPS, loss_of=absolute_error)
 
     found = [
         step for fault, step in root_fault_steps(trace_of(program)) if fault == "loss broadcasting"
     ]
 
-    assert len(found) == repeats
+    assert len(found) == broadcasts
     assert all(
         FIRST_PHASE_STEPS < step <= FIRST_PHASE_STEPS + (8 if is_new else 100) for step in found
     )
 
 
 @pytest.mark.usefixtures("early_fast_path")
-def test_a_new_form_of_loss_is_inspected_immediately(trace_of):
+def test_a_new_custom_loss_is_inspected_soon(trace_of):
     """Squared errors first, then distances of every row to every target."""
-    first = 50  # after the statistics of step 44; the next ones are those of step 87
+    change_step = 50  # after the statistics of step 44; the next ones are those of step 87
 
-    def run():
+    def program():
         model = nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         for step in range(62):
             x, y = torch.randn(8, 4), 3 * torch.randn(8)
-            apart = model(x) - y[:, None] if step < first else model(x) - y
-            loss = apart.pow(2).mean() if step < first else apart.abs().mean()
+            difference = model(x) - y[:, None] if step < change_step else model(x) - y
+            loss = difference.pow(2).mean() if step < change_step else difference.abs().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
-    looked = [fact.step for fact in trace_of(run).losses if fact.kind == MANUAL_DIFFERENCE]
+    inspected_steps = [
+        fact.step for fact in trace_of(program).losses if fact.kind == MANUAL_DIFFERENCE
+    ]
 
-    assert looked
-    assert first <= looked[0] < first + TraceSettings().full_sample_every
+    assert inspected_steps
+    assert change_step <= inspected_steps[0] < change_step + TraceSettings().full_sample_every
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -160,12 +161,12 @@ def test_a_custom_loss_of_a_second_phase_is_inspected_soon(trace_of, is_late):
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for number in range(320):
-            some = torch.arange(32) + 32 * (number % 20)
-            out = model(x[some])
+            indices = torch.arange(32) + 32 * (number % 20)
+            out = model(x[indices])
             if number < 281:
-                train_step(optimizer, (out[:, 0] - y[some]).square().mean())
+                train_step(optimizer, (out[:, 0] - y[indices]).square().mean())
             else:
-                train_step(optimizer, pinball(out if is_late else out[:, 0], y[some]))
+                train_step(optimizer, pinball(out if is_late else out[:, 0], y[indices]))
 
     found = [f for f in judge(trace_of(program)) if f.fault == "loss broadcasting"]
 

@@ -10,7 +10,7 @@ from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
 
 
-def steps(loss_of, *, num=6, outputs=10, rate=0.1):
+def make_program(loss_of, *, num=6, outputs=10, rate=0.1):
     """Return a program of a few steps on digits with the given loss."""
 
     def program():
@@ -25,7 +25,7 @@ def steps(loss_of, *, num=6, outputs=10, rate=0.1):
     return program
 
 
-WRONG = {
+MISUSED_LOSSES = {
     "softmax": (lambda out, y: F.cross_entropy(out.softmax(1), y), "logits-probability mix-up"),
     "softmax of rows": (
         lambda out, y: F.cross_entropy(out.softmax(1).reshape(-1, 10).float(), y),
@@ -59,18 +59,17 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", MISUSED_LOSSES)
 def test_a_misused_loss_function_is_an_error_at_its_first_step(trace_of, name):
-    loss_of, fault = WRONG[name]
+    loss_of, fault = MISUSED_LOSSES[name]
 
-    first = diagnose(judge(trace_of(steps(loss_of))))[0].finding
+    first = diagnose(judge(trace_of(make_program(loss_of))))[0].finding
 
     assert first.severity == "error"
-
     assert (first.fault, first.step) == (fault, 1)
 
 
-RIGHT = {
+CORRECT_LOSSES = {
     "log softmax twice": lambda out, y: F.cross_entropy(out.log_softmax(1), y),
     "likelihood": lambda out, y: F.nll_loss(torch.log(out.softmax(1) + 1e-6), y),
     "smoothed": lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1),
@@ -83,28 +82,28 @@ RIGHT = {
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", CORRECT_LOSSES)
 def test_a_correct_loss_has_no_finding(trace_of, name):
-    assert judge(trace_of(steps(RIGHT[name]))) == ()
+    assert judge(trace_of(make_program(CORRECT_LOSSES[name]))) == ()
 
 
 def test_extreme_logits_at_the_start_are_a_warning(trace_of):
-    found = judge(trace_of(steps(lambda out, y: F.cross_entropy(out * 200, y))))
+    found = judge(trace_of(make_program(lambda out, y: F.cross_entropy(out * 200, y))))
 
     assert ("extreme logits", "warning") in {(f.fault, f.severity) for f in found}
 
 
-def test_extreme_logits_that_a_step_caused_are_not_blamed_on_the_initialization(trace_of):
-    found = judge(trace_of(steps(lambda out, y: F.cross_entropy(out, y), rate=1e3)))
+def test_extreme_logits_caused_by_a_step_are_not_blamed_on_the_initialization(trace_of):
+    found = judge(trace_of(make_program(lambda out, y: F.cross_entropy(out, y), rate=1e3)))
 
     assert "extreme logits" not in {f.fault for f in found}
 
 
-def test_class_ids_that_a_loss_rejects_are_reported_without_a_step(trace_of, tmp_path):
+def test_class_ids_rejected_by_the_loss_are_reported_although_no_step_was_made(trace_of, tmp_path):
     from sluice.trace.trace_reader import find_traces, read_trace
 
     with pytest.raises(IndexError):
-        trace_of(steps(lambda out, y: F.cross_entropy(out, y), outputs=8))
+        trace_of(make_program(lambda out, y: F.cross_entropy(out, y), outputs=8))
 
     trace = read_trace(find_traces(tmp_path / "traces")[0])
     (finding,) = judge(trace)
@@ -119,13 +118,13 @@ def test_loss_functions_can_be_scripted_and_compiled_while_traced(trace_of):
     def loss_of(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(out, y)
 
-    def both():
+    def program():
         out, y = torch.randn(8, 3, requires_grad=True), torch.arange(8) % 3
         scripted = torch.jit.script(nn.CrossEntropyLoss())
         compiled = torch.compile(loss_of, backend="eager", fullgraph=True)
         assert torch.equal(scripted(out, y), loss_of(out, y))
         assert torch.equal(compiled(out, y), loss_of(out, y))
 
-    trace = trace_of(both)
+    trace = trace_of(program)
 
     assert trace.notes == ()

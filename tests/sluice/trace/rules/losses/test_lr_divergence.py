@@ -19,7 +19,7 @@ def root_cause_list(trace):
     return [(d.fault, d.finding.severity, d.step) for d in diagnose(judge(trace))]
 
 
-def too_fast():
+def train_with_high_rate():
     model = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
     for _ in range(30):
@@ -29,8 +29,8 @@ def too_fast():
         optimizer.step()
 
 
-def test_an_exploding_loss_is_one_cause(trace_of):
-    ((fault, severity, step), *others) = root_cause_list(trace_of(too_fast))
+def test_a_diverging_loss_has_one_root_cause(trace_of):
+    ((fault, severity, step), *others) = root_cause_list(trace_of(train_with_high_rate))
 
     assert (fault, severity) == ("learning rate too high", "error")
     assert step <= 4
@@ -38,8 +38,8 @@ def test_an_exploding_loss_is_one_cause(trace_of):
 
 
 @pytest.mark.parametrize("stricter", [{"min_finite_rise": 1e38}, {"max_steps_after_rise": 0}])
-def test_the_finite_rise_and_the_time_of_a_large_update_decide(trace_of, stricter):
-    trace = trace_of(too_fast)
+def test_stricter_thresholds_of_rise_and_update_remove_the_finding(trace_of, stricter):
+    trace = trace_of(train_with_high_rate)
     (finding,) = LR_DIVERGENCE(trace)
     # Updates before the rise must not count in this test, so statistics begin with the rise.
     late = trace.model_copy(
@@ -57,7 +57,7 @@ def test_a_few_low_losses_after_a_divergence_are_no_recovery(trace_of, num_low, 
     losses[30 : 30 + num_low] = [1.0] * num_low  # of the last 20
     scalars = tuple(StepScalars(step=i + 1, losses=(v,)) for i, v in enumerate(losses))
 
-    trace = trace_of(too_fast).model_copy(update={"scalars": scalars})
+    trace = trace_of(train_with_high_rate).model_copy(update={"scalars": scalars})
 
     assert bool(LR_DIVERGENCE(trace)) is is_found
 
@@ -68,7 +68,7 @@ def test_a_small_minimum_rise_also_moves_the_step_of_the_finding(trace_of):
     thresholds = {"min_rise": 1.5, "min_rise_at_end": 1.5, "min_finite_rise": 1.5}
     settings = LR_DIVERGENCE.settings.model_copy(update=thresholds)
 
-    trace = trace_of(too_fast).model_copy(update={"scalars": scalars})
+    trace = trace_of(train_with_high_rate).model_copy(update={"scalars": scalars})
     (finding,) = replace(LR_DIVERGENCE, settings=settings)(trace)
 
     assert finding.step == 4

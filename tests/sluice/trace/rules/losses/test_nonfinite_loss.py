@@ -16,29 +16,29 @@ from tests.support.traced.small_programs import random_rows, train_step
 from tests.support.traced.unusual_models import mlp, rows
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
-@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("optimizer_class", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("is_overwritten", [True, False])
 def test_a_weight_overwritten_between_steps_is_not_blamed_on_a_gradient(
-    trace_of, optimizer, written
+    trace_of, optimizer_class, is_overwritten
 ):
     """The moments are finite but the weight is not; without moments the cause is unknown."""
 
     def program():
         model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
-        updates = optimizer(model.parameters(), lr=1e-3)
+        optimizer = optimizer_class(model.parameters(), lr=1e-3)
         for number in range(90):
             hidden = model[0](random_rows(16, seed=number))
-            if number == 80 and not written:
+            if number == 80 and not is_overwritten:
                 hidden.register_hook(lambda g: g * torch.nan)
-            train_step(updates, model[2](model[1](hidden)).square().mean())
-            if number == 80 and written:
+            train_step(optimizer, model[2](model[1](hidden)).square().mean())
+            if number == 80 and is_overwritten:
                 with torch.no_grad():
                     model[0].weight[3, 2] = torch.nan
 
     trace = trace_of(program)
     first = diagnose(judge(trace))[0].finding
 
-    is_known = written and optimizer is torch.optim.Adam
+    is_known = is_overwritten and optimizer_class is torch.optim.Adam
     assert [fact.step for fact in trace.corrupted_weights] == [81] * is_known
     assert first.fault == ("non-finite loss" if is_known else "non-finite gradient")
     assert first.step == 81
@@ -48,7 +48,7 @@ def test_a_weight_overwritten_between_steps_is_not_blamed_on_a_gradient(
 
 
 @pytest.mark.parametrize(
-    ("bad", "checked", "cause"),
+    ("nonfinite_steps", "checked", "cause"),
     [
         ((1,), "outputs of step 1;", "Later losses are finite"),
         ((3, 4), "outputs of steps 2 and 3;", "A step with this loss"),
@@ -56,13 +56,16 @@ def test_a_weight_overwritten_between_steps_is_not_blamed_on_a_gradient(
     ],
     ids=["first step", "last steps", "only the last step"],
 )
-def test_the_message_names_existing_steps_and_only_recorded_losses(trace_of, bad, checked, cause):
+def test_the_message_names_existing_steps_and_only_recorded_losses(
+    trace_of, nonfinite_steps, checked, cause
+):
     def program():
         model = nn.Linear(6, 1)
         train_step(torch.optim.SGD(model.parameters(), lr=0.1), model(random_rows(16)).mean())
 
     scalars = tuple(
-        StepScalars(step=step, losses=(math.nan if step in bad else 1.0,)) for step in range(1, 5)
+        StepScalars(step=step, losses=(math.nan if step in nonfinite_steps else 1.0,))
+        for step in range(1, 5)
     )
     (found,) = NONFINITE_LOSS(trace_of(program).model_copy(update={"scalars": scalars}))
 
@@ -75,7 +78,7 @@ def root_cause_list(trace):
 
 
 def test_a_nonfinite_loss_is_an_error_only_if_it_persists(trace_of):
-    def once(times):
+    def train(nonfinite_steps):
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for step in range(12):
@@ -83,12 +86,14 @@ def test_a_nonfinite_loss_is_an_error_only_if_it_persists(trace_of):
             loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
             # The gradients stay finite: only the value of the loss is not.
-            (loss + (float("inf") if step in times else 0.0)).backward()
+            (loss + (float("inf") if step in nonfinite_steps else 0.0)).backward()
             optimizer.step()
 
-    passing = root_cause_list(trace_of(lambda: once({3})))
+    transient = root_cause_list(trace_of(lambda: train({3})))
+    persistent = root_cause_list(trace_of(lambda: train(range(3, 12))))
 
-    assert ("non-finite loss", "warning", 4) in passing
+    assert ("non-finite loss", "warning", 4) in transient
+    assert ("non-finite loss", "error", 4) in persistent
 
 
 def evaluated_program(nonfinite_epochs=(), *, reduction="mean", trains_finite=True):

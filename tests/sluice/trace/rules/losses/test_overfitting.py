@@ -1,4 +1,4 @@
-"""A validation loss far above the training loss is a warning with both numbers (TRACE-9)."""
+"""Validation losses far above the training loss (TRACE-9)."""
 
 import copy
 
@@ -12,12 +12,12 @@ from sluice.trace.rules.losses.overfitting import OVERFITTING
 EPOCHS = 60
 
 
-def data(*, is_noise):
+def make_data(*, is_noise):
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(160, 20, generator=generator)
-    learnable = (x @ torch.randn(20, 10, generator=generator)).argmax(1)
-    drawn = torch.randint(10, (160,), generator=generator)
-    return x, drawn if is_noise else learnable
+    learnable_labels = (x @ torch.randn(20, 10, generator=generator)).argmax(1)
+    random_labels = torch.randint(10, (160,), generator=generator)
+    return x, random_labels if is_noise else learnable_labels
 
 
 def evaluate(model, x, y, loss_of):
@@ -28,18 +28,20 @@ def evaluate(model, x, y, loss_of):
     return float(loss)
 
 
-def training(*, epochs=EPOCHS, is_noise=True, every=1, restores=False, scale=1.0, kind="classes"):
+def make_program(
+    *, epochs=EPOCHS, is_noise=True, every=1, restores=False, scale=1.0, kind="classes"
+):
     """Return a program that trains on 96 rows and is evaluated on 64 others."""
 
     def program():
         torch.manual_seed(0)
-        x, y = data(is_noise=is_noise)
+        x, y = make_data(is_noise=is_noise)
         loss_of = F.cross_entropy if kind == "classes" else F.mse_loss
-        if kind == "numbers":
+        if kind == "regression":
             y = F.one_hot(y, 10).float()
         model = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 10))
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-        best, kept = float("inf"), None
+        best, best_state = float("inf"), None
         for epoch in range(epochs):
             for rows in torch.arange(96).split(16):
                 optimizer.zero_grad()
@@ -48,16 +50,16 @@ def training(*, epochs=EPOCHS, is_noise=True, every=1, restores=False, scale=1.0
             if (epoch + 1) % every == 0:
                 found = evaluate(model, x[96:], y[96:], loss_of)
                 if found < best:
-                    best, kept = found, copy.deepcopy(model.state_dict())
+                    best, best_state = found, copy.deepcopy(model.state_dict())
         if restores:
-            model.load_state_dict(kept)
+            model.load_state_dict(best_state)
             evaluate(model, x[96:], y[96:], loss_of)
 
     return program
 
 
 def test_memorized_rows_are_a_warning_from_the_lowest_validation_loss_on(trace_of):
-    (found,) = OVERFITTING(trace_of(training()))
+    (found,) = OVERFITTING(trace_of(make_program()))
 
     assert found.severity == "warning"
     assert found.step < 0.5 * 6 * EPOCHS
@@ -68,8 +70,8 @@ def test_memorized_rows_are_a_warning_from_the_lowest_validation_loss_on(trace_o
     assert "equal probabilities for all classes would give 2.3" in found.what
 
 
-def test_one_evaluation_worse_than_guessing_is_enough(trace_of):
-    (found,) = OVERFITTING(trace_of(training(every=EPOCHS)))
+def test_one_evaluation_worse_than_guessing_is_reported(trace_of):
+    (found,) = OVERFITTING(trace_of(make_program(every=EPOCHS)))
 
     assert "the lowest validation loss was" not in found.what
     assert found.evidence["validation_loss"] > 2.4
@@ -81,13 +83,13 @@ def test_one_evaluation_worse_than_guessing_is_enough(trace_of):
         {"epochs": 6},
         {"epochs": 12, "is_noise": False},
         {"restores": True},
-        {"kind": "numbers", "every": EPOCHS},
+        {"kind": "regression", "every": EPOCHS},
     ],
-    ids=["few epochs", "what can be learned", "lowest restored", "one evaluation of numbers"],
+    ids=["few epochs", "learnable labels", "best state restored", "one evaluation of a regression"],
 )
-def test_other_runs_have_no_finding(trace_of, healthy):
-    assert OVERFITTING(trace_of(training(**healthy))) == ()
+def test_runs_without_overfitting_are_not_reported(trace_of, healthy):
+    assert OVERFITTING(trace_of(make_program(**healthy))) == ()
 
 
-def test_scaled_losses_are_not_evidence(trace_of):
-    assert OVERFITTING(trace_of(training(scale=0.25))) == ()
+def test_scaled_training_losses_are_not_compared_with_validation_losses(trace_of):
+    assert OVERFITTING(trace_of(make_program(scale=0.25))) == ()

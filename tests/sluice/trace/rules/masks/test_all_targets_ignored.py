@@ -15,11 +15,11 @@ from tests.support.traced.small_programs import (
 )
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
 @pytest.mark.parametrize("every", [2, 12])
-def test_batches_without_a_target_are_an_error_if_frequent(trace_of, every):
+def test_batches_without_a_target_are_an_error_only_if_frequent(trace_of, every):
     def program():
         model = nn.Linear(6, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -33,8 +33,8 @@ def test_batches_without_a_target_are_an_error_if_frequent(trace_of, every):
     assert ("all targets ignored", severity) in fault_severities(trace_of(program))
 
 
-@pytest.mark.parametrize("empty", [True, False])
-def test_ignored_labels_are_reported_if_the_network_computes_the_loss(trace_of, empty):
+@pytest.mark.parametrize("has_ignored_batch", [True, False])
+def test_ignored_labels_are_reported_if_the_network_computes_the_loss(trace_of, has_ignored_batch):
     class WithLoss(nn.Module):
         def __init__(self):
             super().__init__()
@@ -52,14 +52,18 @@ def test_ignored_labels_are_reported_if_the_network_computes_the_loss(trace_of, 
         ids = torch.randint(9, (16, 6), generator=GENERATOR)
         for number in range(8):
             labels = ids.clone()
-            labels[:, : 6 if empty and number == 5 else 3] = -100
+            labels[:, : 6 if has_ignored_batch and number == 5 else 3] = -100
             train_step(optimizer, model(ids, labels))
 
-    assert (("all targets ignored", "error") in fault_severities(trace_of(program))) is empty
+    assert (
+        ("all targets ignored", "error") in fault_severities(trace_of(program))
+    ) is has_ignored_batch
 
 
-@pytest.mark.parametrize(("bare", "severity"), [(16, {"error"}), (6, set())])
-def test_a_text_batch_without_a_target_is_reported_for_a_summed_loss(trace_of, bare, severity):
+@pytest.mark.parametrize(("num_ignored_rows", "severity"), [(16, {"error"}), (6, set())])
+def test_a_text_batch_without_a_target_is_reported_for_a_summed_loss(
+    trace_of, num_ignored_rows, severity
+):
     def program():
         model = nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 30))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -68,7 +72,7 @@ def test_a_text_batch_without_a_target_is_reported_for_a_summed_loss(trace_of, b
             labels = torch.cat([ids[:, 1:], ids[:, :1]], 1)
             labels[:, :6] = -100
             if i == 4:
-                labels[:bare] = -100
+                labels[:num_ignored_rows] = -100
             optimizer.zero_grad()
             loss = F.cross_entropy(
                 model(ids).flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
@@ -76,21 +80,23 @@ def test_a_text_batch_without_a_target_is_reported_for_a_summed_loss(trace_of, b
             (loss / max(int((labels >= 0).sum()), 1)).backward()
             optimizer.step()
 
-    said = {s for fault, s, _ in root_causes(trace_of(program)) if fault == "all targets ignored"}
+    severities = {
+        s for fault, s, _ in root_causes(trace_of(program)) if fault == "all targets ignored"
+    }
 
-    assert said == severity
+    assert severities == severity
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_truncated_answers_late_in_the_run_are_reported(trace_of, is_late):
+def test_ignored_targets_late_in_the_run_are_reported(trace_of, is_late):
     def program():
         x, y = labeled_rows(640)
         model = nn.Linear(8, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for number in range(560):
-            some = torch.arange(32) + 32 * (number % 20)
-            target = torch.full_like(y[some], -100) if is_late and number >= 400 else y[some]
-            total = F.cross_entropy(model(x[some]), target, reduction="sum")
+            indices = torch.arange(32) + 32 * (number % 20)
+            target = torch.full_like(y[indices], -100) if is_late and number >= 400 else y[indices]
+            total = F.cross_entropy(model(x[indices]), target, reduction="sum")
             train_step(optimizer, total / (target >= 0).sum().clamp(min=1))
 
     found = [f for f in judge(trace_of(program)) if f.fault == "all targets ignored"]

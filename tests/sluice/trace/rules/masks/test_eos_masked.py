@@ -17,35 +17,35 @@ class Mixing(nn.Module):
         self.looks_ahead = looks_ahead
 
     def forward(self, ids):
-        seen = self.table(ids)
+        embedded = self.table(ids)
         if self.looks_ahead:
-            return self.head(seen + seen.mean(1, keepdim=True))
-        return self.head(seen.cumsum(1))
+            return self.head(embedded + embedded.mean(1, keepdim=True))
+        return self.head(embedded.cumsum(1))
 
 
 @pytest.mark.parametrize(
     ("texts", "is_wrong"),
-    [("one stream", False), ("padded", False), ("the end is padding", True)],
+    [("one stream", False), ("padded", False), ("EOS is padding", True)],
 )
-def test_targets_that_the_network_shifts_end_one_position_early(trace_of, texts, is_wrong):
+def test_shifted_targets_without_a_last_position_are_not_reported(trace_of, texts, is_wrong):
     """As in causal language models of transformers: the last position of each row has no target."""
-    end, pad = 1, 1 if texts == "the end is padding" else 0
+    eos, pad = 1, 1 if texts == "EOS is padding" else 0
 
-    def rows(draws):
-        ids = torch.randint(2, 9, (8, 12), generator=draws)
+    def rows(generator):
+        ids = torch.randint(2, 9, (8, 12), generator=generator)
         if texts == "one stream":
             return ids, ids
-        for row, length in enumerate(torch.randint(5, 12, (8,), generator=draws).tolist()):
+        for row, length in enumerate(torch.randint(5, 12, (8,), generator=generator).tolist()):
             ids[row, (11 if row == 0 else length) :] = pad
-            ids[row, 11 if row == 0 else length] = end
+            ids[row, 11 if row == 0 else length] = eos
         return ids, ids.masked_fill(ids == pad, -100)
 
     def program():
         model = Mixing(looks_ahead=False)
         optimizer = torch.optim.Adam(model.parameters())
-        draws = torch.Generator().manual_seed(6)
+        generator = torch.Generator().manual_seed(6)
         for _ in range(8):
-            ids, labels = rows(draws)
+            ids, labels = rows(generator)
             targets = F.pad(labels, (0, 1), value=-100)[:, 1:]
             train_step(optimizer, F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()))
 
@@ -54,49 +54,49 @@ def test_targets_that_the_network_shifts_end_one_position_early(trace_of, texts,
     assert found == ({("EOS token masked", "error")} if is_wrong else set())
 
 
-def _by_factor(losses, counts):
-    return (losses * counts.float()).sum() / counts.sum()
+def _mask_by_factor(values, counts):
+    return (values * counts.float()).sum() / counts.sum()
 
 
-def _by_fill(losses, counts):
-    return losses.masked_fill(~counts, 0.0).sum() / counts.sum()
+def _mask_by_fill(values, counts):
+    return values.masked_fill(~counts, 0.0).sum() / counts.sum()
 
 
-def _by_choice(losses, counts):
-    return torch.where(counts, losses, torch.zeros(())).sum() / counts.sum()
+def _mask_by_where(values, counts):
+    return torch.where(counts, values, torch.zeros(())).sum() / counts.sum()
 
 
-def _by_gather(logits, targets):
+def _losses_by_gather(logits, targets):
     return -logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
 
 
-def _by_cross_entropy(logits, targets):
+def _losses_by_cross_entropy(logits, targets):
     return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
 
 
 @pytest.mark.parametrize("is_wrong", [True, False])
-@pytest.mark.parametrize("mask", [_by_factor, _by_fill, _by_choice])
-@pytest.mark.parametrize("losses", [_by_gather, _by_cross_entropy])
-def test_an_eos_token_excluded_by_a_manual_mask_is_reported(trace_of, losses, mask, is_wrong):
-    end, pad = 1, 1 if is_wrong else 0
+@pytest.mark.parametrize("mask", [_mask_by_factor, _mask_by_fill, _mask_by_where])
+@pytest.mark.parametrize("loss_of", [_losses_by_gather, _losses_by_cross_entropy])
+def test_an_eos_token_excluded_by_a_manual_mask_is_reported(trace_of, loss_of, mask, is_wrong):
+    eos, pad = 1, 1 if is_wrong else 0
 
     def program():
-        model, draws = Mixing(looks_ahead=False), torch.Generator().manual_seed(6)
+        model, generator = Mixing(looks_ahead=False), torch.Generator().manual_seed(6)
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(8):
-            lengths = torch.randint(4, 11, (8,), generator=draws)
+            lengths = torch.randint(4, 11, (8,), generator=generator)
             width = int(lengths.max())
-            ids = torch.randint(2, 9, (8, width + 1), generator=draws)
+            ids = torch.randint(2, 9, (8, width + 1), generator=generator)
             for row, length in enumerate(lengths.tolist()):
-                ids[row, length], ids[row, length + 1 :] = end, pad
-            given, targets = ids[:, :-1], ids[:, 1:]
-            train_step(optimizer, mask(losses(model(given), targets), targets != pad))
+                ids[row, length], ids[row, length + 1 :] = eos, pad
+            inputs, targets = ids[:, :-1], ids[:, 1:]
+            train_step(optimizer, mask(loss_of(model(inputs), targets), targets != pad))
 
     found = fault_severities(trace_of(program))
     assert (("EOS token masked", "error") in found) is is_wrong
 
 
-class OfBatches(nn.Module):
+class BatchNetwork(nn.Module):
     """A network that receives a whole batch dictionary, including labels."""
 
     def __init__(self):
@@ -108,18 +108,20 @@ class OfBatches(nn.Module):
 
 
 @pytest.mark.parametrize("has_end", [True, False])
-def test_tokens_inside_a_batch_dictionary_are_recorded(trace_of, has_end):
-    pad, end = 0, 1 if has_end else 0
+def test_a_missing_eos_token_is_reported_for_a_batch_dictionary(trace_of, has_end):
+    pad, eos = 0, 1 if has_end else 0
 
     def program():
-        model = OfBatches()
+        model = BatchNetwork()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        draws = torch.Generator().manual_seed(4)
+        generator = torch.Generator().manual_seed(4)
         for _ in range(4):
             words = torch.full((32, 9), pad)
-            for row, length in zip(words, torch.randint(3, 9, (32,), generator=draws), strict=True):
-                row[:length] = torch.randint(2, 12, (int(length),), generator=draws)
-                row[length] = end
+            for row, length in zip(
+                words, torch.randint(3, 9, (32,), generator=generator), strict=True
+            ):
+                row[:length] = torch.randint(2, 12, (int(length),), generator=generator)
+                row[length] = eos
             targets = torch.where(words == pad, -100, words)[:, 1:]
             batch = {"sources": words.flip(0)[:, 1:], "words": words[:, :-1]}
             train_step(optimizer, F.cross_entropy(model(batch).flatten(0, 1), targets.flatten()))
@@ -128,8 +130,8 @@ def test_tokens_inside_a_batch_dictionary_are_recorded(trace_of, has_end):
     assert found is not has_end
 
 
-class Shifts(nn.Module):
-    """A language model that shifts its input itself: its targets equal its input."""
+class ShiftingModel(nn.Module):
+    """A language model that shifts its own input, so its targets equal its input."""
 
     def __init__(self):
         super().__init__()
@@ -138,22 +140,22 @@ class Shifts(nn.Module):
         self.head = nn.Linear(16, 30)
 
     def forward(self, ids):
-        before = torch.cat([self.start.expand(len(ids), 1, 16), self.table(ids[:, :-1])], 1)
-        return self.head(self.body(before)[0])
+        shifted = torch.cat([self.start.expand(len(ids), 1, 16), self.table(ids[:, :-1])], 1)
+        return self.head(self.body(shifted)[0])
 
 
 @pytest.mark.parametrize("pad", [0, 1])
 def test_an_eos_token_equal_to_padding_is_reported_if_the_network_shifts_its_input(trace_of, pad):
-    draws, end = torch.Generator().manual_seed(2), 0
+    generator, eos = torch.Generator().manual_seed(2), 0
 
     def batch():
-        lengths = torch.randint(4, 11, (16,), generator=draws).tolist()
-        rows = [[*torch.randint(2, 30, (n,), generator=draws).tolist(), end] for n in lengths]
+        lengths = torch.randint(4, 11, (16,), generator=generator).tolist()
+        rows = [[*torch.randint(2, 30, (n,), generator=generator).tolist(), eos] for n in lengths]
         width = max(map(len, rows))
         return torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])
 
     def program():
-        model = Shifts()
+        model = ShiftingModel()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(10):
             ids = batch()
@@ -164,4 +166,4 @@ def test_an_eos_token_equal_to_padding_is_reported_if_the_network_shifts_its_inp
 
     found = {f for f in root_causes(trace_of(program)) if f[0] == "EOS token masked"}
 
-    assert found == ({("EOS token masked", "error", 1)} if pad == end else set())
+    assert found == ({("EOS token masked", "error", 1)} if pad == eos else set())

@@ -10,7 +10,7 @@ from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
 class Mixing(nn.Module):
@@ -22,15 +22,15 @@ class Mixing(nn.Module):
         self.looks_ahead = looks_ahead
 
     def forward(self, ids):
-        seen = self.table(ids)
+        embedded = self.table(ids)
         if self.looks_ahead:
-            return self.head(seen + seen.mean(1, keepdim=True))
-        return self.head(seen.cumsum(1))
+            return self.head(embedded + embedded.mean(1, keepdim=True))
+        return self.head(embedded.cumsum(1))
 
 
 @pytest.mark.parametrize("looks_ahead", [True, False])
 def test_a_module_level_generator_does_not_prevent_the_probe(trace_of, looks_ahead):
-    """The loss is written with log_softmax and gather; this module has a generator."""
+    """This module has a generator; the loss is computed with log_softmax and gather."""
 
     def program():
         model = Mixing(looks_ahead=looks_ahead)
@@ -61,9 +61,9 @@ def test_a_non_causal_convolution_is_reported_in_any_layout(trace_of, is_causal)
     def program():
         model = Convolutions(is_causal=is_causal)
         optimizer = torch.optim.Adam(model.parameters())
-        draws = torch.Generator().manual_seed(7)
+        generator = torch.Generator().manual_seed(7)
         for _ in range(5):
-            ids = torch.randint(9, (8, 12), generator=draws)
+            ids = torch.randint(9, (8, 12), generator=generator)
             train_step(optimizer, F.cross_entropy(model(ids[:, :-1]), ids[:, 1:]))
 
     found = fault_severities(trace_of(program))
@@ -87,7 +87,7 @@ def test_a_generator_used_by_a_network_is_found():
 
 
 @pytest.mark.parametrize("looks_ahead", [True, False])
-def test_a_forecast_that_sees_its_target_is_reported(trace_of, looks_ahead):
+def test_a_forecast_that_depends_on_its_target_is_reported(trace_of, looks_ahead):
     class Mixer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -129,12 +129,12 @@ class Reader(nn.Module):
 @pytest.mark.parametrize("lengths", [(8, 20), (8,)])
 def test_a_causal_mask_too_short_for_longer_texts_is_reported(trace_of, lengths):
     def program():
-        draws = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         model = Reader(lengths)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for number in range(120):
             length = 8 if number < 70 else 20
-            ids = torch.randint(12, (16, 1), generator=draws) + torch.arange(length + 1)
+            ids = torch.randint(12, (16, 1), generator=generator) + torch.arange(length + 1)
             ids = ids % 12
             out = model(ids[:, :-1]).flatten(0, 1)
             train_step(optimizer, F.cross_entropy(out, ids[:, 1:].flatten()))
@@ -144,8 +144,8 @@ def test_a_causal_mask_too_short_for_longer_texts_is_reported(trace_of, lengths)
     assert [(f.fault, f.step) for f in found] == [("future token leak", 71)] * (len(lengths) == 1)
 
 
-class Upright(nn.Module):
-    """The same with sequence-first inputs, as for torch's transformer."""
+class SequenceFirstReader(nn.Module):
+    """The same network with sequence-first inputs, as in torch.nn.Transformer."""
 
     def __init__(self, lengths):
         super().__init__()
@@ -158,11 +158,11 @@ class Upright(nn.Module):
 @pytest.mark.parametrize("lengths", [(8,), ()])
 def test_a_missing_causal_mask_is_reported_for_sequence_first_texts(trace_of, lengths):
     def program():
-        draws = torch.Generator().manual_seed(0)
-        model = Upright(lengths)
+        generator = torch.Generator().manual_seed(0)
+        model = SequenceFirstReader(lengths)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(40):
-            ids = torch.randint(12, (1, 16), generator=draws) + torch.arange(9)[:, None]
+            ids = torch.randint(12, (1, 16), generator=generator) + torch.arange(9)[:, None]
             ids = ids % 12
             out = model(ids[:-1]).flatten(0, 1)
             train_step(optimizer, F.cross_entropy(out, ids[1:].flatten()))
@@ -174,7 +174,7 @@ def test_a_missing_causal_mask_is_reported_for_sequence_first_texts(trace_of, le
 
 @pytest.mark.parametrize("is_inverted", [True, False])
 def test_an_inverted_causal_mask_is_reported_although_evaluation_gives_nan(trace_of, is_inverted):
-    """The last position attends to none: NaN in evaluation mode, finite in training mode."""
+    """The last position attends to no other: NaN in evaluation mode, finite in training mode."""
 
     class Attention(nn.Module):
         def __init__(self):
@@ -191,9 +191,9 @@ def test_an_inverted_causal_mask_is_reported_although_evaluation_gives_nan(trace
     def program():
         model = Attention()
         optimizer = torch.optim.Adam(model.parameters())
-        draws = torch.Generator().manual_seed(7)
+        generator = torch.Generator().manual_seed(7)
         for _ in range(5):
-            ids = torch.randint(9, (8, 12), generator=draws)
+            ids = torch.randint(9, (8, 12), generator=generator)
             train_step(optimizer, F.cross_entropy(model(ids[:, :-1]).mT, ids[:, 1:]))
         with torch.no_grad():
             assert bool(model.eval()(ids).isnan().any()) is is_inverted

@@ -1,4 +1,4 @@
-"""Custom attention that sees only padding (TRACE-4)."""
+"""Custom attention with an inverted padding mask (TRACE-4)."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tests.support.traced.small_programs import fault_severities, train_step
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
 @pytest.mark.parametrize("form", ["mask of torch", "manual scores"])
@@ -21,11 +21,11 @@ def test_custom_attention_to_padding_only_is_reported(trace_of, form, is_inverte
 
         def forward(self, ids):
             x, pad = self.table(ids), ids == 0
-            seen = pad if is_inverted else ~pad
+            is_visible = pad if is_inverted else ~pad
             if form == "mask of torch":
-                mixed = F.scaled_dot_product_attention(x, x, x, attn_mask=seen[:, None, :])
+                mixed = F.scaled_dot_product_attention(x, x, x, attn_mask=is_visible[:, None, :])
             else:
-                scores = (x @ x.transpose(1, 2)).masked_fill(~seen[:, None, :], -1e9)
+                scores = (x @ x.transpose(1, 2)).masked_fill(~is_visible[:, None, :], -1e9)
                 mixed = scores.softmax(-1) @ x
             return self.out((x + mixed).mean(1))
 

@@ -19,9 +19,9 @@ PAD = 0
 
 def corpus(kind, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    if kind == "frequent words":
-        odds = 1 / torch.arange(1, WORDS + 1).float()
-        return torch.multinomial(odds, 4000, replacement=True, generator=generator)
+    if kind == "Zipf distribution":
+        probabilities = 1 / torch.arange(1, WORDS + 1).float()
+        return torch.multinomial(probabilities, 4000, replacement=True, generator=generator)
     if kind == "each word four times":
         return torch.randint(WORDS, (1000,), generator=generator).repeat_interleave(4)
     return torch.randint(WORDS, (50,), generator=generator).repeat(80)
@@ -47,7 +47,7 @@ class LanguageModel(nn.Module):
         return F.log_softmax(self.head(self.body(x, mask=mask)), dim=-1)
 
 
-def language_model(words, *, batch, bptt, optimizer, tied):
+def make_program(words, *, batch, bptt, make_optimizer, tied):
     """Return a program that splits a corpus into columns and trains on consecutive pieces."""
 
     def program():
@@ -55,14 +55,14 @@ def language_model(words, *, batch, bptt, optimizer, tied):
         model = LanguageModel(tied=tied)
         text = corpus(words)
         columns = text[: len(text) // batch * batch].view(batch, -1).t().contiguous()
-        moves = optimizer(model.parameters())
+        optimizer = make_optimizer(model.parameters())
         for start in range(0, len(columns) - 1, bptt):
             ids = columns[start : start + min(bptt, len(columns) - 1 - start)]
             targets = columns[start + 1 : start + 1 + len(ids)].reshape(-1)
-            moves.zero_grad()
+            optimizer.zero_grad()
             F.nll_loss(model(ids).view(-1, WORDS), targets).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.25)
-            moves.step()
+            optimizer.step()
 
     return program
 
@@ -75,9 +75,9 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.5)
 
 
-@pytest.mark.parametrize("words", ["frequent words", "each word four times", "a loop"])
+@pytest.mark.parametrize("words", ["Zipf distribution", "each word four times", "a repeated text"])
 @pytest.mark.parametrize(
-    ("batch", "bptt", "optimizer", "tied"),
+    ("batch", "bptt", "make_optimizer", "tied"),
     [
         (20, 35, adamw, True),
         (20, 20, sgd, False),
@@ -86,9 +86,9 @@ def sgd(parameters):
     ],
 )
 def test_a_sequence_first_language_model_has_no_padding(
-    trace_of, words, batch, bptt, optimizer, tied
+    trace_of, words, batch, bptt, make_optimizer, tied
 ):
-    program = language_model(words, batch=batch, bptt=bptt, optimizer=optimizer, tied=tied)
+    program = make_program(words, batch=batch, bptt=bptt, make_optimizer=make_optimizer, tied=tied)
 
     assert [f.fault for f in judge(trace_of(program))] == []
 
@@ -98,37 +98,37 @@ def test_a_rare_token_of_adjacent_columns_is_not_padding(trace_of):
 
     def program():
         model, generator = LanguageModel(tied=False), torch.Generator().manual_seed(4)
-        moves = adamw(model.parameters())
+        optimizer = adamw(model.parameters())
         for _ in range(STEPS):
             text = torch.randint(WORDS - 1, (18, 12), generator=generator)
             text[1:4, -2:] = WORDS - 1
-            moves.zero_grad()
+            optimizer.zero_grad()
             F.nll_loss(model(text[:-1]).view(-1, WORDS), text[1:].reshape(-1)).backward()
-            moves.step()
+            optimizer.step()
 
     assert INVERTED_PADDING_MASK(trace_of(program)) == ()
 
 
 class Encoder(nn.Module):
-    """Torch's encoder on padded rows, with the mean over token positions."""
+    """torch.nn.TransformerEncoder on padded rows, with the mean over the real tokens."""
 
-    def __init__(self, *, batch_first, is_turned_inside):
+    def __init__(self, *, batch_first, transposes):
         super().__init__()
-        self.batch_first, self.is_turned_inside = batch_first, is_turned_inside
+        self.batch_first, self.transposes = batch_first, transposes
         self.embedding = nn.Embedding(WORDS, WIDTH)
-        first = batch_first != is_turned_inside
-        layer = nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=first)
+        layer_batch_first = batch_first != transposes
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=layer_batch_first)
         self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, 2)
 
     def forward(self, ids, mask):
         x = self.embedding(ids)
-        x = x.transpose(0, 1) if self.is_turned_inside else x
+        x = x.transpose(0, 1) if self.transposes else x
         x = self.body(x, src_key_padding_mask=mask)
-        x = x.transpose(0, 1) if self.is_turned_inside else x
-        real = (ids != PAD).unsqueeze(-1)
-        along = 1 if self.batch_first else 0
-        return self.head((x * real).sum(along) / real.sum(along))
+        x = x.transpose(0, 1) if self.transposes else x
+        is_real = (ids != PAD).unsqueeze(-1)
+        token_dim = 1 if self.batch_first else 0
+        return self.head((x * is_real).sum(token_dim) / is_real.sum(token_dim))
 
 
 def padded_rows(rows, positions):
@@ -139,15 +139,15 @@ def padded_rows(rows, positions):
     return ids.where(torch.arange(positions) < lengths, PAD)
 
 
-@pytest.mark.parametrize("is_inverted", [True, False], ids=["inverted", "right"])
-@pytest.mark.parametrize("is_turned_inside", [True, False], ids=["turned", "as given"])
+@pytest.mark.parametrize("is_inverted", [True, False], ids=["inverted", "correct"])
+@pytest.mark.parametrize("transposes", [True, False], ids=["transposed", "not transposed"])
 @pytest.mark.parametrize("batch_first", [True, False], ids=["rows first", "positions first"])
-@pytest.mark.parametrize("rows", [24, 16], ids=["oblong", "square"])
+@pytest.mark.parametrize("rows", [24, 16], ids=["rectangular", "square"])
 def test_an_inverted_mask_is_reported_in_either_layout(
-    trace_of, rows, batch_first, is_turned_inside, is_inverted
+    trace_of, rows, batch_first, transposes, is_inverted
 ):
     def program():
-        model = Encoder(batch_first=batch_first, is_turned_inside=is_turned_inside)
+        model = Encoder(batch_first=batch_first, transposes=transposes)
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
         ids = padded_rows(rows, 16)
         labels = (ids == 5).any(1).long()
@@ -162,7 +162,7 @@ def test_an_inverted_mask_is_reported_in_either_layout(
     assert found == (["error"] if is_inverted else [])
 
 
-class LastWord(nn.Module):
+class LastTokenModel(nn.Module):
     """Reads only the last token."""
 
     def __init__(self):
@@ -176,7 +176,7 @@ class LastWord(nn.Module):
 
 def test_a_network_that_reads_only_the_last_token_has_no_mask(trace_of):
     def program():
-        model, generator = LastWord(), torch.Generator().manual_seed(2)
+        model, generator = LastTokenModel(), torch.Generator().manual_seed(2)
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(STEPS):
             ids = torch.randint(5, WORDS, (16, 9), generator=generator)

@@ -21,8 +21,8 @@ from tests.support.traced.small_programs import (
 )
 
 
-@pytest.mark.parametrize("clears", [True, False])
-def test_cleared_gradients_of_evaluation_mode_are_not_training(trace_of, clears):
+@pytest.mark.parametrize("is_cleared", [True, False])
+def test_gradients_that_are_cleared_in_evaluation_mode_are_not_training(trace_of, is_cleared):
     def program():
         model, x, y = classifier(), random_rows(64), torch.arange(64) % 3
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -36,7 +36,7 @@ def test_cleared_gradients_of_evaluation_mode_are_not_training(trace_of, clears)
             for row in range(6):  # the Fisher information, as in elastic weight consolidation
                 model.zero_grad()
                 F.cross_entropy(model(x[row : row + 1]), y[row : row + 1]).backward()
-            if clears:
+            if is_cleared:
                 model.zero_grad()
                 model.train()
             elif phase < 2:
@@ -44,11 +44,11 @@ def test_cleared_gradients_of_evaluation_mode_are_not_training(trace_of, clears)
 
     found = {fault for fault, _, _ in root_causes(trace_of(program))}
 
-    assert ("training in evaluation mode" in found) is not clears
+    assert ("training in evaluation mode" in found) is not is_cleared
 
 
 @pytest.mark.parametrize("kind", ["copied", "switched", "trained"])
-def test_a_copy_of_an_evaluated_network_is_trained_in_evaluation_mode(trace_of, kind):
+def test_training_a_copy_of_a_network_in_evaluation_mode_is_reported(trace_of, kind):
     def program():
         teacher, x, y = classifier(), random_rows(64), torch.arange(64) % 3
         teacher(x)
@@ -65,22 +65,21 @@ def test_a_copy_of_an_evaluated_network_is_trained_in_evaluation_mode(trace_of, 
             F.cross_entropy(student(x), y).backward()
             optimizer.step()
 
-    said = {
+    severities = {
         s
         for fault, s, _ in root_causes(trace_of(program))
         if fault == "training in evaluation mode"
     }
 
-    assert said == {"copied": {"error"}, "switched": {"confirm"}, "trained": set()}[kind]
+    assert severities == {"copied": {"error"}, "switched": {"confirm"}, "trained": set()}[kind]
 
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")
-@pytest.mark.parametrize("chosen", [True, False])
-def test_fixed_statistics_while_a_part_is_tuned_are_intentional(trace_of, chosen):
+@pytest.mark.parametrize("sets_eval_mode", [True, False])
+def test_evaluation_mode_while_a_part_is_tuned_is_intentional(trace_of, sets_eval_mode):
     def program():
         model, batch = (
             nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)),
@@ -92,30 +91,31 @@ def test_fixed_statistics_while_a_part_is_tuned_are_intentional(trace_of, chosen
         model[0].requires_grad_(False)
         optimizer = torch.optim.Adam(model[2].parameters(), lr=1e-3)
         for _ in range(4):
-            if chosen:
+            if sets_eval_mode:
                 model.eval()
             train_on_batches(model, optimizer, batch, 20)
             model.eval()
             with torch.no_grad():
                 F.cross_entropy(model(batch()[0]), batch()[1])
 
-    assert ("training in evaluation mode" in root_faults(trace_of(program))) == (not chosen)
+    assert ("training in evaluation mode" in root_faults(trace_of(program))) == (not sets_eval_mode)
 
 
 @contextlib.contextmanager
-def scoring(model, *, asks_first):
-    before = model.training
+def evaluation_mode(model, *, reads_mode_first):
+    previous_mode = model.training
     model.eval()
-    if not asks_first:
-        before = model.training
+    if not reads_mode_first:
+        previous_mode = model.training
     try:
         yield
     finally:
-        model.train(before)
+        model.train(previous_mode)
 
 
 @pytest.mark.parametrize(
-    ("kind", "severity"), [("restored late", "error"), ("restored", None), ("meant", "confirm")]
+    ("kind", "severity"),
+    [("restored to eval", "error"), ("restored", None), ("intentional", "confirm")],
 )
 def test_a_mode_read_after_it_was_switched_is_reported(trace_of, kind, severity):
     def program():
@@ -123,13 +123,13 @@ def test_a_mode_read_after_it_was_switched_is_reported(trace_of, kind, severity)
         y = (x[:, 0] > 0).long()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for epoch in range(3):
-            if kind == "meant":
+            if kind == "intentional":
                 model.eval()
                 with torch.no_grad():
                     model(x)
                 model.eval()  # explicit again: statistics and dropout stay fixed
             else:
-                with scoring(model, asks_first=kind == "restored"), torch.no_grad():
+                with evaluation_mode(model, reads_mode_first=kind == "restored"), torch.no_grad():
                     model(x)
             for _ in range(4 + epoch):
                 optimizer.zero_grad()
@@ -141,18 +141,20 @@ def test_a_mode_read_after_it_was_switched_is_reported(trace_of, kind, severity)
     assert found == ({("training in evaluation mode", severity)} if severity else set())
 
 
-@pytest.mark.parametrize("stays", [False, True])
-def test_an_evaluation_with_gradients_is_not_training(trace_of, stays):
+@pytest.mark.parametrize("stays_in_eval", [False, True])
+def test_an_evaluation_with_gradients_is_not_training(trace_of, stays_in_eval):
     def program():
         x, y = labeled_rows(160)
         model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 3))
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(4):
-            if not stays:
+            if not stays_in_eval:
                 model.train()
-            for some in torch.arange(128).split(32):
-                train_step(optimizer, F.cross_entropy(model(x[some]), y[some]))
+            for indices in torch.arange(128).split(32):
+                train_step(optimizer, F.cross_entropy(model(x[indices]), y[indices]))
             model.eval()
             model(x[128:]).argmax(1)
 
-    assert (("training in evaluation mode", "error") in found_faults(trace_of(program))) is stays
+    assert (
+        ("training in evaluation mode", "error") in found_faults(trace_of(program))
+    ) is stays_in_eval

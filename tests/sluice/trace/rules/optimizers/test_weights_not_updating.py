@@ -13,7 +13,7 @@ def root_cause_list(trace):
 
 
 def test_unchanged_weights_are_reported(trace_of):
-    def still():
+    def program():
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-30)
         for _ in range(12):
@@ -22,4 +22,4 @@ def test_unchanged_weights_are_reported(trace_of):
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
 
-    assert ("weights not updating", "error", 1) in root_cause_list(trace_of(still))
+    assert ("weights not updating", "error", 1) in root_cause_list(trace_of(program))

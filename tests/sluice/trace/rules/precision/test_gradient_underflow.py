@@ -6,23 +6,22 @@ import torch
 from tests.support.traced.small_programs import labeled_batches, root_faults, tanh_classifier
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")
 @pytest.mark.parametrize(
-    ("scale", "scales", "is_reported"),
+    ("scale", "is_enabled_later", "is_reported"),
     # A scaler whose scale is too small at the start increases it.
     [(2.0**24, True, False), (2.0**24, False, True), (1.0, True, False)],
 )
 def test_gradients_that_underflow_after_the_scaler_is_disabled_are_reported(
-    trace_of, scale, scales, is_reported
+    trace_of, scale, is_enabled_later, is_reported
 ):
     def program():
         model, batch = tanh_classifier(1), labeled_batches()
-        for phase in (True, scales):
+        for is_enabled in (True, is_enabled_later):
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-16)
-            scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=phase)
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=is_enabled)
             for _ in range(FIRST_PHASE_STEPS):
                 x, y = batch()
                 with torch.autocast("cpu", dtype=torch.float16):

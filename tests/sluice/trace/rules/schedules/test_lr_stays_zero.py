@@ -14,30 +14,29 @@ from tests.support.traced.small_programs import (
 )
 
 
-@pytest.mark.parametrize(("waits", "severity"), [(12, "confirm"), (30, "error")])
-def test_a_long_zero_learning_rate_is_an_error_even_if_it_ends(trace_of, waits, severity):
+@pytest.mark.parametrize(("delay_steps", "severity"), [(12, "confirm"), (30, "error")])
+def test_a_long_zero_learning_rate_is_an_error_even_if_it_ends(trace_of, delay_steps, severity):
     def program():
         model, x = nn.Linear(6, 1), random_rows(16)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(i / 10, 1.0))
         for number in range(60):
             train_step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
-            if number >= waits:
+            if number >= delay_steps:
                 schedule.step()
 
     (found,) = [f for f in judge(trace_of(program)) if f.fault == "learning rate stays zero"]
 
     assert (found.severity, found.step) == (severity, 1)
-    assert f"exactly 0 in the first {waits + 1} steps of this optimizer" in found.what
-    assert found.what.endswith(f"it is positive from step {waits + 2} on.")
+    assert f"exactly 0 in the first {delay_steps + 1} steps of this optimizer" in found.what
+    assert found.what.endswith(f"it is positive from step {delay_steps + 2} on.")
 
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")
-@pytest.mark.parametrize("kind", ["whole", "float"])
+@pytest.mark.parametrize("kind", ["integer", "float"])
 def test_a_second_warmup_that_stays_at_zero_is_reported(trace_of, kind):
     def program():
         model, batch = tanh_classifier(), labeled_batches()
@@ -46,14 +45,14 @@ def test_a_second_warmup_that_stays_at_zero_is_reported(trace_of, kind):
         )
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-        def warm(step):
-            part = (step + 1) // 200 if kind == "whole" else (step + 1) / 200
-            optimizer.param_groups[0]["lr"] = 1e-3 * part
+        def set_warmup_rate(step):
+            share = (step + 1) // 200 if kind == "integer" else (step + 1) / 200
+            optimizer.param_groups[0]["lr"] = 1e-3 * share
 
-        train_on_batches(model, optimizer, batch, FIRST_PHASE_STEPS, at=warm)
+        train_on_batches(model, optimizer, batch, FIRST_PHASE_STEPS, at=set_warmup_rate)
 
     found = {(f.fault, f.severity, f.step) for f in judge(trace_of(program))}
 
     assert (("learning rate stays zero", "error", FIRST_PHASE_STEPS + 1) in found) is (
-        kind == "whole"
+        kind == "integer"
     )

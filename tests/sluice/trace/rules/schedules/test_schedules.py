@@ -11,7 +11,7 @@ from sluice.bench.tracer.faults.scaling import SCALING_CASES
 from sluice.bench.tracer.faults.schedules import SCHEDULE_CASES
 from sluice.trace.rules.library import judge
 from sluice.trace.rules.precision.scaler_skips_steps import SCALER_SKIPS_STEPS
-from tests.support.traced import loading_and_resuming as seen
+from tests.support.traced import loading_and_resuming as programs
 from tests.support.traced.healthy import HEALTHY
 
 
@@ -36,7 +36,7 @@ def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, c
 
 
 @pytest.mark.parametrize(
-    "make",
+    "make_schedule",
     [
         lambda o: schedules.StepLR(o, 1, gamma=0.5),
         lambda o: schedules.ExponentialLR(o, 0.9),
@@ -46,17 +46,17 @@ def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, c
     ],
     ids=["step", "exponential", "polynomial", "linear", "lambda"],
 )
-def test_epoch_schedules_stepped_per_batch_end_early(trace_of, make):
-    (found,) = judge(trace_of(seen.scheduled(make)))
+def test_epoch_schedules_stepped_per_batch_are_reported(trace_of, make_schedule):
+    (found,) = judge(trace_of(programs.scheduled(make_schedule)))
 
     assert (found.fault, found.severity, found.step) == ("schedule ends early", "error", 2)
-    assert judge(trace_of(seen.scheduled(make, per_epoch=True))) == ()
+    assert judge(trace_of(programs.scheduled(make_schedule, per_epoch=True))) == ()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", seen.CORRECT_SCHEDULES)
+@pytest.mark.parametrize("name", programs.CORRECT_SCHEDULES)
 def test_schedules_designed_for_batches_are_not_reported(trace_of, name):
-    assert judge(trace_of(seen.scheduled(seen.CORRECT_SCHEDULES[name]))) == ()
+    assert judge(trace_of(programs.scheduled(programs.CORRECT_SCHEDULES[name]))) == ()
 
 
 def test_a_learning_rate_set_to_zero_is_an_error_if_it_stays(trace_of):
@@ -110,22 +110,27 @@ def test_a_scaler_whose_first_steps_overflow_is_not_reported(trace_of):
     assert judge(trace_of(HEALTHY["scaler that skips"])) == ()
 
 
-def test_learning_rates_are_recorded_when_they_change_and_thinned(trace_of):
-    step = seen.scheduled(lambda o: schedules.StepLR(o, 20, gamma=0.1))
-    rates = trace_of(step).rates
-    many = trace_of(seen.scheduled(seen.CORRECT_SCHEDULES["slow exponential"], steps=400)).rates
+def test_learning_rate_changes_are_recorded_and_thinned(trace_of):
+    program = programs.scheduled(lambda o: schedules.StepLR(o, 20, gamma=0.1))
+    rates = trace_of(program).rates
+    thinned_rates = trace_of(
+        programs.scheduled(programs.CORRECT_SCHEDULES["slow exponential"], steps=400)
+    ).rates
 
     assert [r.step for r in rates] == [1, 21, 41, 61]
     assert [r.rates[0] for r in rates] == pytest.approx([0.01, 0.001, 1e-4, 1e-5])
-    assert 128 < len(many) < 300
-    assert many[-1].step > 300
-    assert many[-1].rates[0] == pytest.approx(0.01 * 0.99 ** (many[-1].step - 1))
+    assert 128 < len(thinned_rates) < 300
+    assert thinned_rates[-1].step > 300
+    assert thinned_rates[-1].rates[0] == pytest.approx(0.01 * 0.99 ** (thinned_rates[-1].step - 1))
 
 
-def test_a_scheduler_is_recorded_with_its_settings_and_its_end(trace_of):
-    trace = trace_of(seen.scheduled(seen.CORRECT_SCHEDULES["warmup, then cosine"]))
+def test_a_scheduler_record_has_its_settings_and_its_last_step(trace_of):
+    trace = trace_of(programs.scheduled(programs.CORRECT_SCHEDULES["warmup, then cosine"]))
     (scheduler,) = trace.schedulers
-    (steps,) = trace_of(seen.scheduled(seen.CORRECT_SCHEDULES["milestones in batches"])).schedulers
+    (milestones,) = trace_of(
+        programs.scheduled(programs.CORRECT_SCHEDULES["milestones in batches"])
+    ).schedulers
 
     assert (scheduler.kind, scheduler.end, scheduler.start) == ("SequentialLR", 64, 0)
-    assert (steps.end, steps.options["milestones"], steps.options["gamma"]) == (48, "32, 48", 0.1)
+    assert milestones.end == 48
+    assert (milestones.options["milestones"], milestones.options["gamma"]) == ("32, 48", 0.1)

@@ -16,22 +16,22 @@ from tests.support.traced.small_programs import (
 )
 
 GENERATOR = torch.Generator().manual_seed(3)
-"""Generator of this module, as scripts have one for their batches."""
+"""Module-level generator, as in scripts that sample their batches with it."""
 
 
 class LowRank(nn.Module):
-    def __init__(self, base, start):
+    def __init__(self, base, scale):
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down = nn.Parameter(start * random_rows(4, base.in_features))
+        self.down = nn.Parameter(scale * random_rows(4, base.in_features))
         self.up = nn.Parameter(torch.zeros(base.out_features, 4))
 
     def forward(self, x):
         return self.base(x) + x @ self.down.T @ self.up.T
 
 
-@pytest.mark.parametrize("start", [0.0, 0.3])
-def test_two_zero_factors_in_a_second_phase_are_reported(trace_of, start):
+@pytest.mark.parametrize("scale", [0.0, 0.3])
+def test_low_rank_factors_that_are_both_zero_in_a_second_phase_are_reported(trace_of, scale):
     def fit(model, parameters, steps):
         optimizer = torch.optim.Adam(parameters, lr=0.01)
         x = random_rows(64)
@@ -45,13 +45,13 @@ def test_two_zero_factors_in_a_second_phase_are_reported(trace_of, start):
         model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
         fit(model, model.parameters(), 90)
         model.requires_grad_(False)
-        model[0], model[2] = LowRank(model[0], start), LowRank(model[2], start)
+        model[0], model[2] = LowRank(model[0], scale), LowRank(model[2], scale)
         fit(model, [p for p in model.parameters() if p.requires_grad], 40)
 
     trace = trace_of(program)
 
     errors = {found for found in root_causes(trace) if found[1] == "error"}
-    assert errors == ({("constant initialization", "error", 91)} if not start else set())
+    assert errors == ({("constant initialization", "error", 91)} if not scale else set())
     # The steps of the second phase are fully sampled, like the first ones.
     sampled = {m.step for m in trace.statistics}
     assert {91, 92} <= sampled
@@ -68,7 +68,7 @@ class Waves(nn.Module):
         return self.weights(torch.sin(self.rates * t[:, None, None]).flatten(1))
 
 
-def test_rows_that_diverge_slowly_are_not_equal(trace_of):
+def test_rows_that_diverge_slowly_are_not_reported(trace_of):
     def program():
         model, t = Waves(), torch.rand(64, generator=GENERATOR)
         slow = {"params": [model.rates], "lr": 0.02}
@@ -84,7 +84,7 @@ def test_rows_that_diverge_slowly_are_not_equal(trace_of):
 
 
 @pytest.mark.parametrize("columns", [2, 12])
-def test_short_low_precision_rows_are_equal_by_chance(trace_of, columns):
+def test_equal_rows_of_few_low_precision_columns_are_not_leakage(trace_of, columns):
     is_leak = columns == 12
     x = (3 + random_rows(8000, columns) / 2).bfloat16()
     if is_leak:
@@ -107,11 +107,10 @@ def test_short_low_precision_rows_are_equal_by_chance(trace_of, columns):
 
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")
-def test_zero_factors_after_many_steps_are_reported(trace_of):
+def test_low_rank_factors_that_are_both_zero_after_many_steps_are_reported(trace_of):
     class LowRank(nn.Module):
         def __init__(self, base):
             super().__init__()
@@ -129,8 +128,8 @@ def test_zero_factors_after_many_steps_are_reported(trace_of):
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         model[0] = LowRank(model[0])
-        learns = [p for p in model.parameters() if p.requires_grad]
-        train_on_batches(model, torch.optim.AdamW(learns, lr=1e-3), batch, FIRST_PHASE_STEPS)
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        train_on_batches(model, torch.optim.AdamW(trainable, lr=1e-3), batch, FIRST_PHASE_STEPS)
 
     assert root_fault_steps(trace_of(program)) == {
         ("constant initialization", FIRST_PHASE_STEPS + 6)

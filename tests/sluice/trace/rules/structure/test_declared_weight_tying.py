@@ -24,7 +24,7 @@ def step(optimizer, loss):
     optimizer.step()
 
 
-def learn(model, *, steps=3):
+def train(model, *, steps=3):
     ids = torch.arange(ROWS).repeat(2, 1)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.1)
@@ -32,22 +32,22 @@ def learn(model, *, steps=3):
         step(optimizer, F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()))
 
 
-def vectors(rows=ROWS):
+def random_embeddings(rows=ROWS):
     return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def ties(trace):
+def tying_findings(trace):
     return [(f.severity, f.step) for f in judge(trace) if f.fault == "tied weights broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
+class FrozenSettings:
     """Settings as a frozen dataclass."""
 
     tie_embeddings: bool
 
 
-class Plain:
+class PlainSettings:
     """Settings as a plain object."""
 
     tied = True
@@ -56,10 +56,10 @@ class Plain:
 class Model(nn.Module):
     """A language model whose embedding is in a submodule."""
 
-    def __init__(self, *, tied=True, said=None):
+    def __init__(self, *, tied=True, declaration=None):
         super().__init__()
-        if said is not None:
-            name, settings = said
+        if declaration is not None:
+            name, settings = declaration
             setattr(self, name, settings)
         self.body = nn.ModuleDict(
             {"table": nn.Embedding(ROWS, WIDTH), "mix": nn.Linear(WIDTH, WIDTH)}
@@ -75,37 +75,39 @@ class Model(nn.Module):
         return self.out(self.body["mix"](self.body["table"](ids)))
 
 
-# ---- what the network says
+# Declarations in the settings of a network
 
-SAID = {
-    "a name space": ("args", argparse.Namespace(tie_word_embeddings=True)),
+DECLARATIONS = {
+    "a namespace": ("args", argparse.Namespace(tie_word_embeddings=True)),
     "a dict": ("hparams", {"share_input_output_embed": True, "width": WIDTH}),
-    "a dataclass with slots": ("cfg", Frozen(tie_embeddings=True)),
-    "a class": ("config", Plain),
-    "its object": ("opt", Plain()),
-    "the network": ("weight_tying", True),
+    "a dataclass with slots": ("cfg", FrozenSettings(tie_embeddings=True)),
+    "a class": ("config", PlainSettings),
+    "an object of a class": ("opt", PlainSettings()),
+    "an attribute of the network": ("weight_tying", True),
 }
 
 
-@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
-def test_a_network_declared_as_tied_but_untied_is_reported(trace_of, said):
-    assert ties(trace_of(lambda: learn(Model(tied=False, said=said)))) == [("error", 1)]
+@pytest.mark.parametrize("declaration", DECLARATIONS.values(), ids=DECLARATIONS)
+def test_a_network_declared_as_tied_but_untied_is_reported(trace_of, declaration):
+    assert tying_findings(trace_of(lambda: train(Model(tied=False, declaration=declaration)))) == [
+        ("error", 1)
+    ]
 
 
-@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
-def test_a_network_that_matches_its_settings_is_not_reported(trace_of, said):
-    assert ties(trace_of(lambda: learn(Model(said=said)))) == []
+@pytest.mark.parametrize("declaration", DECLARATIONS.values(), ids=DECLARATIONS)
+def test_a_network_that_matches_its_settings_is_not_reported(trace_of, declaration):
+    assert tying_findings(trace_of(lambda: train(Model(declaration=declaration)))) == []
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_network_declared_as_untied_is_not_reported(trace_of, tied):
-    said = ("config", argparse.Namespace(tie_word_embeddings=False))
+    declaration = ("config", argparse.Namespace(tie_word_embeddings=False))
 
-    assert ties(trace_of(lambda: learn(Model(tied=tied, said=said)))) == []
+    assert tying_findings(trace_of(lambda: train(Model(tied=tied, declaration=declaration)))) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "is_tying"),
     [
         ("tie_word_embeddings", True),
         ("tied", True),
@@ -120,8 +122,8 @@ def test_a_network_declared_as_untied_is_not_reported(trace_of, tied):
         ("embedding_dim", False),
     ],
 )
-def test_a_setting_name_declares_tying_of_embedding_and_output_only(name, says):
-    assert is_tying_name(name) is says
+def test_a_setting_name_declares_tying_of_embedding_and_output_only(name, is_tying):
+    assert is_tying_name(name) is is_tying
 
 
 class Positions(nn.Module):
@@ -192,80 +194,86 @@ class Inner(nn.Module):
     ],
     ids=[
         "positions",
-        "one table, looked up twice",
-        "two tables, one weight",
-        "a decoder",
-        "a body's settings",
+        "one embedding, used twice",
+        "two embeddings, one weight",
+        "an encoder and a decoder",
+        "settings of the body",
     ],
 )
 def test_an_unrelated_setting_is_not_reported(trace_of, make):
-    assert ties(trace_of(lambda: learn(make()))) == []
+    assert tying_findings(trace_of(lambda: train(make()))) == []
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_an_output_copied_from_the_embedding_follows_the_settings(trace_of, value):
     def program():
-        model = Model(tied=False, said=("config", argparse.Namespace(tie_weights=value)))
+        model = Model(tied=False, declaration=("config", argparse.Namespace(tie_weights=value)))
         model.out.weight.data.copy_(model.body["table"].weight)
-        learn(model)
+        train(model)
 
-    assert ties(trace_of(program)) == [("error", 1)] * value
+    assert tying_findings(trace_of(program)) == [("error", 1)] * value
 
 
 def test_a_copied_network_follows_its_own_settings(trace_of):
     def program():
-        first = Model(said=("config", argparse.Namespace(tie_weights=True)))
+        first = Model(declaration=("config", argparse.Namespace(tie_weights=True)))
         other = copy.deepcopy(first)
         other.config.tie_weights = False
         other.out = nn.Linear(WIDTH, ROWS)
         other.out.weight.data.copy_(other.body["table"].weight)
-        learn(first)
-        learn(other)
+        train(first)
+        train(other)
 
-    assert ties(trace_of(program)) == []
-
-
-# ---- what was registered
+    assert tying_findings(trace_of(program)) == []
 
 
-def new_table(model):
-    model.body["table"] = nn.Embedding.from_pretrained(vectors(), freeze=False)
+# Layers that are replaced before the first step
 
 
-def new_weight(model):
-    model.body["table"].weight = nn.Parameter(vectors())
+def replace_embedding(model):
+    model.body["table"] = nn.Embedding.from_pretrained(random_embeddings(), freeze=False)
 
 
-def new_body(model):
+def replace_embedding_weight(model):
+    model.body["table"].weight = nn.Parameter(random_embeddings())
+
+
+def replace_body(model):
     parts = {"table": nn.Embedding(ROWS, WIDTH), "mix": nn.Linear(WIDTH, WIDTH)}
     model.body = nn.ModuleDict(parts)
 
 
-def larger(model):
+def enlarge_vocabulary(model):
     model.body["table"] = nn.Embedding(ROWS + 2, WIDTH)
     model.out = nn.Linear(WIDTH, ROWS + 2)
 
 
-def new_output(model):
+def replace_output(model):
     model.out = nn.Linear(WIDTH, ROWS)
 
 
-CHANGES = [new_table, new_weight, new_body, larger, new_output]
+CHANGES = [
+    replace_embedding,
+    replace_embedding_weight,
+    replace_body,
+    enlarge_vocabulary,
+    replace_output,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("retied", [False, True])
-def test_weight_tying_broken_before_the_first_step_is_reported(trace_of, change, retied):
+@pytest.mark.parametrize("is_retied", [False, True])
+def test_weight_tying_broken_before_the_first_step_is_reported(trace_of, change, is_retied):
     def program():
         model = Model()
         change(model)
-        if retied:
+        if is_retied:
             model.tie()
-        learn(model)
+        train(model)
 
     # A new output layer with the old embedding may be intentional.
-    found = [] if retied else [("confirm" if change is new_output else "error", 1)]
-    assert ties(trace_of(program)) == found
+    expected = [] if is_retied else [("confirm" if change is replace_output else "error", 1)]
+    assert tying_findings(trace_of(program)) == expected
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -273,45 +281,45 @@ def test_changing_an_untied_network_is_not_reported(trace_of, change):
     def program():
         model = Model(tied=False)
         change(model)
-        learn(model)
+        train(model)
 
-    assert ties(trace_of(program)) == []
+    assert tying_findings(trace_of(program)) == []
 
 
 def test_a_change_declared_in_the_settings_is_not_reported(trace_of):
     def program():
-        model = Model(said=("cfg", {"tied": False}))
-        new_table(model)
-        learn(model)
+        model = Model(declaration=("cfg", {"tied": False}))
+        replace_embedding(model)
+        train(model)
 
-    assert ties(trace_of(program)) == []
+    assert tying_findings(trace_of(program)) == []
 
 
 def test_a_frozen_embedding_is_not_reported(trace_of):
     def program():
         model = Model()
-        model.body["table"] = nn.Embedding.from_pretrained(vectors(), freeze=True)
-        learn(model)
+        model.body["table"] = nn.Embedding.from_pretrained(random_embeddings(), freeze=True)
+        train(model)
 
-    assert ties(trace_of(program)) == []
+    assert tying_findings(trace_of(program)) == []
 
 
-def test_many_networks_and_their_copies_are_not_reported(trace_of):
+def test_tied_networks_untied_networks_and_copies_are_not_reported(trace_of):
     def program():
         for number in range(20):
             model = Model(tied=bool(number % 2))
-            learn(copy.deepcopy(model) if number % 3 else model, steps=1)
+            train(copy.deepcopy(model) if number % 3 else model, steps=1)
             if number % 2:  # sharing a weight with another network is not weight tying
                 other = Model(tied=False)
                 other.out.weight = model.out.weight
                 other.out = nn.Linear(WIDTH, ROWS)
-                learn(other, steps=1)
+                train(other, steps=1)
 
-    assert ties(trace_of(program)) == []
+    assert tying_findings(trace_of(program)) == []
 
 
 def test_a_wrapped_layer_is_not_reported(trace_of):
-    class Around(nn.Module):
+    class WithSecondLayer(nn.Module):
         def __init__(self, inner):
             super().__init__()
             self.inner, self.more = inner, nn.Linear(WIDTH, ROWS)
@@ -321,7 +329,7 @@ def test_a_wrapped_layer_is_not_reported(trace_of):
 
     def program():
         model = Model()
-        model.out = Around(model.out)
-        learn(model)
+        model.out = WithSecondLayer(model.out)
+        train(model)
 
-    assert ties(trace_of(program)) == []
+    assert tying_findings(trace_of(program)) == []

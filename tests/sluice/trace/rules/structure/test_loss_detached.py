@@ -14,15 +14,16 @@ from tests.support.traced.small_programs import (
 )
 
 FIRST_PHASE_STEPS = 80
-"""Steps of the first phase."""
 
 
 @pytest.mark.usefixtures("early_fast_path")
-@pytest.mark.parametrize("kind", ["cut", "right"])
+@pytest.mark.parametrize("kind", ["recreated", "attached"])
 def test_a_loss_recreated_from_values_is_reported(trace_of, kind):
     def hardest(output, y):
         worst = F.cross_entropy(output, y, reduction="none").sort(descending=True)[0][:12]
-        return (torch.tensor(worst.tolist(), requires_grad=True) if kind == "cut" else worst).mean()
+        return (
+            torch.tensor(worst.tolist(), requires_grad=True) if kind == "recreated" else worst
+        ).mean()
 
     def program():
         model, batch = tanh_classifier(), labeled_batches()
@@ -32,7 +33,7 @@ def test_a_loss_recreated_from_values_is_reported(trace_of, kind):
 
     found = root_fault_steps(trace_of(program))
 
-    if kind == "cut":
+    if kind == "recreated":
         ((fault, step),) = found
         assert fault == "detached loss"
         assert FIRST_PHASE_STEPS < step <= FIRST_PHASE_STEPS + 8
@@ -60,8 +61,8 @@ def test_steps_without_a_gradient_in_the_middle_are_not_a_detached_loss(trace_of
 
 
 @pytest.mark.usefixtures("early_fast_path")
-@pytest.mark.parametrize("late", [False, True], ids=["from the start", "later"])
-def test_a_loss_that_reaches_other_parameters_is_not_detached(trace_of, late):
+@pytest.mark.parametrize("is_late", [False, True], ids=["from the start", "later"])
+def test_a_loss_that_reaches_other_parameters_is_not_detached(trace_of, is_late):
     """The optimizer contains a frozen head while the norms receive gradients."""
 
     def program():
@@ -70,7 +71,7 @@ def test_a_loss_that_reaches_other_parameters_is_not_detached(trace_of, late):
             labeled_batches(),
         )
         optimizer = torch.optim.Adam(model[3].parameters(), lr=1e-3)
-        if late:
+        if is_late:
             model[:3].requires_grad_(False)
             train_on_batches(model, optimizer, batch, FIRST_PHASE_STEPS)
         model.requires_grad_(False)

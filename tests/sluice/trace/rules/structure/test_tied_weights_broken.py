@@ -48,7 +48,7 @@ def root_cause_list(trace):
 
 
 def test_weight_tying_broken_during_training_is_reported_at_its_step(trace_of):
-    def untied():
+    def program():
         ids = padded(sentences(0), 18)
         model = LanguageModel("gru")
         model.head.weight = model.embedding.weight
@@ -57,10 +57,10 @@ def test_weight_tying_broken_during_training_is_reported_at_its_step(trace_of):
             if step == 9:
                 model.head.weight = nn.Parameter(model.embedding.weight.detach().clone())
                 optimizer.add_param_group({"params": [model.head.weight]})
-            given = ids[step * 16 : step * 16 + 16]
+            batch = ids[step * 16 : step * 16 + 16]
             optimizer.zero_grad()
-            logits = model(given[:, :-1]).flatten(0, 1)
-            F.cross_entropy(logits, given[:, 1:].flatten(), ignore_index=PAD).backward()
+            logits = model(batch[:, :-1]).flatten(0, 1)
+            F.cross_entropy(logits, batch[:, 1:].flatten(), ignore_index=PAD).backward()
             optimizer.step()
 
-    assert ("tied weights broken", "error", 10) in root_cause_list(trace_of(untied))
+    assert ("tied weights broken", "error", 10) in root_cause_list(trace_of(program))
