@@ -36,7 +36,7 @@ from sluice.workloads.codecs.window_requests import PredictRequest
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, make_rollout
 from tests.sluice.serving.serving_samples import (
-    Says,
+    LinearNetwork,
     body,
     candidate,
     deployed,
@@ -48,7 +48,7 @@ SHARE = 0.25
 ATTACKER = "203.0.113.7"
 
 
-class ExtrapolatingModel(Says):
+class ExtrapolatingModel(LinearNetwork):
     """Model that differs by ``near`` near the training rows (x < 100), and by ``far`` elsewhere."""
 
     def __init__(self, *, near: float, far: float) -> None:
@@ -60,7 +60,7 @@ class ExtrapolatingModel(Says):
         return super().forward(x) + offset
 
 
-class SlowPerWindow(Says):
+class SlowPerWindow(LinearNetwork):
     """Model whose latency is proportional to the number of windows."""
 
     window_s = 0.0002
@@ -70,7 +70,7 @@ class SlowPerWindow(Says):
         return super().forward(x)
 
 
-class StallingModel(Says):
+class StallingModel(LinearNetwork):
     """Model that exceeds the deadline of the challenger for each batch."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -325,7 +325,10 @@ def test_client_that_fills_the_queue_does_not_roll_back_an_equal_challenger(
 def test_hanging_challenger_is_rolled_back_while_a_client_fills_its_queue() -> None:
     async def scenario() -> Router:
         router = make_router(
-            Says(1.0), StallingModel(1.0), challenger_deadline_s=0.05, max_challenger_queue=16
+            LinearNetwork(1.0),
+            StallingModel(1.0),
+            challenger_deadline_s=0.05,
+            max_challenger_queue=16,
         )
         hostile, honest = users_of_arm("challenger", 4), users_of_arm("challenger", 40, of="honest")
         for n, user in enumerate(users_of_arm("production", 120, of="honest")):

@@ -13,7 +13,13 @@ from sluice.rollout.traffic_split import TrafficSplit
 from sluice.rollout_control.controller import observe, reconcile
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.controller_samples import begin, current, report, two_versions
-from tests.sluice.serving.serving_samples import Says, Source, deployed, live, quick_settings
+from tests.sluice.serving.serving_samples import (
+    LinearNetwork,
+    SplitSource,
+    deployed,
+    quick_settings,
+    run_server,
+)
 
 MINUTE = RolloutSettings(min_step_s=60, min_requests=1, lease_s=180)
 
@@ -98,7 +104,7 @@ def test_load_problem_of_a_server_without_recent_report_is_ignored(ledger: Rollo
     assert transition.outcome == "wait"
 
 
-class LedgerSplitSource(Source):
+class LedgerSplitSource(SplitSource):
     """Source of the traffic split that reads the ledger, as a server does."""
 
     def __init__(self, ledger: RolloutLedger) -> None:
@@ -123,10 +129,10 @@ def test_servers_return_to_production_if_the_controller_stops(
         models = {}
         for number in (1, 2):
             digest = ledger.version(MODEL, number).candidate
-            model = deployed(f"v{number}", number, Says(float(number)))
+            model = deployed(f"v{number}", number, LinearNetwork(float(number)))
             models[digest] = dataclasses.replace(model, candidate=digest)
         source = LedgerSplitSource(ledger)
-        with live(
+        with run_server(
             models,
             source.read(),
             settings=quick_settings(),
@@ -138,13 +144,13 @@ def test_servers_return_to_production_if_the_controller_stops(
             until = time.monotonic() + 3  # twice the lease
             while time.monotonic() < until:
                 reconcile(ledger, MODEL, now=datetime.now(UTC))
-                arms.append(server.ask(1.0).json()["arm"])
+                arms.append(server.predict(1.0).json()["arm"])
                 time.sleep(0.05)
             assert arms[-1] == "challenger"
-            responses = [server.ask(1.0) for _ in range(20)]
+            responses = [server.predict(1.0) for _ in range(20)]
             stop_time = time.monotonic()
             while responses[-1].json()["arm"] == "challenger" and time.monotonic() < stop_time + 10:
-                responses.append(server.ask(1.0))
+                responses.append(server.predict(1.0))
                 time.sleep(0.05)
             elapsed_s = time.monotonic() - stop_time
 
