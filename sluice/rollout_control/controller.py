@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sluice.base.errors import RolloutConflict
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.prediction_agreement import prediction_drift
+from sluice.rollout.prediction_agreement import measure_prediction_drift
 from sluice.rollout.samples import ServerState
 from sluice.rollout.state import PredictionDrift, Rollout, Transition
 from sluice.rollout.state_machine import advance
@@ -104,9 +104,9 @@ def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift |
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None
-    return prediction_drift(
+    return measure_prediction_drift(
         ledger.observations.samples(
-            rollout.model, rollout=rollout.id, newest=_MAX_SAMPLES, without_fault=True
+            rollout.model, rollout=rollout.id, max_samples=_MAX_SAMPLES, without_fault=True
         ),
         agreement,
         limit=rollout.settings.max_disagreement,

@@ -85,7 +85,9 @@ def save_failures_suite(
     rollout = last.rollout
     if last.outcome != "roll_back" or last.window is None:
         return _no_suite(f"the rollout was not rolled back because of its traffic: {last.reason}")
-    samples = ledger.observations.samples(rollout.model, rollout=rollout.id, newest=MAX_SAMPLES)
+    samples = ledger.observations.samples(
+        rollout.model, rollout=rollout.id, max_samples=MAX_SAMPLES
+    )
     if not any(sample.key for sample in samples):
         return _no_suite("no request has row keys, which clients send in the field 'keys'")
     reasons: FailureReasons = {}

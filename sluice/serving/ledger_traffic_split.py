@@ -62,8 +62,8 @@ class LedgerTrafficSplit:
 
     def _read_verified(self, known: str | None) -> VerifiedTrafficSplit:
         """Read the split; check its consistency unless its fingerprint is ``known``."""
-        verified = self._ledger.checked_traffic_split(self._model, known_fingerprint=known)
+        verified = self._ledger.verified_traffic_split(self._model, known_fingerprint=known)
         if verified.split is not None and not verified.split.secret:
             self._ledger.ensure_secret(self._model)
-            verified = self._ledger.checked_traffic_split(self._model, known_fingerprint=known)
+            verified = self._ledger.verified_traffic_split(self._model, known_fingerprint=known)
         return verified

@@ -89,7 +89,7 @@ class Router:
         if split.is_expired(self._clock()):
             self._expired_at = split.expires_at
         has_expired = self._expired_at is not None and split.expires_at <= self._expired_at
-        return split.production_only() if has_expired else split
+        return split.without_challenger() if has_expired else split
 
     async def route(
         self, request: CodecRequest, *, address: str, deadline: float

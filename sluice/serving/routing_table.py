@@ -27,7 +27,7 @@ class RoutingTable:
     def __post_init__(self) -> None:
         """Compute ``compared_split`` once instead of for every request."""
         is_alone = self.challenger is None
-        compared = self.split.production_only() if is_alone else self.split
+        compared = self.split.without_challenger() if is_alone else self.split
         object.__setattr__(self, "compared_split", compared)
 
     @property

@@ -74,7 +74,7 @@ def open_serving(
         SluiceError: The source cannot be read, or production does not load.
     """
     split = source.read()
-    initial_split = split if isolate is None else split.production_only()
+    initial_split = split if isolate is None else split.without_challenger()
     table, problem = build_routing_table(
         initial_split,
         load,

@@ -162,7 +162,7 @@ class SplitSync:
 
     def _on_split(self, new: TrafficSplit) -> None:
         """Accept a split that was read, unless it is outdated or must not be accepted."""
-        if self.has_problem("reports") and new.renews(self._known_split):
+        if self.has_problem("reports") and new.is_renewal_of(self._known_split):
             # The lease was renewed without the reports of this server, because they fail. The
             # guards do not see its requests, so its lease must expire.
             return

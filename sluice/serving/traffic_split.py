@@ -23,7 +23,7 @@ def is_newer(arrived: TrafficSplit, known: TrafficSplit | None) -> bool:
     A split of a lower epoch never replaces it. A split of the same epoch replaces it only if it
     renews the lease: other differences are an error of the writer, and the first split stays.
     """
-    return known is None or arrived.epoch > known.epoch or arrived.renews(known)
+    return known is None or arrived.epoch > known.epoch or arrived.is_renewal_of(known)
 
 
 class InMemoryTrafficSplit:

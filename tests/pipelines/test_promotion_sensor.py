@@ -72,7 +72,7 @@ def evaluate_sensor(
         ledger,
         instance,
         has_rollout=pipeline.rollout is not None,
-        rules=pipeline.promotion_rules,
+        rules_digest=pipeline.promotion_rules,
         approval_settings=pipeline.approval,
         now=at,
     )
