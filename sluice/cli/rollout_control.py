@@ -82,7 +82,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
     drift = (
         "" if assessment is None or assessment.drift is None else describe_drift(assessment.drift)
     )
-    results_console().print(status_view(status, drift=drift))
+    results_console().print(status_view(status, drift_text=drift))
     _print_transition("ended with" if assessment is None else "assessed now", assessment or last)
     if resumed_assessment is not None:
         _print_transition("if it were resumed", resumed_assessment)

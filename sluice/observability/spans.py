@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from sluice.base.errors import SettingsError
 
-ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Environment variable with the OTLP endpoint, such as http://127.0.0.1:4318. Spans are sent to
 /v1/traces of the endpoint."""
 
@@ -110,12 +110,12 @@ def configure(environ: Mapping[str, str], *, service: str) -> bool:
         SettingsError: The endpoint is not an http URL.
     """
     global _engine
-    endpoint = environ.get(ENDPOINT, "")
+    endpoint = environ.get(ENDPOINT_VARIABLE, "")
     if not endpoint or environ.get(_DISABLED_VARIABLE, "").lower() == "true":
         return False
     if not re.match(r"https?://[^/\s]+", endpoint):
         raise SettingsError(
-            f"{ENDPOINT} must be a URL like http://127.0.0.1:4318, got '{endpoint}'.",
+            f"{ENDPOINT_VARIABLE} must be a URL like http://127.0.0.1:4318, got '{endpoint}'.",
             fix="Correct the variable or unset it.",
         )
     with _engine_lock:

@@ -100,7 +100,7 @@ def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -
 
 
 def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
-    """Return the distance between both arms' predictions; None if the held-out one is unknown."""
+    """Return the distance of both arms' predictions; None if it is unknown on held-out rows."""
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None

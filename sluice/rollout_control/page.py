@@ -79,7 +79,7 @@ def rollout_page(
     traffic: TrafficCounts,
     agreement: PredictionAgreement | None,
     quality: Sequence[Verdict],
-    failed: FailedRows | None,
+    failed_rows: FailedRows | None,
     now: datetime,
 ) -> str:
     """Return the HTML document.
@@ -90,7 +90,7 @@ def rollout_page(
         traffic: Counts of the current step, or of the last step if the rollout has ended.
         agreement: Distance of both models on held-out rows; None if it was not measured.
         quality: Verdicts on labelled pairs, oldest first.
-        failed: Result of saving the rows that the challenger failed on; None if they were not
+        failed_rows: Result of saving the rows that the challenger failed on; None if they were not
             saved.
         now: Current time, which ends the time axis of a rollout in progress.
     """
@@ -117,8 +117,8 @@ def rollout_page(
         "<h2>Labels</h2>",
         f'<div class="card">{_quality(rollout.settings, quality)}</div>',
         "<h2>Rows on which the challenger failed</h2>"
-        f'<div class="card"><p>{escape(failed.reason)}</p></div>'
-        if failed is not None
+        f'<div class="card"><p>{escape(failed_rows.reason)}</p></div>'
+        if failed_rows is not None
         else "",
         "<h2>Settings</h2>",
         f'<div class="card">{_settings(rollout.settings)}</div>',
@@ -208,8 +208,8 @@ def _guards(rollout: Rollout) -> str:
     note = (
         '<p class="soft">Evidence that the challenger is worse, over all steps, as of '
         f"{_time(rollout.checked_at)} UTC. At its limit, a guard rolls back. In a healthy rollout, "
-        f"any guard reaches its limit in at most {100 * rollout.settings.alpha:g} % of hours. The "
-        "arms are compared on each server separately; servers on which the challenger got no "
+        f"some guard reaches its limit in at most {100 * rollout.settings.alpha:g} % of the hours. "
+        "The arms are compared on each server separately; servers on which the challenger got no "
         "request are excluded. Bars are logarithmic.</p>"
     )
     names = ("guard", "verdict", "evidence", "evidence / limit")

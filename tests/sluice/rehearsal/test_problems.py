@@ -2,7 +2,7 @@
 
 from sluice.rehearsal.run import merge_problems
 from sluice.rollout.samples import ServerState
-from sluice.serving.split_sync import LOADING
+from sluice.serving.split_sync import LOADING_PROBLEM
 from tests.sluice.registry.ledger_samples import NOW
 
 GONE = "The traffic split cannot be read."
@@ -15,9 +15,9 @@ def server(*problems: str) -> ServerState:
 
 
 def test_a_finished_load_is_no_problem_and_an_unfinished_one_is() -> None:
-    loading = merge_problems((), [server(LOADING, GONE)])
-    assert loading == (LOADING, GONE)
-    assert merge_problems(loading, [server(), server(LOADING)]) == (LOADING, GONE)
+    loading = merge_problems((), [server(LOADING_PROBLEM, GONE)])
+    assert loading == (LOADING_PROBLEM, GONE)
+    assert merge_problems(loading, [server(), server(LOADING_PROBLEM)]) == (LOADING_PROBLEM, GONE)
 
     assert merge_problems(loading, [server(), server()]) == (GONE,)
     assert merge_problems((GONE,), [server(GONE)]) == (GONE,)

@@ -13,7 +13,7 @@ from sluice.base.errors import ContractError
 from sluice.data.rows.protocol import ModelInput
 from sluice.rollout.samples import Sample
 from sluice.rollout.state import Rollout
-from sluice.rollout_control.labelled_losses import first_unseen, labelled_losses
+from sluice.rollout_control.labelled_losses import find_first_unseen, labelled_losses
 from tests.sluice.registry.ledger_samples import sample_lineage
 from tests.sluice.rollout import rollout_samples
 from tests.sluice.rollout_control.controller_samples import UNSEEN, WORKLOAD, echo_frame, sample
@@ -90,8 +90,8 @@ def test_the_training_range_ends_a_horizon_after_the_last_row(
     members = tuple(m.model_copy(update={"trained_through": "399"}) for m in both)
     older = members[0].model_copy(update={"trained_through": "200"})
 
-    assert first_unseen(members, echo_frame(), horizon_rows=1) == UNSEEN
-    assert first_unseen((older, *members), echo_frame(), horizon_rows=3) == UNSEEN + 2
+    assert find_first_unseen(members, echo_frame(), horizon_rows=1) == UNSEEN
+    assert find_first_unseen((older, *members), echo_frame(), horizon_rows=3) == UNSEEN + 2
 
 
 def test_outputs_of_a_wrong_shape_are_refused(rollout: Rollout) -> None:

@@ -127,7 +127,7 @@ def page_of(ledger: RolloutLedger, tmp_path: Path, clock: Slow, store: ArtifactS
     saved = save_rollout_page(
         ledger,
         rollout.id,
-        failed=failed if rollout.is_over else None,
+        failed_rows=failed if rollout.is_over else None,
         home=home,
         environ={},
         now=clock.now,
@@ -219,4 +219,4 @@ def test_the_curve_is_the_share_and_ends_now() -> None:
 def test_an_unknown_rollout_is_refused(ledger: RolloutLedger, tmp_path: Path) -> None:
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
     with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
-        save_rollout_page(ledger, "nope", failed=None, home=home, environ={}, now=NOW)
+        save_rollout_page(ledger, "nope", failed_rows=None, home=home, environ={}, now=NOW)

@@ -101,7 +101,7 @@ def test_a_token_of_the_command_is_in_the_file_as_its_digest(
     assert len(shop) >= 43
     assert tokens.require(f"Bearer {shop}", "predict") == "shop"
     assert tokens.require(f"Bearer {said['token']}", "hook") == said["name"] == "ops"
-    assert tokens.clients[0].requests_per_s == 5
+    assert tokens.predict_grants[0].requests_per_s == 5
     with pytest.raises(Forbidden, match="scope 'hook', but the token of the request has predict"):
         tokens.require(f"Bearer {shop}", "hook")
     run(capsys, "remove", "shop", "--file", path)
