@@ -129,15 +129,17 @@ def raise_alert(
                 problems=(*problems,),
             ),
         )
-    post = _Post(url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s)
+    poster = _AlertPoster(
+        url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s
+    )
     # The timeout of urlopen covers neither name resolution nor a server that responds slowly. A
     # daemon thread can be abandoned, and ends with the process.
-    thread = threading.Thread(target=post.run, name="alert", daemon=True)
+    thread = threading.Thread(target=poster.run, name="alert", daemon=True)
     thread.start()
     thread.join(max_wait_s)
     if thread.is_alive():
         problems.append(f"The webhook took longer than {max_wait_s:g} s.")
-    num_posted, post_problems = post.num_posted, tuple(post.problems)
+    num_posted, post_problems = poster.num_posted, tuple(poster.problems)
     return _log_problems(
         alert,
         AlertResult(
@@ -208,7 +210,7 @@ class _AlertFile:
 
 
 @dataclass(slots=True)
-class _Post:
+class _AlertPoster:
     """Posts alerts until a deadline and counts the posted ones."""
 
     url: str

@@ -106,7 +106,7 @@ class Rehearsal(Record):
             )
         elif not any(marker in texts for marker in _FAULT_MARKERS[self.fault]):
             deviations.append(
-                "Neither the reason nor the server's problems name the injected fault."
+                "Neither the reason nor the server's problems name the planted fault."
             )
         if self.sync_delay_s is None:
             deviations.append("The server did not follow the last transition.")

@@ -360,7 +360,7 @@ class _RehearsalRun:
             seconds=self.seconds,
             started_at=rollout.started_at,
             held_out_rows=len(self.rows.keys),
-            ended=_end(rollout),
+            ended=_rehearsal_end(rollout),
             reason=last.reason,
             duration_s=_duration_s(rollout, last_transition_at=last.at, ended_at=self.ended_at),
             sync_delay_s=self.sync_delay_s,
@@ -389,12 +389,12 @@ def _duration_s(
     rollout: Rollout, *, last_transition_at: datetime, ended_at: datetime | None
 ) -> float:
     """Return the time from the rollout's start to its end, or to the rehearsal's time limit [s]."""
-    has_timed_out = _end(rollout) == "timed_out"
+    has_timed_out = _rehearsal_end(rollout) == "timed_out"
     end = ended_at if has_timed_out and ended_at is not None else last_transition_at
     return (end - rollout.started_at).total_seconds()
 
 
-def _end(rollout: Rollout) -> RehearsalEnd:
+def _rehearsal_end(rollout: Rollout) -> RehearsalEnd:
     match rollout.phase:
         case "promoted" | "rolled_back" | "paused":
             return rollout.phase

@@ -49,7 +49,7 @@ class TrafficGenerator:
         self._rows = rows
         self._port = port
         self._rate_per_s = rate_per_s
-        self._row_s = seconds / len(rows.keys)
+        self._seconds_per_row = seconds / len(rows.keys)
         self._rng = Random(seed)
         self._stopped = threading.Event()
         self._began = 0.0
@@ -86,7 +86,8 @@ class TrafficGenerator:
             if self._stopped.is_set():
                 break
             counts = self.counts
-            index = int((time.monotonic() - self._began) / self._row_s) % len(self._rows.keys)
+            elapsed_s = time.monotonic() - self._began
+            index = int(elapsed_s / self._seconds_per_row) % len(self._rows.keys)
             counts.max_index = max(counts.max_index, index)
             counts.num_sent += 1
             try:

@@ -155,8 +155,8 @@ def _faulty_rows(
     reasons: FailureReasons = {}
     for position, (_, faults) in zip(positions, by_frequency, strict=True):
         if position >= 0 and len(reasons) < MAX_FAILURES:
-            count = f" ({len(faults)} times)" if len(faults) > 1 else ""
-            reasons.setdefault(position, "; ".join(sorted(set(faults))) + count)
+            count_text = f" ({len(faults)} times)" if len(faults) > 1 else ""
+            reasons.setdefault(position, "; ".join(sorted(set(faults))) + count_text)
     return reasons
 
 

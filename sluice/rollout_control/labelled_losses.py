@@ -54,8 +54,8 @@ def labelled_losses(
     row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
     if not row_pairs:
         return None
-    span = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
-    examples = workload.examples(frame, span)
+    row_range = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
+    examples = workload.examples(frame, row_range)
     example_of_row = {row: n for n, row in enumerate(examples.rows.tolist())}
     # A workload may omit rows.
     row_pairs = [(row, pair) for row, pair in row_pairs if row in example_of_row]

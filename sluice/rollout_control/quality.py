@@ -142,5 +142,5 @@ def live_losses(
 
 
 def _is_due(table: LossTable, earlier_verdicts: Sequence[Verdict], quality_rows: int) -> bool:
-    num_rows = earlier_verdicts[-1].num_rows if earlier_verdicts else 0
-    return table.num_rows >= num_rows + quality_rows
+    num_decided_rows = earlier_verdicts[-1].num_rows if earlier_verdicts else 0
+    return table.num_rows >= num_decided_rows + quality_rows

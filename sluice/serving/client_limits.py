@@ -22,14 +22,15 @@ PERIOD_S = 300.0
 
 BREACH_FAULTS = 40
 """Number of faults of an arm that suffices for a breach. The limit per client is this number
-divided by the number of clients, so that all clients together can reach it."""
+divided by the number of clients of the smaller arm, so that the clients of each arm together can
+reach it."""
 
 _TYPICAL_QUANTILE = 0.9
 """Quantile of the clients' numbers of requests (or faults) up to which a client is typical.
 
-Of each client, only the first requests up to about twice the quantile are compared. If a client
-splits itself into several, it cannot change the quantile while these are less than a tenth of the
-clients."""
+Only the first requests of each client are compared, up to about twice the quantile. A client that
+pretends to be several clients cannot change the quantile as long as these are less than a tenth of
+all clients."""
 
 _REFRESH_FACTOR = 1.1
 """Factor by which the number of requests must grow until the quantile is computed again. Computing
