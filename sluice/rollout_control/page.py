@@ -208,9 +208,10 @@ def _guards(rollout: Rollout) -> str:
     note = (
         '<p class="soft">Evidence that the challenger is worse, over all steps, as of '
         f"{_format_time(rollout.checked_at)} UTC. At its limit, a guard rolls back. In a healthy "
-        f"rollout, some guard reaches its limit in at most {100 * rollout.settings.alpha:g} % of the hours. "
-        "The arms are compared on each server separately; servers on which the challenger got no "
-        "request are excluded. Bars are logarithmic.</p>"
+        "rollout, some guard reaches its limit in at most "
+        f"{100 * rollout.settings.alpha:g} % of the hours. The arms are compared on each server "
+        "separately; servers on which the challenger got no request are excluded. Bars are "
+        "logarithmic.</p>"
     )
     names = ("guard", "verdict", "evidence", "evidence / limit")
     return table(names, rows, numbers=frozenset({3})) + note
