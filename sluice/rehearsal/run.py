@@ -167,7 +167,7 @@ def rehearse(
 
 
 def _require_labels(rows: RequestRows, min_labels: int) -> None:
-    """Require that three quarters of the held-out rows are at least ``min_labels``.
+    """Require that three quarters of the held-out rows are at least ``min_labels`` rows.
 
     The labels of the last quarter may arrive after the last decision.
 

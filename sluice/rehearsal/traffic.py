@@ -39,7 +39,7 @@ class TrafficGenerator:
         """Prepare the thread; it sends nothing before the context is entered.
 
         Args:
-            rows: Rows to request; builds the bodies of the requests.
+            rows: Rows to request; its methods build the bodies of the requests.
             port: Port on this machine.
             rate_per_s: Request rate; 0 sends nothing [1/s].
             seconds: Duration of one pass over the rows, which then repeats.

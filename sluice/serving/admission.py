@@ -178,8 +178,8 @@ class Admission:
     def set_tokens(self, tokens: Tokens) -> None:
         """Replace the tokens.
 
-        A token without a rate of its own gets an equal part of ``requests_per_s``. If the rate of
-        a token is unchanged, its used part of the burst stays used.
+        A token without a rate of its own gets an equal part of ``requests_per_s``. A token whose
+        rate is unchanged keeps the state of its rate limit.
         """
         settings = self._settings
         clients = {grant.name: grant.requests_per_s for grant in tokens.predict_grants}

@@ -190,7 +190,7 @@ def _supervise(
 ) -> None:
     """Keep a process running until it is stopped or ``max_challenger_restarts`` is reached.
 
-    If the model does not load in the first process, this is not repeated.
+    If the model does not load in the first process, no further process is started.
     """
     delay_s = settings.challenger_restart_delay_s
     for restart in range(settings.max_challenger_restarts + 1):

@@ -75,8 +75,8 @@ class LedgerRollback:
     def _handle(self, request: RollbackRequest) -> RollbackResult:
         rollout = self._ledger.rollout(self._model)
         if rollout is not None and not rollout.is_over:
-            is_alert_older = request.began < rollout.started_at - _MAX_CLOCK_SKEW
-            if not is_alert_older:
+            is_caused_earlier = request.began < rollout.started_at - _MAX_CLOCK_SKEW
+            if not is_caused_earlier:
                 return self._abort(rollout, request)
             if request.action == "rollback":
                 return _no_effect(
