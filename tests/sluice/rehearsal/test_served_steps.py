@@ -197,7 +197,7 @@ def test_only_an_unexpected_end_has_advice(
 
 
 def test_a_rehearsal_that_times_out_lasts_until_its_time_limit() -> None:
-    rolling = rollout(RolloutSettings())
+    rolling = make_rollout(RolloutSettings())
     times = {
         "last_transition_at": NOW + timedelta(seconds=30),
         "ended_at": NOW + timedelta(seconds=180),
