@@ -83,7 +83,7 @@ def rollout_review_asset(
             page = save_rollout_page(
                 ledger,
                 rollout.id,
-                failed=failed,
+                failed_rows=failed,
                 home=sluice_state.home,
                 environ=os.environ,
                 now=utc_now(),
@@ -94,7 +94,7 @@ def rollout_review_asset(
             quality=quality_results[-1].reason
             if quality_results
             else "No result yet: too few labels have arrived.",
-            failed=failed,
+            failed_rows=failed,
         )
         context.log.info(f"{'new result' if verdict else 'no new result'}: {review.quality}")
         return dg.MaterializeResult(

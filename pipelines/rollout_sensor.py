@@ -68,7 +68,7 @@ def rollout_sensor(
                 environ, home = os.environ, sluice_state.home
                 try:
                     page = publish_transitions(
-                        ledger, transitions, failed=None, home=home, environ=environ, now=now
+                        ledger, transitions, failed_rows=None, home=home, environ=environ, now=now
                     ).url
                 except StorageError as error:  # a full disk must not block a promotion
                     context.log.warning(f"The rollout's page was not written: {error}")

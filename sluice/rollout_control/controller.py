@@ -44,13 +44,13 @@ def reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition
     rollout = ledger.rollout(model)
     if rollout is None or rollout.is_over:
         return None
-    transition = observe(ledger, rollout, now=now)
+    transition = assess(ledger, rollout, now=now)
     ledger.record_transition(rollout, transition)
     return transition
 
 
-def observe(ledger: RolloutLedger, rollout: Rollout, *, now: datetime) -> Transition:
-    """Return the transition that a check at this moment would make, without recording it."""
+def assess(ledger: RolloutLedger, rollout: Rollout, *, now: datetime) -> Transition:
+    """Return the transition that a check at ``now`` would make, without recording it."""
     observations = ledger.observations
     split = ledger.traffic_split(rollout.model)
     verdicts = observations.quality(rollout.id)
@@ -100,7 +100,7 @@ def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -
 
 
 def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
-    """Return the distance between both arms' predictions; None if the held-out one is unknown."""
+    """Return the distance of both arms' predictions; None if it is unknown on held-out rows."""
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None

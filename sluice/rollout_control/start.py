@@ -57,7 +57,7 @@ def start_rollout(
         GateBlocked: No version is in production, the models take different inputs, or the evidence
             does not allow the rollout.
         RolloutConflict: Another rollout is in progress.
-        IntegrityError: One of the models does not load.
+        CodeMismatch, UntrustedCode, IntegrityError: One of the models does not load.
     """
     agreement = _measure_agreement(ledger, model, version, frame=frame, folds=folds, store=store)
     transition = ledger.start_rollout(
@@ -95,7 +95,7 @@ def _measure_agreement(
         load_deployed(version, store),
         load_deployed(production, store),
     )
-    if not challenger_model.contract.takes_same(production_model.contract):
+    if not challenger_model.contract.has_same_input(production_model.contract):
         raise GateBlocked(
             f"Version {number} cannot answer the requests of production version "
             f"{production.number}, because it needs other inputs.",

@@ -42,8 +42,11 @@ class RequestContext:
 
     table: RoutingTable
     split: TrafficSplit
+    """Split of the table; after the end of its lease, that of production alone."""
+
     compared_split: TrafficSplit
-    """Split under which the arms are compared; see ``RoutingTable.compared_split``."""
+    """Split under which the arms are compared: that of the table; after the end of its lease, that
+    of production alone."""
 
     request: CodecRequest
     x: ModelArrays

@@ -118,7 +118,7 @@ def test_server_role_serves_and_reports_and_cannot_change_the_registry(
     )
     with open_server(spec, clock=Clock(), log=json_log(io.StringIO())) as serving:
         assert serving.reporter is not None
-        asyncio.run(serving.reporter.report(draining=False))
+        asyncio.run(serving.reporter.report(is_final=False))
     with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
         seen = ledger.observations
         (server,) = seen.servers(MODEL, since=Clock().now)
