@@ -286,7 +286,10 @@ class RolloutLedger(Ledger):
             RegistryInconsistent: The registry is inconsistent about the production version.
             CodeMismatch, UntrustedCode: The challenger cannot be loaded by the code of this
                 process. Repeat the call where it can.
+            GateBlocked: The key does not belong to the actor.
         """
+        if self._keys is not None:
+            self._keys.require_own_actor(actor)  # otherwise the challenger would be blamed
         with self._database.read() as connection:
             rollout = _require_finished(connection, model)
             if rollout.is_over:
