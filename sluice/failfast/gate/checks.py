@@ -58,20 +58,20 @@ class GateCheck:
 
 
 def _split_independence(inputs: GateInputs) -> CheckOutcome:
-    state = check_fitted_state(
+    state_outcome = check_fitted_state(
         inputs.workload, inputs.raw, inputs.frame, inputs.folds, seed=inputs.seed
     )
-    if state is not None and state.outcome == "fail":
-        return state
-    examples = check_split_independence(
+    if state_outcome is not None and state_outcome.outcome == "fail":
+        return state_outcome
+    examples_outcome = check_split_independence(
         inputs.workload, inputs.frame, inputs.folds, inputs.settings
     )
-    if state is None or examples.outcome != "pass":
-        return examples
+    if state_outcome is None or examples_outcome.outcome != "pass":
+        return examples_outcome
     return replace(
-        examples,
-        summary=f"{examples.summary} {state.summary}",
-        numbers={**examples.numbers, **state.numbers},
+        examples_outcome,
+        summary=f"{examples_outcome.summary} {state_outcome.summary}",
+        numbers={**examples_outcome.numbers, **state_outcome.numbers},
     )
 
 

@@ -110,7 +110,7 @@ class GateInputs:
 
     @cached_property
     def held_out(self) -> Examples:
-        """Validation examples of the first fold; no check makes predictions for test rows.
+        """Validation examples of the first fold; in no check does the network predict test rows.
 
         If the workload does not keep its outputs, these are at most 256 evenly spaced examples.
         """

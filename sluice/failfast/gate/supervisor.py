@@ -2,7 +2,7 @@
 
 A loader that hangs, a forward pass that does not return, exhausted memory and a crash in native
 code end the gate's process, never the caller's. The check that was running fails, with the line
-of code; the checks that do not depend on it run in a second process.
+of code; the checks that do not depend on it run in another process.
 """
 
 import shutil
@@ -61,7 +61,7 @@ class _Progress:
     """State of the gate run; changed by the supervisor only."""
 
     started_at: float
-    memory_bytes: int
+    initial_free_bytes: int
     on_event: Callable[[GateEvent], None]
     log: GateLog
     plan: GatePlan | None = None
@@ -117,7 +117,7 @@ def supervise(
         scratch = _create_scratch(folder)
         progress = _Progress(
             started_at=time.monotonic(),
-            memory_bytes=available_bytes(),
+            initial_free_bytes=available_bytes(),
             on_event=on_event,
             log=log,
         )
@@ -159,7 +159,7 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
     with GateProcess(task) as process:
         while True:
             wait_s = earlier_wait_s + cpu_wait_s(process.pid)
-            progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # 0 once it has ended
+            progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # cpu_wait_s is 0 after the end
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
                     crash = _crash_stop(process.exit_status())
@@ -239,7 +239,7 @@ def _timeout_finding(what: str, limit: TimeLimit) -> CheckOutcome:
 
 def _check_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     share = progress.plan.max_memory_share if progress.plan else 1.0
-    used_bytes, limit_bytes = resident_bytes(process.pid), share * progress.memory_bytes
+    used_bytes, limit_bytes = resident_bytes(process.pid), share * progress.initial_free_bytes
     if used_bytes > limit_bytes:
         # Memory shared by worker processes was counted once for each of them.
         used_bytes = proportional_bytes(process.pid)
