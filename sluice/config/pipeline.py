@@ -231,7 +231,11 @@ def known_pipelines(folder: Path) -> list[str]:
 
 
 def defs_folder() -> Path:
-    """Return the folder of the shipped pipelines, one subfolder each."""
+    """Return the folder of the shipped pipelines, one subfolder each.
+
+    Raises:
+        SettingsError: The package ``sluice.pipelines`` is missing.
+    """
     spec = importlib.util.find_spec("sluice.pipelines")
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError(

@@ -73,8 +73,8 @@ def _perturb_after_cuts(
     """Perturb all positions from a cut on, for several cuts.
 
     Returns:
-        The effect on the outputs before a cut, for each cut where it is not 0; the largest effect
-        on the outputs from a cut on; and all cuts.
+        The effect on the outputs before a cut, for each cut where it exceeds rounding; the largest
+        effect on the outputs from a cut on; and all cuts.
     """
     length, replacements = x.shape[1], other_values(x)
     cuts = sorted({1, length // 2, length - 1})
@@ -97,13 +97,15 @@ def _result(
     numbers: dict[str, float | int | str] = {"cuts": len(cuts), "cuts_that_leak": len(leak_by_cut)}
     if leak_by_cut:
         # NaN counts as the largest effect.
-        cut, share = max(leak_by_cut.items(), key=lambda item: (math.isnan(item[1]), item[1]))
+        cut, largest_effect = max(
+            leak_by_cut.items(), key=lambda item: (math.isnan(item[1]), item[1])
+        )
         return ProbeResult(
             name=NAME,
             outcome="fail" if must_be_causal else "insufficient",
             seen=f"{procedure}: outputs at earlier positions changed at {len(leak_by_cut)} of "
-            f"{len(cuts)} cuts, {format_effect(share)} (cut at position {cut}).",
-            numbers=numbers | {"worst_cut": cut, "largest_effect": share},
+            f"{len(cuts)} cuts, {format_effect(largest_effect)} (cut at position {cut}).",
+            numbers=numbers | {"worst_cut": cut, "largest_effect": largest_effect},
             why="Later positions leak into earlier outputs: no causal mask, a mask that is off by "
             "one, a bidirectional layer, or a normalisation over positions."
             if must_be_causal

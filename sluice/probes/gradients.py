@@ -18,7 +18,7 @@ from sluice.probes.gradient_problems import (
     explain_mismatch,
     find_output_problem,
 )
-from sluice.probes.precision_watch import SuspectOperations, double_by_default, watched_operations
+from sluice.probes.precision_watch import SuspectOperations, double_by_default, watch_operations
 from sluice.probes.result import ProbeResult
 from sluice.probes.twin import evaluation_twin, require_rows
 
@@ -140,7 +140,7 @@ def _first_problem(
     # torch increases the version of a tensor at every in-place operation.
     versions = {name: t._version for name, t in tensors.items()}
     try:
-        with watched_operations(network) as operations:
+        with watch_operations(network) as operations:
             output = call(tensors)
         problem = find_output_problem(output, operations, must_be_scalar=must_be_scalar)
         if problem is not None:
@@ -188,11 +188,11 @@ def _check_tensor(
     def output_of_tensor(value: Tensor) -> Tensor:
         return call({**tensors, name: value}) / output_scale
 
-    copied = tensor.detach().clone().requires_grad_()
+    tensor_copy = tensor.detach().clone().requires_grad_()
     try:
         gradcheck(
             output_of_tensor,
-            (copied,),
+            (tensor_copy,),
             atol=_ABSOLUTE_TOLERANCE,
             rtol=_RELATIVE_TOLERANCE,
             nondet_tol=1e-9,

@@ -79,8 +79,8 @@ def _padding(subject: Subject) -> ProbeResult:
         # The first rows may have no padding by chance.
         x, padded = _rows_with_padding(subject, pad_id)
         if not len(x):
-            num = pluralize(len(subject.padding_candidates), "train row")
-            return skipped("padding", f"None of {num} has both padding and real positions.")
+            row_count = pluralize(len(subject.padding_candidates), "train row")
+            return skipped("padding", f"None of {row_count} has both padding and real positions.")
     return probe_padding(subject.network, x, padded=padded, seed=subject.seed)
 
 

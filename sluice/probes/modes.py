@@ -46,14 +46,14 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
             if not _are_equal(state_before[name], value)
         ]
         half = len(x) // 2
-        # The second half is replaced by rows of the first half, because generated rows might not
-        # be valid inputs.
+        # The second half is replaced by the first rows of the batch, because generated rows might
+        # not be valid inputs.
         x_with_other_rows = torch.cat((x[:half], x[: len(x) - half]))
-        with_other_rows = output_of(twin, x_with_other_rows)
+        output_with_other_rows = output_of(twin, x_with_other_rows)
     return _judge_outputs(
         first_output,
         second_output,
-        with_other_rows,
+        output_with_other_rows,
         x,
         modules_in_training,
         changed_names,
@@ -64,7 +64,7 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
 def _judge_outputs(
     first_output: Tensor,
     second_output: Tensor,
-    with_other_rows: Tensor,
+    output_with_other_rows: Tensor,
     x: Tensor,
     modules_in_training: list[str],
     changed_names: list[str],
@@ -121,8 +121,8 @@ def _judge_outputs(
             numbers=numbers,
             fix="Make the first dimension of the output the batch.",
         )
-    effect_of_others = effect(first_output[:half], with_other_rows[:half])
-    effect_of_own = effect(first_output[half:], with_other_rows[half:])
+    effect_of_others = effect(first_output[:half], output_with_other_rows[:half])
+    effect_of_own = effect(first_output[half:], output_with_other_rows[half:])
     numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}
     if not effect_of_others <= ROUNDING:  # also if NaN
         return failed(

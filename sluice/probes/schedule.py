@@ -209,7 +209,8 @@ def _iter_deviations(
             f"{pluralize(abs(delay), 'step')} {side}{', off by one' if abs(delay) == 1 else ''}.",
             "The scheduler is stepped before the optimizer or once too often."
             if delay == -1
-            else "Steps are counted from 1 instead of 0, or a scheduler step is missing."
+            else "The formula assumes that steps are counted from 1 instead of 0, or a scheduler "
+            "step is missing."
             if delay == 1
             else "The warmup and the scheduler count different units (steps, epochs).",
             "Step the scheduler after the optimizer, and count steps from 0.",

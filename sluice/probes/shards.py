@@ -60,10 +60,10 @@ def probe_shards(
             fix="Pass the rows of every rank.",
         )
     for rank, rows in enumerate(ranks):
-        outside = rows[(rows < 0) | (rows >= num_rows)]
-        if outside.size:
+        invalid_rows = rows[(rows < 0) | (rows >= num_rows)]
+        if invalid_rows.size:
             raise ContractError(
-                f"Rows must be from 0 to {num_rows - 1}, rank {rank} has {int(outside[0])}.",
+                f"Rows must be from 0 to {num_rows - 1}, rank {rank} has {int(invalid_rows[0])}.",
                 fix="Pass positions in the data set, not keys.",
             )
     if labels_N is not None and len(labels_N) != num_rows:
@@ -71,7 +71,7 @@ def probe_shards(
             f"A label for each of {num_rows} rows is required, got {len(labels_N)}.",
             fix="Pass the labels of the whole data set, in row order.",
         )
-    numbers, fault = _check_membership(ranks, num_rows, max_uneven_rows)
+    numbers, fault = _find_split_fault(ranks, num_rows, max_uneven_rows)
     p_value = None if labels_N is None else _label_p_value(ranks, labels_N)
     if p_value is not None:
         numbers["labels_p_value"] = p_value
@@ -121,7 +121,7 @@ def split_rows(num_rows: int, *, batch_rows: int, world: int, seed: int) -> list
     return ranks
 
 
-def _check_membership(
+def _find_split_fault(
     ranks: list[NDArray[np.int64]], num_rows: int, max_uneven_rows: int
 ) -> tuple[dict[str, float | int | str], tuple[str, str, str] | None]:
     """Return the measured numbers, and observation, cause and fix of the first fault, or None."""

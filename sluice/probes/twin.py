@@ -106,16 +106,18 @@ def other_values(x: Tensor) -> Tensor:
     Raises:
         ContractError: All values are equal.
     """
-    distinct = x.unique()
-    if len(distinct) < 2:
+    distinct_values = x.unique()
+    if len(distinct_values) < 2:
         raise ContractError(
             "A probe replaces values by other values of the batch, which requires at least two "
-            f"distinct values, got {distinct.tolist()}.",
+            f"distinct values, got {distinct_values.tolist()}.",
             fix="Pass rows that differ.",
         )
     if not x.is_floating_point():
-        next_larger = (torch.searchsorted(distinct, x.contiguous()) + 1) % len(distinct)
-        replaced: Tensor = distinct[next_larger]
+        next_larger = (torch.searchsorted(distinct_values, x.contiguous()) + 1) % len(
+            distinct_values
+        )
+        replaced: Tensor = distinct_values[next_larger]
         return replaced
     previous_rows = x.roll(1, dims=0)
     return 2 * x.mean() - x if torch.equal(previous_rows, x) else previous_rows

@@ -17,7 +17,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.failfast.checkpoints import resumption_findings
 from sluice.failfast.checkpoints.training_state import (
-    Flat,
+    FlatState,
     HasState,
     first_difference,
     flatten,
@@ -90,9 +90,10 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
 def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> CheckOutcome:
     """Compare an uninterrupted training with one that is resumed from its checkpoint, bit by bit.
 
-    After loading, the model, its predictions and every further state must equal the saved ones;
-    so must the losses of the following steps and the state after them. Loading a checkpoint that
-    was cut in half must raise an error or change nothing.
+    After loading, the model, its predictions and every further state must equal the saved ones.
+    The losses of the following steps, and the state after them, must equal those of the
+    uninterrupted training. If the largest file of the checkpoint is truncated, loading must not
+    restore only a part of the state: it should raise an error before it changes anything.
 
     Args:
         start: Sets up the training as a new process would, with other seeds at every call.
@@ -140,7 +141,7 @@ class _Session:
                 return error
         return None
 
-    def predictions(self) -> Flat:
+    def predictions(self) -> FlatState:
         modes = [(module, module.training) for module in self.training.model.modules()]
         self.training.model.eval()
         # A model may draw random numbers while it predicts: the same ones on both sides, and
@@ -151,12 +152,12 @@ class _Session:
             module.training = mode
         return flatten(output, "prediction")
 
-    def registered_state(self) -> dict[str, Flat]:
+    def registered_state(self) -> dict[str, FlatState]:
         model = self.training.model
         parts = {"model": flatten(model.state_dict())}
         return parts | {n: state_of(h, model) for n, h in self.training.states.items()}
 
-    def hidden_state(self) -> Flat:
+    def hidden_state(self) -> FlatState:
         return hidden_state(self.training.model, self.training.step)
 
 
@@ -223,7 +224,7 @@ class _Comparison:
     def _session(self, name: str) -> _Session:
         return _Session(self.start, derive_seed(self.seed, f"checkpoint_{name}"))
 
-    def _other_names(self, saved: Mapping[str, Flat]) -> list[str]:
+    def _other_names(self, saved: Mapping[str, FlatState]) -> list[str]:
         return [name for name in saved if name != "model"]
 
     def _is_repeatable(self, losses: list[float], path: Path) -> bool:
@@ -234,7 +235,7 @@ class _Comparison:
         repeated.predictions()  # as in the first session, in case predictions change the state
         return all(map(same_bits, losses, repeated.advance(self.num_steps)))
 
-    def _loads_truncated(self, path: Path, saved: Mapping[str, Flat]) -> bool:
+    def _loads_truncated(self, path: Path, saved: Mapping[str, FlatState]) -> bool:
         """Truncate the largest file; return whether load() applies the rest without an error."""
         largest = max(_files(path), key=lambda file: file.stat().st_size)
         with largest.open("r+b") as file:
@@ -254,8 +255,8 @@ class _Comparison:
 def _describe_first_change(
     losses: list[float],
     resumed_losses: list[float],
-    final_state: Mapping[str, Flat],
-    resumed_final_state: Mapping[str, Flat],
+    final_state: Mapping[str, FlatState],
+    resumed_final_state: Mapping[str, FlatState],
 ) -> str:
     """Describe the first difference after resuming; empty when there is no difference."""
     for index, (one, other) in enumerate(zip(losses, resumed_losses, strict=True), 1):

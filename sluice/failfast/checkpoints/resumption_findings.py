@@ -4,7 +4,7 @@ import re
 
 from sluice.base.error_location import locate_error
 from sluice.base.errors import SluiceError, StorageError
-from sluice.failfast.checkpoints.training_state import Flat, StateDifference
+from sluice.failfast.checkpoints.training_state import FlatState, StateDifference
 from sluice.findings.check_outcome import CheckOutcome
 
 _WRAPPERS = {
@@ -19,7 +19,8 @@ _WRAPPERS = {
     ),
 }
 _MAX_NAMES = 3
-"""Maximum number of listed names that exist only in the checkpoint, and only in the new model."""
+"""Maximum number of names that a message lists for each side: names that only the checkpoint has,
+and names that only the new model has."""
 
 
 def round_trips(num_steps: int, *, num_values: int) -> CheckOutcome:
@@ -58,7 +59,7 @@ def nothing_saved() -> CheckOutcome:
     )
 
 
-def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
+def load_raised(error: Exception, saved: FlatState, fresh: FlatState) -> CheckOutcome:
     """Return the finding that the checkpoint could not be loaded.
 
     Args:
@@ -172,7 +173,8 @@ def continues_differently(
 def half_loaded() -> CheckOutcome:
     """Return the finding that a truncated file is loaded without an error."""
     return _mismatch(
-        "A checkpoint truncated to half its size was partially loaded without an error.",
+        "A checkpoint whose largest file was truncated to half its size was partially loaded "
+        "without an error.",
         cause="load() catches the error of a damaged file, or applies the parts one by one.",
         fix="Read and validate the whole checkpoint before applying any of it, and raise an error "
         "when it is damaged.",
@@ -195,7 +197,7 @@ def _describe_hidden(difference: StateDifference | None) -> str:
     return f" Not stored, and different: {difference}." if difference is not None else ""
 
 
-def _differing_names(saved: Flat, fresh: Flat) -> str:
+def _differing_names(saved: FlatState, fresh: FlatState) -> str:
     only_saved = [name for name in saved if name not in fresh]
     only_fresh = [name for name in fresh if name not in saved]
     if not (only_saved or only_fresh):

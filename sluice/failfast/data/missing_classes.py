@@ -25,10 +25,10 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
     classes = tuple(map(str, workload.classes))
     if workload.task != "classification" or not classes:
         return None
-    present = _present_positions(frame, workload.target_column, len(classes))
-    if present is None or len(present) == len(classes):
+    present_positions = _present_positions(frame, workload.target_column, len(classes))
+    if present_positions is None or len(present_positions) == len(classes):
         return None
-    missing = [name for number, name in enumerate(classes) if number not in present]
+    missing = [name for number, name in enumerate(classes) if number not in present_positions]
     is_one = len(missing) == 1
     subject, verb = _name_classes(missing), "has" if is_one else "have"
     return CheckOutcome(
@@ -60,10 +60,10 @@ def find_classes_missing_in_splits(
         return None
 
     def names_without_rows(rows: pd.DataFrame) -> list[str]:
-        present = _present_positions(rows, workload.target_column, len(classes))
-        if present is None:
+        present_positions = _present_positions(rows, workload.target_column, len(classes))
+        if present_positions is None:
             return []
-        return [name for number, name in enumerate(classes) if number not in present]
+        return [name for number, name in enumerate(classes) if number not in present_positions]
 
     for fold in folds:
         missing = names_without_rows(frame.iloc[fold.train.start : fold.train.stop])

@@ -45,7 +45,7 @@ _MAX_VALUES = 100_000_000
 examples, at least ``_MIN_CONCLUSIVE_ROWS``."""
 
 _MAX_COLUMNS = 512
-"""Maximum number of columns of a linear feature map, and number of hash cells of a token map."""
+"""Maximum number of columns of a linear feature map, and number of columns of a token map."""
 
 _NUM_RANDOM_COLUMNS = 256
 """Number of random Fourier features of a map."""

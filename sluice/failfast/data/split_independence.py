@@ -33,10 +33,10 @@ def check_split_independence(
 ) -> CheckOutcome:
     """Compute the same examples from fewer rows and compare them with the original examples.
 
-    The examples of the train and validation rows of the first fold are computed for all rows,
-    without the last quarter, without the first quarter, and with all later rows of the table
-    removed. Common examples must have equal x and y. Inputs that are scaled, filled or encoded
-    with statistics of their split, or of the whole table, differ.
+    The examples of the train and validation rows of the first fold are computed from all rows
+    of the split, without its last quarter, without its first quarter, and with all later rows of
+    the table removed. Common examples must have equal x and y. Inputs that are scaled, filled or
+    encoded with statistics of their split, or of the whole table, differ.
 
     Args:
         workload: Builds the examples.
@@ -88,7 +88,7 @@ def check_split_independence(
 
 
 def _last_rows(rows: RowRange, max_rows: int) -> RowRange:
-    """Return the last rows of a split; the first rows of a table may lack a past."""
+    """Return the last rows of a split, because the first rows of a table have no earlier rows."""
     return RowRange(start=max(rows.start, rows.stop - max_rows), stop=rows.stop)
 
 

@@ -90,9 +90,9 @@ def check_overfit_one_batch(
     ``overfit_rows``, different in inputs and targets. If the model cannot fit them, half as many
     are tried, down to two; success then warns, because a small model may be intended.
 
-    The required loss is ``overfit_loss_share`` of the distance from the lowest possible loss to
-    the constant baseline. A loss that is unbounded below must be lower than the baseline by
-    (1 - ``overfit_loss_share``) baseline units.
+    The loss must be below the constant baseline by (1 - ``overfit_loss_share``) of the distance to
+    the lowest possible loss. If the lowest possible loss is negative, as for densities, at most one
+    baseline unit of this distance counts.
 
     Args:
         workload: Builds the model and defines the losses.
@@ -167,11 +167,11 @@ def _overfit(
     best = (math.inf, 0, _LEARNING_RATES[0])
     for rate in _LEARNING_RATES:
         with RandomStream(seed).active():
-            reached, steps = _minimise(
+            lowest_loss, num_steps = _minimise(
                 copy.deepcopy(model), workload, batch, rate, required_loss, settings.overfit_steps
             )
-        best = min(best, (reached, steps, rate))
-        if reached <= required_loss:
+        best = min(best, (lowest_loss, num_steps, rate))
+        if lowest_loss <= required_loss:
             break
     return _Attempt(
         num_rows=len(batch),
@@ -253,7 +253,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     if not last.has_succeeded and last.num_steps == 0:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{observation} Every step increased the loss.",
+            summary=f"{observation} No step decreased the loss.",
             numbers=numbers,
             fault="cannot overfit one batch",
             cause="loss() and losses() disagree: the steps minimise loss(), and the check measures "
