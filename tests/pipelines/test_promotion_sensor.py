@@ -27,7 +27,7 @@ from tests.sluice.rollout_control.controller_samples import PIPELINE
 pytestmark = pytest.mark.slow
 
 AT_ONCE = PIPELINE.model_copy(update={"rollout": None})
-RULES = {"rules": AT_ONCE.promotion_rules}
+RULES = {"rules": AT_ONCE.promotion_rules_digest}
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def ask(
         ledger,
         instance,
         has_rollout=pipeline.rollout is not None,
-        rules=pipeline.promotion_rules,
+        rules=pipeline.promotion_rules_digest,
         approval_settings=pipeline.approval,
         now=at,
     )

@@ -78,7 +78,7 @@ def _split_independence(inputs: GateInputs) -> CheckOutcome:
 def _mini_training(inputs: GateInputs) -> CheckOutcome:
     mini = inputs.mini
     finding = judge_mini_training(
-        mini, inputs.settings, learning_rate=inputs.training.learning_rate
+        mini, inputs.settings, learning_rate=inputs.train_settings.learning_rate
     )
     if mini.failure is not None:
         return finding
@@ -198,7 +198,9 @@ CHECKS: tuple[GateCheck, ...] = (
         check_id="instantiation",
         name="model_runs_on_real_batch",
         description="The model runs on one real batch, and its output has the required shape.",
-        function=lambda i: check_instantiation(i.fitted, i.model, i.train, i.settings, seed=i.seed),
+        function=lambda i: check_instantiation(
+            i.fitted, i.model_settings, i.train, i.settings, seed=i.seed
+        ),
         limit=lambda times: times.instantiation,
         needs=("features_are_valid",),
     ),
@@ -207,7 +209,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="gradients_reach_all_parameters",
         description="Every trainable parameter is in the optimizer and gets a finite gradient.",
         function=lambda i: check_gradient_flow(
-            i.fitted, i.model, i.training, i.train, i.settings, seed=i.seed
+            i.fitted, i.model_settings, i.train_settings, i.train, i.settings, seed=i.seed
         ),
         limit=lambda times: times.gradient_flow,
         needs=("model_runs_on_real_batch",),
@@ -218,11 +220,11 @@ CHECKS: tuple[GateCheck, ...] = (
         description="The event log can be written, flushed, read back and validated.",
         function=lambda i: check_event_log(
             i.folder,
-            architecture=i.model.architecture,
+            architecture=i.model_settings.architecture,
             features=i.workload.feature_columns,
             config={
-                "model": i.model.model_dump(mode="json"),
-                "training": i.training.model_dump(mode="json"),
+                "model": i.model_settings.model_dump(mode="json"),
+                "training": i.train_settings.model_dump(mode="json"),
             },
             headline=i.workload.headline_metric,
             clock=i.clock,
@@ -241,7 +243,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="model_overfits_one_batch",
         description="The model can overfit one tiny batch.",
         function=lambda i: check_overfit_one_batch(
-            i.fitted, i.model, i.train, i.settings, seed=i.seed
+            i.fitted, i.model_settings, i.train, i.settings, seed=i.seed
         ),
         limit=lambda times: times.overfit_one_batch,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
@@ -280,8 +282,8 @@ CHECKS: tuple[GateCheck, ...] = (
         "one.",
         function=lambda i: check_checkpoint(
             i.fitted,
-            i.model,
-            i.training,
+            i.model_settings,
+            i.train_settings,
             i.train,
             i.settings,
             seed=i.seed,

@@ -140,8 +140,8 @@ def _run(
     send(_plan(workload, target, checks))
     inputs = GateInputs(
         workload=workload,
-        model=target.model,
-        training=target.training,
+        model_settings=target.model,
+        train_settings=target.training,
         settings=target.poc,
         seed=task.request.seed,
         folder=task.scratch,

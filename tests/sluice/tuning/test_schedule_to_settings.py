@@ -165,7 +165,7 @@ def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed
     )
     file.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": pasted}))
     pipeline = read_pipeline(file)
-    assert resolve(pipeline).search.setup == found
+    assert resolve(pipeline).search.trial_settings == found
     assert len(found.training.changes) == 2
     with deterministic():
         again = list(run(trained := make_model(), pipeline.training))
@@ -266,7 +266,7 @@ def test_a_recipe_is_yaml_and_part_of_the_digest(searched):
     }
     pipeline = PipelineSettings.parse(attributes, where="defs.yaml")
 
-    assert resolve(pipeline).search.setup == result.setup
+    assert resolve(pipeline).search.trial_settings == result.setup
     plain = pipeline.training.model_copy(update={"changes": ()})
     without = pipeline.model_copy(update={"training": plain})
     assert resolve(pipeline).training.config_digest != resolve(without).training.config_digest

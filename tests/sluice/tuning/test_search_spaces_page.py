@@ -43,7 +43,7 @@ def test_the_space_is_one_of_a_pipeline():
     pipeline = PipelineSettings.parse(SINE, where="page")
 
     assert len(pipeline.space.parameters) == 7
-    assert resolve(pipeline).search.setup.workload_settings == {"seq_len": 8}
+    assert resolve(pipeline).search.trial_settings.workload_settings == {"seq_len": 8}
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
@@ -66,7 +66,7 @@ def test_arguments_that_the_page_lists_are_filled_in():
     names = re.findall(r"`(\w+)`", named)
     own = {"class": "tests.sluice.tuning.test_search_spaces_page:Everything", "arguments": {}}
     search = SearchSettings.parse({"scheduler": own, "seed": 5}, where="page")
-    strategy = choose_strategy(pipeline.space, search, resolve(pipeline).search.setup)
+    strategy = choose_strategy(pipeline.space, search, resolve(pipeline).search.trial_settings)
     scheduler = make_scheduler(search, strategy, pipeline.space, 25)
 
     assert {*names, "seed"} == scheduler.given.keys() - {"self", "__class__"}

@@ -45,8 +45,8 @@ def gate(tmp_path, clock, model, training):
 
     def run(workload, *, level="minimum", checks=CHECKS, **changes):
         given = {
-            "model": model,
-            "training": training.model_copy(update={"batch_rows": 32}),
+            "model_settings": model,
+            "train_settings": training.model_copy(update={"batch_rows": 32}),
             "settings": SMALL,
             "seed": 0,
             "folder": tmp_path,
