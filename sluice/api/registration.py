@@ -100,7 +100,7 @@ def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel, guards: GuardS
         training=inputs.training,
         poc=settings,
         guarded_metrics=guards.metric_names,
-        data=StoredData(
+        stored_data=StoredData(
             raw=fitted.raw,
             features=fitted.table,
             folds=fitted.folds,

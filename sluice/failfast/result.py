@@ -11,7 +11,7 @@ from sluice.base.settings import Record
 from sluice.config.poc_settings import TimeLimit
 from sluice.findings.catalogue import FaultName
 from sluice.findings.check_outcome import CheckOutcome, HardExample, Outcome
-from sluice.findings.finding import Finding, Number
+from sluice.findings.finding import EvidenceValue, Finding
 from sluice.reports.notebook import card, details, fragment, heading, paragraph, text_table
 from sluice.reports.page import Tone
 
@@ -27,7 +27,7 @@ class CheckResult(Record):
     name: str = Field(description="Statement that is true when the check passes.")
     check_id: str = Field(description="Stable identifier of the check, such as 'gradient_flow'.")
     outcome: Outcome
-    numbers: dict[str, Number]
+    numbers: dict[str, EvidenceValue]
     seconds: float = Field(description="Run time of the check [s].")
     typical_s: float = Field(description="Run time above which a passed check warns [s].")
     max_s: float = Field(description="Run time above which the check fails [s].")

@@ -9,7 +9,7 @@ import pandas as pd
 from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import LookAheadSettings, PocSettings
-from sluice.failfast.data.feature_values import FeatureValues, LookAhead
+from sluice.failfast.data.feature_values import ColumnChange, FeatureValues
 from sluice.failfast.data.look_ahead_sample import LookAheadSample, RowBlock, draw_sample
 from sluice.failfast.data.row_order import change_later_rows, cut_positions, time_order
 from sluice.findings.check_outcome import CheckOutcome
@@ -126,7 +126,7 @@ def find_look_ahead(
     settings: LookAheadSettings,
     seed: int,
     features: pd.DataFrame | None = None,
-) -> tuple[LookAhead, ...]:
+) -> tuple[ColumnChange, ...]:
     """Return the columns that depend on later rows, largest change first.
 
     The rows after a cut are reordered, and some of them are dropped. Each row is kept whole, so it
@@ -188,12 +188,12 @@ class _Search:
 
     sample: LookAheadSample
     compared_columns: set[str] = field(default_factory=set)
-    largest_changes: dict[str, LookAhead] = field(default_factory=dict)
+    largest_changes: dict[str, ColumnChange] = field(default_factory=dict)
     num_comparisons: int = 0
     last_error: str = ""
 
     @property
-    def sorted_changes(self) -> tuple[LookAhead, ...]:
+    def sorted_changes(self) -> tuple[ColumnChange, ...]:
         return tuple(sorted(self.largest_changes.values(), key=lambda column: -column.change))
 
     @property
@@ -272,7 +272,7 @@ def _is_nondeterministic(
     columns: tuple[str, ...],
     settings: LookAheadSettings,
 ) -> bool:
-    changes: dict[str, LookAhead] = {}
+    changes: dict[str, ColumnChange] = {}
     for block in sample.blocks:
         repeated_features = compute(block.raw.copy(deep=False))
         labels = block.features.index.unique()

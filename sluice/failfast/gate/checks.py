@@ -42,7 +42,7 @@ class GateCheck:
     """Statement that is true when the check passes; also the name of the Dagster check."""
     description: str
     function: Callable[[GateInputs], CheckOutcome]
-    limit: Callable[[TimeLimits], TimeLimit]
+    select_limit: Callable[[TimeLimits], TimeLimit]
     needs: tuple[str, ...] = ()
     """Names of the prerequisite checks; this check is skipped unless they passed."""
     levels: frozenset[Level] = _BOTH
@@ -52,7 +52,7 @@ class GateCheck:
         return PlannedCheck(
             name=self.name,
             check_id=self.check_id,
-            limit=self.limit(times),
+            limit=self.select_limit(times),
             needs=self.needs,
         )
 
@@ -133,14 +133,14 @@ CHECKS: tuple[GateCheck, ...] = (
         name="data_loads",
         description="The rows load, and enough of them are complete and not duplicated.",
         function=lambda i: check_data_loading(i.raw, i.workload.raw_schema, i.settings),
-        limit=lambda times: times.data_loading,
+        select_limit=lambda times: times.data_loading,
     ),
     GateCheck(
         check_id="raw_schema",
         name="raw_rows_match_schema",
         description="The raw rows have the declared columns, index and dtypes.",
         function=lambda i: check_raw_schema(i.raw, i.workload.raw_schema),
-        limit=lambda times: times.raw_schema,
+        select_limit=lambda times: times.raw_schema,
         needs=("data_loads",),
     ),
     GateCheck(
@@ -149,7 +149,7 @@ CHECKS: tuple[GateCheck, ...] = (
         description="The features can be computed, match their schema, vary, and do not contain "
         "the target.",
         function=lambda i: check_features(i.workload, i.raw, i.frame, i.folds, i.settings),
-        limit=lambda times: times.features,
+        select_limit=lambda times: times.features,
         needs=("raw_rows_match_schema",),
     ),
     GateCheck(
@@ -157,7 +157,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="features_do_not_look_ahead",
         description="No feature of a row changes when only later rows change.",
         function=lambda i: check_look_ahead(i.workload, i.raw, i.frame, i.settings, seed=i.seed),
-        limit=lambda times: times.look_ahead,
+        select_limit=lambda times: times.look_ahead,
         needs=("features_are_valid",),
         levels=_FULL,
     ),
@@ -166,7 +166,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="examples_do_not_depend_on_split",
         description="An example does not depend on the other rows of its split.",
         function=_split_independence,
-        limit=lambda times: times.features,
+        select_limit=lambda times: times.features,
         needs=("features_are_valid",),
         levels=_FULL,
     ),
@@ -178,7 +178,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=lambda i: check_served_inputs(
             i.workload, required=i.is_served, raw=i.raw, frame=i.frame, folds=i.folds
         ),
-        limit=lambda times: times.features,
+        select_limit=lambda times: times.features,
         # A feature that looks ahead differs when it is computed for a request, without later rows.
         needs=("features_are_valid", "features_do_not_look_ahead"),
         levels=_FULL,
@@ -190,7 +190,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=lambda i: check_signal(
             i.train, i.settings, required=i.workload.expects_signal, seed=i.seed
         ),
-        limit=lambda times: times.signal,
+        select_limit=lambda times: times.signal,
         needs=("features_are_valid",),
         levels=_FULL,
     ),
@@ -201,7 +201,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=lambda i: check_instantiation(
             i.fitted, i.model_settings, i.train, i.settings, seed=i.seed
         ),
-        limit=lambda times: times.instantiation,
+        select_limit=lambda times: times.instantiation,
         needs=("features_are_valid",),
     ),
     GateCheck(
@@ -211,7 +211,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=lambda i: check_gradient_flow(
             i.fitted, i.model_settings, i.train_settings, i.train, i.settings, seed=i.seed
         ),
-        limit=lambda times: times.gradient_flow,
+        select_limit=lambda times: times.gradient_flow,
         needs=("model_runs_on_real_batch",),
     ),
     GateCheck(
@@ -229,14 +229,14 @@ CHECKS: tuple[GateCheck, ...] = (
             headline=i.workload.headline_metric,
             clock=i.clock,
         ),
-        limit=lambda times: times.event_log,
+        select_limit=lambda times: times.event_log,
     ),
     GateCheck(
         check_id="epoch_selector",
         name="selector_finds_best_epoch",
         description="The epoch selector returns the known best epoch of synthetic histories.",
         function=lambda i: check_epoch_selector(i.workload.select_epoch, i.settings, seed=i.seed),
-        limit=lambda times: times.selector,
+        select_limit=lambda times: times.selector,
     ),
     GateCheck(
         check_id="overfit_one_batch",
@@ -245,7 +245,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=lambda i: check_overfit_one_batch(
             i.fitted, i.model_settings, i.train, i.settings, seed=i.seed
         ),
-        limit=lambda times: times.overfit_one_batch,
+        select_limit=lambda times: times.overfit_one_batch,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
@@ -254,7 +254,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="mini_training_lowers_loss",
         description="A short training lowers the loss by more than the variation between seeds.",
         function=_mini_training,
-        limit=lambda times: times.mini_training,
+        select_limit=lambda times: times.mini_training,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
     ),
     GateCheck(
@@ -262,7 +262,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="predictions_have_plausible_spread",
         description="The spread of predictions on held-out rows is in proportion to the targets'.",
         function=_predictions,
-        limit=lambda times: times.predictions,
+        select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
@@ -271,7 +271,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="predictions_can_be_scored",
         description="The workload's metrics and baseline can be computed as in the evaluation.",
         function=_scoring,
-        limit=lambda times: times.predictions,
+        select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
@@ -289,7 +289,7 @@ CHECKS: tuple[GateCheck, ...] = (
             seed=i.seed,
             folder=i.folder,
         ),
-        limit=lambda times: times.checkpoint,
+        select_limit=lambda times: times.checkpoint,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),

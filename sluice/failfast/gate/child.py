@@ -238,7 +238,7 @@ def _resolve(target: Target) -> _GateTarget:
                 model=target.model,
                 training=target.training,
                 poc=target.poc,
-                stored_data=target.data,
+                stored_data=target.stored_data,
                 is_served=True,
                 guarded_metrics=target.guarded_metrics,
             )

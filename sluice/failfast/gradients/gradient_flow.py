@@ -25,7 +25,7 @@ from sluice.failfast.gradients.symmetric_units import symmetric_weights
 from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
 from sluice.failfast.learning.instantiation import too_few_examples
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.dropout import require_dropout
 from sluice.models.module_activity import RECTIFIERS, ActivityRecorder, record_activity
 from sluice.models.parameter_names import format_names
@@ -264,7 +264,7 @@ def _find_large_gradients(report: GradientReport, warn_norm: float) -> CheckOutc
     )
 
 
-def _numbers(report: GradientReport) -> dict[str, Number]:
+def _numbers(report: GradientReport) -> dict[str, EvidenceValue]:
     largest, norm = report.largest
     return {
         "num_gradients": len(report.norms),
@@ -278,7 +278,7 @@ def _numbers(report: GradientReport) -> dict[str, Number]:
 
 
 def _combine_findings(
-    findings: Sequence[CheckOutcome], report: GradientReport, numbers: dict[str, Number]
+    findings: Sequence[CheckOutcome], report: GradientReport, numbers: dict[str, EvidenceValue]
 ) -> CheckOutcome:
     """Return the first failure, else all warnings in one finding, else a pass."""
     failures = [finding for finding in findings if finding.outcome == "fail"]

@@ -11,7 +11,7 @@ from sluice.failfast.gradients.recurrent_state import (
     normaliser_range,
 )
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.parameter_names import format_names
 
 
@@ -64,9 +64,9 @@ def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome 
 
 def recurrent_numbers(
     gradients: Sequence[RecurrentGradients], ranges: Sequence[NormaliserRange]
-) -> dict[str, Number]:
+) -> dict[str, EvidenceValue]:
     """Return the numbers of a finding by layer; empty for a network without recurrent layers."""
-    numbers: dict[str, Number] = {}
+    numbers: dict[str, EvidenceValue] = {}
     for layer_gradients in gradients:
         if layer_gradients.forget_bias_norm is not None:
             numbers[f"forget_bias_norm_{layer_gradients.layer}"] = layer_gradients.forget_bias_norm

@@ -26,7 +26,7 @@ from sluice.failfast.learning.loss_decrease import (
     required_loss_decrease,
 )
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
@@ -348,8 +348,8 @@ def _describe(
 
 def _numbers(
     mini: MiniTraining, bound: LossDecreaseBound, settings: PocSettings
-) -> dict[str, Number]:
-    numbers: dict[str, Number] = {
+) -> dict[str, EvidenceValue]:
+    numbers: dict[str, EvidenceValue] = {
         "first_loss": float(mini.loss_SE[:, 0].mean()),
         "last_loss": float(mini.loss_SE[:, -1].mean()),
         "relative_fall": bound.mean,

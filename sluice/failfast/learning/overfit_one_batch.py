@@ -20,7 +20,7 @@ from sluice.data.rows.protocol import ModelInput, flat_input
 from sluice.failfast.learning.buffer_calibration import calibrate_buffers
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.settings import ModelSettings
 from sluice.workloads.constant_baseline import (
     constant_baseline_loss,
@@ -227,7 +227,7 @@ def _minimise(
 
 def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     first, last = attempts[0], attempts[-1]
-    numbers: dict[str, Number] = {
+    numbers: dict[str, EvidenceValue] = {
         "num_rows": first.num_rows,
         "num_rows_overfitted": last.num_rows if last.has_succeeded else 0,
         "reached_loss": last.lowest_loss,

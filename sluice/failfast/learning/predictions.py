@@ -13,7 +13,7 @@ from torch import Tensor
 from sluice.base.settings import Record
 from sluice.config.poc_settings import PocSettings, PredictionSettings
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 
 _DECIMALS = 6
 """Number of decimals to which predictions are rounded before distinct ones are counted."""
@@ -82,7 +82,7 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
         return _constant_targets(output)
     spread = prediction_spread(output, y, limits)
     num_distinct = _count_distinct(output, y)
-    numbers: dict[str, Number] = {"num_examples": len(output), "num_distinct": num_distinct}
+    numbers: dict[str, EvidenceValue] = {"num_examples": len(output), "num_distinct": num_distinct}
     if pair is None:
         numbers["deviation"] = spread.ratio
         observation = (
@@ -216,7 +216,7 @@ def _judge_variety(
     pair: _ScaledPair | None,
     num_distinct: int,
     observation: str,
-    numbers: dict[str, Number],
+    numbers: dict[str, EvidenceValue],
     limits: PredictionSettings,
 ) -> CheckOutcome:
     correlation = math.nan if pair is None else _correlation(pair)
