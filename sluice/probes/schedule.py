@@ -296,17 +296,17 @@ def _end_deviation(
 
 def _simulated_rates(scheduler: LRScheduler, num_rates: int) -> list[float]:
     """Return the rate at each step of a copy of the scheduler, stepped after its optimizer."""
-    optimizer, twin = copy.deepcopy((scheduler.optimizer, scheduler))
+    optimizer_copy, scheduler_copy = copy.deepcopy((scheduler.optimizer, scheduler))
     rates = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for index in range(num_rates):
-            rates.append(float(optimizer.param_groups[0]["lr"]))
+            rates.append(float(optimizer_copy.param_groups[0]["lr"]))
             if index == num_rates - 1:
                 break
-            _step(optimizer)
+            _step(optimizer_copy)
             try:
-                twin.step()
+                scheduler_copy.step()
             except ValueError:  # OneCycleLR raises beyond its end
                 if index < num_rates - 2:
                     raise
