@@ -212,14 +212,14 @@ def locate_pipeline(name: str, folder: Path) -> Path:
         return path
     if (path / "defs.yaml").is_file():
         return path / "defs.yaml"
-    known = known_pipelines(folder)
-    if name not in known:
+    known_names = known_pipelines(folder)
+    if name not in known_names:
         working_file = Path(f"{name}.yaml")
         if working_file.is_file():
             return working_file
         raise SettingsError(
-            f"There is no pipeline '{name}'.{suggest_nearest(name, known)} "
-            f"Known: {', '.join(known)}.",
+            f"There is no pipeline '{name}'.{suggest_nearest(name, known_names)} "
+            f"Known: {', '.join(known_names)}.",
             fix="Use a known name, or the path of a pipeline's file, such as my_model.yaml.",
         )
     return folder / name / "defs.yaml"

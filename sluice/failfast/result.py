@@ -131,7 +131,7 @@ class GateReport(Record):
         return tuple(r.finding for r in self.results if r.finding is not None)
 
     @property
-    def counts(self) -> str:
+    def counts_text(self) -> str:
         """Numbers of checks that passed and that warn: '16 of 17 checks passed, 1 warning'."""
         outcomes = [result.outcome for result in self.results]
         text = f"{outcomes.count('pass')} of {len(outcomes)} checks passed"
@@ -141,7 +141,7 @@ class GateReport(Record):
     @property
     def reason(self) -> str:
         """Summary of the first blocking check, or a sentence that all checks passed."""
-        # Part of the receipt: warnings of slow checks must not change its digest.
+        # The reason is part of the receipt, whose digest must not depend on slow checks.
         if self.passed:
             return f"All {len(self.results)} checks of the {self.level} gate passed."
         first, *others = self.blocking_failures or self.results
@@ -152,7 +152,7 @@ class GateReport(Record):
         return fragment(
             heading(f"POC gate of {self.workload}", _OUTCOMES[self.outcome], _TONES[self.outcome]),
             paragraph(
-                f"{self.counts}, in {self.seconds:.1f} s ({self.level} gate).",
+                f"{self.counts_text}, in {self.seconds:.1f} s ({self.level} gate).",
                 soft=True,
             ),
             *(r.card for r in self.results if r.outcome not in ("pass", "skipped")),

@@ -117,10 +117,13 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     is_repeated = is_repeated & (_count_copies(row_hashes) <= _MAX_COPIES)
     if isinstance(raw.index, pd.DatetimeIndex):
         is_repeated[1:] &= row_hashes[1:] != row_hashes[:-1]
-    floats = [raw.iloc[is_first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"]
-    if 2 * _expected_copies(floats, len(raw)) <= is_repeated.sum() or _halves_distinguish_rows(
-        [hashes[is_first] for hashes in column_hashes]
-    ):
+    float_columns = [
+        raw.iloc[is_first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"
+    ]
+    num_expected = _expected_copies(float_columns, len(raw))
+    if 2 * num_expected <= is_repeated.sum():
+        return is_repeated
+    if _halves_distinguish_rows([hashes[is_first] for hashes in column_hashes]):
         return is_repeated
     return no_duplicates
 
@@ -151,14 +154,14 @@ def _count_copies(row_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     return np.bincount(group)[group]
 
 
-def _expected_copies(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
+def _expected_copies(float_columns: "list[pd.Series[Any]]", num_rows: int) -> float:
     """Return the number of repeats expected by chance in ``num_rows`` rows of the finest column.
 
     The finest column is the one with most distinct values: a column computed from another has no
     more distinct values, however small its differences are. A column of equally spaced values is
     a clock or a row number, not a random variable, and is ignored if there is another column.
     """
-    columns = [np.unique(series.dropna().to_numpy(np.float64)) for series in floats]
+    columns = [np.unique(series.dropna().to_numpy(np.float64)) for series in float_columns]
     columns = [values[np.isfinite(values)] for values in columns]
     columns = [values for values in columns if values.size > 1]
     random_columns = [values for values in columns if not _is_equally_spaced(values)] or columns

@@ -61,12 +61,12 @@ class FeatureValues:
         Returns:
             Whether any row was compared: both frames must contain a row with one of the labels.
         """
-        position = self._labels.get_indexer(_unique_labels(other.index))
-        rows = np.flatnonzero((position >= 0) & other.index.isin(labels))
+        positions = self._labels.get_indexer(_unique_labels(other.index))
+        rows = np.flatnonzero((positions >= 0) & other.index.isin(labels))
         if rows.size == 0:
             return False
-        position = position[rows]
-        before, after = self._values[position], self._matrix(other)[rows]
+        positions = positions[rows]
+        before, after = self._values[positions], self._matrix(other)[rows]
         is_same = (before == after) | (np.isnan(before) & np.isnan(after))
         if is_same.all():
             return True
@@ -80,7 +80,7 @@ class FeatureValues:
             largest = np.nan_to_num(changes, nan=np.inf).max()
             name = self._columns[column]
             if name not in largest_changes or largest > largest_changes[name].change:
-                row = str(self._index[position[int(is_row_changed.argmax())]])
+                row = str(self._index[positions[int(is_row_changed.argmax())]])
                 largest_changes[name] = ColumnChange(column=name, row=row, change=float(largest))
         return True
 

@@ -148,7 +148,7 @@ def find_signal(
             *(rng.permuted(np.arange(len(examples))) for _ in range(num_permutations)),
         ]
     )
-    targets = _targets(examples.targets, rng)
+    targets = _regression_targets(examples.targets, rng)
     best_K = np.full(len(order_KN), -np.inf)
     for map_NM in _feature_maps(_input_tensor(examples), rng):
         value_M, basis_NM = _eigenbasis(map_NM)
@@ -273,7 +273,7 @@ def _centred(value_NP: Floats) -> Floats:
     return np.asarray(value_NP - value_NP.mean(axis=0))
 
 
-def _targets(y: Tensor, rng: np.random.Generator) -> list[Floats]:
+def _regression_targets(y: Tensor, rng: np.random.Generator) -> list[Floats]:
     """Return the regression targets: one-hot classes, or ranks and their distance to the middle."""
     if not y.is_floating_point():
         flat_NP = y.cpu().numpy().reshape(len(y), -1)
@@ -332,12 +332,12 @@ def _judge_signal(
     )
     if signal.p_value <= settings.signal_alpha:
         return CheckOutcome(outcome="pass", summary=observation, numbers=numbers)
-    inconclusive = _why_inconclusive(examples)
-    if required and not inconclusive:
+    limitation = _why_inconclusive(examples)
+    if required and not limitation:
         return CheckOutcome(
             outcome="fail", summary=observation, numbers=numbers, fault="shuffled labels"
         )
-    why = f" This proves little: {inconclusive}." if inconclusive else ""
+    why = f" This proves little: {limitation}." if limitation else ""
     why = why or " The workload expects no signal."
     return CheckOutcome(
         outcome="warn", summary=observation + why, numbers=numbers, fault="shuffled labels"

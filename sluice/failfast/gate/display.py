@@ -183,4 +183,4 @@ def _result_line(result: CheckResult) -> Text:
 def _outcome_line(report: GateReport) -> Text:
     outcome, style = ("passed", "green") if report.passed else ("failed", "bold red")
     text = Text("The ").append(f"{report.level} gate {outcome}", style=style)
-    return text.append(f": {report.counts}, in {report.seconds:.1f} s.")
+    return text.append(f": {report.counts_text}, in {report.seconds:.1f} s.")

@@ -83,9 +83,9 @@ def check_gradient_flow(
     if frozen_finding is not None and frozen_finding.outcome == "fail":
         return frozen_finding
     groups = complete_groups(workload.parameter_groups(model.network), training)
-    membership = judge_membership(validate_optimizer(model.named_parameters(), groups))
-    if membership is not None:
-        return membership
+    membership_finding = judge_membership(validate_optimizer(model.named_parameters(), groups))
+    if membership_finding is not None:
+        return membership_finding
     require_optimizer(training)
     if training.dropout_at(training.max_epochs) is not None:
         require_dropout(model)
@@ -94,9 +94,9 @@ def check_gradient_flow(
     model.train()
     stream = RandomStream(derive_seed(seed, "poc_gradient_flow"))
     with stream.active(), record_activity(model) as recorder:
-        with record_normalisers(model) as states:
+        with record_normalisers(model) as normaliser_states:
             output = model(batch.inputs)
-        ranges, normaliser_finding = judge_normalisers(states)
+        ranges, normaliser_finding = judge_normalisers(normaliser_states)
         if normaliser_finding is not None and normaliser_finding.outcome == "fail":
             return normaliser_finding
         loss = workload.loss(output, batch.targets)

@@ -126,9 +126,9 @@ def check_overfit_one_batch(
             f"{pluralize(len(candidates), 'example')}."
         )
     model_seed = derive_seed(seed, "poc_memorization")
-    untrained = prepare_model(workload, model_settings, examples, seed=model_seed)
+    untrained_model = prepare_model(workload, model_settings, examples, seed=model_seed)
     model = calibrate_buffers(
-        untrained,
+        untrained_model,
         candidates,
         batch_rows=_CALIBRATION_ROWS,
         num_passes=_CALIBRATION_PASSES,
@@ -316,20 +316,20 @@ def _select_distinct(examples: Examples) -> NDArray[np.int64]:
     has distance 0; examples with repeated targets follow when no others remain.
     """
     x_NP, y_NP = _standardised_input(examples.inputs), _target(examples.targets)
-    gap_x_N = np.full(len(x_NP), np.inf)
-    gap_y_N = np.full(len(x_NP), np.inf)
+    distance_x_N = np.full(len(x_NP), np.inf)
+    distance_y_N = np.full(len(x_NP), np.inf)
     positions = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
     while len(positions) < min(len(x_NP), 64):
         latest = positions[-1]
-        gap_x_N = np.minimum(gap_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
-        gap_y_N = np.minimum(gap_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))
-        score_N = gap_x_N * gap_y_N
+        distance_x_N = np.minimum(distance_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
+        distance_y_N = np.minimum(distance_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))
+        score_N = distance_x_N * distance_y_N
         if not score_N.max() > 0:
             if len(positions) < 2:
                 break
             # Every distinct target was selected once: continue with repeated targets.
-            gap_y_N = np.full(len(x_NP), 1.0)
-            score_N = gap_x_N
+            distance_y_N = np.full(len(x_NP), 1.0)
+            score_N = distance_x_N
             if not score_N.max() > 0:
                 break
         positions.append(int(score_N.argmax()))

@@ -232,7 +232,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
             "have another order."
         ),
         cause=(
-            "A scaler is fitted again for the evaluation or applied in only one of both, or "
+            "A scaler is fitted again for the evaluation or applied in only one of the two, or "
             "columns are selected in two places."
         ),
         fix=(

@@ -398,4 +398,4 @@ def test_report_page_shows_result_cause_and_fix(gate):
     assert "2 checks not run: " in text
     assert ". Skipped, because model_runs_on_real_batch did not pass" in text
     assert f"result: {failed.summary} cause: {failed.cause} fix: {failed.fix}" in text
-    assert f"The minimum gate failed: {report.counts}" in text
+    assert f"The minimum gate failed: {report.counts_text}" in text
