@@ -28,7 +28,11 @@ class TimeLimit(Settings):
 
 
 class TimeLimits(Settings):
-    """Time limits of each check and of the whole gate."""
+    """Time limits of the checks and of the whole gate.
+
+    ``features`` also limits the checks of split independence and of served inputs, and
+    ``predictions`` the check of scoring.
+    """
 
     data_loading: TimeLimit = TimeLimit(typical_s=10.0, max_s=60.0)
     raw_schema: TimeLimit = TimeLimit(typical_s=0.1, max_s=1.0)

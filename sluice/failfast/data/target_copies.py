@@ -29,8 +29,8 @@ def find_target_copies(
 ) -> CheckOutcome | None:
     """Return a finding for features that copy the target, or None.
 
-    A copy has the target's name, its values in every row, or a correlation with it of at least
-    ``target_copy_correlation``. Slowly changing series resemble their own past without being
+    A copy has the target's name, its values in every row, or an absolute correlation with it of at
+    least ``target_copy_correlation``. Slowly changing series resemble their own past without being
     copies: a price and the next one correlate above 0.9999 over a long history. Therefore the
     correlation must also be ten times closer to 1 than that of the target with its previous row.
 
