@@ -61,7 +61,8 @@ def change_later_rows(
             far targets look ahead.
         order: Result of ``time_order``.
         cut: Index into ``order`` of the first row that changes.
-        kept_share: Share of the later rows that are kept.
+        kept_share: Minimum share of the later rows that are kept. More are kept if targets need
+            them.
         rng: Draws the new order.
     """
     early_positions, late_positions = order[:cut], order[cut:]
@@ -73,13 +74,13 @@ def change_later_rows(
     ]
     # A single cycle through all later rows, so that no row keeps its position.
     cycle = rng.permutation(late_positions)
-    source = np.arange(len(raw))
-    source[cycle] = np.roll(cycle, 1)
+    source_positions = np.arange(len(raw))
+    source_positions[cycle] = np.roll(cycle, 1)
     rows = np.sort(np.concatenate([early_positions, kept_positions]))
     early_labels = raw.index[early_positions].unique()
     if not raw.index.is_unique:  # rows of the same time may use each other
         early_labels = early_labels[~early_labels.isin(raw.index[late_positions])]
-    return raw.iloc[source[rows]].set_axis(raw.index[rows]), early_labels
+    return raw.iloc[source_positions[rows]].set_axis(raw.index[rows]), early_labels
 
 
 def _cuts_after_missing_values(

@@ -90,7 +90,7 @@ class _Progress:
         self.on_event(message)
 
     @property
-    def remaining(self) -> tuple[PlannedCheck, ...]:
+    def remaining_checks(self) -> tuple[PlannedCheck, ...]:
         checks = self.plan.checks if self.plan else ()
         return tuple(check for check in checks if check.name not in self.results)
 
@@ -135,10 +135,10 @@ def supervise(
 def _run_to_report(request: GateRequest, scratch: Path, progress: _Progress) -> GateReport:
     while True:
         stop = _run_process(request, scratch, progress)
-        if stop is None or stop.ends_gate or not progress.remaining:
+        if stop is None or stop.ends_gate or not progress.remaining_checks:
             break
     assert progress.plan is not None
-    for check in progress.remaining:  # the whole gate exceeded its time limit
+    for check in progress.remaining_checks:  # the whole gate exceeded its time limit
         progress.record(check.result(_skipped_outcome(), 0.0))
     seconds = progress.now() - progress.started_at
     progress.record(check_total_time(seconds, progress.plan.whole_gate))
@@ -195,7 +195,7 @@ def _record_stop(progress: _Progress, stop: _Stop, where: str, process_started_a
     finding = stop.finding
     summary = f"{finding.summary.rstrip('.')} {where}." if where else finding.summary
     finding = CheckOutcome(outcome="fail", summary=summary, fault=finding.fault, fix=finding.fix)
-    checks = {check.name: check for check in progress.remaining}
+    checks = {check.name: check for check in progress.remaining_checks}
     name = progress.running_check
     if name == RELOADING_DATA and checks:
         name = next(iter(checks))
@@ -223,7 +223,9 @@ def _check_time(progress: _Progress, process_started_at: float) -> _Stop | None:
         limit, since, what = plan.reloading, progress.running_since, "Loading the data again"
     else:
         limit = next(
-            check.limit for check in progress.remaining if check.name == progress.running_check
+            check.limit
+            for check in progress.remaining_checks
+            if check.name == progress.running_check
         )
         since, what = progress.running_since, "The check"
     return _Stop(_timeout_finding(what, limit)) if now - since > limit.max_s else None
