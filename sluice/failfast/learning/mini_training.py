@@ -100,7 +100,7 @@ def run_mini_training(
 
     The losses of a seed are measured before the first step and after each epoch, on the subset
     and without dropout. Losses measured during an epoch would hide a learning rate that is too
-    high: its first epoch is so bad that the last one looks like progress. Running statistics are
+    high: the first epoch is then so bad that the last one looks like progress. Running statistics are
     calibrated on the subset before the first loss is measured; otherwise those of batch norm would
     lower the loss at any learning rate.
 
@@ -167,7 +167,7 @@ def judge_mini_training(
 ) -> CheckOutcome:
     """Check that the loss decreased, did not explode, and is not far above the constant baseline.
 
-    All changes are relative to the learnable loss: the distance from the first loss to that of the
+    The decrease is relative to the learnable loss: the distance from the first loss to that of the
     best constant output, plus the distance from there to a predictor that knows the target. So the
     result does not depend on the offset and scale of the loss, and a decrease that only moves
     predictions to the level of an unscaled target is not overrated.
