@@ -100,9 +100,9 @@ def run_mini_training(
 
     The losses of a seed are measured before the first step and after each epoch, on the subset
     and without dropout. Losses measured during an epoch would hide a learning rate that is too
-    high: the first epoch is then so bad that the last one looks like progress. Running statistics are
-    calibrated on the subset before the first loss is measured; otherwise those of batch norm would
-    lower the loss at any learning rate.
+    high: the first epoch is then so bad that the last one looks like progress. Running statistics
+    are calibrated on the subset before the first loss is measured; otherwise those of batch norm
+    would lower the loss at any learning rate.
 
     If the mean decrease of the first ``mini_seeds`` is sufficient but not yet significant, all
     ``mini_max_seeds`` are trained: different decreases from different seeds are not a fault. A
