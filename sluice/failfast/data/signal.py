@@ -77,7 +77,7 @@ class SignalTest:
 
 
 def check_signal(
-    train: Examples, settings: PocSettings, *, required: bool, seed: int
+    train: Examples, settings: PocSettings, *, expects_signal: bool, seed: int
 ) -> CheckOutcome:
     """Test whether the targets depend on the features, by a permutation test.
 
@@ -89,12 +89,12 @@ def check_signal(
 
     Without a detected signal the check fails only where these maps are powerful: enough rows,
     enough rows per class, and inputs that are numbers and not too many. Otherwise, and when no
-    signal is ``required``, it warns.
+    signal is expected, it warns.
 
     Args:
         train: Train examples of a fold.
         settings: Number of rows and shuffles, significance level.
-        required: Whether the workload expects a signal.
+        expects_signal: Whether the workload expects a signal; if not, its absence only warns.
         seed: Seed of random features and shuffles.
 
     Cost:
@@ -127,7 +127,7 @@ def check_signal(
         alpha=settings.signal_alpha,
         seed=derive_seed(seed, "poc_signal"),
     )
-    return _judge_signal(signal, sample, settings, required=required)
+    return _judge_signal(signal, sample, settings, expects_signal=expects_signal)
 
 
 def find_signal(
@@ -317,7 +317,7 @@ def _complete(examples: Examples) -> Examples:
 
 
 def _judge_signal(
-    signal: SignalTest, examples: Examples, settings: PocSettings, *, required: bool
+    signal: SignalTest, examples: Examples, settings: PocSettings, *, expects_signal: bool
 ) -> CheckOutcome:
     numbers: dict[str, float | int | str] = {
         "explained_share": signal.r2,
@@ -333,7 +333,7 @@ def _judge_signal(
     if signal.p_value <= settings.signal_alpha:
         return CheckOutcome(outcome="pass", summary=observation, numbers=numbers)
     limitation = _why_inconclusive(examples)
-    if required and not limitation:
+    if expects_signal and not limitation:
         return CheckOutcome(
             outcome="fail", summary=observation, numbers=numbers, fault="shuffled labels"
         )

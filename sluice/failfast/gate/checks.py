@@ -188,7 +188,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="targets_depend_on_features",
         description="The features explain more of the target than of shuffled targets.",
         function=lambda i: check_signal(
-            i.train, i.settings, required=i.workload.expects_signal, seed=i.seed
+            i.train, i.settings, expects_signal=i.workload.expects_signal, seed=i.seed
         ),
         select_limit=lambda times: times.signal,
         needs=("features_are_valid",),

@@ -17,7 +17,7 @@ SETTINGS = PocSettings()
 
 
 def check(rows, *, required=True, seed=0, **poc):
-    return check_signal(rows, PocSettings(**poc), required=required, seed=seed)
+    return check_signal(rows, PocSettings(**poc), expects_signal=required, seed=seed)
 
 
 def shuffled(rows, seed=1):
