@@ -1,4 +1,4 @@
-"""Features are used only with the rows and the workload that they were computed from."""
+"""Features are refused with other raw rows or another workload."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from sluice.data.table import TableRecord
 from tests.support.synthetic import SineWorkload
 
 
-def table(digest: str) -> TableRecord:
+def make_table(digest: str) -> TableRecord:
     return TableRecord(
         digest=digest * 64,
         artifact="",
@@ -20,14 +20,14 @@ def table(digest: str) -> TableRecord:
     )
 
 
-def test_a_refusal_names_the_part_that_differs_and_both_digests():
+def test_refusal_names_the_differing_part_and_both_digests():
     workload = SineWorkload()
     maker = feature_producer(workload, path="module:Sine")
-    features = FeatureSet(table=table("f"), raw="a" * 64, maker=maker, folds=())
+    features = FeatureSet(table=make_table("f"), raw="a" * 64, maker=maker, folds=())
     other = features.model_copy(update={"maker": "b" * 64})
 
-    require_current_features(features, table("a"), workload, path="module:Sine")
+    require_current_features(features, make_table("a"), workload, path="module:Sine")
     with pytest.raises(GateBlocked, match=r"features' raw rows must .*c{12}.* is a{12}\."):
-        require_current_features(features, table("c"), workload, path="module:Sine")
+        require_current_features(features, make_table("c"), workload, path="module:Sine")
     with pytest.raises(GateBlocked, match=rf"The features must .*{maker[:12]}.* is b{{12}}\."):
-        require_current_features(other, table("a"), workload, path="module:Sine")
+        require_current_features(other, make_table("a"), workload, path="module:Sine")

@@ -1,4 +1,4 @@
-"""What the traces of a candidate come to: which errors are a habit, and the pages (TRACE-15)."""
+"""Traces of a candidate: errors that most trainings share, and replay pages (TRACE-15)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from sluice.training.members import Member
 from tests.pipelines.conftest import home_at
 
 
-def diagnosed(severity):
+def make_diagnoses(severity):
     finding = TraceFinding(
         rule="optimizer steps change the weights",
         fault="weights not updating",
@@ -28,7 +28,7 @@ def diagnosed(severity):
     return diagnose([finding])
 
 
-def member(fold, severity=None, *, replay="page"):
+def make_member(fold, severity=None, *, replay="page"):
     return Member(
         seed=0,
         fold_id=fold,
@@ -41,7 +41,7 @@ def member(fold, severity=None, *, replay="page"):
         test_metrics={},
         trained_through="",
         seconds=1.0,
-        diagnoses=() if severity is None else diagnosed(severity),
+        diagnoses=() if severity is None else make_diagnoses(severity),
         replay=replay,
     )
 
@@ -57,34 +57,36 @@ def member(fold, severity=None, *, replay="page"):
         ([], ()),
     ],
 )
-def test_an_error_stops_when_most_trainings_have_it(severities, shared):
-    members = [member(fold, severity) for fold, severity in enumerate(severities)]
+def test_error_is_shared_when_most_trainings_have_it(severities, shared):
+    members = [make_member(fold, severity) for fold, severity in enumerate(severities)]
 
     assert shared_errors(members) == shared
 
 
-def test_trainings_without_a_trace_count_for_nothing():
-    members = [member(0, "error"), member(1, replay=""), member(2, replay="")]
+def test_trainings_without_a_trace_are_not_counted():
+    members = [make_member(0, "error"), make_member(1, replay=""), make_member(2, replay="")]
 
     assert shared_errors(members) == ("weights not updating",)
 
 
-def test_a_sentence_names_the_training_the_step_and_what_to_do():
-    (common_finding,) = trace_errors(member(3, "error"))
+def test_trace_error_names_training_step_and_fix():
+    (common_finding,) = trace_errors(make_member(3, "error"))
 
     assert common_finding == (
         "seed 0 fold 3: weights not updating since step 7. No weight moved. Look at the rate. "
         "False alarm if: A weight that moved."
     )
-    assert trace_errors(member(3, "warning")) == ()
-    assert trace_errors(member(3, "error"), faults=("weights not updating",)) == (common_finding,)
-    assert trace_errors(member(3, "error"), faults=("gradient underflow",)) == ()
+    assert trace_errors(make_member(3, "warning")) == ()
+    assert trace_errors(make_member(3, "error"), faults=("weights not updating",)) == (
+        common_finding,
+    )
+    assert trace_errors(make_member(3, "error"), faults=("gradient underflow",)) == ()
 
 
-def test_the_first_training_and_those_with_findings_have_their_page(tmp_path):
+def test_first_training_and_those_with_findings_have_a_page(tmp_path):
     state = SluiceState.at(home_at(tmp_path / "home"))
     page = state.store.put(html_page("Replay of -c", "<h1>Replay of -c </h1>").encode())
-    members = [member(f, "confirm" if f == 2 else None, replay=page) for f in range(4)]
+    members = [make_member(f, "confirm" if f == 2 else None, replay=page) for f in range(4)]
     traces = save_replays("echo", members, state, environ={})
 
     assert set(traces.replays) == {"seed 0 fold 0", "seed 0 fold 2"}

@@ -1,4 +1,4 @@
-"""OBS-1: the spans of a run's assets share one trace, which is kept with the run."""
+"""The spans of a run's assets share one trace, whose context is a tag of the run (OBS-1)."""
 
 import os
 from collections.abc import Iterator
@@ -37,13 +37,13 @@ def model(context: dg.AssetExecutionContext, rows: int) -> int:
     return rows
 
 
-@pytest.mark.parametrize("given", ["", "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"])
-def test_the_assets_of_a_run_share_its_trace(receiver: Receiver, given: str) -> None:
+@pytest.mark.parametrize("traceparent", ["", "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"])
+def test_assets_of_a_run_share_its_trace(receiver: Receiver, traceparent: str) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(
             [rows, model],
             instance=instance,
-            tags={TRACEPARENT: given} if given else {},
+            tags={TRACEPARENT: traceparent} if traceparent else {},
             raise_on_error=False,
         )
         run = instance.get_run_by_id(result.run_id)
@@ -51,11 +51,11 @@ def test_the_assets_of_a_run_share_its_trace(receiver: Receiver, given: str) -> 
 
     first, second = receiver.one("asset rows"), receiver.one("asset model")
     assert run is not None
-    kept = spans.TraceContext.parse(run.tags[TRACEPARENT])
-    assert kept is not None
-    assert first.trace == second.trace == kept.trace_id
-    assert second.parent == kept.span_id
-    assert first.parent == (kept.span_id if given else "")
+    context_of_run = spans.TraceContext.parse(run.tags[TRACEPARENT])
+    assert context_of_run is not None
+    assert first.trace == second.trace == context_of_run.trace_id
+    assert second.parent == context_of_run.span_id
+    assert first.parent == (context_of_run.span_id if traceparent else "")
     assert first.facts == {
         "sluice.asset": "rows",
         "sluice.pipeline": "pipe",
@@ -65,7 +65,7 @@ def test_the_assets_of_a_run_share_its_trace(receiver: Receiver, given: str) -> 
     assert (second.facts["sluice.outcome"], second.failed) == ("failed", "RuntimeError")
 
 
-def test_off_an_asset_is_as_it_was() -> None:
+def test_asset_runs_unchanged_without_an_endpoint() -> None:
     assert spans.ENDPOINT not in os.environ
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize([rows], instance=instance)

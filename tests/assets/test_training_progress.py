@@ -1,4 +1,4 @@
-"""The progress of a training says where it resumes."""
+"""The progress of a training reports where it resumes."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ STARTED = FoldRunEvent(kind="started", seed=1, fold_id=0, epochs_done=0, max_epo
         (replace(STARTED, kind="epoch", epochs_done=3), "seed 1 fold 0 epoch 3/400", False),
     ],
 )
-def test_a_resumed_training_says_at_which_epoch(
+def test_resumed_training_reports_its_epoch(
     event: FoldRunEvent, text: str, is_important: bool
 ) -> None:
     received: list[tuple[str, bool]] = []

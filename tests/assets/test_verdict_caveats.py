@@ -1,4 +1,4 @@
-"""What a decision could not check is said beside it."""
+"""A decision states what it could not compare."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ class Declared(Calmar):
     metric_directions: ClassVar = {"calmar": "higher"}
 
 
-def test_an_unknown_direction_of_the_headline_metric_is_a_caveat():
+def test_unknown_direction_of_the_headline_metric_is_a_caveat():
     assert "The headline metric 'calmar' was not compared" in _headline_caveat(Calmar())
     assert _headline_caveat(Declared()) == ""
     assert _headline_caveat(SineWorkload()) == ""

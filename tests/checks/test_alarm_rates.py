@@ -1,4 +1,4 @@
-"""DATA-1: false and missed alarms are counted, and counted right."""
+"""Rates of false and missed alarms of expectations (DATA-1)."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -28,7 +28,7 @@ from sluice.workloads.workload import Workload
 
 
 class Walk(Workload):
-    """Prices around 100 and what they did since yesterday."""
+    """Random prices around 100, and their changes from row to row."""
 
     raw_schema = Schema(
         columns=(
@@ -62,14 +62,14 @@ class Walk(Workload):
         return pd.DataFrame({"move": move, "next_move": move.shift(-1)}).dropna()
 
 
-class Nervous(Walk):
-    """One of its bounds cries wolf: a good row breaks it now and then."""
+class NarrowBound(Walk):
+    """One of its bounds is too narrow, so some good rows violate it."""
 
     raw_expectations = (Between(column="bid", low=97.5),)
 
 
-class Fussy(Walk):
-    """Its feature code refuses sizes that are not positive, with a bug's exception."""
+class RaisingFeatures(Walk):
+    """Its feature code raises ValueError for sizes that are not positive."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         if not (raw["size"] > 0).all():
@@ -86,7 +86,7 @@ def measure(workload: Workload, settings: AlarmSettings = SETTINGS) -> AlarmRepo
 
 @pytest.mark.parametrize(("count", "of"), [(0, 10), (3, 10), (10, 10), (1, 1), (50, 1000)])
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
-def test_the_interval_is_wilsons(count: int, of: int, confidence: float) -> None:
+def test_interval_equals_wilson_of_scipy(count: int, of: int, confidence: float) -> None:
     low, high = wilson(count, of, confidence=confidence)
 
     other = stats.binomtest(count, of).proportion_ci(confidence, method="wilson")
@@ -102,7 +102,7 @@ def test_more_windows_narrow_the_interval() -> None:
 
 @pytest.mark.slow
 def test_windows_evaluated_together_give_the_same_results() -> None:
-    """The engine, asked about one table after the other, is the oracle."""
+    """The reference is the engine, which validates one window at a time."""
     rng = np.random.default_rng(4)
     expectations, _ = with_implied(
         (
@@ -125,12 +125,12 @@ def test_windows_evaluated_together_give_the_same_results() -> None:
         )
     windows.append(windows[-1].assign(a=np.nan))
 
-    together = find_alarms(windows, expectations)
+    raised_WE = find_alarms(windows, expectations)
 
-    for window, raised_E in zip(windows, together, strict=True):
-        alone = evaluate(window, expectations, suite="one").results
-        assert [r.outcome != "pass" for r in alone] == raised_E.tolist()
-    assert 0.1 < together.mean() < 0.9
+    for window, raised_E in zip(windows, raised_WE, strict=True):
+        results = evaluate(window, expectations, suite="one").results
+        assert [r.outcome != "pass" for r in results] == raised_E.tolist()
+    assert 0.1 < raised_WE.mean() < 0.9
 
 
 @pytest.mark.slow
@@ -143,33 +143,33 @@ def test_empty_windows_do_not_pass() -> None:
 
 
 @pytest.fixture(scope="module")
-def walked() -> AlarmReport:
+def walk_report() -> AlarmReport:
     return measure(Walk())
 
 
 @pytest.fixture(scope="module")
-def nervous() -> AlarmReport:
-    return measure(Nervous())
+def narrow_bound_report() -> AlarmReport:
+    return measure(NarrowBound())
 
 
 @pytest.mark.slow
 def test_good_bounds_raise_no_false_alarms(
-    walked: AlarmReport,
+    walk_report: AlarmReport,
 ) -> None:
-    rates = {f.sentence: f.false_alarms for f in walked.expectations}
+    rates = {f.sentence: f.false_alarms for f in walk_report.expectations}
     assert rates.pop("The table has at least 400 rows.") is None
     assert all(rate is not None and rate.count == 0 for rate in rates.values())
-    assert (walked.num_windows, walked.disjoint_windows) == (36, 9)
+    assert (walk_report.num_windows, walk_report.disjoint_windows) == (36, 9)
     highest = {rate.high for rate in rates.values() if rate is not None}
-    assert highest == {wilson(0, 9, confidence=0.95)[1]}  # 36 windows that overlap are 9 apart
+    assert highest == {wilson(0, 9, confidence=0.95)[1]}  # of the 36 windows, 9 are disjoint
 
 
 @pytest.mark.slow
-def test_false_alarms_are_counted_in_every_window(nervous: AlarmReport) -> None:
-    bid = Nervous().load_rows()["bid"]
+def test_false_alarms_are_counted_in_every_window(narrow_bound_report: AlarmReport) -> None:
+    bid = NarrowBound().load_rows()["bid"]
     length = 42  # 40 rows of features need one before and one after
     expected = sum(bool((bid[s : s + length] < 97.5).any()) for s in range(0, 400 - 41, 10))
-    (rate,) = (f.false_alarms for f in nervous.expectations if "97.5" in f.sentence)
+    (rate,) = (f.false_alarms for f in narrow_bound_report.expectations if "97.5" in f.sentence)
     assert rate is not None
     assert (rate.count, rate.of) == (expected, 36)
     assert 0 < expected < 36
@@ -178,12 +178,16 @@ def test_false_alarms_are_counted_in_every_window(nervous: AlarmReport) -> None:
 
 @pytest.mark.slow
 def test_each_corruption_is_detected_or_missed_as_expected(
-    walked: AlarmReport,
+    walk_report: AlarmReport,
 ) -> None:
-    found = {(c.planted_in, c.corruption): c for c in walked.corruptions}
+    found = {(c.planted_in, c.corruption): c for c in walk_report.corruptions}
 
     empty = found["raw_data", "one cell empty"]
-    assert (empty.planted, empty.caught, empty.refused) == (12, 8, 4)  # size: the schema alone
+    assert (empty.planted, empty.caught, empty.refused) == (
+        12,
+        8,
+        4,
+    )  # the schema refuses an empty size
     assert empty.missed.count == 0
     assert empty.caught_by["raw_data: bid has a value in every row."] == 4
     swapped = found["raw_data", "two columns swapped"]
@@ -192,8 +196,8 @@ def test_each_corruption_is_detected_or_missed_as_expected(
     unit = found["raw_data", "column x100"]
     assert unit.missed_in == {"ask": 4, "size": 4}
     assert (unit.caught, unit.missed.of) == (4, 12)
-    lost = found["raw_data", "rows missing"]
-    assert (lost.caught, lost.refused, lost.missed.count) == (0, 0, 4)
+    missing = found["raw_data", "rows missing"]
+    assert (missing.caught, missing.refused, missing.missed.count) == (0, 0, 4)
     constant = found["features", "column constant"]
     assert constant.missed_in == {"move": 4, "next_move": 4}
     huge = found["features", "column x1,000,000"]
@@ -201,7 +205,7 @@ def test_each_corruption_is_detected_or_missed_as_expected(
 
 
 @pytest.mark.slow
-def test_a_corruption_that_changes_nothing_is_not_counted() -> None:
+def test_corruption_without_effect_is_not_counted() -> None:
     class Even(Walk):
         def load_rows(self) -> pd.DataFrame:
             return super().load_rows().assign(size=1.0)
@@ -210,12 +214,12 @@ def test_a_corruption_that_changes_nothing_is_not_counted() -> None:
 
     constant = next(c for c in report.corruptions if c.corruption == "column constant")
     assert constant.planted_in == "raw_data"
-    assert constant.planted == 8  # bid and ask; the size is constant as it is
+    assert constant.planted == 8  # bid and ask; the size is constant already
 
 
 @pytest.mark.slow
-def test_an_error_in_the_feature_code_counts_as_a_rejection() -> None:
-    report = measure(Fussy())
+def test_error_in_the_feature_code_counts_as_caught() -> None:
+    report = measure(RaisingFeatures())
 
     zero = next(c for c in report.corruptions if c.corruption == "rows of zero")
     assert zero.caught_by["the feature code"] == 4
@@ -223,12 +227,14 @@ def test_an_error_in_the_feature_code_counts_as_a_rejection() -> None:
 
 
 @pytest.mark.slow
-def test_only_the_seed_selects_the_corrupted_rows(nervous: AlarmReport) -> None:
-    again, other = (measure(Nervous(), SETTINGS.model_copy(update={"seed": s})) for s in (0, 1))
+def test_only_the_seed_selects_the_corrupted_rows(narrow_bound_report: AlarmReport) -> None:
+    repeated, other = (
+        measure(NarrowBound(), SETTINGS.model_copy(update={"seed": s})) for s in (0, 1)
+    )
 
-    assert again == nervous
-    assert again.expectations[0].false_alarms == other.expectations[0].false_alarms
-    assert again.corruptions != other.corruptions
+    assert repeated == narrow_bound_report
+    assert repeated.expectations[0].false_alarms == other.expectations[0].false_alarms
+    assert repeated.corruptions != other.corruptions
 
 
 def test_too_few_rows_for_two_windows_are_refused() -> None:
@@ -245,7 +251,7 @@ def test_an_expectation_on_a_missing_column_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda c: c.name)
-def test_a_corruption_changes_a_copy_as_described(corruption) -> None:
+def test_corruption_changes_only_the_planted_columns_of_a_copy(corruption) -> None:
     frame = Walk().load_rows()
     before = frame.copy()
     rng = np.random.default_rng(0)

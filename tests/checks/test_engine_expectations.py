@@ -1,4 +1,4 @@
-"""Any expectation class of Great Expectations works, or the refusal says which and why."""
+"""Expectation classes of Great Expectations are evaluated, or reported as unmeasurable."""
 
 import sys
 import warnings
@@ -34,7 +34,7 @@ TABLE = pd.DataFrame(
         "none": [None] * 4,
     }
 )
-HOLD = [
+PASSING = [
     gxe.ExpectColumnDistinctValuesToBeInSet(column="word", value_set=["aa", "bb", "cc", "dd"]),
     gxe.ExpectColumnDistinctValuesToContainSet(column="word", value_set=["aa"]),
     gxe.ExpectColumnDistinctValuesToEqualSet(column="word", value_set=["aa", "bb", "cc", "dd"]),
@@ -95,14 +95,14 @@ HOLD = [
 WIDE = TABLE.assign(none_sum_a=[1, 2, 3, 4], none_sum_b=[4, 3, 2, 1])
 
 
-@pytest.mark.parametrize("expectation", HOLD, ids=lambda e: type(e).__name__)
-def test_an_expectation_that_holds_passes_and_can_be_drawn(expectation):
-    judged = validate_table(WIDE, [expectation], suite="own")
+@pytest.mark.parametrize("expectation", PASSING, ids=lambda e: type(e).__name__)
+def test_passing_expectation_passes_and_is_rendered(expectation):
+    validation = validate_table(WIDE, [expectation], suite="own")
 
-    (result,) = judged.report.results
+    (result,) = validation.report.results
     assert result.outcome == "pass", result.message
     assert type(expectation).__name__ in result.sentence
-    assert 'class="ge-section' in expectations_page(judged, title="own", digest="d" * 64)
+    assert 'class="ge-section' in expectations_page(validation, title="own", digest="d" * 64)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_an_unmeasurable_expectation_reports_the_reason():
     assert "The engine raised: " in sql.message
 
 
-def test_a_condition_on_rows_is_kept():
+def test_row_condition_is_applied():
     expectation = gxe.ExpectColumnValuesToBeInSet(
         column="word", value_set=["aa"], row_condition=Column("id") == 1
     )
@@ -151,7 +151,7 @@ def test_a_condition_on_rows_is_kept():
 
 
 class ExpectEvenLengths(gxe.ExpectColumnValueLengthsToEqual):
-    """A class of a user's own."""
+    """An expectation class of a user."""
 
     value: int = 2
 
@@ -179,14 +179,16 @@ def test_own_and_engine_expectations_can_be_combined():
 
 
 def test_every_core_class_is_covered():
-    tried = {type(expectation).__name__ for expectation in HOLD} | {"UnexpectedRowsExpectation"}
+    covered = {type(expectation).__name__ for expectation in PASSING} | {
+        "UnexpectedRowsExpectation"
+    }
     known = {
         name
         for name, cls in vars(core).items()
         if isinstance(cls, type) and (name.startswith("Expect") or name.endswith("Expectation"))
     }
 
-    assert known - tried == {
+    assert known - covered == {
         "ExpectColumnTypeToBe",  # for SQL and Spark
         "ExpectColumnValuesToMatchLikePattern",
         "ExpectColumnValuesToMatchLikePatternList",
@@ -194,7 +196,7 @@ def test_every_core_class_is_covered():
         "ExpectColumnValuesToNotMatchLikePattern",
         "ExpectColumnValuesToNotMatchLikePatternList",
         "ExpectMulticolumnValuesToBeEqual",
-        "ExpectMulticolumnValuesToBeUnique",  # its successor is the one within a record
+        "ExpectMulticolumnValuesToBeUnique",  # replaced by the variant within a record
         "ExpectQueryResultsToMatchComparison",
         "ExpectTableColumnsToMatchOrderedList",
         "ExpectTableRowCountToEqualOtherTable",
@@ -209,12 +211,12 @@ class Wrong(SineWorkload):
     raw_expectations = ("x > 0",)
 
 
-def test_a_workload_keeps_them_as_records():
+def test_workload_stores_engine_expectations_as_records():
     workload = build_workload(Expecting, Expecting.settings_type(), path="here:Expecting")
 
-    (kept,) = workload.raw_expectations
-    assert isinstance(kept, EngineExpectation)
-    assert kept.keywords == {"column": "x", "severity": "critical"}
+    (record,) = workload.raw_expectations
+    assert isinstance(record, EngineExpectation)
+    assert record.keywords == {"column": "x", "severity": "critical"}
     assert as_expectations(workload.raw_expectations, where="again") == workload.raw_expectations
 
 
@@ -225,5 +227,5 @@ def test_other_objects_are_rejected():
         build_workload(Wrong, Wrong.settings_type(), path="here:Wrong")
 
 
-def test_declaring_does_not_import_the_engine():
+def test_expectations_module_does_not_import_the_engine():
     assert "great_expectations" not in sys.modules["sluice.data.expectations"].__dict__

@@ -1,4 +1,4 @@
-"""DATA-1: measured and bad is told apart from could not measure."""
+"""Expectations report violations and measurements that are impossible separately (DATA-1)."""
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow  # the engine's import takes 2 to 4 s
 
 
 @pytest.fixture(autouse=True)
-def _nowhere(tmp_path, monkeypatch):
-    """No test leaves a file in the working directory, and none is loud."""
+def _empty_directory(tmp_path, monkeypatch):
+    """Run each test in an empty working directory, which must stay empty."""
     monkeypatch.chdir(tmp_path)
     yield
     assert list(tmp_path.iterdir()) == []
@@ -55,12 +55,12 @@ GOOD = (
 )
 
 
-def one(frame: pd.DataFrame, expectation: Expectation) -> ExpectationResult:
-    """The result of the one declared expectation; its implied ones come after it."""
+def evaluate_one(frame: pd.DataFrame, expectation: Expectation) -> ExpectationResult:
+    """Return the result of the declared expectation, without those of its implied ones."""
     return evaluate(frame, (expectation,), suite="test").results[0]
 
 
-def test_good_data_passes_every_kind_quietly(bars, capfd):
+def test_good_data_passes_every_kind_without_output(bars, capfd):
     report = evaluate(bars, GOOD, suite="raw")
 
     assert report.passed
@@ -70,7 +70,7 @@ def test_good_data_passes_every_kind_quietly(bars, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_report_survives_json(bars):
+def test_report_round_trips_through_json(bars):
     bars.iloc[4, 0] = np.nan
     report = evaluate(bars, (*GOOD, NotNull(column="gone")), suite="raw")
 
@@ -85,11 +85,11 @@ def test_the_table_is_not_changed(bars):
     pd.testing.assert_frame_equal(bars, before)
 
 
-def test_bad_rows_are_counted_and_named_by_their_label(bars):
+def test_bad_rows_are_counted_and_reported_with_their_labels(bars):
     bars.loc["2001-01-08", "low"] = 61.5
     bars.loc["2001-02-01", "low"] = -3.0
 
-    result = one(bars, Between(column="low", low=50, high=60))
+    result = evaluate_one(bars, Between(column="low", low=50, high=60))
 
     assert result.outcome == "fail"
     assert (result.num_rows, result.num_bad) == (200, 2)
@@ -102,13 +102,13 @@ def test_bad_rows_are_counted_and_named_by_their_label(bars):
 
 
 def test_counts_agree_with_pandas(bars):
-    """Independent oracle over random ranges, with and without empty cells."""
+    """The reference is pandas, on random ranges and a column with empty cells."""
     rng = np.random.default_rng(7)
     bars.loc[bars.index[rng.random(200) < 0.1], "low"] = np.nan
     for _ in range(5):
         low, high = np.sort(rng.uniform(48, 62, 2))
 
-        result = one(bars, Between(column="low", low=low, high=high))
+        result = evaluate_one(bars, Between(column="low", low=low, high=high))
 
         values = bars["low"].dropna()
         assert result.num_rows == len(values)
@@ -116,45 +116,47 @@ def test_counts_agree_with_pandas(bars):
 
 
 @pytest.mark.parametrize(("mostly", "outcome"), [(0.9, "pass"), (0.95, "pass"), (0.96, "fail")])
-def test_mostly_is_the_share_that_must_hold(bars, mostly, outcome):
+def test_mostly_is_the_required_share_of_rows(bars, mostly, outcome):
     bars.iloc[:10, 0] = 99.0  # 5 % of 200
 
-    assert one(bars, Between(column="low", low=50, high=60, mostly=mostly)).outcome == outcome
+    assert (
+        evaluate_one(bars, Between(column="low", low=50, high=60, mostly=mostly)).outcome == outcome
+    )
 
 
 def test_bounds_are_inclusive(bars):
     bars["volume"] = [0, 5] * 100
 
-    assert one(bars, Between(column="volume", low=0, high=5)).outcome == "pass"
-    assert one(bars, Between(column="volume", low=0, high=4)).outcome == "fail"
+    assert evaluate_one(bars, Between(column="volume", low=0, high=5)).outcome == "pass"
+    assert evaluate_one(bars, Between(column="volume", low=0, high=4)).outcome == "fail"
 
 
-def test_at_least_allows_equality_and_names_both_values(bars):
+def test_greater_or_equal_allows_equality_and_reports_both_values(bars):
     bars.iloc[0, 1] = bars.iloc[0, 0]
-    assert one(bars, GreaterOrEqual(column="high", other="low")).outcome == "pass"
+    assert evaluate_one(bars, GreaterOrEqual(column="high", other="low")).outcome == "pass"
 
     bars.iloc[5, 0], bars.iloc[5, 1] = 55.0, 54.0
-    result = one(bars, GreaterOrEqual(column="high", other="low"))
+    result = evaluate_one(bars, GreaterOrEqual(column="high", other="low"))
     assert (result.outcome, result.num_bad) == ("fail", 1)
     assert result.examples[0].value == "54 and 55"
 
 
-def test_a_set_and_a_row_count_can_fail(bars):
+def test_violated_set_and_row_count_fail(bars):
     bars.iloc[3, 3] = "Z"
 
-    assert one(bars, InSet(column="venue", values=("A",))).examples[0].value == "'Z'"
-    count = one(bars, RowCount(low=201))
+    assert evaluate_one(bars, InSet(column="venue", values=("A",))).examples[0].value == "'Z'"
+    count = evaluate_one(bars, RowCount(low=201))
     assert (count.outcome, count.observed) == ("fail", 200)
 
 
-def test_the_standard_deviation_is_reported(bars):
-    dead = bars.assign(low=55.0)
+def test_observed_standard_deviation_is_reported(bars):
+    constant = bars.assign(low=55.0)
 
-    result = one(dead, StdBetween(column="low", low=0.1, high=9))
+    result = evaluate_one(constant, StdBetween(column="low", low=0.1, high=9))
 
     assert (result.outcome, result.observed) == ("fail", 0.0)
-    alive = one(bars, StdBetween(column="low", low=0.1, high=9))
-    assert alive.observed == pytest.approx(bars["low"].std(ddof=1))
+    varying = evaluate_one(bars, StdBetween(column="low", low=0.1, high=9))
+    assert varying.observed == pytest.approx(bars["low"].std(ddof=1))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +168,8 @@ def test_the_standard_deviation_is_reported(bars):
         InSet(column="low", values=(1,)),
     ],
 )
-def test_a_missing_value_is_not_skipped_silently(bars, expectation):
-    """A range alone skips empty cells; the not-null it brings along does not."""
+def test_missing_value_fails_the_implied_not_null(bars, expectation):
+    """A range skips empty cells, so it implies a not-null expectation."""
     bars.iloc[9, 0] = np.nan
 
     report = evaluate(bars, (expectation,), suite="raw")
@@ -186,10 +188,10 @@ def test_a_declared_not_null_is_not_measured_twice(bars):
 
 
 @pytest.mark.parametrize("expectation", [e for e in GOOD if not isinstance(e, RowCount)])
-def test_a_missing_column_is_unmeasurable_not_bad(bars, expectation):
+def test_missing_column_is_unmeasurable(bars, expectation):
     column = expectation.column
 
-    result = one(bars.rename(columns={column: f"{column}_x"}), expectation)
+    result = evaluate_one(bars.rename(columns={column: f"{column}_x"}), expectation)
 
     assert result.outcome == "unmeasurable"
     assert result.message == f"Column '{column}' is missing. Did you mean '{column}_x'?"
@@ -198,7 +200,7 @@ def test_a_missing_column_is_unmeasurable_not_bad(bars, expectation):
 def test_a_duplicate_column_is_unmeasurable(bars):
     twice = pd.concat([bars, bars[["low"]]], axis=1)
 
-    result = one(twice, Between(column="low", low=0))
+    result = evaluate_one(twice, Between(column="low", low=0))
 
     assert (result.outcome, result.message) == (
         "unmeasurable",
@@ -210,12 +212,12 @@ def test_a_duplicate_column_is_unmeasurable(bars):
     "expectation",
     [Between(column="low", low=0), StdBetween(column="low", low=0, high=9)],
 )
-def test_text_among_numbers_is_unmeasurable_not_bad(bars, expectation):
+def test_text_among_numbers_is_unmeasurable(bars, expectation):
     """The engine raises here: its exception_info is nested, one per metric."""
     bars["low"] = bars["low"].astype(object)
     bars.iloc[2, 0] = "n/a"
 
-    result = one(bars, expectation)
+    result = evaluate_one(bars, expectation)
 
     assert result.outcome == "unmeasurable"
     assert "The engine raised: " in result.message
@@ -223,7 +225,7 @@ def test_text_among_numbers_is_unmeasurable_not_bad(bars, expectation):
 
 @pytest.mark.parametrize("expectation", [e for e in GOOD if not isinstance(e, RowCount)])
 def test_an_empty_table_is_unmeasurable(bars, expectation):
-    result = one(bars.iloc[:0], expectation)
+    result = evaluate_one(bars.iloc[:0], expectation)
 
     assert (result.outcome, result.message) == ("unmeasurable", "The table has no rows.")
 
@@ -238,27 +240,30 @@ def test_an_empty_table_is_unmeasurable(bars, expectation):
     ],
 )
 def test_an_empty_column_is_unmeasurable(bars, expectation):
-    """The engine calls a range over nothing but empty cells a success."""
-    result = one(bars.assign(low=np.nan), expectation)
+    """The engine alone would pass a range on a column without values."""
+    result = evaluate_one(bars.assign(low=np.nan), expectation)
     assert result.outcome == "unmeasurable"
     if isinstance(expectation, GreaterOrEqual):
         assert result.message == "No row has values in all of the columns high, low."
 
 
 def test_one_row_has_no_standard_deviation(bars):
-    assert one(bars.iloc[:1], StdBetween(column="low", low=0, high=9)).outcome == "unmeasurable"
+    assert (
+        evaluate_one(bars.iloc[:1], StdBetween(column="low", low=0, high=9)).outcome
+        == "unmeasurable"
+    )
 
 
 def test_failed_takes_precedence_over_unmeasurable_and_neither_passes(bars):
-    bad, gone = Between(column="low", low=99), NotNull(column="gone")
+    bad, missing = Between(column="low", low=99), NotNull(column="gone")
 
-    assert evaluate(bars, (bad, gone), suite="s").outcome == "fail"
-    assert evaluate(bars, (*GOOD, gone), suite="s").outcome == "unmeasurable"
+    assert evaluate(bars, (bad, missing), suite="s").outcome == "fail"
+    assert evaluate(bars, (*GOOD, missing), suite="s").outcome == "unmeasurable"
     assert not evaluate(bars, (*GOOD, bad), suite="s").passed
-    assert not evaluate(bars, (*GOOD, gone), suite="s").passed
+    assert not evaluate(bars, (*GOOD, missing), suite="s").passed
 
 
-def test_the_summary_keeps_bad_and_unmeasurable_apart(bars):
+def test_summary_separates_failed_and_unmeasurable(bars):
     bars.loc["2001-01-08", "low"] = 49.0
     report = evaluate(bars, (Between(column="low", low=50), NotNull(column="volum")), suite="s")
 
@@ -270,19 +275,19 @@ def test_the_summary_keeps_bad_and_unmeasurable_apart(bars):
     )
 
 
-def test_a_workload_without_expectations_passes_and_says_so(bars):
+def test_workload_without_expectations_passes_with_a_note(bars):
     report = evaluate(bars, (), suite="s")
 
     assert report.passed
     assert report.summary == "No expectations are declared, so the values were not checked."
 
 
-def test_labels_may_repeat_and_share_a_columns_name(bars):
+def test_labels_may_repeat_and_have_the_name_of_a_column(bars):
     frame = bars.reset_index(drop=True)
     frame.index = pd.Index(["r"] * 199 + ["last"], name="low")
     frame.iloc[199, 0] = -1.0
 
-    result = one(frame, Between(column="low", low=0))
+    result = evaluate_one(frame, Between(column="low", low=0))
 
     assert [(e.position, e.label) for e in result.examples] == [(199, "last")]
 
@@ -311,23 +316,23 @@ def test_an_invalid_range_is_rejected(bars, low, high):
         ),
     ],
 )
-def test_every_kind_has_a_sentence(expectation, sentence):
+def test_every_kind_has_a_description(expectation, sentence):
     assert describe(expectation) == sentence
 
 
-def test_broken_rows_are_the_expected_rows(bars):
-    """Pandas is the oracle; an empty cell breaks not-null alone."""
+def test_violating_rows_are_the_expected_rows(bars):
+    """An empty cell violates not-null only."""
     bars.iloc[[3, 7], 0] = 99.0, np.nan
-    asked = (NotNull(column="low"), Between(column="low", low=50, high=60), GOOD[3])
+    expectations = (NotNull(column="low"), Between(column="low", low=50, high=60), GOOD[3])
 
-    broken = violating_rows(bars, asked)
+    broken = violating_rows(bars, expectations)
 
-    assert np.flatnonzero(broken[asked[0]]).tolist() == [7]
-    assert np.flatnonzero(broken[asked[1]]).tolist() == [3]
-    assert np.flatnonzero(broken[asked[2]]).tolist() == [3]
+    assert np.flatnonzero(broken[expectations[0]]).tolist() == [7]
+    assert np.flatnonzero(broken[expectations[1]]).tolist() == [3]
+    assert np.flatnonzero(broken[expectations[2]]).tolist() == [3]
 
 
-def test_rows_of_text_among_numbers_are_refused(bars):
+def test_violating_rows_of_text_among_numbers_are_refused(bars):
     bars["low"] = bars["low"].astype(object)
     bars.iloc[2, 0] = "n/a"
 
@@ -336,7 +341,7 @@ def test_rows_of_text_among_numbers_are_refused(bars):
 
 
 @pytest.mark.exhaustive
-def test_a_million_rows_of_thirteen_columns_take_as_long_as_a_few_sorts_of_them():
+def test_a_million_rows_of_thirteen_columns_take_less_than_20_times_describe():
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(1_000_000, 13)).round(3))
     frame.columns = [f"c{i}" for i in range(13)]
     suite = tuple(
@@ -351,16 +356,18 @@ def test_a_million_rows_of_thirteen_columns_take_as_long_as_a_few_sorts_of_them(
     evaluate(frame.head(10), suite, suite="warm")
 
     assert evaluate(frame, suite, suite="big").passed
-    assert relative_duration(lambda: evaluate(frame, suite, suite="big"), frame.describe) < 20  # 4
+    assert (
+        relative_duration(lambda: evaluate(frame, suite, suite="big"), frame.describe) < 20
+    )  # measured: 4
 
 
-def test_a_suite_costs_less_than_its_expectations_one_by_one(bars):
-    """What the engine sets up is shared by all of them."""
+def test_suite_is_not_slower_than_separate_expectations(bars):
+    """The setup of the engine is shared by all expectations."""
     frame = pd.concat([bars] * 25)
 
     assert evaluate(frame, GOOD, suite="raw").passed
     ratio = relative_duration(
         lambda: evaluate(frame, GOOD, suite="raw"),
-        lambda: [evaluate(frame, (one,), suite="raw") for one in GOOD],
+        lambda: [evaluate(frame, (expectation,), suite="raw") for expectation in GOOD],
     )
-    assert ratio < 1.5  # 0.4
+    assert ratio < 1.5  # measured: 0.4

@@ -30,7 +30,7 @@ def check_finite(folder: Path, events: list[dict[str, Any]]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("left_out", "named"),
+    ("missing_fields", "expected"),
     [
         (("epoch", "val_loss"), "seed 0 fold 1 epoch ?"),
         (("val_loss",), "seed 0 fold 1 epoch 2"),
@@ -39,13 +39,13 @@ def check_finite(folder: Path, events: list[dict[str, Any]]) -> Any:
 )
 @pytest.mark.parametrize("has_complete_epoch", [True, False])
 def test_an_epoch_with_missing_fields_fails_the_check(
-    tmp_path: Path, left_out: tuple[str, ...], named: str, has_complete_epoch: bool
+    tmp_path: Path, missing_fields: tuple[str, ...], expected: str, has_complete_epoch: bool
 ) -> None:
-    incomplete = {name: value for name, value in EPOCH.items() if name not in left_out}
+    incomplete = {name: value for name, value in EPOCH.items() if name not in missing_fields}
     result = check_finite(tmp_path, [*([EPOCH] if has_complete_epoch else []), incomplete])
 
     assert not result.passed
-    assert f"missing: {named} (1 epoch)." in str(result.description)
+    assert f"missing: {expected} (1 epoch)." in str(result.description)
 
 
 def test_an_epoch_without_its_number_is_checked(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from sluice.serving.server import open_serving, serve
 from sluice.serving.state import Serving
 from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
-from tests.sluice.serving.serving_samples import SECRET, Raises, quick_settings
+from tests.sluice.serving.serving_samples import SECRET, RaisingNetwork, quick_settings
 from tests.support.prometheus_process import (
     alertmanager,
     prometheus,
@@ -77,7 +77,7 @@ class FailingRollout:
         settings = RolloutSettings(strategy="ab", shares=(0.5,), lease_s=600)
         ledger.start_rollout(MODEL, number, settings, actor="ada", reason="try it")
         models = LedgerModels(ledger, MODEL, store)
-        networks: Any = (Raises(),)
+        networks: Any = (RaisingNetwork(),)
 
         def load(digest: str) -> Any:
             found = models.load(digest)

@@ -1,4 +1,4 @@
-"""A real state folder and one short run of the whole line, shared by the tests of a session."""
+"""Fixtures: a state folder, and one short run of the whole line shared by a test session."""
 
 import fcntl
 import os
@@ -34,7 +34,7 @@ STAGES = {
     "production_model",
     "drift_report",
 }
-# What a pipeline that rolls out has besides.
+# Additional assets of a pipeline with a rollout.
 ROLLOUT = {"rollout", "rollout_review"}
 
 Runner = Callable[[PipelineSettings, Home], RunReport]
@@ -49,8 +49,8 @@ def ledger_of(home: Home) -> Ledger:
     return Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC))
 
 
-def forget_promotion(home: Home, *, registers: bool = True) -> None:
-    """Put the receipts and, if wanted, the version into a new registry, without production."""
+def forget_promotion(home: Home, *, register_version: bool = True) -> None:
+    """Recreate the registry with the receipts and optionally the version, without production."""
     with ledger_of(home) as ledger:
         lineage = ledger.version("echo", 1).lineage
         receipts = [each.receipt for each in ledger.receipts("echo", 1)]
@@ -60,7 +60,7 @@ def forget_promotion(home: Home, *, registers: bool = True) -> None:
         for receipt in receipts:
             if receipt.gate != "promotion":
                 ledger.record_receipt(receipt)
-        if registers:
+        if register_version:
             ledger.register("echo", lineage, receipts)
 
 
@@ -75,7 +75,7 @@ def echo() -> PipelineSettings:
 
 @pytest.fixture(scope="session")
 def short_echo(echo: PipelineSettings) -> PipelineSettings:
-    """Return the pipeline with half of its trainings, for tests that train again."""
+    """Return the pipeline with half of its folds, for tests that train again."""
     return echo.model_copy(update={"workload_settings": {"folds": {"num_folds": 2}}})
 
 
@@ -93,20 +93,20 @@ def run() -> Runner:
 def _green(
     tmp_path_factory: pytest.TempPathFactory, echo: PipelineSettings
 ) -> tuple[Path, RunReport]:
-    """One run for all processes of pytest-xdist: the first makes it, the others wait for it."""
+    """Run the line once for all pytest-xdist workers: the first one runs it, the others wait."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder, said = shared / "green" / "home", shared / "green.json"
+    folder, report_file = shared / "green" / "home", shared / "green.json"
     with (shared / "green.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not said.exists():
-            said.write_text(run_line(echo, home_at(folder)).model_dump_json())
-    return folder, RunReport.model_validate_json(said.read_bytes())
+        if not report_file.exists():
+            report_file.write_text(run_line(echo, home_at(folder)).model_dump_json())
+    return folder, RunReport.model_validate_json(report_file.read_bytes())
 
 
 @pytest.fixture
 def green(_green: tuple[Path, RunReport], tmp_path: Path) -> tuple[Home, RunReport]:
-    """Return a copy of the state after one green run, and what that run came to."""
+    """Return a copy of the state folder after a successful run, and the report of the run."""
     folder, report = _green
     shutil.copytree(folder, tmp_path / "green")
     return home_at(tmp_path / "green"), report

@@ -1,4 +1,4 @@
-"""APPR-1: a whole pipeline waits after PROMOTE, and continues once a person has approved."""
+"""A pipeline waits for an approval after PROMOTE, and continues once it is given (APPR-1)."""
 
 import io
 from datetime import UTC, datetime
@@ -40,8 +40,8 @@ def execute(
         )
 
 
-def check_of(home: Home) -> tuple[bool, str]:
-    """Return the newest result of the check, as the UI shows it."""
+def read_check(home: Home) -> tuple[bool, str]:
+    """Return result and description of the last approval check."""
     key = dg.AssetCheckKey(dg.AssetKey(["echo", "candidate"]), APPROVED)
     with open_instance(home) as instance:
         (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
@@ -52,7 +52,7 @@ def check_of(home: Home) -> tuple[bool, str]:
 
 
 def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
-    """Return what the promotion sensor requests, or the reason why nothing."""
+    """Return the run request of the promotion sensor, or its skip message."""
     with (
         open_instance(home) as instance,
         RolloutLedger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger,
@@ -72,7 +72,7 @@ def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)
 
 
-def test_line_waits_for_the_launchpad_and_continues(
+def test_line_waits_for_an_approval_and_continues_after_it(
     echo: PipelineSettings, green: tuple[Home, RunReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, before = green
@@ -80,7 +80,7 @@ def test_line_waits_for_the_launchpad_and_continues(
     approval = ApprovalSettings(required=True, expires_h=24)
     pipeline = echo.model_copy(update={"approval": approval})
     definitions = with_resources(build_definitions(resolve(pipeline)), home)
-    # The training job, which this run does not repeat, has ended as before.
+    # The training job is not repeated: its run id is returned instead.
     monkeypatch.setattr("sluice.pipelines.run._execute", lambda *_, **__: before.run_id)
 
     report = run_line(pipeline, home)
@@ -99,7 +99,7 @@ def test_line_waits_for_the_launchpad_and_continues(
     assert not early.success
     (failed,) = (event for event in early.all_events if event.is_step_failure)
     assert WAITS in failed.step_failure_data.error_display_string
-    assert check_of(home) == (
+    assert read_check(home) == (
         False,
         f"WAITING: {WAITS} No approval of this version is recorded. Run: {COMMAND}",
     )
@@ -107,7 +107,7 @@ def test_line_waits_for_the_launchpad_and_continues(
     approve = {"version": 1, "actor": "ada", "reason": "reviewed"}
     assert execute(definitions, home, "echo_approval", "echo__approval", **approve).success
 
-    passed, words = check_of(home)
+    passed, words = read_check(home)
     assert passed
     assert words.startswith("Approved by ada at ")
     request = tick(pipeline, home)

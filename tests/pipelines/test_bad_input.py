@@ -1,4 +1,4 @@
-"""Everything a user can get wrong: one message with what, why and what to do, and no traceback."""
+"""Invalid user input ends with one message (what, why, what to do) and without a traceback."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
 
 
-def pipeline_of(csv: Path) -> Path:
+def write_pipeline(csv: Path) -> Path:
     path = csv.with_suffix(".yaml")
     path.write_text(
         yaml.safe_dump(
@@ -49,9 +49,9 @@ def pipeline_of(csv: Path) -> Path:
     return path
 
 
-def swap(bars: pd.DataFrame, one: int, other: int) -> pd.DataFrame:
+def swap_rows(bars: pd.DataFrame, first: int, second: int) -> pd.DataFrame:
     order = list(range(len(bars)))
-    order[one], order[other] = order[other], order[one]
+    order[first], order[second] = order[second], order[first]
     return bars.iloc[order]
 
 
@@ -82,30 +82,30 @@ BAD_ROWS: dict[str, tuple[Edit, int, tuple[str, ...]]] = {
         1,
         ("must be unique", "do:"),
     ),
-    "unsorted dates": (lambda b: swap(b, 300, 900), 1, ("sorted", "do:")),
+    "unsorted dates": (lambda b: swap_rows(b, 300, 900), 1, ("sorted", "do:")),
     "40 rows": (lambda b: b.iloc[:40], 2, ("40", "do:")),
 }
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)
-def test_bad_rows_are_named(
+def test_bad_rows_are_described_in_the_error(
     name: str, bars: pd.DataFrame, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    edit, code, words = BAD_ROWS[name]
+    edit, exit_code, expected = BAD_ROWS[name]
     csv = tmp_path / "bars.csv"
     edit(bars).to_csv(csv, index=False)
 
-    assert run_command(["run", str(pipeline_of(csv))]) == code
+    assert run_command(["run", str(write_pipeline(csv))]) == exit_code
 
     printed = capfd.readouterr().err
     assert "Traceback" not in printed
-    for word in words:
-        assert word in printed
+    for text in expected:
+        assert text in printed
     assert not (tmp_path / "home" / "runs").exists()
 
 
 @pytest.mark.exhaustive
-def test_a_good_run_works_after_a_bad_one(
+def test_valid_run_succeeds_after_a_blocked_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     document = yaml.safe_load(ECHO.read_text())
@@ -123,30 +123,30 @@ def test_a_good_run_works_after_a_bad_one(
     assert "PROMOTED" in capfd.readouterr().out
 
 
-def test_empty_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_empty_file_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     csv = tmp_path / "bars.csv"
     csv.write_text("")
 
-    assert run_command(["run", str(pipeline_of(csv))]) == 2
+    assert run_command(["run", str(write_pipeline(csv))]) == 2
 
     printed = capfd.readouterr().err
     assert "empty" in printed
     assert "Traceback" not in printed
 
 
-def test_file_that_is_not_there_offers_the_nearest(
+def test_missing_file_suggests_the_nearest_name(
     bars: pd.DataFrame, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bars.to_csv(tmp_path / "bars.csv", index=False)
 
-    assert run_command(["run", str(pipeline_of(tmp_path / "bar.csv"))]) == 2
+    assert run_command(["run", str(write_pipeline(tmp_path / "bar.csv"))]) == 2
 
     printed = capfd.readouterr().err
     assert "bars.csv" in printed
     assert "Traceback" not in printed
 
 
-def edited(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> str:
+def write_edited_echo(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> str:
     document = yaml.safe_load(ECHO.read_text())
     change(document["attributes"])
     path = tmp_path / "edited.yaml"
@@ -155,10 +155,10 @@ def edited(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> str:
 
 
 @pytest.mark.parametrize("command", ["poc", "run"])
-def test_an_unknown_architecture_is_refused_before_the_checks(
+def test_unknown_architecture_is_refused_before_the_checks(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a.update(model={"architecture": "mpl"}))
+    path = write_edited_echo(tmp_path, lambda a: a.update(model={"architecture": "mpl"}))
 
     assert run_command([command, path]) == 2
 
@@ -168,11 +168,11 @@ def test_an_unknown_architecture_is_refused_before_the_checks(
 
 
 @pytest.mark.parametrize("command", ["poc", "run"])
-def test_a_guard_on_a_suite_that_does_not_exist_is_refused_before_the_checks(
+def test_guard_on_a_missing_suite_is_refused_before_the_checks(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     guard = {"suite": "crashes", "max_broken_share": 0.05}
-    path = edited(tmp_path, lambda a: a.update(suites={"guards": [guard]}))
+    path = write_edited_echo(tmp_path, lambda a: a.update(suites={"guards": [guard]}))
 
     assert run_command([command, path]) == 1
 
@@ -182,11 +182,11 @@ def test_a_guard_on_a_suite_that_does_not_exist_is_refused_before_the_checks(
     assert "data_loads" not in printed
 
 
-def test_a_guard_on_an_unknown_metric_fails_the_gate(
+def test_guard_on_an_unknown_metric_fails_the_gate(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     limit = {"metric": "losses", "maximum": 1.2}
-    path = edited(tmp_path, lambda a: a.update(guards={"limits": [limit]}))
+    path = write_edited_echo(tmp_path, lambda a: a.update(guards={"limits": [limit]}))
 
     assert run_command(["poc", path]) == 1
 
@@ -194,7 +194,7 @@ def test_a_guard_on_an_unknown_metric_fails_the_gate(
     assert "the workload does not have the metric 'losses'. Did you mean 'loss'?" in printed
 
 
-def test_a_class_with_required_settings_points_to_its_pipeline_file(
+def test_class_with_required_settings_points_to_its_pipeline_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -209,8 +209,10 @@ def test_a_class_with_required_settings_points_to_its_pipeline_file(
     assert "sluice poc prices.yaml." in printed
 
 
-def test_unknown_key_offers_the_nearest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = edited(tmp_path, lambda a: a["training"].update(learning_rte=0.1))  # type: ignore[attr-defined]
+def test_unknown_key_suggests_the_nearest_setting(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write_edited_echo(tmp_path, lambda a: a["training"].update(learning_rte=0.1))  # type: ignore[attr-defined]
 
     assert run_command(["run", path]) == 2
 
@@ -219,10 +221,10 @@ def test_unknown_key_offers_the_nearest(tmp_path: Path, capfd: pytest.CaptureFix
     assert "Traceback" not in printed
 
 
-def test_number_that_yaml_reads_as_text_says_how_to_write_it(
+def test_number_that_yaml_parses_as_text_is_reported_with_the_correct_form(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a["training"].update(learning_rate="2e-3"))  # type: ignore[attr-defined]
+    path = write_edited_echo(tmp_path, lambda a: a["training"].update(learning_rate="2e-3"))  # type: ignore[attr-defined]
 
     assert run_command(["run", path]) == 2
     assert "2.0e-3" in capfd.readouterr().err
@@ -237,10 +239,10 @@ def test_number_that_yaml_reads_as_text_says_how_to_write_it(
         ("tests.support.echo:EchoSettings", "inherits from"),
     ],
 )
-def test_workload_that_does_not_import(
+def test_workload_import_error_is_reported(
     workload: str, word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a.update(workload=workload))
+    path = write_edited_echo(tmp_path, lambda a: a.update(workload=workload))
 
     assert run_command(["run", path]) == 2
 
@@ -260,10 +262,10 @@ def test_workload_that_does_not_import(
         ({"name": "Not A Name"}, "name"),
     ],
 )
-def test_settings_that_would_fail_later_fail_at_once(
+def test_invalid_settings_fail_before_the_run_starts(
     change: dict[str, object], word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a.update(change))
+    path = write_edited_echo(tmp_path, lambda a: a.update(change))
 
     assert run_command(["run", path]) == 2
 
@@ -272,10 +274,12 @@ def test_settings_that_would_fail_later_fail_at_once(
     assert "Traceback" not in printed
 
 
-def test_bug_in_the_users_code_is_told_with_its_line(
+def test_error_in_user_code_is_reported_with_its_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:MisspelledColumn"))
+    path = write_edited_echo(
+        tmp_path, lambda a: a.update(workload="tests.support.echo:MisspelledColumn")
+    )
 
     assert run_command(["run", path]) == 2
 
@@ -286,27 +290,29 @@ def test_bug_in_the_users_code_is_told_with_its_line(
 
 
 @pytest.mark.parametrize("command", ["poc", "run"])
-def test_inputs_that_no_client_can_send_stop_before_the_training(
+def test_inputs_that_clients_cannot_send_block_the_training(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:DoubledInputs"))
+    path = write_edited_echo(
+        tmp_path, lambda a: a.update(workload="tests.support.echo:DoubledInputs")
+    )
 
     assert run_command([command, path]) == 1
 
-    said = capfd.readouterr()
-    printed = " ".join((said.out + said.err).split())
+    captured = capfd.readouterr()
+    printed = " ".join((captured.out + captured.err).split())
     assert "inputs_can_be_served" in printed
     assert "columns, but 'examples' returns" in printed
     assert "super().examples()" in printed
     assert "trained models" not in printed
 
 
-def test_unknown_pipeline_offers_the_known_ones(capfd: pytest.CaptureFixture[str]) -> None:
+def test_unknown_pipeline_suggests_a_known_one(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run", "sp500_volatilty"]) == 2
     assert "Did you mean 'sp500_volatility'?" in capfd.readouterr().err
 
 
-def test_home_that_is_a_file(
+def test_home_that_is_a_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -321,7 +327,7 @@ def test_home_that_is_a_file(
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder that cannot be written: by its mode, or for root by its mount."""
+    """Return a folder without write access: by its mode, or for root by a read-only mount."""
     folder = tmp_path / "locked"
     folder.mkdir()
     if os.geteuid():
@@ -335,7 +341,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_read_only_home(
+def test_read_only_home_is_reported(
     read_only: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(read_only))
@@ -359,10 +365,10 @@ def test_json_error_is_one_object(capfd: pytest.CaptureFixture[str]) -> None:
     assert error["do"]
 
 
-def test_a_cluster_that_is_not_there_costs_no_start_of_the_orchestrator(tmp_path, capfd):
+def test_unreachable_cluster_is_reported_before_dagster_starts(tmp_path, capfd):
     assert run_command(["tune", "--address", "127.0.0.1:1"]) == 2
 
-    said = capfd.readouterr().err
-    assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in said
-    assert "do:" in said
+    printed = capfd.readouterr().err
+    assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in printed
+    assert "do:" in printed
     assert not (tmp_path / "home" / "dagster").exists()

@@ -1,4 +1,4 @@
-"""A process builds the user's class once, whatever it runs: the line, or ticks of a schedule."""
+"""A process instantiates the user's workload class once, for a run or for schedule ticks."""
 
 import dagster as dg
 import pytest
@@ -14,16 +14,16 @@ from tests.support.counted import BuildCounter
 
 pytestmark = pytest.mark.slow
 
-OPENED_BY_THEMSELVES = {"fold_run", "loading"}
-"""Modules that open the specification of a fold run, or the one of a registered version."""
+SEPARATE_MODULES = {"fold_run", "loading"}
+"""Modules that build the workload for a fold run or a registered version."""
 
 
-def builds() -> dict[str, int]:
-    return {name: n for name, n in BuildCounter.builds.items() if name not in OPENED_BY_THEMSELVES}
+def count_builds() -> dict[str, int]:
+    return {name: n for name, n in BuildCounter.builds.items() if name not in SEPARATE_MODULES}
 
 
 @pytest.mark.exhaustive
-def test_a_process_builds_the_users_class_once(
+def test_process_builds_the_users_class_once(
     short_echo: PipelineSettings, run: Runner, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BuildCounter, "builds", type(BuildCounter.builds)())
@@ -34,17 +34,17 @@ def test_a_process_builds_the_users_class_once(
     run(pipeline, home)
 
     assert BuildCounter.builds["fold_run"] > 0
-    assert builds() == {"resolved": 1}
+    assert count_builds() == {"resolved": 1}
 
-    given = resources(home)
+    bound = resources(home)
     definitions = dg.Definitions.merge(
-        build_definitions(resolve(pipeline)), dg.Definitions(resources=given)
+        build_definitions(resolve(pipeline)), dg.Definitions(resources=bound)
     )
     schedule = definitions.resolve_schedule_def("echo_retrain_schedule")
-    state = {"sluice_state": given["sluice_state"]}
+    state = {"sluice_state": bound["sluice_state"]}
     with open_instance(home) as instance:
         for _ in range(2):
             with dg.build_schedule_context(instance=instance, resources=state) as context:
                 assert "Nothing changed" in str(schedule.evaluate_tick(context).skip_message)
 
-    assert builds() == {"resolved": 2}
+    assert count_builds() == {"resolved": 2}

@@ -1,4 +1,4 @@
-"""Code that a workload imports is code of the model: changed, it is trained on again."""
+"""Changed code that a workload imports triggers a new training."""
 
 import json
 import os
@@ -31,14 +31,14 @@ from sluice.pipelines.source_poll import SourcePoll
 def tick():
     pipeline = resolve(read_pipeline(Path("{NAME}.yaml")))
     home = Home.from_environment({{"SLUICE_HOME": "home"}}, cwd=Path.cwd())
-    asked = request_retraining(
+    result = request_retraining(
         "{NAME}",
         pipeline.search,
         pipeline.settings.seeds,
         SluiceState.at(home),
         SourcePoll(pipeline.workload),
     )
-    return getattr(asked, "skip_message", None) or asked.tags["sluice/changed"]
+    return getattr(result, "skip_message", None) or result.tags["sluice/changed"]
 
 
 for _line in sys.stdin:
@@ -52,9 +52,9 @@ for _line in sys.stdin:
 
 @pytest.fixture
 def tick(trained: Path) -> Iterator[Callable[[], str]]:
-    """Return a function that returns what the retraining schedule says, in a process of its own.
+    """Return a function that evaluates the retraining schedule once in a new process.
 
-    Each process is the fork of one that has imported Sluice, which takes seconds, and nothing of
+    Each process is forked from one that has imported Sluice, which takes seconds, but no module of
     the folder.
     """
     errors = trained / "ticks.log"
@@ -69,16 +69,16 @@ def tick(trained: Path) -> Iterator[Callable[[], str]]:
             text=True,
         )
 
-    def ask() -> str:
+    def evaluate() -> str:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("tick\n")
         process.stdin.flush()
-        answer = process.stdout.readline()
-        assert answer, errors.read_text()
-        return str(json.loads(answer)).strip()
+        line = process.stdout.readline()
+        assert line, errors.read_text()
+        return str(json.loads(line)).strip()
 
-    yield ask
+    yield evaluate
     process.communicate()
 
 
@@ -98,7 +98,7 @@ def run(folder: Path, *options: str) -> str:
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
-    """A folder with a workload, a helper, its helper, a package, a data file, and one run."""
+    """A folder with a workload, two levels of helper modules, a package, a data file and a run."""
     folder = project(tmp_path / "own", NAME).parent
     module = folder / f"{NAME}.py"
     module.write_text(
@@ -124,7 +124,7 @@ def trained(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_schedule_names_what_changed(trained: Path, tick: Callable[[], str]) -> None:
+def test_schedule_names_what_changed(trained: Path, tick: Callable[[], str]) -> None:
     def write(name: str, text: str) -> None:
         (trained / name).write_text(text)
 
@@ -152,12 +152,12 @@ def test_the_schedule_names_what_changed(trained: Path, tick: Callable[[], str])
 
 
 @pytest.mark.exhaustive
-def test_a_run_of_changed_code_trains_again(trained: Path) -> None:
-    """Production is of the old code, and is scored with it."""
+def test_run_with_changed_code_trains_again(trained: Path) -> None:
+    """The version in production is scored with its stored code."""
     (trained / f"{NAME}_deep.py").write_text("FACTOR = 99.0\n")
-    said = run(trained, "--set", "production_code=stored")
+    output = run(trained, "--set", "production_code=stored")
 
-    assert "reused" not in said
+    assert "reused" not in output
     with ledger_of(home_at(trained / "home")) as ledger:
         first, second = (ledger.version(NAME, number) for number in (1, 2))
         receipts = [

@@ -1,4 +1,4 @@
-"""A pipeline is YAML alone: what the component makes of it, and what the sensor asks for."""
+"""Definitions that the component builds from YAML, and the runs its promotion sensor requests."""
 
 import shutil
 from datetime import UTC, datetime
@@ -30,16 +30,18 @@ def shipped() -> dg.Definitions:
     return defs()
 
 
-def names_of(definitions: dg.Definitions, pipeline: str) -> set[str]:
+def asset_names(definitions: dg.Definitions, pipeline: str) -> set[str]:
     keys = definitions.resolve_all_asset_keys()
     return {key.path[1] for key in keys if key.path[0] == pipeline}
 
 
-def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions) -> None:
+def test_every_shipped_pipeline_loads_with_all_assets_jobs_and_sensors(
+    shipped: dg.Definitions,
+) -> None:
     assert "sp500_volatility" in known_pipelines(defs_folder())
     for name in known_pipelines(defs_folder()):
         has_rollout = find_pipeline(name, defs_folder()).rollout is not None
-        assert names_of(shipped, name) == STAGES | (ROLLOUT if has_rollout else set())
+        assert asset_names(shipped, name) == STAGES | (ROLLOUT if has_rollout else set())
         assert shipped.resolve_job_def(f"{name}_search")
         assert shipped.resolve_job_def(f"{name}_training")
         assert shipped.resolve_job_def(f"{name}_promotion")
@@ -67,13 +69,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_second_pipeline_is_yaml_alone(project: Path) -> None:
+def test_pipeline_needs_only_a_yaml_file(project: Path) -> None:
     loaded = dg.load_from_defs_folder(path_within_project=project)
 
-    assert names_of(loaded, "echo") == STAGES
+    assert asset_names(loaded, "echo") == STAGES
 
 
-def test_unknown_key_in_yaml_stops_the_ui_from_loading(project: Path) -> None:
+def test_unknown_key_in_yaml_fails_the_loading(project: Path) -> None:
     (file,) = project.rglob("defs.yaml")
     file.write_text(file.read_text().replace("architecture", "architektur"))
 
@@ -83,8 +85,8 @@ def test_unknown_key_in_yaml_stops_the_ui_from_loading(project: Path) -> None:
     assert "architektur" in str(caught.value.__cause__)
 
 
-def test_a_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
-    """CONF-1: in the UI as on the command line, and `dg check yaml` knows both forms."""
+def test_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
+    """The schema that `dg check yaml` uses accepts both forms of the file (CONF-1)."""
     (file,) = project.rglob("defs.yaml")
     other = file.parent.parent / "loud" / "defs.yaml"
     other.parent.mkdir()
@@ -93,7 +95,7 @@ def test_a_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
 
     loaded = dg.load_from_defs_folder(path_within_project=project)
 
-    assert names_of(loaded, "echo") == names_of(loaded, "loud") == STAGES
+    assert asset_names(loaded, "echo") == asset_names(loaded, "loud") == STAGES
     schema = ModelPipeline.get_model_cls().model_json_schema()
     for path in (file, other):
         jsonschema.validate(yaml.safe_load(path.read_text())["attributes"], schema)
@@ -102,7 +104,9 @@ def test_a_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
             jsonschema.validate(wrong, schema)
 
 
-def test_training_job_promotes_nothing(echo: PipelineSettings, tmp_path: Path) -> None:
+def test_training_job_excludes_production_model_and_drift_report(
+    echo: PipelineSettings, tmp_path: Path
+) -> None:
     definitions = with_resources(build_definitions(resolve(echo)), home_at(tmp_path / "home"))
     job = definitions.resolve_job_def("echo_training")
 
@@ -112,11 +116,11 @@ def test_training_job_promotes_nothing(echo: PipelineSettings, tmp_path: Path) -
     }
 
 
-def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions) -> None:
+def test_only_verdict_suite_rollout_and_drift_checks_do_not_block(shipped: dg.Definitions) -> None:
     specs = [spec for check in shipped.asset_checks or () for spec in check.check_specs]
 
-    shown_only = {s.name for s in specs if not s.blocking}
-    assert shown_only == {
+    not_blocking = {s.name for s in specs if not s.blocking}
+    assert not_blocking == {
         "candidate_is_better",
         "regression_suites_pass",
         "challenger_is_promoted",
@@ -137,17 +141,17 @@ def test_every_asset_has_the_group_of_its_pipeline_owner_kind_and_description(
         assert len(spec.description or "") > 40, spec.key
 
 
-def test_the_pipelines_of_the_environment_replace_the_shipped_ones(
+def test_pipelines_of_the_environment_variable_replace_the_shipped_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLUICE_PIPELINES", str(ECHO))
     loaded = defs()
 
-    assert names_of(loaded, "echo") == STAGES
+    assert asset_names(loaded, "echo") == STAGES
     assert {key.path[0] for key in loaded.resolve_all_asset_keys()} == {"echo"}
 
 
-def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
+def make_candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
     with dg.DagsterInstance.ephemeral() as instance:
         key = dg.AssetKey(["echo", "candidate"])
         instance.report_runless_asset_event(
@@ -166,7 +170,7 @@ def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
     return event
 
 
-def situation(production: int | None) -> ModelStatus:
+def make_status(production: int | None) -> ModelStatus:
     return ModelStatus(
         production_number=production,
         rollout=None,
@@ -175,8 +179,10 @@ def situation(production: int | None) -> ModelStatus:
     )
 
 
-def test_promote_asks_for_one_run_of_that_version() -> None:
-    request = request_promotion("echo", candidate_event("PROMOTE"), situation(1), has_rollout=False)
+def test_promote_verdict_requests_the_promotion_of_its_version() -> None:
+    request = request_promotion(
+        "echo", make_candidate_event("PROMOTE"), make_status(1), has_rollout=False
+    )
 
     assert isinstance(request, dg.RunRequest)
     assert str(request.run_key).startswith("r" * 64 + ":production_model ")
@@ -184,14 +190,18 @@ def test_promote_asks_for_one_run_of_that_version() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["REJECT", "EQUIVALENT", "INCONCLUSIVE", "promote", ""])
-def test_anything_else_asks_for_nothing(verdict: str) -> None:
-    request = request_promotion("echo", candidate_event(verdict), situation(1), has_rollout=False)
+def test_other_verdicts_request_no_promotion(verdict: str) -> None:
+    request = request_promotion(
+        "echo", make_candidate_event(verdict), make_status(1), has_rollout=False
+    )
 
     assert isinstance(request, dg.SkipReason)
 
 
-def test_version_in_production_is_not_asked_for_again() -> None:
-    request = request_promotion("echo", candidate_event("PROMOTE"), situation(3), has_rollout=False)
+def test_version_in_production_is_not_requested_again() -> None:
+    request = request_promotion(
+        "echo", make_candidate_event("PROMOTE"), make_status(3), has_rollout=False
+    )
 
     assert isinstance(request, dg.SkipReason)
     assert "in production already" in str(request.skip_message)

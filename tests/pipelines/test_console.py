@@ -1,4 +1,4 @@
-"""What a run says of itself where there is no terminal."""
+"""Progress output of a run, in a file and in a terminal."""
 
 import io
 import uuid
@@ -12,23 +12,23 @@ from sluice.pipelines.console import RunConsole
 
 
 @pytest.fixture
-def said():
-    """A console that is a file, its clock, and what it said so far."""
+def file_console():
+    """A console that writes to a file, its clock, and a function that returns the words so far."""
     out, now = io.StringIO(), [0.0]
     with RunConsole(Console(file=out, width=100), clock=lambda: now[0]) as console:
         yield console, now, lambda: out.getvalue().split()
 
 
-def test_a_stage_of_many_pieces_is_told_in_tenths(said) -> None:
-    console, _, words = said
+def test_progress_of_many_items_is_printed_in_tenths(file_console) -> None:
+    console, _, words = file_console
     for done in range(41):
         console("x", done=done, total=40)
 
     assert words()[::2] == [f"{done}/40" for done in range(0, 41, 4)]
 
 
-def test_a_stage_of_few_pieces_speaks_after_a_silence(said) -> None:
-    console, now, words = said
+def test_progress_of_few_items_is_repeated_every_20_s(file_console) -> None:
+    console, now, words = file_console
     for second in range(0, 50, 5):
         now[0] = float(second)
         console("x", done=0, total=8)
@@ -37,7 +37,7 @@ def test_a_stage_of_few_pieces_speaks_after_a_silence(said) -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_an_important_text_is_always_printed(is_terminal: bool) -> None:
+def test_important_text_is_always_printed(is_terminal: bool) -> None:
     console = Console(record=True, width=80, force_terminal=is_terminal, file=io.StringIO())
     with RunConsole(console, clock=lambda: 0.0) as live:
         live("seed 0 fold 1 epoch 3/9", done=0, total=8)
@@ -51,7 +51,7 @@ def test_an_important_text_is_always_printed(is_terminal: bool) -> None:
     ("metadata", "end"),
     [({REUSED: "10 of 10 trainings"}, f"  {REUSED}: 10 of 10 trainings"), ({}, "")],
 )
-def test_a_stage_says_what_it_did_not_compute_again(metadata: dict[str, str], end: str) -> None:
+def test_stage_prints_what_it_reused(metadata: dict[str, str], end: str) -> None:
     @dg.asset
     def trained() -> dg.MaterializeResult[None]:
         return dg.MaterializeResult(metadata=metadata)
@@ -67,7 +67,7 @@ def test_a_stage_says_what_it_did_not_compute_again(metadata: dict[str, str], en
     assert line.endswith(f" s{end}")
 
 
-def drawn(rows, *, width=80) -> list[str]:
+def render_lines(rows, *, width=80) -> list[str]:
     console = Console(record=True, width=width, force_terminal=True, file=io.StringIO())
     with RunConsole(console) as live:
         live("trial 3 at epoch 9", done=4, total=20, rows=rows)
@@ -75,10 +75,10 @@ def drawn(rows, *, width=80) -> list[str]:
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
-def test_a_terminal_shows_the_bar_and_below_it_a_row_for_each_trial() -> None:
+def test_terminal_shows_a_progress_bar_and_a_row_per_trial() -> None:
     rows = [{"trial": at, "state": "[red]", "loss": 0.123456} for at in range(2)]
 
-    lines = drawn(rows)
+    lines = render_lines(rows)
 
     bar = max(at for at, line in enumerate(lines) if "4/20  trial 3 at epoch 9" in line)
     assert [line.split() for line in lines[bar + 1 :][:3]] == [
@@ -88,10 +88,10 @@ def test_a_terminal_shows_the_bar_and_below_it_a_row_for_each_trial() -> None:
     ]
 
 
-def test_columns_without_room_in_a_terminal_are_named() -> None:
+def test_columns_that_do_not_fit_in_the_terminal_are_named() -> None:
     rows = [{f"parameter_{at}": 0.5 for at in range(8)}]
 
-    lines = drawn(rows)
+    lines = render_lines(rows)
 
     assert any(line.endswith("parameter_5") for line in lines)
     assert lines[-1].strip() == "not shown: parameter_6, parameter_7"

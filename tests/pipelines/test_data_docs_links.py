@@ -1,4 +1,4 @@
-"""DATA-1: the check in the Dagster UI links the page of what it saw, and never depends on it."""
+"""Expectation checks link their Data Docs page, and do not depend on it (DATA-1)."""
 
 import dagster as dg
 import pytest
@@ -18,11 +18,11 @@ def expectation_checks(home: Home, run_id: str) -> dict[str, dg.AssetCheckEvalua
         records = instance.get_records_for_run(
             run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
         ).records
-    found = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
-    return {e.asset_key.path[-1]: e for e in found if e.check_name == "expectations_pass"}
+    evaluations = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
+    return {e.asset_key.path[-1]: e for e in evaluations if e.check_name == "expectations_pass"}
 
 
-def test_each_check_of_expectations_links_its_page(green: tuple[Home, RunReport]) -> None:
+def test_each_expectation_check_links_its_page(green: tuple[Home, RunReport]) -> None:
     home, report = green
 
     checks = expectation_checks(home, report.run_id)
@@ -32,14 +32,16 @@ def test_each_check_of_expectations_links_its_page(green: tuple[Home, RunReport]
         url, file = check.metadata["data_docs"], check.metadata["data_docs_file"]
         assert isinstance(url, dg.UrlMetadataValue)
         assert isinstance(file, dg.PathMetadataValue)
-        place = str(url.value).removeprefix("http://127.0.0.1:3001/")
-        assert place.startswith(f"expectations/echo/{asset}-")
-        assert str(file.value).endswith(place)
-        assert f"Expectations of echo / {asset}" in (home.reports / place).read_text()
+        page_path = str(url.value).removeprefix("http://127.0.0.1:3001/")
+        assert page_path.startswith(f"expectations/echo/{asset}-")
+        assert str(file.value).endswith(page_path)
+        assert f"Expectations of echo / {asset}" in (home.reports / page_path).read_text()
 
 
-def test_a_page_that_cannot_be_kept_changes_no_verdict(home: Home, echo: PipelineSettings) -> None:
-    """The source has lost a column, so the run ends with these checks."""
+def test_page_that_cannot_be_written_does_not_change_the_check_result(
+    home: Home, echo: PipelineSettings
+) -> None:
+    """The source lacks a column, so the run stops after these checks."""
     home.reports.parent.mkdir(parents=True)
     home.reports.write_text("in the way")
 
@@ -50,6 +52,6 @@ def test_a_page_that_cannot_be_kept_changes_no_verdict(home: Home, echo: Pipelin
         (run,) = instance.get_runs()
     check = expectation_checks(home, run.run_id)["raw_data"]
     assert check.passed
-    said = str(check.metadata["data_docs"].value)
-    assert said.startswith("Not built: StorageError: ")
-    assert "reports/expectations" in said
+    message = str(check.metadata["data_docs"].value)
+    assert message.startswith("Not built: StorageError: ")
+    assert "reports/expectations" in message

@@ -1,4 +1,4 @@
-"""``sluice dev`` on a port that somebody has."""
+"""``sluice dev`` on a port that is in use."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import pytest
 from sluice.cli.app import run_command
 
 
-def test_a_port_that_is_taken_is_told_before_anything_starts(
+def test_port_in_use_is_reported_before_anything_starts(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
@@ -18,8 +18,8 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(
         port = other.getsockname()[1]
         assert run_command(["dev", "--port", str(port)]) == 2
 
-    said = capfd.readouterr().err
-    assert f"cannot listen on port {port} of 127.0.0.1: Address already in use" in said
-    assert "choose another --port" in said
-    assert "Sluice starts" not in said
+    printed = capfd.readouterr().err
+    assert f"cannot listen on port {port} of 127.0.0.1: Address already in use" in printed
+    assert "choose another --port" in printed
+    assert "Sluice starts" not in printed
     assert not (tmp_path / "home").exists()

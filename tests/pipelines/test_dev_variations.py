@@ -1,4 +1,4 @@
-"""Further ways into ``sluice dev``: what its folder contains, and what a page can ask."""
+"""Attacks on ``sluice dev`` by files in its working folder and by requests of foreign pages."""
 
 import http.client
 import json
@@ -30,13 +30,13 @@ CHROMIUM = Path("/usr/bin/chromium")
 MUTATION = quote("mutation { setNuxSeen }")
 PLANTED = (
     *("sitecustomize", "usercustomize", "random", "nbformat", "numexpr", "bottleneck", "cupy"),
-    *("lz4", "gmpy2"),  # the last two are not installed, and what is installed tries to import them
+    *("lz4", "gmpy2"),  # not installed, but installed packages try to import them
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dev:
-    """A running ``sluice dev``, started with umask 0 in a folder that was downloaded."""
+    """A running ``sluice dev``, started with umask 0 in a folder with planted files."""
 
     port: int
     pid: int
@@ -44,30 +44,30 @@ class Dev:
 
     @property
     def executed(self) -> str:
-        """Return what planted files left behind when they ran."""
-        return executed(self.folder)
+        """Return the paths of planted files that were executed."""
+        return read_executed(self.folder)
 
     @property
-    def other_home(self) -> list[str]:
-        """Return what Dagster wrote to the folder that the planted ``.env`` names as its home."""
+    def other_home_files(self) -> list[str]:
+        """Return the files that Dagster wrote to the home that the planted ``.env`` names."""
         planted = {f"{name}.py" for name in PLANTED} | {"dagster.yaml"}
         return [path.name for path in (self.folder / "other").iterdir() if path.name not in planted]
 
 
-def executed(folder: Path) -> str:
+def read_executed(folder: Path) -> str:
     mark = folder / "executed"
     return mark.read_text() if mark.exists() else ""
 
 
 def plant(folder: Path) -> None:
-    """Put what executes a command into every place of a folder that a program might read."""
+    """Write files that record their execution to every path that a program might read."""
     mark = folder / "executed"
     code = f"open({str(mark)!r}, 'a').write(__file__ + ' ')\n"
     state, other = folder / ".sluice" / "dagster", folder / "other"
-    for place in (folder, state, other):
-        place.mkdir(parents=True, exist_ok=True)
+    for target in (folder, state, other):
+        target.mkdir(parents=True, exist_ok=True)
         for name in PLANTED:
-            (place / f"{name}.py").write_text(code)
+            (target / f"{name}.py").write_text(code)
     (other / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     (folder / ".env").write_text(f"DAGSTER_HOME={other}\nPYTHONPATH={other}\n")
 
@@ -106,18 +106,20 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 
 def is_up(dev: Dev) -> bool:
-    """Say whether the UI answers, and Dagster's daemon has opened its home and the code server."""
+    """Return whether the UI responds and Dagster's daemon has started all its threads."""
     try:
-        if ask(dev, "GET", "/server_info")[0] != 200:
+        if send_request(dev, "GET", "/server_info")[0] != 200:
             return False
     except OSError:
         return False
     children = psutil.Process(dev.pid).children()
     (daemon,) = [child for child in children if "dagster._daemon" in child.cmdline()]
-    return daemon.num_threads() > 5  # those of the schedules, sensors and runs
+    return daemon.num_threads() > 5  # the threads of schedules, sensors and runs
 
 
-def ask(dev: Dev, method: str, path: str, body: object = None, **headers: str) -> tuple[int, bytes]:
+def send_request(
+    dev: Dev, method: str, path: str, body: object = None, **headers: str
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", dev.port, timeout=30)
     kind = {} if body is None else {"Content-Type": "application/json"}
     sent = None if body is None else json.dumps(body)
@@ -129,48 +131,48 @@ def ask(dev: Dev, method: str, path: str, body: object = None, **headers: str) -
 
 
 @pytest.mark.slow
-def test_nothing_that_lies_in_a_downloaded_folder_is_executed(dev: Dev) -> None:
+def test_files_in_the_working_folder_are_not_executed(dev: Dev) -> None:
     assert dev.executed == ""
-    assert dev.other_home == []
+    assert dev.other_home_files == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/graphql%0a", "/graphql/%0A", "/x/../graphql"])
-def test_no_spelling_of_the_path_lets_a_mutation_through_by_get(dev: Dev, path: str) -> None:
+def test_mutation_by_get_is_refused_for_every_spelling_of_the_path(dev: Dev, path: str) -> None:
     for accepted in ("*/*", "image/avif,*/*;q=0.8"):
-        status, content = ask(dev, "GET", f"{path}?query={MUTATION}", Accept=accepted)
+        status, content = send_request(dev, "GET", f"{path}?query={MUTATION}", Accept=accepted)
         assert b'"data"' not in content, (status, content)
 
 
 @pytest.mark.slow
-def test_no_document_of_the_disk_becomes_a_page_of_the_ui(dev: Dev) -> None:
-    """Dagster keeps a notebook's scripts: a page can have one downloaded, and opened here."""
-    asked = f"?path={quote(str(dev.folder / 'x.ipynb'))}&repoLocName=sluice.pipelines.definitions"
+def test_notebook_pages_are_not_served(dev: Dev) -> None:
+    """Dagster renders notebooks with their scripts, so a downloaded file could run in the UI."""
+    query = f"?path={quote(str(dev.folder / 'x.ipynb'))}&repoLocName=sluice.pipelines.definitions"
     for path in ("/notebook", "/dagit/notebook"):
-        assert ask(dev, "GET", path + asked)[0] == 404
+        assert send_request(dev, "GET", path + query)[0] == 404
 
 
 @pytest.mark.slow
-def test_no_other_user_reaches_the_code_server(dev: Dev) -> None:
-    """Whoever can write to its socket has its code executed."""
-    places = set()
+def test_code_server_is_unreachable_for_other_users(dev: Dev) -> None:
+    """A process that can write to its socket can execute code."""
+    socket_paths = set()
     for process in [psutil.Process(dev.pid), *psutil.Process(dev.pid).children(recursive=True)]:
-        places |= {Path(str(c.laddr)) for c in process.net_connections("unix") if c.laddr}
+        socket_paths |= {Path(str(c.laddr)) for c in process.net_connections("unix") if c.laddr}
         addresses = {c.laddr.ip for c in process.net_connections("tcp") if c.status == "LISTEN"}
         assert addresses <= {"127.0.0.1"}
-    sockets = [path for path in places if path.is_socket()]
+    sockets = [path for path in socket_paths if path.is_socket()]
 
     assert sockets
-    assert [path for path in sockets if path.stat().st_mode & 0o002 and reachable(path)] == []
+    assert [path for path in sockets if path.stat().st_mode & 0o002 and is_reachable(path)] == []
 
 
-def reachable(path: Path) -> bool:
-    """Say whether another user may pass every folder above a path."""
+def is_reachable(path: Path) -> bool:
+    """Return whether another user may enter every folder above a path."""
     return all(folder.stat().st_mode & 0o001 for folder in path.parents)
 
 
 @pytest.mark.slow
-def test_a_shipped_pipeline_takes_no_package_from_the_working_folder(tmp_path: Path) -> None:
+def test_shipped_pipeline_imports_nothing_from_the_working_folder(tmp_path: Path) -> None:
     plant(tmp_path)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "sluice", "poc", "digits", "--minimum"],
@@ -181,7 +183,7 @@ def test_a_shipped_pipeline_takes_no_package_from_the_working_folder(tmp_path: P
         check=False,
     )
 
-    assert executed(tmp_path) == ""
+    assert read_executed(tmp_path) == ""
     assert done.returncode == 0, done.stderr
 
 
@@ -194,8 +196,8 @@ def test_a_shipped_pipeline_takes_no_package_from_the_working_folder(tmp_path: P
           command: "touch {mark}"}}}}""",
     ],
 )
-def test_a_state_folder_that_was_downloaded_calls_nothing(tmp_path: Path, config: str) -> None:
-    """``.sluice`` is in the working folder, and Dagster's settings in it name handlers of logs."""
+def test_log_handlers_in_the_state_folder_are_refused(tmp_path: Path, config: str) -> None:
+    """``.sluice`` is in the working folder, and its Dagster settings can name log handlers."""
     mark = tmp_path / "mark"
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path / ".sluice")}, cwd=tmp_path)
     home.dagster.mkdir(parents=True)
@@ -226,7 +228,7 @@ def serving(server: HTTPServer) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium at /usr/bin/chromium")
-def test_a_foreign_page_neither_embeds_nor_frames_a_report(tmp_path: Path) -> None:
+def test_foreign_page_cannot_embed_or_frame_a_report(tmp_path: Path) -> None:
     sync = pytest.importorskip("playwright.sync_api")
     reports, foreign = tmp_path / "reports", tmp_path / "foreign"
     reports.mkdir()

@@ -1,4 +1,4 @@
-"""The whole line on independent rows and ten classes: nothing in it knows about time."""
+"""The whole line on independent rows with ten classes."""
 
 import dagster as dg
 import numpy as np
@@ -29,28 +29,28 @@ def pipeline() -> PipelineSettings:
 
 
 @pytest.fixture(scope="module")
-def walked(pipeline, tmp_path_factory) -> Home:
+def home(pipeline, tmp_path_factory) -> Home:
     home = home_at(tmp_path_factory.mktemp("digits") / "home")
     run_line(pipeline, home)
     return home
 
 
-def record(home: Home, kind, name: str):
+def read_record(home: Home, kind, name: str):
     return kind.model_validate_json((home.records / "digits" / f"{name}.json").read_bytes())
 
 
-def test_the_line_ends_in_a_decision_on_rows_of_their_own(walked):
-    verdict = record(walked, PromotionDecision, "promotion_verdict").verdict
+def test_line_decides_with_block_length_1_on_independent_rows(home):
+    verdict = read_record(home, PromotionDecision, "promotion_verdict").verdict
 
     assert verdict.outcome in ("PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE")
     assert verdict.block_length == 1
     assert (verdict.num_rows, verdict.num_seeds, verdict.unit) == (899, 5, "nats")
-    with ledger_of(walked) as ledger:
+    with ledger_of(home) as ledger:
         assert (ledger.production_number("digits") == 1) == verdict.passed
 
 
-def test_metrics_are_those_of_a_classifier_for_both_arms(walked):
-    evaluation = record(walked, Evaluation, "evaluation")
+def test_both_arms_have_classification_metrics(home):
+    evaluation = read_record(home, Evaluation, "evaluation")
 
     for metrics in (evaluation.candidate.metrics, evaluation.reference.metrics):
         assert {"macro_f1", "log_loss", "calibration_error", "auc", "loss"} <= metrics.keys()
@@ -59,17 +59,17 @@ def test_metrics_are_those_of_a_classifier_for_both_arms(walked):
     assert "sharpe" not in evaluation.candidate.metrics
 
 
-def test_mcnemar_is_shown_beside_the_verdict_of_independent_classes(walked, pipeline):
-    """STAT-2."""
-    evaluation = record(walked, Evaluation, "evaluation")
-    ours, theirs = evaluation.mistakes(SluiceState.at(walked).store)
+def test_mcnemar_test_is_in_the_metadata_of_the_verdict(home, pipeline):
+    """Classification of independent rows (STAT-2)."""
+    evaluation = read_record(home, Evaluation, "evaluation")
+    ours, theirs = evaluation.mistakes(SluiceState.at(home).store)
 
     found = mcnemar(ours, theirs, alpha=pipeline.gate.alpha)
 
     assert len(found.tests) == 5
     accuracy = 1 - ours.loss_SN.mean()
     assert accuracy == pytest.approx(evaluation.candidate.metrics["accuracy"])
-    with open_instance(walked) as instance:
+    with open_instance(home) as instance:
         key = dg.AssetKey(["digits", "promotion_verdict"])
         shown = instance.get_latest_materialization_event(key).asset_materialization.metadata
     assert shown["McNemar"].value == str(found)

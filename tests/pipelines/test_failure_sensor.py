@@ -1,4 +1,4 @@
-"""A failed run that nobody started in a terminal raises one alert, which says why it failed."""
+"""A failed run raises one alert with its cause, unless a terminal started it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ID = "6f1f4a52-1111-4222-8333-444455556666"
 
 
 class Crashes(Echo):
-    """Its source raises an error of its own."""
+    """A workload whose source raises an error."""
 
     def load_rows(self):
         raise OSError("the exchange was closed")
@@ -32,7 +32,7 @@ class Crashes(Echo):
 
 @pytest.fixture
 def webhook(monkeypatch):
-    """Receives alerts as a chat or paging service does."""
+    """List of the alerts that a local webhook server received."""
     received = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -53,12 +53,12 @@ def webhook(monkeypatch):
         thread.join()
 
 
-def fail(echo, home, workload, *, run_id=None, tags=None):
-    """Run the training of a workload that fails; return the context that the daemon passes."""
-    given = resources(home)
+def run_failing_training(echo, home, workload, *, run_id=None, tags=None):
+    """Run a failing training and the sensor twice; return the sensor results and the run id."""
+    bound = resources(home)
     pipeline = echo.model_copy(update={"workload": workload})
     definitions = dg.Definitions.merge(
-        build_definitions(resolve(pipeline)), dg.Definitions(resources=given)
+        build_definitions(resolve(pipeline)), dg.Definitions(resources=bound)
     )
     sensor = definitions.resolve_sensor_def("echo_failure_sensor")
     with open_instance(home) as instance:
@@ -80,10 +80,10 @@ def fail(echo, home, workload, *, run_id=None, tags=None):
 
 
 @pytest.mark.slow
-def test_a_failed_check_is_posted_once_with_what_it_found(echo, home, webhook):
-    # Every run has the tag of its process, and a re-execution in the UI those of the first run.
+def test_failed_check_is_posted_once_with_its_finding(echo, home, webhook):
+    # Every run has tags of its process. A re-execution in the UI copies those of the first run.
     tags = {**RunProcess.this("first").tags, TERMINAL_TAG: "first"}
-    skipped, run_id = fail(echo, home, LOST_COLUMN, tags=tags)
+    skipped, run_id = run_failing_training(echo, home, LOST_COLUMN, tags=tags)
 
     assert skipped == [None, None]
     (alert,) = read_alerts(home)
@@ -95,8 +95,8 @@ def test_a_failed_check_is_posted_once_with_what_it_found(echo, home, webhook):
 
 
 @pytest.mark.slow
-def test_an_error_of_the_workload_is_named_and_not_that_of_dagster(echo, home):
-    fail(echo, home, CRASHES)
+def test_alert_contains_the_workload_error_instead_of_dagsters(echo, home):
+    run_failing_training(echo, home, CRASHES)
 
     (alert,) = read_alerts(home)
     assert alert.why == "raw_data: OSError: the exchange was closed."
@@ -110,14 +110,14 @@ def test_an_error_of_the_workload_is_named_and_not_that_of_dagster(echo, home):
         ({WILL_RETRY_TAG: "true"}, "Dagster retries the run"),
     ],
 )
-def test_a_run_in_a_terminal_or_before_a_retry_raises_no_alert(echo, home, tags, reason):
-    skipped, _ = fail(echo, home, CRASHES, run_id=ID, tags=tags)
+def test_run_from_a_terminal_or_before_a_retry_raises_no_alert(echo, home, tags, reason):
+    skipped, _ = run_failing_training(echo, home, CRASHES, run_id=ID, tags=tags)
 
     assert all(reason in each.skip_message for each in skipped)
     assert read_alerts(home) == []
 
 
-def test_the_sensor_watches_every_job_of_its_pipeline(echo):
+def test_sensor_monitors_every_job_of_its_pipeline(echo):
     definitions = build_definitions(resolve(echo))
 
     sensor = next(s for s in definitions.sensors if s.name == "echo_failure_sensor")

@@ -1,4 +1,4 @@
-"""Our pipelines in a project of somebody else, beside its own assets and its own IO manager."""
+"""Sluice pipelines in a Dagster project that has its own assets and its own IO manager."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 class FrameIOManager(dg.IOManager):
-    """A project's own: takes nothing but frames, and notes what it was given."""
+    """The project's IO manager: accepts only data frames, and keeps them by asset."""
 
     def __init__(self) -> None:
         self.frames: dict[str, pd.DataFrame] = {}
@@ -48,8 +48,8 @@ def io_manager() -> FrameIOManager:
 
 
 @pytest.fixture
-def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, io_manager: FrameIOManager):
-    """Return the definitions of a project with two pipelines of ours, and its folder."""
+def foreign_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, io_manager: FrameIOManager):
+    """Return the definitions of a project with two Sluice pipelines."""
     module = f"foreign_{tmp_path.name}"
     (tmp_path / "pyproject.toml").write_text(
         f'[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{module}"\n'
@@ -85,16 +85,16 @@ def tick(definitions: dg.Definitions, home: Home, pipeline: str) -> str:
         open_instance(home) as instance,
         dg.build_schedule_context(instance=instance, resources={"sluice_state": state}) as context,
     ):
-        told = schedule.evaluate_tick(context)
-    return told.skip_message or told.run_requests[0].tags["sluice/changed"]
+        result = schedule.evaluate_tick(context)
+    return result.skip_message or result.run_requests[0].tags["sluice/changed"]
 
 
-def test_our_assets_and_those_of_the_project_each_use_their_own_io_manager(
-    foreign: dg.Definitions, io_manager: FrameIOManager, tmp_path: Path
+def test_sluice_assets_and_project_assets_use_separate_io_managers(
+    foreign_project: dg.Definitions, io_manager: FrameIOManager, tmp_path: Path
 ) -> None:
     home = home_at(tmp_path / ".sluice")
     with open_instance(home) as instance:
-        result = foreign.resolve_job_def("mixed").execute_in_process(instance=instance)
+        result = foreign_project.resolve_job_def("mixed").execute_in_process(instance=instance)
 
     assert result.success
     assert set(io_manager.frames) == {"prices", "doubled"}
@@ -105,23 +105,25 @@ def test_our_assets_and_those_of_the_project_each_use_their_own_io_manager(
     }
 
 
-def test_a_schedule_finds_the_candidate_whatever_io_manager_the_project_has(
-    foreign: dg.Definitions,
+def test_schedule_finds_the_candidate_despite_the_io_manager_of_the_project(
+    foreign_project: dg.Definitions,
     io_manager: FrameIOManager,
     tmp_path: Path,
     green: tuple[Home, RunReport],
 ) -> None:
-    """The trainings are there already; the job of the project files its own candidate."""
+    """The trainings are reused; the training job of the project registers the candidate."""
     home = home_at(tmp_path / ".sluice")
     shutil.copytree(green[0].root, home.root)
     shutil.rmtree(home.records)
     (home.root / "registry.db").unlink()
-    assert tick(foreign, home, "echo") == "no candidate exists yet"
+    assert tick(foreign_project, home, "echo") == "no candidate exists yet"
 
     with open_instance(home) as instance:
-        result = foreign.resolve_job_def("echo_training").execute_in_process(instance=instance)
+        result = foreign_project.resolve_job_def("echo_training").execute_in_process(
+            instance=instance
+        )
 
     assert result.success
     assert io_manager.frames == {}
-    assert tick(foreign, home, "echo").startswith("Nothing changed since version 1")
-    assert tick(foreign, home, "loud") == "no candidate exists yet"
+    assert tick(foreign_project, home, "echo").startswith("Nothing changed since version 1")
+    assert tick(foreign_project, home, "loud") == "no candidate exists yet"

@@ -1,4 +1,4 @@
-"""A run whose process was killed is closed; one alive, or of another host, is left alone."""
+"""Runs of killed processes are closed; runs of live processes or other hosts are kept."""
 
 import dataclasses
 import os
@@ -27,13 +27,11 @@ from tests.support.stuck_job import STARTED_FILE_VARIABLE
 ROOT = Path(__file__).parents[2]
 RUN = "0c1c5b9e-8a0b-4a35-a3c7-6b1f1f0d9d11"
 NO_PROCESS = 2**22 + 1
-"""Above the largest process number that Linux gives."""
+"""A process id above the largest one that Linux assigns."""
 
 
 @pytest.mark.slow
-def test_a_run_that_another_process_executes_counts_until_that_is_killed(
-    home: Home, tmp_path: Path
-) -> None:
+def test_run_is_active_until_its_process_is_killed(home: Home, tmp_path: Path) -> None:
     with open_instance(home) as instance:
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
@@ -51,31 +49,31 @@ def test_a_run_that_another_process_executes_counts_until_that_is_killed(
         (run,) = instance.get_runs()
 
         storage = instance.event_log_storage
-        alive = describe_active_run(instance, "stuck")
+        while_alive = describe_active_run(instance, "stuck")
         claimed_before = storage.claim_concurrency_slot("gpu", RUN, "train").is_claimed
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        killed = describe_active_run(instance, "stuck")
+        after_kill = describe_active_run(instance, "stuck")
         status = instance.get_run_by_id(run.run_id).status
         claimed_after = storage.claim_concurrency_slot("gpu", RUN, "train").is_claimed
 
-    assert alive == f"Run {run.run_id[:8]} of stuck is in progress."
-    assert killed == ""
+    assert while_alive == f"Run {run.run_id[:8]} of stuck is in progress."
+    assert after_kill == ""
     assert status == dg.DagsterRunStatus.FAILURE
     assert (claimed_before, claimed_after) == (False, True)
 
 
-def test_a_process_is_gone_when_its_number_is_free_or_of_a_younger_one() -> None:
-    here = RunProcess.this(RUN)
+def test_process_is_gone_when_its_pid_is_free_or_reused() -> None:
+    this_process = RunProcess.this(RUN)
 
-    assert not here.is_gone
-    assert dataclasses.replace(here, pid=NO_PROCESS).is_gone
-    assert dataclasses.replace(here, started_s=here.started_s - 60).is_gone
-    for pid in (here.pid, NO_PROCESS):
-        assert not dataclasses.replace(here, host="elsewhere", pid=pid).is_gone
+    assert not this_process.is_gone
+    assert dataclasses.replace(this_process, pid=NO_PROCESS).is_gone
+    assert dataclasses.replace(this_process, started_s=this_process.started_s - 60).is_gone
+    for pid in (this_process.pid, NO_PROCESS):
+        assert not dataclasses.replace(this_process, host="elsewhere", pid=pid).is_gone
 
 
-def test_a_killed_process_that_nobody_waited_for_is_gone() -> None:
+def test_zombie_process_is_gone() -> None:
     child = subprocess.Popen(["sleep", "600"])
     started_s = psutil.Process(child.pid).create_time() - psutil.boot_time()
     other = dataclasses.replace(RunProcess.this(RUN), pid=child.pid, started_s=started_s)
@@ -88,14 +86,14 @@ def test_a_killed_process_that_nobody_waited_for_is_gone() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Home) -> None:
+def test_reexecuted_run_ignores_the_process_tags_of_the_first_run(home: Home) -> None:
     first = dataclasses.replace(RunProcess.this(RUN), pid=NO_PROCESS)
     assert RunProcess.of(RUN, first.tags) == dataclasses.replace(
         first, started_s=round(first.started_s, 2)
     )
 
     with open_instance(home) as instance:
-        again = instance.create_run_for_job(
+        second = instance.create_run_for_job(
             dg.GraphDefinition("training").to_job(),
             status=dg.DagsterRunStatus.STARTED,
             tags=first.tags,
@@ -105,10 +103,10 @@ def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Ho
         assert "no longer exists, close the run: in the UI" in describe_active_run(
             instance, "training"
         )
-        assert RunProcess.of(again.run_id, again.tags) is None
+        assert RunProcess.of(second.run_id, second.tags) is None
 
 
-def test_a_queued_run_counts_and_is_not_in_progress(home: Home) -> None:
+def test_queued_run_is_reported_as_queued(home: Home) -> None:
     with open_instance(home) as instance:
         attribute_runs(instance, "training")
         instance.create_run_for_job(
@@ -120,25 +118,29 @@ def test_a_queued_run_counts_and_is_not_in_progress(home: Home) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_another_host_counts_and_how_to_close_it_is_said(home: Home) -> None:
-    """A container that was started anew has another name; nobody here sees the old one."""
-    elsewhere = dataclasses.replace(RunProcess.this(RUN), host="old-container", pid=NO_PROCESS)
+def test_run_of_another_host_is_active_and_the_message_explains_how_to_close_it(home: Home) -> None:
+    """A recreated container has another host name, and the old process is not visible in it."""
+    on_other_host = dataclasses.replace(RunProcess.this(RUN), host="old-container", pid=NO_PROCESS)
     with open_instance(home) as instance:
         run = instance.create_run_for_job(
             dg.GraphDefinition("training").to_job(),
             run_id=RUN,
             status=dg.DagsterRunStatus.STARTED,
-            tags=elsewhere.tags,
+            tags=on_other_host.tags,
         )
-        said = describe_active_run(instance, "training")
+        message = describe_active_run(instance, "training")
 
         assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
-    assert "Run 0c1c5b9e of training is in progress. It runs on host old-container" in said
-    assert "If that host or container no longer exists, close the run: in the UI open Runs" in said
-    assert "'Force termination immediately'" in said
+    assert "Run 0c1c5b9e of training is in progress. It runs on host old-container" in message
+    assert (
+        "If that host or container no longer exists, close the run: in the UI open Runs" in message
+    )
+    assert "'Force termination immediately'" in message
 
 
-def test_every_job_signs_its_runs(echo: PipelineSettings, home: Home) -> None:
+def test_every_job_uses_the_executor_that_records_its_process(
+    echo: PipelineSettings, home: Home
+) -> None:
     definitions = dg.Definitions.merge(
         build_definitions(resolve(echo)), dg.Definitions(resources=resources(home))
     )

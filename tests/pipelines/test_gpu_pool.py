@@ -1,4 +1,4 @@
-"""Stages that use a GPU take turns, and a run that died gives its turn back."""
+"""Stages that use a GPU share a concurrency pool, and a killed run releases its slot."""
 
 import dataclasses
 import io
@@ -36,24 +36,24 @@ from tests.support.stuck_job import STARTED_FILE_VARIABLE
 ROOT = Path(__file__).parents[2]
 
 
-def pools(pipeline: PipelineSettings) -> dict[str, set[str]]:
-    found = {
+def find_pools(pipeline: PipelineSettings) -> dict[str, set[str]]:
+    pools_by_asset = {
         asset.key.path[-1]: {op.pool for op in asset.op.iterate_op_defs() if op.pool}
         for asset in build_definitions(resolve(pipeline)).assets or ()
         if isinstance(asset, dg.AssetsDefinition)
     }
-    return {name: own for name, own in found.items() if own}
+    return {name: pools for name, pools in pools_by_asset.items() if pools}
 
 
-def test_stages_that_use_a_gpu_share_a_pool_and_others_have_none(echo: PipelineSettings) -> None:
+def test_gpu_stages_share_a_pool_and_other_stages_have_none(echo: PipelineSettings) -> None:
     on_gpu = echo.model_copy(update={"compute": ComputeSettings(gpus_per_worker=0.5)})
 
-    assert pools(on_gpu) == {"best_config": {"gpu"}, "trained_models": {"gpu"}}
-    assert pools(echo) == {}
+    assert find_pools(on_gpu) == {"best_config": {"gpu"}, "trained_models": {"gpu"}}
+    assert find_pools(echo) == {}
 
 
-def test_a_dead_run_gives_its_slot_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a limit of 1 the next run would wait for ever otherwise."""
+def test_failed_run_releases_its_slot(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next run would wait forever, because the limit is 1."""
     with open_instance(home) as instance:
         storage = instance.event_log_storage
         run = instance.create_run_for_job(_nothing)
@@ -75,45 +75,45 @@ def test_a_dead_run_gives_its_slot_back(home: Home, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_run_that_waits_for_the_gpu_says_so_and_can_be_interrupted(
+def test_run_that_waits_for_the_gpu_reports_it_and_can_be_interrupted(
     home: Home, tmp_path: Path
 ) -> None:
-    works = tmp_path / "works"
+    marker = tmp_path / "works"
     with open_instance(home) as instance:
         holder = hold_gpu(instance)
-        process = start_stuck_job(works)
+        process = start_stuck_job(marker)
         await_block(instance, process, num_runs=1)
         used_s = psutil.Process(process.pid).cpu_times().user
         time.sleep(2)
         used_s = psutil.Process(process.pid).cpu_times().user - used_s
         process.send_signal(signal.SIGTERM)
         process.wait(20)
-        worked = works.exists()
+        has_worked = marker.exists()
         (run,) = instance.get_runs(dg.RunsFilter(job_name="stuck"))
         screen = Console(file=io.StringIO(), width=100)
         for entry in instance.all_logs(run.run_id):
             RunConsole(screen).on_event(entry)
 
         # The run that uses the GPU is killed while another one waits for it.
-        process = start_stuck_job(works)
+        process = start_stuck_job(marker)
         await_block(instance, process, num_runs=2)
-        gone = dataclasses.replace(RunProcess.this(holder.run_id), pid=NO_PROCESS)
-        instance.add_run_tags(holder.run_id, gone.tags)
+        killed = dataclasses.replace(RunProcess.this(holder.run_id), pid=NO_PROCESS)
+        instance.add_run_tags(holder.run_id, killed.tags)
         instance.report_run_failed(holder, "It was killed.")
-        await_until(works.exists, process)
+        await_until(marker.exists, process)
         process.kill()
         process.wait()
 
-    assert used_s < 1  # of two seconds
-    assert not worked
-    assert run.status == dg.DagsterRunStatus.FAILURE  # nobody asked Dagster to end it
+    assert used_s < 1  # CPU time during two seconds of waiting
+    assert not has_worked
+    assert run.status == dg.DagsterRunStatus.FAILURE  # Dagster was not asked to terminate it
     assert (
         screen.file.getvalue() == "      work waits: another run uses the concurrency pool 'gpu'\n"
     )
 
 
 def hold_gpu(instance: dg.DagsterInstance) -> dg.DagsterRun:
-    """Return a run of this process that has the only slot."""
+    """Return a run of this process that holds the only slot."""
     storage = instance.event_log_storage
     storage.initialize_concurrency_limit_to_default("gpu")
     run = instance.create_run_for_job(_nothing)
@@ -122,11 +122,11 @@ def hold_gpu(instance: dg.DagsterInstance) -> dg.DagsterRun:
     return run
 
 
-def start_stuck_job(works: Path) -> "subprocess.Popen[bytes]":
+def start_stuck_job(marker: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
         cwd=ROOT,
-        env=os.environ | {STARTED_FILE_VARIABLE: str(works)},
+        env=os.environ | {STARTED_FILE_VARIABLE: str(marker)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -135,20 +135,20 @@ def start_stuck_job(works: Path) -> "subprocess.Popen[bytes]":
 def await_block(
     instance: dg.DagsterInstance, process: "subprocess.Popen[bytes]", *, num_runs: int
 ) -> None:
-    """Wait until this number of runs has said that it waits for the pool."""
+    """Wait until this number of runs has logged that it waits for the pool."""
 
-    def blocked() -> bool:
+    def are_blocked() -> bool:
         texts = [entry.user_message for entry in logs_of(instance)]
         return len([text for text in texts if "Step blocked by limit" in text]) == num_runs
 
-    await_until(blocked, process)
+    await_until(are_blocked, process)
 
 
-def await_until(is_so: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
+def await_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + 60
-    while not is_so():
+    while not condition():
         assert process.poll() is None, "the job ended by itself"
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true within 60 s"
         time.sleep(0.05)
 
 
@@ -156,7 +156,7 @@ def logs_of(instance: dg.DagsterInstance) -> list[dg.EventLogEntry]:
     return [entry for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
 
 
-def test_instance_config_to_deploy_is_one_that_dagster_takes(tmp_path: Path) -> None:
+def test_deployed_instance_config_is_valid_for_dagster(tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "dagster.yaml").read_text()
     (tmp_path / "dagster.yaml").write_text(text)
 

@@ -1,4 +1,4 @@
-"""A pipeline compares its first candidate with imported predictions, and misses them early."""
+"""The first candidate is compared with imported predictions; missing ones are reported early."""
 
 from datetime import UTC, datetime
 
@@ -47,7 +47,7 @@ def test_first_candidate_is_compared_with_imported_predictions(
 
     # With a version in production, the predictions are not read.
     assert materialize_alone(pipeline, home, "trained_models").success
-    forget_promotion(home, registers=False)
+    forget_promotion(home, register_version=False)
     early = materialize_alone(pipeline, home, "trained_models")
     assert not early.success
     assert f"baseline.predictions is {SOURCE}, whose predictions were not imported" in failure(

@@ -1,4 +1,4 @@
-"""A run that is stopped in the middle: by Ctrl-C, by SIGKILL, by a full disk."""
+"""Runs interrupted by Ctrl-C, SIGKILL or a full disk, and their resumption."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def long_echo(tmp_path: Path) -> Path:
     return path
 
 
-def start(path: Path, home: Home, *command: str) -> "subprocess.Popen[bytes]":
+def start_sluice(path: Path, home: Home, *command: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "sluice", *(command or ("run", "--no-rehearsal")), str(path)],
         cwd=ROOT,
@@ -66,7 +66,7 @@ def wait_for_training(process: "subprocess.Popen[bytes]", home: Home, timeout_s:
         time.sleep(0.05)
 
 
-def still_running(group: int) -> bool:
+def is_group_running(group: int) -> bool:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
@@ -77,13 +77,13 @@ def still_running(group: int) -> bool:
     return False
 
 
-def candidate(home: Home) -> str:
+def read_candidate(home: Home) -> str:
     record = (home.records / "long_echo" / "trained_models.json").read_bytes()
     return TrainedModels.model_validate_json(record).candidate
 
 
-def kill_in_training(long_echo: Path, home: Home) -> None:
-    process = start(long_echo, home)
+def kill_during_training(long_echo: Path, home: Home) -> None:
+    process = start_sluice(long_echo, home)
     wait_for_training(process, home, 240)
     time.sleep(0.7)
     os.killpg(process.pid, signal.SIGKILL)
@@ -91,40 +91,40 @@ def kill_in_training(long_echo: Path, home: Home) -> None:
     assert not (home.records / "long_echo" / "trained_models.json").exists()
 
 
-def test_interrupted_it_ends_with_the_bits_of_one_never_stopped(
+def test_run_resumed_after_ctrl_c_equals_an_uninterrupted_run(
     long_echo: Path, home: Home, tmp_path: Path
 ) -> None:
-    """Ctrl-C ends it within seconds and says what is kept."""
-    process = start(long_echo, home)
+    """Ctrl-C ends the run within seconds and prints what is kept."""
+    process = start_sluice(long_echo, home)
     wait_for_training(process, home, 240)
 
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=15)
+    _, stderr = process.communicate(timeout=15)
 
     assert process.returncode == 130
-    assert "Traceback" not in told.decode()
-    assert "kept" in told.decode()
-    assert not still_running(process.pid)
+    assert "Traceback" not in stderr.decode()
+    assert "kept" in stderr.decode()
+    assert not is_group_running(process.pid)
     assert not (home.records / "long_echo" / "trained_models.json").exists()
-    whole = home_at(tmp_path / "whole")
-    shutil.copytree(home.root, whole.root)
-    shutil.rmtree(whole.runs)
-    for each in (home, whole):
+    uninterrupted = home_at(tmp_path / "whole")
+    shutil.copytree(home.root, uninterrupted.root)
+    shutil.rmtree(uninterrupted.runs)
+    for each in (home, uninterrupted):
         assert materialize_alone(read_pipeline(long_echo), each, "trained_models").success
-    assert candidate(home) == candidate(whole)
+    assert read_candidate(home) == read_candidate(uninterrupted)
 
 
 @pytest.mark.exhaustive
-def test_killed_run_ends_with_the_bits_of_one_never_killed(
+def test_run_resumed_after_sigkill_equals_an_uninterrupted_run(
     long_echo: Path, home: Home, tmp_path: Path, run: Runner
 ) -> None:
-    kill_in_training(long_echo, home)
+    kill_during_training(long_echo, home)
 
     run(read_pipeline(long_echo), home)
-    whole = home_at(tmp_path / "whole")
-    run(read_pipeline(long_echo), whole)
+    uninterrupted = home_at(tmp_path / "whole")
+    run(read_pipeline(long_echo), uninterrupted)
 
-    assert candidate(home) == candidate(whole)
+    assert read_candidate(home) == read_candidate(uninterrupted)
     with open_instance(home) as instance:
         statuses = [run.status for run in instance.get_runs()]
     assert dg.DagsterRunStatus.STARTED not in statuses
@@ -132,18 +132,20 @@ def test_killed_run_ends_with_the_bits_of_one_never_killed(
 
 
 @pytest.mark.exhaustive
-def test_full_disk_while_writing_a_checkpoint_is_said_and_the_next_run_works(
+def test_full_disk_during_a_checkpoint_is_reported_and_the_next_run_works(
     long_echo: Path, home: Home, echo: PipelineSettings, run: Runner
 ) -> None:
     with small_disk(home.runs, kib=48):
-        process = start(long_echo, home)
-        _, told = process.communicate(timeout=300)
-        torn = [p for p in home.runs.rglob("*") if p.name.startswith(".") and p.is_file()]
+        process = start_sluice(long_echo, home)
+        _, stderr = process.communicate(timeout=300)
+        temporary_files = [
+            p for p in home.runs.rglob("*") if p.name.startswith(".") and p.is_file()
+        ]
 
-    assert process.returncode == 2, told.decode()
-    assert "No room left to write" in told.decode()
-    assert "Traceback" not in told.decode()
-    assert not torn
+    assert process.returncode == 2, stderr.decode()
+    assert "No room left to write" in stderr.decode()
+    assert "Traceback" not in stderr.decode()
+    assert not temporary_files
     assert run(echo, home).version == 1
 
 
@@ -161,32 +163,32 @@ def searching_echo(tmp_path: Path) -> Path:
     return path
 
 
-def reports(home: Home) -> list[bytes]:
+def read_reports(home: Home) -> list[bytes]:
     journals = home.searches.glob("*/journal.jsonl")
     return [line for each in journals for line in each.read_bytes().splitlines()[1:]]
 
 
 @pytest.mark.exhaustive
-def test_ctrl_c_of_a_search_keeps_every_report(searching_echo: Path, home: Home) -> None:
-    """It ends within seconds, leaves no process, and the next start goes on."""
-    process = start(searching_echo, home, "tune")
+def test_ctrl_c_during_a_search_keeps_every_report(searching_echo: Path, home: Home) -> None:
+    """The search ends within seconds, leaves no process, and the next start resumes it."""
+    process = start_sluice(searching_echo, home, "tune")
     deadline = time.monotonic() + 240
-    while sum(b'"result"' in line for line in reports(home)) < 3:
+    while sum(b'"result"' in line for line in read_reports(home)) < 3:
         assert process.poll() is None, process.communicate()[1].decode()
         assert time.monotonic() < deadline, "no trial reported"
         time.sleep(0.05)
 
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=30)
-    kept = reports(home)
+    _, stderr = process.communicate(timeout=30)
+    reports_before = read_reports(home)
 
-    assert process.returncode == 130, told.decode()
-    assert "of 6 trials ended" in told.decode()
-    assert "Run again to resume" in told.decode()
-    assert "Traceback" not in told.decode()
-    assert not still_running(process.pid)
-    again = start(searching_echo, home, "tune")
-    found, told = again.communicate(timeout=240)
-    assert again.returncode == 0, told.decode()
-    assert "of 6 has the lowest validation loss" in found.decode()
-    assert reports(home)[: len(kept)] == kept
+    assert process.returncode == 130, stderr.decode()
+    assert "of 6 trials ended" in stderr.decode()
+    assert "Run again to resume" in stderr.decode()
+    assert "Traceback" not in stderr.decode()
+    assert not is_group_running(process.pid)
+    resumed = start_sluice(searching_echo, home, "tune")
+    stdout, stderr = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, stderr.decode()
+    assert "of 6 has the lowest validation loss" in stdout.decode()
+    assert read_reports(home)[: len(reports_before)] == reports_before

@@ -1,4 +1,4 @@
-"""What is typed into the launchpad is read, or refused: checked as the UI checks it."""
+"""Run config in the launchpad is used or refused; validated in the same way as in the UI."""
 
 import dagster as dg
 import pytest
@@ -17,17 +17,19 @@ READS_CONFIG = {"production_model": {"version": 3}}
 @pytest.fixture
 def job(echo: PipelineSettings, home: Home) -> dg.JobDefinition:
     definitions = with_resources(build_definitions(resolve(echo)), home)
-    every = dg.define_asset_job("every", dg.AssetSelection.key_prefixes(["echo"]))
-    return dg.Definitions.merge(definitions, dg.Definitions(jobs=[every])).resolve_job_def("every")
+    every_asset_job = dg.define_asset_job("every", dg.AssetSelection.key_prefixes(["echo"]))
+    return dg.Definitions.merge(
+        definitions, dg.Definitions(jobs=[every_asset_job])
+    ).resolve_job_def("every")
 
 
-def errors(job: dg.JobDefinition, ops: dict[str, object]) -> list[str]:
-    """Validate from the job's snapshot, as the webserver does, which has none of our code."""
-    needed = {f"echo__{name}": {"config": config} for name, config in READS_CONFIG.items()}
+def validate(job: dg.JobDefinition, ops: dict[str, object]) -> list[str]:
+    """Validate with the job's snapshot only, as the webserver does."""
+    required = {f"echo__{name}": {"config": config} for name, config in READS_CONFIG.items()}
     snapshot = job.get_job_snapshot()
     (mode,) = snapshot.mode_def_snaps
     result = validate_config_from_snap(
-        snapshot.config_schema_snapshot, mode.root_config_key, {"ops": needed | ops}
+        snapshot.config_schema_snapshot, mode.root_config_key, {"ops": required | ops}
     )
     return [error.message for error in result.errors or ()]
 
@@ -36,10 +38,10 @@ def errors(job: dg.JobDefinition, ops: dict[str, object]) -> list[str]:
 @pytest.mark.parametrize(
     "config", [{"seeds": [7, 8]}, {"training": {"learning_rate": 0.5}}, {"instead": "x"}, "x"]
 )
-def test_what_no_asset_reads_is_refused_and_the_error_says_where_to_set_it(
+def test_config_of_assets_without_config_is_refused_with_the_alternative(
     job: dg.JobDefinition, asset: str, config: object
 ) -> None:
-    (message,) = errors(job, {f"echo__{asset}": {"config": config}})
+    (message,) = validate(job, {f"echo__{asset}": {"config": config}})
 
     assert "edit the attributes in the pipeline's YAML" in message
     assert "'sluice run NAME_OR_FILE --set training.learning_rate=0.01'" in message
@@ -47,8 +49,8 @@ def test_what_no_asset_reads_is_refused_and_the_error_says_where_to_set_it(
         dg.validate_run_config(job, {"ops": {f"echo__{asset}": {"config": config}}})
 
 
-def test_nothing_typed_and_the_version_to_promote_are_taken(job: dg.JobDefinition) -> None:
-    assert errors(job, {}) == []
-    assert errors(job, {"echo__trained_models": {"config": {}}}) == []
-    (message,) = errors(job, {"echo__production_model": {"config": {"version": 3, "seed": 1}}})
+def test_empty_config_and_the_version_to_promote_are_accepted(job: dg.JobDefinition) -> None:
+    assert validate(job, {}) == []
+    assert validate(job, {"echo__trained_models": {"config": {}}}) == []
+    (message,) = validate(job, {"echo__production_model": {"config": {"version": 3, "seed": 1}}})
     assert "seed" in message

@@ -1,4 +1,4 @@
-"""The whole line on a small workload: green, again, other seeds, and every place it must stop."""
+"""The whole line on a small workload: a promotion, repeated runs, and every gate that blocks."""
 
 import dataclasses
 from pathlib import Path
@@ -41,7 +41,7 @@ def materialize_alone(
     *,
     checks: bool = False,
 ) -> dg.ExecuteInProcessResult:
-    """Run one asset by itself; with its checks, as the UI's button does."""
+    """Materialize one asset by itself, optionally with its checks as in the UI."""
     definitions = dg.Definitions.merge(
         build_definitions(resolve(pipeline)), dg.Definitions(resources=resources(home))
     )
@@ -81,7 +81,7 @@ def metadata_of(home: Home, pipeline: PipelineSettings, name: str) -> set[str]:
     return set(event.asset_materialization.metadata)
 
 
-def test_a_candidate_that_is_better_ends_in_production(
+def test_better_candidate_is_promoted_to_production(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, report = green
@@ -98,7 +98,7 @@ def test_a_candidate_that_is_better_ends_in_production(
     }, "the timeline of the UI shows runs of known jobs only"
 
 
-def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> None:
+def test_every_check_of_a_successful_run_passed(green: tuple[Home, RunReport]) -> None:
     home, report = green
     with open_instance(home) as instance:
         records = instance.get_records_for_run(
@@ -110,7 +110,7 @@ def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> Non
     assert len(evaluations) == 33
 
 
-def test_version_has_its_whole_lineage(
+def test_version_has_complete_lineage(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
@@ -123,13 +123,13 @@ def test_version_has_its_whole_lineage(
     assert findings == []
 
 
-def test_same_again_makes_the_same_bytes_and_no_second_version(
+def test_repeated_run_produces_the_same_bytes_and_no_second_version(
     green: tuple[Home, RunReport],
     echo: PipelineSettings,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """As the command line runs it and tells it as JSON."""
+    """Runs through the command line with JSON output."""
     home, first = green
     monkeypatch.setenv("SLUICE_HOME", str(home.root))
     names = ("raw_data", "features", "evaluation", "promotion_verdict")
@@ -149,10 +149,10 @@ def test_same_again_makes_the_same_bytes_and_no_second_version(
         assert len([e for e in ledger.history(echo.name) if e.action == "promote"]) == 1
 
 
-def test_the_verdict_knows_its_guards_its_attempt_and_the_suites(
+def test_verdict_records_guards_attempt_and_suites(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
-    """STAT-1, STAT-3, DATA-5: what decided, and what was looked at."""
+    """Also the metadata and the report pages of both (STAT-1, STAT-3, DATA-5)."""
     home, _ = green
     verdict = record_of(home, PromotionDecision, "promotion_verdict").verdict
     report = record_of(home, Evaluation, "evaluation").suite_report(ArtifactStore(home.artifacts))
@@ -172,10 +172,10 @@ def test_the_verdict_knows_its_guards_its_attempt_and_the_suites(
     assert len(list(home.reports.glob("suites/echo/candidate-*.html"))) == 1
 
 
-def test_a_version_judged_under_other_rules_is_not_promoted_and_verify_misses_its_tables(
+def test_version_evaluated_under_other_settings_is_refused_and_verify_reports_missing_tables(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
-    """STAT-1, REG-2: the rules and the tables of a decision belong to it."""
+    """A decision is bound to its settings and to its stored tables (STAT-1, REG-2)."""
     home, _ = green
     stricter = echo.model_copy(
         update={"guards": GuardSettings(limits=(HardLimit(metric="loss", maximum=1e-9),))}
@@ -196,12 +196,12 @@ def test_a_version_judged_under_other_rules_is_not_promoted_and_verify_misses_it
     assert any("reference deployed losses of a decision" in found.what for found in findings)
 
 
-def test_a_better_candidate_that_breaks_a_guard_is_filed_and_not_promoted(
+def test_better_candidate_that_fails_a_guard_is_registered_and_not_promoted(
     green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner, tmp_path: Path
 ) -> None:
-    """STAT-1, DATA-5: the run is no failure; production stays. Its ledger is signed (REG-2).
+    """The run succeeds, and production is unchanged (STAT-1, DATA-5).
 
-    The ledger is a new one, only the trainings are there already.
+    The ledger is new and signed (REG-2); the trainings are reused.
     """
     (tmp_path / "key").write_bytes(bytes(range(32)))
     (tmp_path / "key").chmod(0o600)
@@ -230,7 +230,7 @@ def test_a_better_candidate_that_breaks_a_guard_is_filed_and_not_promoted(
 
 
 @pytest.mark.exhaustive
-def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand(
+def test_candidate_with_other_seeds_is_compared_with_production_and_cannot_be_promoted_manually(
     green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
 ) -> None:
     home, _ = green
@@ -244,7 +244,7 @@ def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand
     assert (report.production, report.promoted) == (1, False)
     assert record_of(home, PromotionDecision, "promotion_verdict").verdict.attempt == 2
     suites = SuiteLibrary(home.suites / echo.name, ArtifactStore(home.artifacts))
-    assert suites.load("hard").suite.origin.subject == production.candidate  # made anew
+    assert suites.load("hard").suite.origin.subject == production.candidate  # recomputed
     with ledger_of(home) as ledger:
         assert ledger.version(echo.name, report.version).lineage.reference == production.candidate
 
@@ -257,7 +257,7 @@ def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand
         assert ledger.production_number(echo.name) == 1
 
 
-def test_bad_poc_stops_before_training_and_training_alone_is_refused(
+def test_failed_poc_gate_blocks_the_run_and_a_training_alone(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
     bad = echo.model_copy(
@@ -283,7 +283,7 @@ def test_bad_poc_stops_before_training_and_training_alone_is_refused(
     assert not home.runs.exists()
 
 
-def test_receipt_of_other_settings_does_not_count(
+def test_receipt_of_other_settings_is_not_accepted(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
@@ -300,29 +300,27 @@ def test_receipt_of_other_settings_does_not_count(
     assert "The best config's config must match the current settings" in failure(trained)
 
 
-def test_features_alone_refuse_rows_that_failed_their_checks(
+def test_failed_row_checks_block_the_run_and_the_features_alone(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    deaf = echo.model_copy(update={"workload": "tests.support.echo:MissingColumn"})
+    missing_column = echo.model_copy(update={"workload": "tests.support.echo:MissingColumn"})
 
     with pytest.raises(GateBlocked, match=r"raw_data / table_matches_schema.*'call'"):
-        run(deaf, home)
+        run(missing_column, home)
 
-    alone = materialize_alone(deaf, home, "features")
+    alone = materialize_alone(missing_column, home, "features")
     assert not alone.success
     assert "The outcome of the raw_data gate is fail" in failure(alone)
 
 
-def test_feature_that_looks_ahead_stops_the_line(
-    echo: PipelineSettings, home: Home, run: Runner
-) -> None:
-    seer = echo.model_copy(update={"workload": "tests.support.echo:FutureFeature"})
+def test_look_ahead_feature_stops_the_line(echo: PipelineSettings, home: Home, run: Runner) -> None:
+    look_ahead = echo.model_copy(update={"workload": "tests.support.echo:FutureFeature"})
 
     with pytest.raises(GateBlocked, match="features_do_not_look_ahead: 'call'"):
-        run(seer, home)
+        run(look_ahead, home)
 
-    assert "poc_report" not in materialized(home, seer)
-    alone = materialize_alone(seer, home, "poc_report")
+    assert "poc_report" not in materialized(home, look_ahead)
+    alone = materialize_alone(look_ahead, home, "poc_report")
     assert not alone.success
     assert "The outcome of the features gate is fail" in failure(alone)
 
@@ -331,7 +329,7 @@ def test_feature_that_looks_ahead_stops_the_line(
 def test_models_of_other_folds_are_not_evaluated(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
-    """Their train rows may be the new folds' test rows."""
+    """Their train rows may be among the test rows of the new folds."""
     home, _ = green
     other = echo.model_copy(update={"workload_settings": {"folds": {"first_test_share": 0.15}}})
     assert materialize_alone(other, home, "raw_data", checks=True).success
@@ -359,7 +357,7 @@ def test_features_of_other_settings_are_not_trained_on(
     assert "The features must match the current settings" in failure(alone)
 
 
-def test_candidate_does_not_take_another_ones_evidence(
+def test_evaluation_of_another_candidate_is_not_accepted(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
@@ -374,7 +372,7 @@ def test_candidate_does_not_take_another_ones_evidence(
         assert len(ledger.versions(echo.name)) == 1
 
 
-def test_receipt_under_other_thresholds_does_not_count(
+def test_receipt_under_other_thresholds_is_not_accepted(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
@@ -389,11 +387,11 @@ def test_receipt_under_other_thresholds_does_not_count(
 
 
 @pytest.mark.exhaustive
-def test_better_candidate_replaces_production_and_a_rollback_stays_rolled_back(
+def test_better_candidate_replaces_production_and_is_not_promoted_again_after_a_rollback(
     echo: PipelineSettings, home: Home, run: Runner
 ) -> None:
-    muffled = echo.model_copy(update={"workload": "tests.support.echo:SignOnly"})
-    assert run(muffled, home).production == 1
+    sign_only = echo.model_copy(update={"workload": "tests.support.echo:SignOnly"})
+    assert run(sign_only, home).production == 1
 
     report = run(echo, home)
 
@@ -410,4 +408,4 @@ def test_better_candidate_replaces_production_and_a_rollback_stays_rolled_back(
         assert ledger.production_number(echo.name) == 1
         moves = [(e.action, e.to_version, e.actor) for e in ledger.history(echo.name)]
     assert moves[-1] == ("rollback", 1, "tester")
-    assert run(muffled, home).in_production
+    assert run(sign_only, home).in_production

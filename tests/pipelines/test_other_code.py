@@ -15,7 +15,7 @@ from tests.sluice.registry.code_samples import UserCode
 
 
 @pytest.mark.slow
-def test_production_of_other_code_is_refused_before_training_and_scored_by_its_own_code(
+def test_production_with_other_code_is_refused_or_scored_with_its_stored_code(
     short_echo: PipelineSettings, run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = UserCode(tmp_path / "user", monkeypatch)

@@ -1,4 +1,4 @@
-"""ROWS-3: the asset ``features`` computes only partitions again whose raw rows changed."""
+"""The asset ``features`` recomputes only partitions whose raw rows changed (ROWS-3)."""
 
 import dagster as dg
 import pandas as pd
@@ -22,7 +22,7 @@ SETTINGS = {
 
 
 @pytest.mark.slow
-def test_a_run_with_one_changed_row_computes_two_partitions(home, tmp_path, monkeypatch):
+def test_run_with_one_changed_row_recomputes_two_partitions(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pipeline = PipelineSettings.parse(SETTINGS, where="test")
     definitions = with_resources(build_definitions(resolve(pipeline)), home)
@@ -30,21 +30,23 @@ def test_a_run_with_one_changed_row_computes_two_partitions(home, tmp_path, monk
     job = dg.define_asset_job("rows", selection, executor_def=dg.in_process_executor)
     project = dg.Definitions.merge(definitions, dg.Definitions(jobs=[job]))
 
-    def features_of(rows: pd.DataFrame) -> tuple[FeatureSet, str]:
+    def compute_features_of(rows: pd.DataFrame) -> tuple[FeatureSet, str]:
         rows.to_csv("rows.csv")
         with open_instance(home) as instance:
-            done = project.resolve_job_def("rows").execute_in_process(instance=instance)
-            logs = instance.all_logs(done.run_id)
-        assert done.success
+            result = project.resolve_job_def("rows").execute_in_process(instance=instance)
+            logs = instance.all_logs(result.run_id)
+        assert result.success
         record = read_latest_record(FeatureSet, home.records, "daily", "features")
         assert record is not None
-        (said,) = (each.user_message for each in logs if "partitions computed" in each.user_message)
-        return record, said
+        (message,) = (
+            each.user_message for each in logs if "partitions computed" in each.user_message
+        )
+        return record, message
 
     rows = daily_rows()
-    before, first = features_of(rows)
+    before, first = compute_features_of(rows)
     rows.loc["2020-06-30", "price"] += 1.0
-    after, second = features_of(rows)
+    after, second = compute_features_of(rows)
 
     months = len(before.partitions)
     assert first.startswith(f"{months} of {months} partitions computed")

@@ -1,4 +1,4 @@
-"""OBS-1: what Prometheus hears of pipelines is what registry, run history and alerts hold."""
+"""Prometheus metrics of pipelines equal the registry, run history and alerts (OBS-1)."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,13 +19,13 @@ from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
-    decided,
     promote_chain,
     promotion_receipt,
+    record_decision,
     register_sample,
 )
 
-Told = dict[tuple[str, tuple[str, ...]], float]
+Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def ledger(home: Home) -> Iterator[RolloutLedger]:
         yield opened
 
 
-def told(home: Home) -> Told:
-    """Return every sample by its name and the values of its labels, the model's aside."""
+def read_samples(home: Home) -> Samples:
+    """Return the values by sample name and label values, without the label ``model``."""
     return {
         (sample.name, tuple(v for k, v in sorted(sample.labels.items()) if k != "model")): (
             sample.value
@@ -50,25 +50,25 @@ def told(home: Home) -> Told:
     }
 
 
-def test_without_a_registry_that_is_what_it_says(home: Home) -> None:
-    assert told(home) == {("sluice_registry_up", ()): 0}
-    assert list(home.root.iterdir()) == []  # a look makes nothing
+def test_missing_registry_is_reported_as_down(home: Home) -> None:
+    assert read_samples(home) == {("sluice_registry_up", ()): 0}
+    assert list(home.root.iterdir()) == []  # reading creates no file
 
 
-def test_a_rollout_is_shown_where_it_stands(home: Home, ledger: RolloutLedger) -> None:
+def test_rollout_metrics_follow_its_phases(home: Home, ledger: RolloutLedger) -> None:
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 2)
     two = ledger.version(MODEL, 2).candidate
     number = register_sample(ledger, store, salt=3, reference=two)
     started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try")
     rollout = started.rollout
-    during = told(home)
+    during = read_samples(home)
     paused = transitions.pause(rollout, now=started.at, actor="ada", reason="look")
     ledger.record_transition(rollout, paused)
-    gone = transitions.abort(paused.rollout, now=started.at, actor="ada", reason="no")
-    halfway = told(home)
-    ledger.record_transition(paused.rollout, gone)
-    after = told(home)
+    aborted = transitions.abort(paused.rollout, now=started.at, actor="ada", reason="no")
+    while_paused = read_samples(home)
+    ledger.record_transition(paused.rollout, aborted)
+    after = read_samples(home)
 
     assert during["sluice_registry_up", ()] == 1
     assert during["sluice_production_version", ()] == 2
@@ -79,8 +79,8 @@ def test_a_rollout_is_shown_where_it_stands(home: Home, ledger: RolloutLedger) -
     assert during["sluice_rollout_patience_timestamp_seconds", ()] == (
         rollout.step_times_out_at.timestamp()
     )
-    assert halfway["sluice_rollout_phase", ("paused",)] == 1
-    assert halfway["sluice_rollout_phase", ("rolling",)] == 0
+    assert while_paused["sluice_rollout_phase", ("paused",)] == 1
+    assert while_paused["sluice_rollout_phase", ("rolling",)] == 0
     assert after["sluice_rollout_phase", ("rolled_back",)] == 1
     assert after["sluice_rollout_ends_total", ("rolled_back",)] == 1
     assert after["sluice_rollout_share", ()] == 0
@@ -89,14 +89,14 @@ def test_a_rollout_is_shown_where_it_stands(home: Home, ledger: RolloutLedger) -
 
 def test_verdicts_are_counted_by_outcome(home: Home, ledger: RolloutLedger) -> None:
     register_sample(ledger, ArtifactStore(home.artifacts), salt=1)
-    before = told(home).get(("sluice_verdicts_total", ("REJECT",)), 0)
+    before = read_samples(home).get(("sluice_verdicts_total", ("REJECT",)), 0)
     for name in ("x", "y"):
-        decided(ledger, promotion_receipt(name * 64, outcome="REJECT"))
+        record_decision(ledger, promotion_receipt(name * 64, outcome="REJECT"))
 
-    assert (before, told(home)["sluice_verdicts_total", ("REJECT",)]) == (0, 2)
+    assert (before, read_samples(home)["sluice_verdicts_total", ("REJECT",)]) == (0, 2)
 
 
-def test_runs_and_alerts_are_shown(home: Home) -> None:
+def test_runs_and_alerts_are_counted(home: Home) -> None:
     @dg.op
     def work(context: dg.OpExecutionContext) -> None:
         if context.run.tags.get("fail"):
@@ -125,7 +125,7 @@ def test_runs_and_alerts_are_shown(home: Home) -> None:
             home=home,
             environ={},
         )
-    found = told(home)
+    found = read_samples(home)
 
     assert found["sluice_runs", ("training", "line", "success")] == 2
     assert found["sluice_runs", ("training", "line", "failure")] == 1

@@ -1,4 +1,4 @@
-"""REG-2: a promotion is asked for until it worked, and not while its evidence forbids it."""
+"""The promotion sensor repeats failed promotions and skips unpromotable versions (REG-2)."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -26,8 +26,8 @@ from tests.sluice.rollout_control.controller_samples import PIPELINE
 
 pytestmark = pytest.mark.slow
 
-AT_ONCE = PIPELINE.model_copy(update={"rollout": None})
-RULES = {"rules": AT_ONCE.promotion_rules_digest}
+WITHOUT_ROLLOUT = PIPELINE.model_copy(update={"rollout": None})
+RULES = {"rules": WITHOUT_ROLLOUT.promotion_rules_digest}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 @pytest.fixture
 def ledger(tmp_path: Path, store: ArtifactStore) -> Iterator[RolloutLedger]:
-    """Version 1 is in production, and the gate said PROMOTE for version 2."""
+    """A ledger with version 1 in production and the verdict PROMOTE for version 2."""
     with RolloutLedger.open(f"sqlite:///{tmp_path / 'registry.db'}", clock=Clock()) as opened:
         first = sample_lineage(store, salt=1)
         register = [poc_receipt(), promotion_receipt(first.candidate, subject=RULES)]
@@ -55,18 +55,18 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield opened
 
 
-def ask(
+def evaluate_sensor(
     ledger: RolloutLedger,
     instance: dg.DagsterInstance,
     at: datetime,
-    pipeline: PipelineSettings = AT_ONCE,
+    pipeline: PipelineSettings = WITHOUT_ROLLOUT,
 ) -> dg.RunRequest | str:
-    """Return what a tick asks for, or the reason why nothing."""
+    """Return the run request of the sensor, or its skip message."""
     key = dg.AssetKey([MODEL, "candidate"])
     known = {VERDICT: "PROMOTE", VERSION: 2, RECEIPT: "r" * 64, CANDIDATE: "c" * 64}
     instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=known))
     event = instance.get_latest_materialization_event(key)
-    found = next_request(
+    result = next_request(
         pipeline.name,
         event,
         ledger,
@@ -76,7 +76,7 @@ def ask(
         approval_settings=pipeline.approval,
         now=at,
     )
-    return found if isinstance(found, dg.RunRequest) else str(found.skip_message)
+    return result if isinstance(result, dg.RunRequest) else str(result.skip_message)
 
 
 def launch(instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.DagsterRun:
@@ -87,38 +87,38 @@ def launch(instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.DagsterRu
     )
 
 
-def test_a_promotion_that_failed_is_named_and_asked_for_again(
+def test_failed_promotion_is_reported_and_requested_again(
     ledger: RolloutLedger, instance: dg.DagsterInstance
 ) -> None:
-    first = ask(ledger, instance, NOW)
+    first = evaluate_sensor(ledger, instance, NOW)
     assert isinstance(first, dg.RunRequest)
     run = launch(instance, first)
-    works = ask(ledger, instance, NOW)
+    while_running = evaluate_sensor(ledger, instance, NOW)
     instance.report_run_failed(run)
-    failed = ask(ledger, instance, NOW)
-    again = ask(ledger, instance, NOW + timedelta(seconds=START_RETRY_S))
+    after_failure = evaluate_sensor(ledger, instance, NOW)
+    retry = evaluate_sensor(ledger, instance, NOW + timedelta(seconds=START_RETRY_S))
 
-    assert f"run {run.run_id[:8]} of promotion is STARTED" in works
-    assert f"run {run.run_id[:8]} of promotion is FAILURE since" in failed
-    assert "another starts after 09:30 UTC" in failed
-    assert isinstance(again, dg.RunRequest)
-    assert again.run_key != first.run_key
-    assert again.run_config == first.run_config
+    assert f"run {run.run_id[:8]} of promotion is STARTED" in while_running
+    assert f"run {run.run_id[:8]} of promotion is FAILURE since" in after_failure
+    assert "another starts after 09:30 UTC" in after_failure
+    assert isinstance(retry, dg.RunRequest)
+    assert retry.run_key != first.run_key
+    assert retry.run_config == first.run_config
 
 
-def test_a_version_that_was_rolled_back_is_kept_back_in_words(
+def test_rolled_back_version_is_skipped_with_the_reason(
     ledger: RolloutLedger, instance: dg.DagsterInstance, store: ArtifactStore
 ) -> None:
     ledger.require_promotable(MODEL, 2)
     ledger.promote(MODEL, 2, expected=1, actor="ada", reason="better", store=store)
-    assert "in production already" in ask(ledger, instance, NOW)
+    assert "in production already" in evaluate_sensor(ledger, instance, NOW)
     ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
 
-    hours = [ask(ledger, instance, NOW + timedelta(hours=n)) for n in range(3)]
+    messages = [evaluate_sensor(ledger, instance, NOW + timedelta(hours=n)) for n in range(3)]
 
-    assert len(set(hours)) == 1
-    assert "version 2 is PROMOTE, but it cannot be promoted" in hours[0]
-    assert "rolled back by bob" in hours[0]
+    assert len(set(messages)) == 1
+    assert "version 2 is PROMOTE, but it cannot be promoted" in messages[0]
+    assert "rolled back by bob" in messages[0]
     with pytest.raises(GateBlocked, match="rolled back by bob"):
         ledger.require_promotable(MODEL, 2)
     with pytest.raises(UnknownVersion):
@@ -126,10 +126,12 @@ def test_a_version_that_was_rolled_back_is_kept_back_in_words(
     assert ledger.production_number(MODEL) == 1
 
 
-def test_a_version_judged_under_other_rules_is_kept_back_in_words(
+def test_version_evaluated_under_other_settings_is_skipped_with_the_reason(
     ledger: RolloutLedger, instance: dg.DagsterInstance
 ) -> None:
-    gate = AT_ONCE.gate.model_copy(update={"min_rows": AT_ONCE.gate.min_rows + 1})
-    changed = AT_ONCE.model_copy(update={"gate": gate})
+    gate = WITHOUT_ROLLOUT.gate.model_copy(update={"min_rows": WITHOUT_ROLLOUT.gate.min_rows + 1})
+    changed = WITHOUT_ROLLOUT.model_copy(update={"gate": gate})
 
-    assert "evaluated under gate, guard or suite settings" in ask(ledger, instance, NOW, changed)
+    assert "evaluated under gate, guard or suite settings" in evaluate_sensor(
+        ledger, instance, NOW, changed
+    )

@@ -1,4 +1,4 @@
-"""A credential of a source is written nowhere, whatever becomes of the run."""
+"""Credentials of a source are written to no file or output, even when the run fails."""
 
 import logging
 from pathlib import Path
@@ -23,7 +23,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     logging.setLogRecordFactory(factory)
 
 
-def pipeline_of(folder: Path, source: dict[str, str]) -> Path:
+def write_pipeline(folder: Path, source: dict[str, str]) -> Path:
     path = folder / "mine.yaml"
     attributes = {
         "name": "mine",
@@ -35,7 +35,7 @@ def pipeline_of(folder: Path, source: dict[str, str]) -> Path:
     return path
 
 
-def files_with(text: str, folder: Path) -> list[Path]:
+def find_files_with(text: str, folder: Path) -> list[Path]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [path for path in files if text.encode() in path.read_bytes()]
 
@@ -48,10 +48,10 @@ def files_with(text: str, folder: Path) -> list[Path]:
     ],
     ids=["csv", "sql"],
 )
-def test_the_value_of_a_variable_is_in_no_file_and_no_output(
+def test_value_of_environment_variable_is_in_no_file_and_no_output(
     tmp_path, monkeypatch, capfd, caplog, source, url
 ):
-    path = pipeline_of(tmp_path, source)
+    path = write_pipeline(tmp_path, source)
     monkeypatch.setenv("BARS_URL", url)
 
     assert run_command(["run", str(path)]) == 2
@@ -59,17 +59,17 @@ def test_the_value_of_a_variable_is_in_no_file_and_no_output(
     out = capfd.readouterr()
     assert "${BARS_URL}" in out.err
     assert SECRET not in out.out + out.err + caplog.text
-    assert files_with("${BARS_URL}", tmp_path / "home")  # Dagster's event log has the error
-    assert files_with(SECRET, tmp_path) == []
+    assert find_files_with("${BARS_URL}", tmp_path / "home")  # Dagster's event log has the error
+    assert find_files_with(SECRET, tmp_path) == []
 
 
-def test_a_credential_in_the_settings_is_refused_before_anything_is_written(tmp_path, capfd):
+def test_credential_in_settings_is_refused_before_anything_is_written(tmp_path, capfd):
     url = f"https://ada:{SECRET}@127.0.0.1:1/x.csv"
-    path = pipeline_of(tmp_path, {"kind": "csv", "uri": url})
+    path = write_pipeline(tmp_path, {"kind": "csv", "uri": url})
 
     assert run_command(["run", str(path)]) == 2
 
     out = capfd.readouterr()
     assert "write ${NAME} in its place" in out.err
     assert SECRET not in out.out + out.err
-    assert files_with(SECRET, tmp_path) == [path]
+    assert find_files_with(SECRET, tmp_path) == [path]

@@ -1,4 +1,4 @@
-"""The registry is verified on a schedule, and what is found is a failed run and a failed check."""
+"""The scheduled registry verification reports findings as a failed run and a failed check."""
 
 import dagster as dg
 
@@ -14,30 +14,32 @@ from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
 
 
-def definitions_of(echo: PipelineSettings, home: Home) -> dg.Definitions:
+def build_echo_definitions(echo: PipelineSettings, home: Home) -> dg.Definitions:
     return with_resources(
         build_definitions(resolve(echo.model_copy(update={"name": MODEL, "drift": None}))), home
     )
 
 
 def verify(definitions: dg.Definitions) -> tuple[bool, dg.AssetCheckEvaluation]:
-    done = definitions.resolve_job_def(f"{MODEL}_registry_verification").execute_in_process(
+    result = definitions.resolve_job_def(f"{MODEL}_registry_verification").execute_in_process(
         raise_on_error=False
     )
     (check,) = [
         event.asset_check_evaluation_data
-        for event in done.all_events
+        for event in result.all_events
         if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
     ]
-    return done.success, check
+    return result.success, check
 
 
-def test_a_finding_fails_the_scheduled_run_and_shows(echo: PipelineSettings, home: Home) -> None:
-    definitions = definitions_of(echo, home)
-    nothing_yet = verify(definitions)
-    assert nothing_yet[0]
-    assert not nothing_yet[1].passed
-    assert "INCONCLUSIVE" in str(nothing_yet[1].description)
+def test_registry_finding_fails_the_scheduled_run_and_its_check(
+    echo: PipelineSettings, home: Home
+) -> None:
+    definitions = build_echo_definitions(echo, home)
+    without_versions = verify(definitions)
+    assert without_versions[0]
+    assert not without_versions[1].passed
+    assert "INCONCLUSIVE" in str(without_versions[1].description)
 
     with RolloutLedger.open(home.registry_url, clock=Clock()) as ledger:
         promote_chain(ledger, ArtifactStore(home.artifacts), 2)
@@ -58,19 +60,20 @@ def test_a_finding_fails_the_scheduled_run_and_shows(echo: PipelineSettings, hom
     )
     assert "sluice registry verify" in str(check.description)
     assert check.asset_key == dg.AssetKey([MODEL, "production_model"])
-    told = metrics_reader(home)().decode()
-    assert f"{findings} 0.0" not in told
-    assert findings in told
+    metrics = metrics_reader(home)().decode()
+    assert f"{findings} 0.0" not in metrics
+    assert findings in metrics
 
 
-def test_the_schedule_comes_with_the_pipeline_and_runs_daily(
+def test_verification_runs_daily_and_only_in_its_own_job(
     echo: PipelineSettings, home: Home
 ) -> None:
-    definitions = definitions_of(echo, home)
+    definitions = build_echo_definitions(echo, home)
     schedule = definitions.resolve_schedule_def(f"{MODEL}_registry_verification_schedule")
 
     assert schedule.cron_schedule == "30 4 * * *"
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-    for job in ("training", "promotion"):  # it reads every artifact: only in its own run
+    # Verification reads every artifact, so it has its own job.
+    for job in ("training", "promotion"):
         names = {node.name for node in definitions.resolve_job_def(f"{MODEL}_{job}").nodes}
         assert f"{MODEL}__registry_check" not in names

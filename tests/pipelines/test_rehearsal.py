@@ -1,4 +1,4 @@
-"""ROLL-1, ROLL-2: rehearsals with real servers, real challengers in processes, real HTTP."""
+"""Rehearsals with real servers, challenger processes and HTTP requests (ROLL-1, ROLL-2)."""
 
 import io
 import json
@@ -34,22 +34,22 @@ def rehearsed(green: tuple[Home, RunReport], monkeypatch: pytest.MonkeyPatch) ->
     return green[0]
 
 
-def children() -> list[psutil.Process]:
+def rehearsal_processes() -> list[psutil.Process]:
     found = psutil.Process().children(recursive=True)
     return [p for p in found if "rehearsal" in " ".join(p.cmdline())]
 
 
-def untouched(home: Home) -> bool:
+def is_registry_unchanged(home: Home) -> bool:
     with ledger_of(home) as ledger:
         return ledger.production_number("echo") == 1 and len(ledger.versions("echo")) == 1
 
 
-def told(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
-    read: dict[str, object] = json.loads(capfd.readouterr().out)
-    return read
+def read_json(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
+    printed: dict[str, object] = json.loads(capfd.readouterr().out)
+    return printed
 
 
-def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
+def test_run_that_promotes_ends_with_a_healthy_rehearsal(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, report = green
@@ -61,13 +61,13 @@ def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
     assert after.wall_seconds > report.wall_seconds
     (page,) = home.reports.glob("rehearsals/echo/none-*.html")
     assert "as expected" in page.read_text()
-    assert untouched(home)
-    assert not children()
+    assert is_registry_unchanged(home)
+    assert not rehearsal_processes()
     again = report.model_copy(update={"promoted": False})
     assert with_rehearsal(again, resolve(echo), home, Console(stderr=True)) is again
 
 
-def test_one_that_did_not_run_is_told_in_a_sentence(
+def test_rehearsal_that_did_not_run_is_reported_in_the_summary(
     green: tuple[Home, RunReport], echo: PipelineSettings, tmp_path: Path
 ) -> None:
     home, report = green
@@ -85,21 +85,21 @@ def test_one_that_did_not_run_is_told_in_a_sentence(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["errors", "latency", "nan", "drift", "crash", "no_traffic"])
-def test_each_fault_comes_to_its_end(
+def test_each_planted_fault_ends_as_expected(
     fault: str, rehearsed: Home, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["rollout", "rehearse", str(ECHO), "--fault", fault, "--seconds", "60", "--json"]
     code = run_command(arguments)
-    found = told(capfd)
+    found = read_json(capfd)
     assert (code, found["flaws"], found["failed"]) == (0, [], 0)
     assert found["ended"] == ("paused" if fault == "no_traffic" else "rolled_back")
     assert (found["sent"] == 0) == (fault == "no_traffic")
-    assert untouched(rehearsed)
-    assert not children()
+    assert is_registry_unchanged(rehearsed)
+    assert not rehearsal_processes()
 
 
 @pytest.mark.exhaustive
-def test_a_worse_model_is_found_by_its_labels(
+def test_worse_model_is_detected_by_labelled_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
@@ -110,7 +110,7 @@ def test_a_worse_model_is_found_by_its_labels(
     assert run_command(["run", "--no-rehearsal", str(path)]) == 0
     capfd.readouterr()
     assert run_command(["rollout", "rehearse", str(path), "--fault", "quality", "--json"]) == 0
-    found = told(capfd)
+    found = read_json(capfd)
     assert (found["ended"], found["flaws"]) == ("rolled_back", [])
     assert "Labelled rows show that the challenger is worse" in str(found["reason"])
 
@@ -129,12 +129,12 @@ def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
         if len(parent.children(recursive=True)) >= 2:  # the server and its challenger
             break
         time.sleep(0.1)
-    family = parent.children(recursive=True)
-    assert len(family) >= 2
+    processes = parent.children(recursive=True)
+    assert len(processes) >= 2
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(30) == 130
-    psutil.wait_procs(family, timeout=5)
-    assert not [p for p in family if p.is_running()]
+    psutil.wait_procs(processes, timeout=5)
+    assert not [p for p in processes if p.is_running()]
     assert not list(tmp_path.glob("sluice-rehearsal-*"))
 
 
@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("rehearsed")
-def test_bad_wishes_are_told(
+def test_invalid_options_are_reported(
     arguments: list[str],
     code: int,
     words: tuple[str, ...],
@@ -160,7 +160,7 @@ def test_bad_wishes_are_told(
         assert word in err
 
 
-def test_without_production_there_is_nothing_to_rehearse(
+def test_rehearsal_without_a_version_in_production_is_refused(
     home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(home.root))
@@ -173,7 +173,7 @@ def test_without_production_there_is_nothing_to_rehearse(
 
 
 @pytest.mark.usefixtures("rehearsed")
-def test_a_busy_port_is_told_and_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported_and_leaves_no_process(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -181,11 +181,11 @@ def test_a_busy_port_is_told_and_leaves_nothing(capfd: pytest.CaptureFixture[str
         assert run_command(["rollout", "rehearse", str(ECHO), "--port", port]) == 2
     err = capfd.readouterr().err
     assert f"port {port}" in err
-    assert not children()
+    assert not rehearsal_processes()
 
 
-def test_a_model_that_is_not_served_is_not_rehearsed():
-    """Without a home and a console, a rehearsal would fail."""
+def test_model_that_is_not_served_is_not_rehearsed():
+    """A rehearsal would fail here, because home and console are None."""
     report = SimpleNamespace(promoted=True)
 
     unserved = SimpleNamespace(is_served=False)

@@ -1,4 +1,4 @@
-"""The report server reads one folder, for this machine, as long as its starter lives."""
+"""The report server serves one folder on the loopback and ends with the process that started it."""
 
 import http.client
 import os
@@ -44,7 +44,7 @@ def port(folder: Path) -> Iterator[int]:
     thread.join()
 
 
-def ask(
+def send_request(
     port: int, path: str, *, method: str = "GET", host: str | None = None
 ) -> tuple[int, bytes, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
@@ -57,8 +57,8 @@ def ask(
     return reply.status, content, reply
 
 
-def test_the_first_page_lists_the_reports(port: int) -> None:
-    status, content, reply = ask(port, "/")
+def test_index_page_lists_the_reports(port: int) -> None:
+    status, content, reply = send_request(port, "/")
 
     assert status == 200
     assert b"A page" in content
@@ -67,16 +67,20 @@ def test_the_first_page_lists_the_reports(port: int) -> None:
     assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
 
 
-def test_pages_folders_and_their_data_are_served(port: int) -> None:
-    assert ask(port, "/page.html?x=1")[:2] == (200, b"<title>A page</title>")
-    assert ask(port, "/replay/")[:2] == (200, b"<title>A replay</title>")
-    assert ask(port, "/replay/data.json")[2].headers["Content-Type"].startswith("application/json")
-    status, _, reply = ask(port, "//replay")
+def test_pages_folders_and_data_files_are_served(port: int) -> None:
+    assert send_request(port, "/page.html?x=1")[:2] == (200, b"<title>A page</title>")
+    assert send_request(port, "/replay/")[:2] == (200, b"<title>A replay</title>")
+    assert (
+        send_request(port, "/replay/data.json")[2]
+        .headers["Content-Type"]
+        .startswith("application/json")
+    )
+    status, _, reply = send_request(port, "//replay")
     assert (status, reply.headers["Location"]) == (301, "/replay/")
 
 
-def test_a_page_may_reach_no_other_host(port: int) -> None:
-    policy = ask(port, "/page.html")[2].headers["Content-Security-Policy"]
+def test_content_security_policy_allows_no_other_host(port: int) -> None:
+    policy = send_request(port, "/page.html")[2].headers["Content-Security-Policy"]
 
     assert policy.startswith("default-src 'self'")
     assert "http" not in policy
@@ -100,58 +104,58 @@ def test_a_page_may_reach_no_other_host(port: int) -> None:
         "/" + "x" * 5000,
     ],
 )
-def test_nothing_outside_the_folder_is_served(port: int, path: str) -> None:
-    status, content, _ = ask(port, path)
+def test_hidden_files_and_files_outside_the_folder_are_not_served(port: int, path: str) -> None:
+    status, content, _ = send_request(port, path)
 
     assert status == 404
     assert b"secret" not in content.replace(path.encode(), b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_the_server_only_reads(port: int, folder: Path, method: str) -> None:
-    assert ask(port, "/page.html", method=method)[0] == 501
+def test_write_methods_are_refused(port: int, folder: Path, method: str) -> None:
+    assert send_request(port, "/page.html", method=method)[0] == 501
     assert (folder / "page.html").exists()
 
 
-def test_head_sends_no_content(port: int) -> None:
-    status, content, reply = ask(port, "/page.html", method="HEAD")
+def test_head_response_has_no_content(port: int) -> None:
+    status, content, reply = send_request(port, "/page.html", method="HEAD")
 
     assert (status, content, reply.headers["Content-Length"]) == (200, b"", "21")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", ""])
-def test_a_foreign_name_for_this_machine_is_refused(port: int, host: str) -> None:
-    """A page of another site whose name was pointed here must not read the reports."""
-    assert ask(port, "/page.html", host=host)[0] == 403
+def test_foreign_host_header_is_refused(port: int, host: str) -> None:
+    """Protects the reports from DNS rebinding: a foreign name that resolves to this machine."""
+    assert send_request(port, "/page.html", host=host)[0] == 403
 
 
-def test_a_taken_port_is_passed_over() -> None:
+def test_taken_port_is_skipped() -> None:
     with listen(0) as taken, listen(taken.getsockname()[1]) as other:
         assert other.getsockname()[0] == LOOPBACK
         assert other.getsockname()[1] != taken.getsockname()[1]
 
 
-def test_the_port_of_the_ui_is_left_to_it() -> None:
+def test_reserved_port_is_skipped() -> None:
     wanted = free_port()
 
     with listen(wanted, reserved_port=wanted) as other:
         assert other.getsockname()[1] != wanted
 
 
-def test_beyond_the_last_port_any_will_do() -> None:
+def test_port_above_the_maximum_selects_a_free_port() -> None:
     with listen(65_536) as found:
         assert found.getsockname()[1] > 0
 
 
-class Hurried(ReportServer):
-    """The same with limits that a test can wait for."""
+class ServerWithLowLimits(ReportServer):
+    """A report server with limits low enough for a test."""
 
     limits = HttpLimits(threads=4, header_s=1.0, header_bytes=2048)
 
 
 @pytest.fixture
-def hurried(folder: Path) -> Iterator[int]:
-    server = Hurried(listen(0), folder)
+def low_limits_port(folder: Path) -> Iterator[int]:
+    server = ServerWithLowLimits(listen(0), folder)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server.server_address[1]
@@ -160,24 +164,26 @@ def hurried(folder: Path) -> Iterator[int]:
     thread.join()
 
 
-def test_silent_connections_neither_pile_up_nor_keep_others_out(hurried: int) -> None:
+def test_silent_connections_are_closed_and_do_not_block_other_requests(
+    low_limits_port: int,
+) -> None:
     before = threading.active_count()
-    silent = [socket.create_connection((LOOPBACK, hurried)) for _ in range(40)]
+    silent = [socket.create_connection((LOOPBACK, low_limits_port)) for _ in range(40)]
 
-    assert ask(hurried, "/page.html")[0] == 200
-    assert threading.active_count() <= before + Hurried.limits.threads
+    assert send_request(low_limits_port, "/page.html")[0] == 200
+    assert threading.active_count() <= before + ServerWithLowLimits.limits.threads
     for each in silent:
         each.settimeout(5)
-        assert each.recv(1) == b""  # closed: the newest after header_s, the others for room
+        assert each.recv(1) == b""  # closed: the newest after header_s, the others to free threads
         each.close()
 
 
-def test_a_header_that_trickles_is_cut_off(hurried: int) -> None:
-    begun = time.monotonic()
-    with socket.create_connection((LOOPBACK, hurried)) as slow:
+def test_slow_header_is_cut_off(low_limits_port: int) -> None:
+    started = time.monotonic()
+    with socket.create_connection((LOOPBACK, low_limits_port)) as slow:
         slow.sendall(b"GET /page.html HTTP/1.0\r\n")
         slow.settimeout(0.1)
-        while time.monotonic() < begun + 10:
+        while time.monotonic() < started + 10:
             try:
                 slow.sendall(b"a")
                 if slow.recv(1) == b"":
@@ -187,7 +193,7 @@ def test_a_header_that_trickles_is_cut_off(hurried: int) -> None:
             except ConnectionError:
                 break
 
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - started < 3
 
 
 @pytest.mark.parametrize(
@@ -199,26 +205,26 @@ def test_a_header_that_trickles_is_cut_off(hurried: int) -> None:
         b"GET /" + b"x" * 9000 + b" HTTP/1.0\r\n",
     ],
 )
-def test_a_large_header_is_not_answered(
-    hurried: int, header: bytes, capfd: pytest.CaptureFixture[str]
+def test_large_header_is_rejected(
+    low_limits_port: int, header: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said = b""
+    response = b""
     with (
-        socket.create_connection((LOOPBACK, hurried), timeout=5) as client,
+        socket.create_connection((LOOPBACK, low_limits_port), timeout=5) as client,
         suppress(ConnectionError),
     ):
         client.sendall(header + b"Host: localhost\r\n\r\n")
         while part := client.recv(4096):
-            said += part
+            response += part
 
-    assert b"A page" not in said
-    assert said == b"" or b" 431 " in said.splitlines()[0]
-    assert ask(hurried, "/page.html")[0] == 200
+    assert b"A page" not in response
+    assert response == b"" or b" 431 " in response.splitlines()[0]
+    assert send_request(low_limits_port, "/page.html")[0] == 200
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_two_names_and_half_names_are_refused(port: int) -> None:
-    assert ask(port, "/page.html", host="localhost@evil.example")[0] == 403
+def test_duplicate_and_malformed_host_headers_are_refused(port: int) -> None:
+    assert send_request(port, "/page.html", host="localhost@evil.example")[0] == 403
     with socket.create_connection((LOOPBACK, port), timeout=5) as client:
         client.sendall(b"GET /page.html HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert b" 403 " in client.recv(200)
@@ -241,66 +247,70 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_the_server_ends_with_a_starter_that_was_killed(folder: Path) -> None:
-    starter = subprocess.Popen(
+def test_server_ends_when_its_parent_process_is_killed(folder: Path) -> None:
+    parent = subprocess.Popen(
         [sys.executable, "-c", START, str(folder), str(free_port())],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )
     try:
-        assert starter.stdout is not None
-        port = int(starter.stdout.readline().decode().rsplit(":", 1)[1])
-        assert ask(port, "/page.html")[0] == 200
+        assert parent.stdout is not None
+        port = int(parent.stdout.readline().decode().rsplit(":", 1)[1])
+        assert send_request(port, "/page.html")[0] == 200
     finally:
-        os.kill(starter.pid, signal.SIGKILL)
-        starter.communicate()
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.communicate()
 
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
-            ask(port, "/page.html")
+            send_request(port, "/page.html")
         except OSError:
             return
         time.sleep(0.1)
-    pytest.fail("the server outlived its starter")
+    pytest.fail("the server outlived its parent process")
 
 
 @pytest.mark.parametrize(
-    ("given", "first_port", "told"),
+    ("variable", "first_port", "expected"),
     [
         (None, 3001, "http://127.0.0.1:7"),
         ("http://localhost:4000", 4000, "http://127.0.0.1:7"),
         ("https://reports.example/x", 3001, "https://reports.example/x"),
     ],
 )
-def test_the_variable_names_the_port_or_a_proxy(
-    given: str | None, first_port: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_reports_url_variable_sets_the_port_or_a_proxy(
+    variable: str | None,
+    first_port: int,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from sluice.base.home import Home
     from sluice.cli.orchestration import commands
     from sluice.pipelines import report_server
 
-    asked = []
+    calls = []
 
-    def started(
+    def fake_start_server(
         folder: Path, *, first_port: int, reserved_port: int, trusted_hosts: list[str]
     ) -> str:
-        asked.append((folder, first_port, reserved_port, trusted_hosts))
+        calls.append((folder, first_port, reserved_port, trusted_hosts))
         return "http://127.0.0.1:7"
 
-    monkeypatch.setattr(report_server, "start_server", started)
-    monkeypatch.setenv("SLUICE_REPORTS_URL", given or "")
+    monkeypatch.setattr(report_server, "start_server", fake_start_server)
+    monkeypatch.setenv("SLUICE_REPORTS_URL", variable or "")
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
 
     assert (
         commands._serve_reports(home, port=4310, trusted_hosts=["ui.example"])
         == "http://127.0.0.1:7"
     )
-    assert asked == [(home.reports, first_port, 4310, ["ui.example"])]
-    assert os.environ["SLUICE_REPORTS_URL"] == told
+    assert calls == [(home.reports, first_port, 4310, ["ui.example"])]
+    assert os.environ["SLUICE_REPORTS_URL"] == expected
 
 
-def test_an_address_without_sense_is_the_users_mistake(
+def test_invalid_reports_url_is_a_settings_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sluice.base.home import Home

@@ -1,4 +1,4 @@
-"""ROLL-1, ROLL-2: from a verdict to a rollout to production, or back, with real requests."""
+"""A whole rollout with real requests, to promotion or rollback (ROLL-1, ROLL-2)."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ from tests.pipelines.test_line import failure, materialize_alone
 pytestmark = pytest.mark.slow
 
 QUICK = RolloutSettings(shares=(0.5, 1.0), min_step_s=0.5, min_requests=30, min_pairs=10)
-# Trainings run beside it on the same cores: late is not what these tests are about.
+# Generous deadlines: trainings run on the same cores, and latency is not tested here.
 SERVING = ServingSettings(
     poll_interval_s=0.05,
     report_interval_s=0.1,
@@ -54,15 +54,17 @@ SERVING = ServingSettings(
 
 @dataclass
 class Traffic:
-    """A server of the registry's models, and somebody who asks it all the time."""
+    """URL of a server of the registry's models, and what its client received so far."""
 
     url: str
-    answers: list[int] = field(default_factory=list)
+    status_codes: list[int] = field(default_factory=list)
     arms: set[str] = field(default_factory=set)
 
 
 @contextmanager
-def traffic(home: Home, change: Callable[[DeployedModel], DeployedModel]) -> Iterator[Traffic]:
+def serve_with_traffic(
+    home: Home, change: Callable[[DeployedModel], DeployedModel]
+) -> Iterator[Traffic]:
     ledger = RolloutLedger.open(home.registry_url, clock=lambda: datetime.now(UTC))
     models = LedgerModels(ledger, "echo", ArtifactStore(home.artifacts))
     stop, ready, ports = threading.Event(), threading.Event(), []
@@ -88,10 +90,10 @@ def traffic(home: Home, change: Callable[[DeployedModel], DeployedModel]) -> Ite
         )
         server.start()
         assert ready.wait(20)
-        seen = Traffic(f"http://127.0.0.1:{ports[0]}")
+        traffic = Traffic(f"http://127.0.0.1:{ports[0]}")
 
-        def ask() -> None:
-            with httpx.Client(base_url=seen.url, timeout=10) as client:
+        def send_requests() -> None:
+            with httpx.Client(base_url=traffic.url, timeout=10) as client:
                 number = 0
                 while not stop.is_set():
                     number += 1
@@ -103,18 +105,18 @@ def traffic(home: Home, change: Callable[[DeployedModel], DeployedModel]) -> Ite
                         "keys": [str(10 + number % 800)],
                     }
                     found = client.post("/predict", json=body)
-                    seen.answers.append(found.status_code)
+                    traffic.status_codes.append(found.status_code)
                     if found.status_code == 200:
-                        seen.arms.add(found.json()["arm"])
+                        traffic.arms.add(found.json()["arm"])
                     time.sleep(0.004)
 
-        asking = threading.Thread(target=ask)
-        asking.start()
+        client_thread = threading.Thread(target=send_requests)
+        client_thread.start()
         try:
-            yield seen
+            yield traffic
         finally:
             stop.set()
-            asking.join(10)
+            client_thread.join(10)
             serving.drain()
             server.join(20)
             ledger.close()
@@ -122,7 +124,7 @@ def traffic(home: Home, change: Callable[[DeployedModel], DeployedModel]) -> Ite
 
 @dataclass
 class Daemon:
-    """Dagster's daemon in slow motion: it evaluates the sensors and runs what they ask for."""
+    """Stand-in for Dagster's daemon: evaluates sensors and executes their run requests."""
 
     pipeline: PipelineSettings
     home: Home
@@ -132,10 +134,10 @@ class Daemon:
     ran: list[str] = field(default_factory=list)
 
     def tick(self, sensor: str) -> list[str]:
-        """Evaluate a sensor once; return the jobs that ran."""
-        given = resources(self.home)
+        """Evaluate a sensor once; return the names of the jobs that ran."""
+        bound = resources(self.home)
         definitions = dg.Definitions.merge(
-            build_definitions(resolve(self.pipeline)), dg.Definitions(resources=given)
+            build_definitions(resolve(self.pipeline)), dg.Definitions(resources=bound)
         )
         name = f"{self.pipeline.name}_{sensor}"
         with open_instance(self.home) as instance:
@@ -143,7 +145,7 @@ class Daemon:
                 instance=instance,
                 cursor=self.cursors.get(name),
                 definitions=definitions,
-                resources={"sluice_state": given["sluice_state"]},
+                resources={"sluice_state": bound["sluice_state"]},
             )
             found = definitions.resolve_sensor_def(name).evaluate_tick(context)
             self.cursors[name] = found.cursor or self.cursors.get(name)
@@ -167,15 +169,15 @@ class Daemon:
             self.ran += ran
             return ran
 
-    def until(self, over: Callable[[], bool], *, within_s: float = 40) -> None:
-        """Drive the rollout until it is over."""
+    def tick_until(self, is_over: Callable[[], bool], *, within_s: float = 40) -> None:
+        """Evaluate the rollout sensor repeatedly until the condition holds."""
         end = time.monotonic() + within_s
-        while not over():
+        while not is_over():
             assert time.monotonic() < end, self.skipped[-3:]
             self.tick("rollout_sensor")
             time.sleep(0.1)
 
-    def observed(self) -> list[str]:
+    def observations(self) -> list[str]:
         key = dg.AssetKey([self.pipeline.name, "rollout"])
         with open_instance(self.home) as instance:
             records = instance.fetch_observations(key, limit=50).records
@@ -191,12 +193,12 @@ class Daemon:
 
 
 @pytest.fixture(scope="module")
-def judged(
+def promotable(
     tmp_path_factory: pytest.TempPathFactory,
     _green: tuple[Path, RunReport],
     echo: PipelineSettings,
 ) -> tuple[Home, PipelineSettings]:
-    """Version 1 is in production; version 2, which hears more, was promoted by the gate."""
+    """Version 1 is in production; version 2, which uses one more signal, has verdict PROMOTE."""
     home = home_at(tmp_path_factory.mktemp("rollout") / "home")
     shutil.copytree(_green[0], home.root)
     better = echo.model_copy(
@@ -210,8 +212,8 @@ def judged(
 
 
 @pytest.fixture
-def daemon(judged: tuple[Home, PipelineSettings], tmp_path) -> Daemon:  # type: ignore[no-untyped-def]
-    home, pipeline = judged
+def daemon(promotable: tuple[Home, PipelineSettings], tmp_path) -> Daemon:  # type: ignore[no-untyped-def]
+    home, pipeline = promotable
     shutil.copytree(home.root, tmp_path / "home")
     return Daemon(pipeline, home_at(tmp_path / "home"))
 
@@ -227,30 +229,35 @@ def phase(home: Home) -> str:
     return "none" if rollout is None else rollout.phase
 
 
-def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: Daemon) -> None:
-    """Taken back by hand afterwards, it is not promoted again."""
+def test_healthy_challenger_is_promoted_and_no_request_fails(daemon: Daemon) -> None:
+    """After a manual rollback, it is not promoted again."""
     assert daemon.tick("promotion_sensor") == []
     assert "no server answers" in daemon.skipped[-1]
-    with traffic(daemon.home, lambda deployed: deployed) as seen:
+    with serve_with_traffic(daemon.home, lambda deployed: deployed) as traffic:
         while not daemon.tick("promotion_sensor"):
             time.sleep(0.1)
         assert daemon.tick("promotion_sensor") == []
         assert "The rollout of version 2 is in progress" in daemon.skipped[-1]
         assert production(daemon.home) == 1
-        daemon.until(lambda: phase(daemon.home) == "promoted")
+        daemon.tick_until(lambda: phase(daemon.home) == "promoted")
         daemon.tick("rollout_sensor")
         assert production(daemon.home) == 2
         store = ArtifactStore(daemon.home.artifacts)
         with RolloutLedger.open(daemon.home.registry_url, clock=utc_now) as ledger:
             ledger.rollback("echo", expected=2, actor="tester", reason="on purpose", store=store)
-        daemon.run_keys.clear()  # as after some minutes, when a start would be tried again
+        daemon.run_keys.clear()  # simulates the time after which a start is retried
         assert daemon.tick("promotion_sensor") == []
         assert "cannot be promoted: echo version 2 was rolled back by tester" in daemon.skipped[-1]
 
-    assert seen.arms == {"production", "challenger"}
-    assert set(seen.answers) == {200}
-    told = daemon.observed()
-    assert [text.split(" ", 1)[0] for text in told] == ["start", "advance", "advance", "promote"]
+    assert traffic.arms == {"production", "challenger"}
+    assert set(traffic.status_codes) == {200}
+    observations = daemon.observations()
+    assert [text.split(" ", 1)[0] for text in observations] == [
+        "start",
+        "advance",
+        "advance",
+        "promote",
+    ]
     assert daemon.check()[0]
 
     again = materialize_alone(
@@ -264,7 +271,7 @@ def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: D
     assert production(daemon.home) == 1
 
 
-def raises_sometimes(deployed: DeployedModel) -> DeployedModel:
+def fail_on_positive_calls(deployed: DeployedModel) -> DeployedModel:
     import dataclasses
 
     import torch
@@ -272,7 +279,7 @@ def raises_sometimes(deployed: DeployedModel) -> DeployedModel:
     if deployed.version == 1:
         return deployed
 
-    class Sick(torch.nn.Module):
+    class FailingNetwork(torch.nn.Module):
         def __init__(self, inner: torch.nn.Module) -> None:
             super().__init__()
             self.inner = inner
@@ -282,20 +289,23 @@ def raises_sometimes(deployed: DeployedModel) -> DeployedModel:
                 raise ValueError("no positive calls")
             return self.inner(x)
 
-    return dataclasses.replace(deployed, networks=tuple(Sick(n) for n in deployed.networks))
+    return dataclasses.replace(
+        deployed, networks=tuple(FailingNetwork(n) for n in deployed.networks)
+    )
 
 
-def test_a_sick_challenger_goes_back_and_is_not_tried_again(daemon: Daemon) -> None:
-    with traffic(daemon.home, raises_sometimes) as seen:
+def test_failing_challenger_is_rolled_back_and_not_retried(daemon: Daemon) -> None:
+    with serve_with_traffic(daemon.home, fail_on_positive_calls) as traffic:
         while not daemon.tick("promotion_sensor"):
             time.sleep(0.1)
-        daemon.until(lambda: phase(daemon.home) == "rolled_back")
+        daemon.tick_until(lambda: phase(daemon.home) == "rolled_back")
         daemon.tick("rollout_sensor")
         assert daemon.tick("promotion_sensor") == []
 
     assert "was rolled back" in daemon.skipped[-1]
     assert daemon.ran[-1] == "echo_rollout_review"
-    assert daemon.ran.count("echo_rollout_review") <= 3  # labels, and once the rows that failed
+    # Reviews run for labels, and once for the rows that failed.
+    assert daemon.ran.count("echo_rollout_review") <= 3
     library = SuiteLibrary(daemon.home.suites / "echo", ArtifactStore(daemon.home.artifacts))
     failed = next(name for name in library.names() if name.startswith("rollout-"))
     assert library.load(failed).suite.rows
@@ -303,14 +313,14 @@ def test_a_sick_challenger_goes_back_and_is_not_tried_again(daemon: Daemon) -> N
     assert [alert["kind"] for alert in alerts if "kind" in alert] == ["rolled_back"]
     assert list((daemon.home.root / "reports" / "rollouts" / "echo").glob("version-2-*"))
     assert production(daemon.home) == 1
-    assert set(seen.answers) == {200}
-    passed, said = daemon.check()
+    assert set(traffic.status_codes) == {200}
+    passed, description = daemon.check()
     assert not passed
-    assert "worse than production" in said
-    assert "errors in" in said
+    assert "worse than production" in description
+    assert "errors in" in description
 
 
-def test_production_cannot_be_moved_past_the_rollout(daemon: Daemon) -> None:
+def test_promotion_job_cannot_bypass_the_rollout(daemon: Daemon) -> None:
     definitions = dg.Definitions.merge(
         build_definitions(resolve(daemon.pipeline)),
         dg.Definitions(resources=resources(daemon.home)),

@@ -1,4 +1,4 @@
-"""ROLL-2, DATA-5: the runs that a rollout requests are requested again until they succeed."""
+"""The rollout sensor requests promotion and review runs until they succeed (ROLL-2, DATA-5)."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -38,8 +38,8 @@ def ledger(tmp_path: Path) -> Iterator[RolloutLedger]:
         yield opened
 
 
-def keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
-    """Return the run keys so many seconds after the last transition."""
+def run_keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
+    """Return the run keys requested at these times (in seconds) after the last transition."""
     rollout = current(ledger)
     since = ledger.rollout_transitions(rollout.id)[-1].at
     found = [
@@ -49,13 +49,13 @@ def keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
     return [str(request.run_key) for requests in found for request in requests]
 
 
-def play(ledger: RolloutLedger, counts: ArmCounts, *, until: str) -> None:
+def report_until(ledger: RolloutLedger, counts: ArmCounts, *, phase: str) -> None:
     for _ in range(10):
         now = later(ledger)
-        named = pairs(current(ledger), [20, 21])
-        report(ledger, at=now, challenger=counts, samples=named)
+        samples = pairs(current(ledger), [20, 21])
+        report(ledger, at=now, challenger=counts, samples=samples)
         reconcile(ledger, MODEL, now=now)
-        if current(ledger).phase == until:
+        if current(ledger).phase == phase:
             return
     raise AssertionError(current(ledger).phase)
 
@@ -71,21 +71,21 @@ def tick(
     return sensor(dg.build_sensor_context(resources={"sluice_state": state}))
 
 
-def test_a_promotion_whose_run_died_is_asked_for_again(ledger: RolloutLedger) -> None:
+def test_promotion_is_requested_again_after_300_s(ledger: RolloutLedger) -> None:
     begin(ledger)
-    play(ledger, HEALTHY, until="awaiting_promotion")
+    report_until(ledger, HEALTHY, phase="awaiting_promotion")
 
-    at_once, soon, much_later, back = keys(ledger, 0, 299, 301, -3600)
+    initial, before_retry, after_retry, clock_set_back = run_keys(ledger, 0, 299, 301, -3600)
 
-    assert at_once == soon == back  # a clock that went back asks for nothing twice
-    assert much_later != at_once
+    assert initial == before_retry == clock_set_back  # a clock set back requests nothing twice
+    assert after_retry != initial
 
 
-def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
+def test_unwritable_page_does_not_block_the_promotion(
     ledger: RolloutLedger, tmp_path: Path
 ) -> None:
     begin(ledger)
-    play(ledger, HEALTHY, until="awaiting_promotion")
+    report_until(ledger, HEALTHY, phase="awaiting_promotion")
     (tmp_path / "reports").write_text("not a folder")
     state = SluiceState.at(
         Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
@@ -96,37 +96,37 @@ def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
     assert [request.job_name for request in found.run_requests or []] == [f"{MODEL}_promotion"]
 
 
-def test_failed_rows_are_looked_for_until_they_can_have_come(ledger: RolloutLedger) -> None:
+def test_review_of_failed_rows_is_requested_daily_for_a_week(ledger: RolloutLedger) -> None:
     begin(ledger)
-    play(ledger, SICK, until="rolled_back")
+    report_until(ledger, SICK, phase="rolled_back")
     day = 86_400
 
-    found = keys(ledger, *(n * day for n in range(30)))
+    found = run_keys(ledger, *(n * day for n in range(30)))
 
     assert len(found) == 30
     assert len(set(found)) == 8  # at once, then each day of a week
 
 
-def test_rows_without_names_are_looked_for_once(ledger: RolloutLedger) -> None:
+def test_review_of_rows_without_keys_is_requested_once(ledger: RolloutLedger) -> None:
     begin(ledger)
     report(ledger, at=later(ledger), challenger=SICK)
     reconcile(ledger, MODEL, now=later(ledger))
 
     assert current(ledger).phase == "rolled_back"
-    assert len(set(keys(ledger, 0, 86_400, 10 * 86_400))) == 1
+    assert len(set(run_keys(ledger, 0, 86_400, 10 * 86_400))) == 1
 
 
-def test_a_promotion_without_its_required_approval_is_asked_for_once_it_is_approved(
+def test_promotion_that_requires_approval_is_requested_after_the_approval(
     ledger: RolloutLedger, tmp_path: Path
 ) -> None:
     begin(ledger)
-    play(ledger, HEALTHY, until="awaiting_promotion")
+    report_until(ledger, HEALTHY, phase="awaiting_promotion")
     state = SluiceState.at(
         Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     )
-    news = tick(state, required=True)
-    assert isinstance(news, dg.SensorResult)  # reports the transitions
-    assert not news.run_requests
+    waiting = tick(state, required=True)
+    assert isinstance(waiting, dg.SensorResult)  # reports the transitions
+    assert not waiting.run_requests
 
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
 

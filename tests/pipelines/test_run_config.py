@@ -1,4 +1,4 @@
-"""No run config reaches a resource, or an environment variable."""
+"""Run config cannot configure a resource or read an environment variable."""
 
 import dagster as dg
 import pytest
@@ -12,7 +12,7 @@ from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.resources import resources, with_resources, without_launchpad_config
 
 READS_VARIABLES = (StringSourceType, IntSourceType, BoolSourceType)
-PARTS = ("inner_type", "scalar_type", "non_scalar_type", "value_type")
+INNER_TYPES = ("inner_type", "scalar_type", "non_scalar_type", "value_type")
 
 
 @pytest.fixture
@@ -20,30 +20,34 @@ def definitions(echo: PipelineSettings, home: Home) -> dg.Definitions:
     return without_launchpad_config(with_resources(build_definitions(resolve(echo)), home), home)
 
 
-def places(kind: ConfigType, path: str) -> list[str]:
-    """Return where a config schema lets a value come from an environment variable."""
+def find_env_sources(kind: ConfigType, path: str) -> list[str]:
+    """Return the paths of a config schema whose value may come from an environment variable."""
     if isinstance(kind, READS_VARIABLES):
         return [path]
     fields = getattr(kind, "fields", None) or {}
-    inner = [(getattr(kind, name), path) for name in PARTS if hasattr(kind, name)]
+    inner = [(getattr(kind, name), path) for name in INNER_TYPES if hasattr(kind, name)]
     inner += [(field.config_type, f"{path}.{name}") for name, field in fields.items()]
-    return [place for part, at in inner for place in places(part, at)]
+    return [found for part, at in inner for found in find_env_sources(part, at)]
 
 
-def test_the_search_for_such_places_finds_one() -> None:
+def test_find_env_sources_finds_a_string_source() -> None:
     @dg.op(config_schema={"a": [{"b": dg.StringSource}]})
     def reads() -> None: ...
 
     job = dg.GraphDefinition("j", node_defs=[reads]).to_job()
 
-    assert places(job.run_config_schema.config_type, "j") == ["j.ops.reads.config.a.b"]
+    assert find_env_sources(job.run_config_schema.config_type, "j") == ["j.ops.reads.config.a.b"]
 
 
-def test_no_value_of_a_job_comes_from_an_environment_variable(definitions: dg.Definitions) -> None:
+def test_no_config_value_of_a_job_may_come_from_an_environment_variable(
+    definitions: dg.Definitions,
+) -> None:
     jobs = definitions.get_repository_def().get_all_jobs()
 
     assert "echo_promotion" in {job.name for job in jobs}
-    found = [p for job in jobs for p in places(job.run_config_schema.config_type, job.name)]
+    found = [
+        p for job in jobs for p in find_env_sources(job.run_config_schema.config_type, job.name)
+    ]
     assert found == []
 
 
@@ -58,7 +62,7 @@ def test_no_value_of_a_job_comes_from_an_environment_variable(definitions: dg.De
         "x",
     ],
 )
-def test_a_resource_in_run_config_is_refused(
+def test_resource_in_run_config_is_refused(
     definitions: dg.Definitions,
     home: Home,
     config: object,
@@ -73,16 +77,16 @@ def test_a_resource_in_run_config_is_refused(
         assert "SLUICE_REGISTRY_URL" in str(refused.value)
 
 
-def test_a_version_is_a_number_that_was_typed(
+def test_promotion_version_must_be_a_literal_integer(
     definitions: dg.Definitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2")
     job = definitions.resolve_job_def("echo_promotion")
 
-    def asked(version: object) -> dict[str, object]:
+    def run_config(version: object) -> dict[str, object]:
         return {"ops": {"echo__production_model": {"config": {"version": version}}}}
 
-    dg.validate_run_config(job, asked(3))
+    dg.validate_run_config(job, run_config(3))
     with pytest.raises(dg.DagsterInvalidConfigError) as refused:
-        dg.validate_run_config(job, asked({"env": "A_SECRET"}))
+        dg.validate_run_config(job, run_config({"env": "A_SECRET"}))
     assert "hunter2" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""STAT-3 on the real bars: what is no better is promoted as rarely as alpha allows."""
+"""The rate of false promotions on the real S&P 500 bars stays within alpha (STAT-3)."""
 
 import sys
 from dataclasses import replace
@@ -23,7 +23,7 @@ from sluice.training.weights import load_member
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 POOL = 40
-"""Networks of one recipe; a pair takes 2 x 8 of them, none twice."""
+"""Number of seeds trained with one recipe. A pair compares 2 x 8 distinct ones."""
 
 PAIRS = 200
 BLOCK = 60
@@ -38,7 +38,7 @@ def pipeline() -> PipelineSettings:
 def scored(
     pipeline: PipelineSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Scores, Scores]:
-    """The recipe with every seed of the pool, and the baseline, on the real test rows."""
+    """Scores of all seeds of the pool, and of the baseline, on the real test rows."""
     folder = tmp_path_factory.mktemp("pool")
     workload, store = resolve(pipeline).workload, ArtifactStore(folder / "artifacts")
     frame = workload.compute_features(workload.load_rows())
@@ -73,7 +73,7 @@ def scored(
     return ours, score_baseline(workload, frame, folds, rule, subject="baseline")
 
 
-def of_seeds(pool: LossTable, at_S: np.ndarray, subject: str) -> LossTable:
+def select_seeds(pool: LossTable, at_S: np.ndarray, subject: str) -> LossTable:
     return replace(
         pool,
         subject=subject,
@@ -82,12 +82,12 @@ def of_seeds(pool: LossTable, at_S: np.ndarray, subject: str) -> LossTable:
     )
 
 
-def most_that_chance_explains(trials: int, alpha: float) -> int:
-    """The 99th percentile of promotions when each happens with probability alpha."""
+def max_promotions_by_chance(trials: int, alpha: float) -> int:
+    """Return the 99th percentile of promotions when each has probability alpha."""
     return int(binom.ppf(0.99, trials, alpha))
 
 
-def test_the_same_recipe_with_other_seeds_is_not_promoted(
+def test_same_recipe_with_other_seeds_is_promoted_within_alpha(
     scored: tuple[Scores, Scores], pipeline: PipelineSettings, record_property
 ) -> None:
     pool, rng = scored[0].losses, np.random.default_rng(5)
@@ -95,8 +95,8 @@ def test_the_same_recipe_with_other_seeds_is_not_promoted(
     for _ in range(PAIRS):
         drawn = rng.permutation(POOL)[:16]
         verdict = compare(
-            of_seeds(pool, drawn[:8], "a"),
-            of_seeds(pool, drawn[8:], "b"),
+            select_seeds(pool, drawn[:8], "a"),
+            select_seeds(pool, drawn[8:], "b"),
             pipeline.gate,
             horizon_rows=resolve(pipeline).workload.horizon_rows,
         )
@@ -105,15 +105,16 @@ def test_the_same_recipe_with_other_seeds_is_not_promoted(
         "measurement", f"same recipe on the real bars: {promoted} of {PAIRS} pairs promoted"
     )
 
-    assert promoted <= most_that_chance_explains(PAIRS, pipeline.gate.alpha)
+    assert promoted <= max_promotions_by_chance(PAIRS, pipeline.gate.alpha)
 
 
-def test_another_recipe_of_the_same_mean_is_not_promoted(
+def test_other_recipe_with_equal_mean_loss_is_promoted_within_alpha(
     scored: tuple[Scores, Scores], pipeline: PipelineSettings, record_property
 ) -> None:
-    """Recipes that differ share time effects: real gains, centred, with the signs of blocks drawn.
+    """Gains of different recipes are correlated in time.
 
-    A test that looks at seeds alone promotes here in a third of cases.
+    The real gains are centred per fold, and each block gets a random sign. A t-test over seeds
+    alone promotes a third of these pairs.
     """
     pool, baseline = scored[0].losses, scored[1].losses.aligned_to(scored[0].losses)
     gain_N = baseline.loss_SN[0] - pool.loss_SN.mean(axis=0)
@@ -123,7 +124,7 @@ def test_another_recipe_of_the_same_mean_is_not_promoted(
     promoted = by_seeds_alone = 0
     for _ in range(PAIRS):
         sign_N = np.repeat(rng.choice([-1.0, 1.0], gain_N.size // BLOCK + 1), BLOCK)[: gain_N.size]
-        ours = of_seeds(pool, rng.permutation(POOL)[:8], "candidate")
+        ours = select_seeds(pool, rng.permutation(POOL)[:8], "candidate")
         level_N = pool.loss_SN.mean(axis=0)
         reference = replace(baseline, loss_SN=(level_N + sign_N * gain_N)[None])
         verdict = compare(
@@ -138,5 +139,5 @@ def test_another_recipe_of_the_same_mean_is_not_promoted(
         "seeds alone",
     )
 
-    assert promoted <= most_that_chance_explains(PAIRS, pipeline.gate.alpha)
-    assert by_seeds_alone > 2 * most_that_chance_explains(PAIRS, pipeline.gate.alpha)
+    assert promoted <= max_promotions_by_chance(PAIRS, pipeline.gate.alpha)
+    assert by_seeds_alone > 2 * max_promotions_by_chance(PAIRS, pipeline.gate.alpha)

@@ -1,4 +1,4 @@
-"""``dg scaffold defs sluice.ModelPipeline`` in the project of somebody else, in this process."""
+"""``dg scaffold defs sluice.ModelPipeline`` in a new Dagster project, without a subprocess."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A new project with the layout of create-dagster; its package has a name of its own."""
+    """Definitions folder of a new project with the layout of create-dagster and a unique name."""
     root = tmp_path / "project"
     module = f"scaffolded_{tmp_path.name}"
     defs = root / "src" / module / "defs"
@@ -34,23 +34,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return defs
 
 
-def scaffold(defs: Path, name: str, **given: str) -> Path:
+def scaffold(defs: Path, name: str, **params: str) -> Path:
     folder, options = defs / name, {"scaffold_format": "yaml"}
-    options |= {key: given.pop(key) for key in ("scaffold_format",) if key in given}
+    options |= {key: params.pop(key) for key in ("scaffold_format",) if key in params}
     folder.mkdir(parents=True, exist_ok=True)
     PipelineScaffolder().scaffold(
         dg.ScaffoldRequest(
             type_name="sluice.ModelPipeline",
             target_path=folder,
             project_root=defs.parents[2],
-            params=PipelineTemplate(**given),  # type: ignore[arg-type]
+            params=PipelineTemplate(**params),  # type: ignore[arg-type]
             **options,  # type: ignore[arg-type]
         )
     )
     return folder
 
 
-def test_the_component_is_an_attribute_of_the_package() -> None:
+def test_component_is_an_attribute_of_the_package() -> None:
     assert sluice.ModelPipeline is ModelPipeline  # type: ignore[attr-defined]
     assert "ModelPipeline" in dir(sluice)
     with pytest.raises(AttributeError, match="no attribute 'ModelPipelines'"):
@@ -85,7 +85,7 @@ def test_two_scaffolded_pipelines_load_and_run_beside_each_other(project: Path) 
     assert {path.name for path in (root / ".sluice" / "records").iterdir()} == {"flats", "reviews"}
 
 
-def test_own_data_are_inspected_where_they_are(project: Path) -> None:
+def test_own_data_file_is_used_in_place(project: Path) -> None:
     data = project.parents[2] / "flats.csv"
     target = write_csv("numbers", data)
 
@@ -99,12 +99,12 @@ def test_own_data_are_inspected_where_they_are(project: Path) -> None:
 
 
 def test_invalid_requests_are_refused(project: Path) -> None:
-    for given, message in (
+    for params, message in (
         ({"scaffold_format": "python"}, "a new folder with a defs.yaml"),
         ({"target": "price"}, "A target was given, 'price', but no data"),
     ):
         with pytest.raises(click.ClickException, match=message):
-            scaffold(project, "flats", **given)
+            scaffold(project, "flats", **params)
     with pytest.raises(click.ClickException, match="got 'Flats'"):
         scaffold(project, "Flats")
     assert {path.name for path in project.iterdir()} == {"__init__.py"}
@@ -113,7 +113,7 @@ def test_invalid_requests_are_refused(project: Path) -> None:
         scaffold(project, "twice", template="regression")
 
 
-def test_outside_of_a_package_the_module_is_beside_the_file(tmp_path: Path) -> None:
+def test_outside_of_a_package_the_workload_module_is_imported_by_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     PipelineScaffolder().scaffold(

@@ -1,4 +1,4 @@
-"""A line with a search: its winner is what is trained, judged and recorded (TUNE-1..4)."""
+"""A line with a search: its winner is trained, evaluated and recorded (TUNE-1..4)."""
 
 import json
 import shutil
@@ -29,11 +29,11 @@ RATE = "training.learning_rate"
 
 @pytest.fixture(scope="module")
 def searching(short_echo: PipelineSettings) -> PipelineSettings:
-    """The line with a search that cannot miss: as written the rate is far too low."""
-    slow = short_echo.training.model_copy(update={"learning_rate": 5e-3})
+    """A pipeline whose learning rate is far too low, with a search that finds a better one."""
+    low_rate = short_echo.training.model_copy(update={"learning_rate": 5e-3})
     return short_echo.model_copy(
         update={
-            "training": slow,
+            "training": low_rate,
             "data_seed": 3,
             "search": SearchSettings(num_trials=4, scheduler="asha", grace_epochs=2),
             "space": Space(parameters={RATE: LogUniform(low=1e-3, high=1.0)}),
@@ -56,22 +56,22 @@ def searched(_searched: tuple[Path, RunReport], tmp_path: Path) -> tuple[Home, R
     return home_at(tmp_path / "searched"), report
 
 
-def best_config(home: Home) -> BestConfig:
+def read_best_config(home: Home) -> BestConfig:
     return BestConfig.model_validate_json((home.records / "echo" / "best_config.json").read_bytes())
 
 
-def study_of(home: Home) -> StudySummary:
+def read_study(home: Home) -> StudySummary:
     return StudySummary.model_validate_json(
-        ArtifactStore(home.artifacts).get(best_config(home).study)
+        ArtifactStore(home.artifacts).get(read_best_config(home).study)
     )
 
 
-def test_winner_is_trained_and_its_lineage_says_of_how_many(
+def test_winner_is_trained_and_its_lineage_records_the_search(
     searched: tuple[Home, RunReport], searching: PipelineSettings
 ) -> None:
-    """TUNE-4: five seeds on test rows the search never saw; the trials travel in the lineage."""
+    """Five seeds are tested on rows that the search did not use (TUNE-4)."""
     home, report = searched
-    best, study = best_config(home), study_of(home)
+    best, study = read_best_config(home), read_study(home)
     with ledger_of(home) as ledger:
         version = ledger.version(searching.name, report.version)
         receipts = {linked.receipt.gate for linked in ledger.receipts(searching.name, 1)}
@@ -89,15 +89,15 @@ def test_winner_is_trained_and_its_lineage_says_of_how_many(
     assert findings == []
 
 
-def test_trial_0_is_the_pipeline_as_written(searched: tuple[Home, RunReport]) -> None:
-    result = study_of(searched[0]).result
+def test_trial_0_has_the_settings_of_the_pipeline(searched: tuple[Home, RunReport]) -> None:
+    result = read_study(searched[0]).result
     assert result.trials[0].params == {RATE: 5e-3}
     (subject,) = searched[0].searches.glob("*/subject.json")
     assert json.loads(subject.read_bytes())["objective"]["data_seed"] == 3
     assert result.winner.loss < result.trials[0].loss
 
 
-def test_its_page_in_the_ui_has_pictures_and_a_table(
+def test_metadata_of_best_config_has_plots_and_a_table(
     searched: tuple[Home, RunReport], searching: PipelineSettings
 ) -> None:
     home, _ = searched
@@ -110,7 +110,7 @@ def test_its_page_in_the_ui_has_pictures_and_a_table(
     for name in ("trial losses", "parameter importance"):
         assert metadata[name].value.startswith("![")
     assert RATE in metadata["winner"].value
-    rate = best_config(home).setup.training.learning_rate
+    rate = read_best_config(home).setup.training.learning_rate
     written = f"```yaml\ntraining:\n  learning_rate: {rate}\n```"
     assert metadata["settings for the pipeline's YAML"].value == written
     assert metadata["best 12 trials"].value.count("\n") == 5
@@ -120,23 +120,23 @@ def test_its_page_in_the_ui_has_pictures_and_a_table(
 
 
 @pytest.mark.exhaustive
-def test_same_again_reads_the_search_and_starts_no_ray(
+def test_repeated_run_reuses_the_search_without_ray(
     searched: tuple[Home, RunReport],
     searching: PipelineSettings,
     run: Runner,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     home, first = searched
-    before = best_config(home)
+    before = read_best_config(home)
     monkeypatch.setattr("ray.init", lambda *_, **__: pytest.fail("Ray was started"))
 
     again = run(searching, home)
 
     assert (again.version, again.created) == (first.version, False)
-    assert best_config(home) == before
+    assert read_best_config(home) == before
 
 
-def test_settings_found_for_another_search_are_not_trained(
+def test_best_config_of_another_search_is_not_trained(
     searched: tuple[Home, RunReport], searching: PipelineSettings
 ) -> None:
     from tests.pipelines.test_line import failure, materialize_alone
@@ -151,7 +151,7 @@ def test_settings_found_for_another_search_are_not_trained(
     assert "The best config's rules must match the current settings" in failure(alone)
 
 
-def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
+def test_tune_prints_the_best_trials_and_the_settings_for_the_pipeline_file(
     searched: tuple[Home, RunReport],
     searching: PipelineSettings,
     capsys: pytest.CaptureFixture[str],
@@ -162,18 +162,18 @@ def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
 
     tune(resolve(searching), home, as_json=False)
 
-    said = capsys.readouterr().out
-    best = best_config(home)
-    assert "of 4 has the lowest validation loss" in said
-    told = said.partition("to set in the pipeline's file\n")[2].partition("\n\n")[0]
-    assert yaml.safe_load(told) == {
+    printed = capsys.readouterr().out
+    best = read_best_config(home)
+    assert "of 4 has the lowest validation loss" in printed
+    suggested = printed.partition("to set in the pipeline's file\n")[2].partition("\n\n")[0]
+    assert yaml.safe_load(suggested) == {
         "training": {"learning_rate": best.setup.training.learning_rate}
     }
-    assert "page: " in said
+    assert "page: " in printed
 
 
 @pytest.mark.exhaustive
-def test_tune_tells_the_study_as_json(
+def test_tune_prints_the_study_as_json(
     searched: tuple[Home, RunReport],
     searching: PipelineSettings,
     capsys: pytest.CaptureFixture[str],
@@ -188,4 +188,4 @@ def test_tune_tells_the_study_as_json(
             for k, v in json.loads(capsys.readouterr().out).items()
             if k not in ("setup", "found", "page", "results")
         }
-    ) == study_of(home)
+    ) == read_study(home)

@@ -1,4 +1,4 @@
-"""The pipelines on texts, images and tokens go through the whole line, with tiny settings."""
+"""The shipped pipelines on texts, images and tokens run the whole line with small settings."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ SLUICE = (sys.executable, "-m", "sluice")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "train-a-language-model.md"
 
 
-def small(name: str, training: dict, **workload_settings) -> PipelineSettings:
+def shrink(name: str, training: dict, **workload_settings) -> PipelineSettings:
     shipped = find_pipeline(name, defs_folder())
     return shipped.model_copy(
         update={
@@ -55,9 +55,9 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-def test_texts_with_a_mask_are_searched_trained_and_compared(run):
-    """Inputs are a dict: ids and mask."""
-    pipeline = small("reviews", {"max_epochs": 4}, num_reviews=2_500)
+def test_texts_with_a_mask_are_searched_trained_and_promoted(run):
+    """The inputs are a dict of ids and mask."""
+    pipeline = shrink("reviews", {"max_epochs": 4}, num_reviews=2_500)
     search = SearchSettings(num_trials=2)
     _, home, read = run(pipeline.model_copy(update={"search": search}))
 
@@ -71,20 +71,20 @@ def test_texts_with_a_mask_are_searched_trained_and_compared(run):
         assert ledger.production_number("reviews") == 1
 
 
-def test_images_of_a_folder_are_trained_with_augmentation(run):
-    pipeline = small("shapes", {"max_epochs": 5}, num_images=1_200)
+def test_images_in_a_folder_are_trained_with_augmentation(run):
+    pipeline = shrink("shapes", {"max_epochs": 5}, num_images=1_200)
     _, home, read = run(pipeline)
 
     assert len(list((home.generated / "shapes_1200").rglob("*.png"))) == 1_200
     assert read(Evaluation, "evaluation").candidate.metrics["accuracy"] > 0.6
 
 
-def test_a_language_model_is_compared_by_chunks_judged_and_served(run, tmp_path, monkeypatch):
-    _, home, read = run(small("sentences", {"max_epochs": 5}, num_sentences=20_000))
+def test_language_model_is_promoted_judged_served_and_rehearsed(run, tmp_path, monkeypatch):
+    _, home, read = run(shrink("sentences", {"max_epochs": 5}, num_sentences=20_000))
 
     evaluation = read(Evaluation, "evaluation")
     metrics = evaluation.candidate.metrics
-    # A mean over the seeds of the exponentials of their losses, which hardly differ.
+    # Perplexity is the mean of exp(loss) over the seeds, whose losses hardly differ.
     assert 1 <= metrics["perplexity"] / np.exp(metrics["loss"]) < 1.001
     assert 5.26 < metrics["perplexity"] < evaluation.reference.metrics["perplexity"]
     assert read(PromotionDecision, "promotion_verdict").verdict.outcome == "PROMOTE"
@@ -98,15 +98,15 @@ def test_a_language_model_is_compared_by_chunks_judged_and_served(run, tmp_path,
     pairs = pd.read_csv("pairs.csv")
     assert (pairs["human"] == "candidate").sum() > 2 * (pairs["human"] == "baseline").sum()
     judge = "sluice.workloads.sentences_judge:judge"
-    judged = subprocess.run(
+    judge_result = subprocess.run(
         [*SLUICE, "judge", "pairs.csv", "--judge", judge],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert re.search(r"preferred +candidate", judged.stdout)
+    assert re.search(r"preferred +candidate", judge_result.stdout)
 
-    with served("sentences") as url:
+    with serve_model("sentences") as url:
         [block] = re.findall(
             r"```python\n(import numpy as np\nimport httpx.*?)```", PAGE.read_text(), re.DOTALL
         )
@@ -122,19 +122,19 @@ def test_a_language_model_is_compared_by_chunks_judged_and_served(run, tmp_path,
     assert (wrong.status_code, wrong.json()["kind"]) == (422, "invalid_input")
     assert "token ids from 0 to 43, got 44" in wrong.json()["what"]
 
-    rehearsed = subprocess.run(
+    rehearsal_result = subprocess.run(
         [*SLUICE, "rollout", "rehearse", "sentences", "--fault", "quality", "--json"],
         capture_output=True,
         text=True,
-        check=False,  # on a busy machine another guard, of the latencies, may be faster
+        check=False,  # on a busy machine the latency guard may fire first
     )
-    found = json.loads(rehearsed.stdout)
+    found = json.loads(rehearsal_result.stdout)
     assert (found["ended"], found["failed"]) == ("rolled_back", 0), found["reason"]
 
 
 @contextlib.contextmanager
-def served(model: str) -> Iterator[str]:
-    """Serve the production version in a process of its own; return its address."""
+def serve_model(model: str) -> Iterator[str]:
+    """Serve the production version in a separate process; yield its URL."""
     with (
         open("serve.log", "w") as log,
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""An asset of the project is the source of a pipeline, and another one reads what it produced."""
+"""A project asset as the source of a pipeline, and one that reads the production model."""
 
 import shutil
 from pathlib import Path
@@ -49,21 +49,25 @@ def pipeline() -> PipelineSettings:
 
 @pytest.fixture
 def project(pipeline: PipelineSettings, tmp_path: Path) -> dg.Definitions:
-    ours = with_resources(build_definitions(resolve(pipeline)), home_at(tmp_path / "home"))
+    sluice_definitions = with_resources(
+        build_definitions(resolve(pipeline)), home_at(tmp_path / "home")
+    )
     selection = dg.AssetSelection.assets(list(KEY), ["shop", "raw_data"], ["shop", "features"])
     job = dg.define_asset_job("mixed", selection, executor_def=dg.in_process_executor)
-    theirs = dg.Definitions(assets=[prices], jobs=[job], resources={"io_manager": FrameIOManager()})
-    return dg.Definitions.merge(ours, theirs)
+    project_definitions = dg.Definitions(
+        assets=[prices], jobs=[job], resources={"io_manager": FrameIOManager()}
+    )
+    return dg.Definitions.merge(sluice_definitions, project_definitions)
 
 
-def test_the_rows_are_the_frame_of_the_asset(
+def test_raw_data_is_the_frame_of_the_source_asset(
     project: dg.Definitions, pipeline: PipelineSettings, tmp_path: Path
 ) -> None:
     home = home_at(tmp_path / "home")
     workload = resolve(pipeline).workload
     with open_instance(home) as instance:
         result = project.resolve_job_def("mixed").execute_in_process(instance=instance)
-        # A schedule or a sensor asks for the rows outside of a run.
+        # A schedule or a sensor reads the rows outside of a run.
         context = dg.build_schedule_context(
             instance=instance, repository_def=project.get_repository_def()
         )
@@ -82,7 +86,7 @@ def test_the_rows_are_the_frame_of_the_asset(
     assert upstream.parent_keys == {dg.AssetKey(KEY)}
 
 
-def test_outside_of_dagster_the_source_is_refused(
+def test_asset_source_is_refused_outside_of_dagster(
     pipeline: PipelineSettings, tmp_path: Path
 ) -> None:
     with pytest.raises(SourceError, match="shop/prices can only be read inside Dagster") as caught:
@@ -94,7 +98,7 @@ def test_outside_of_dagster_the_source_is_refused(
     )
 
 
-def test_only_data_frames_are_rows() -> None:
+def test_asset_that_returns_no_data_frame_is_refused() -> None:
     with provide_asset(KEY, 7), pytest.raises(SourceError, match=r"return a data frame .* got int"):
         rows_of_asset(KEY)
     with provide_asset(("other",), pd.DataFrame()), pytest.raises(SourceError, match="inside"):
@@ -103,14 +107,14 @@ def test_only_data_frames_are_rows() -> None:
         rows_of_asset(KEY)
 
 
-def test_an_arrow_table_is_converted() -> None:
+def test_arrow_table_is_converted() -> None:
     import pyarrow as pa
 
     with provide_asset(KEY, pa.table({"x": [1, 2]})):
         assert rows_of_asset(KEY)["x"].tolist() == [1, 2]
 
 
-def test_an_asset_of_the_project_reads_the_version_in_production(
+def test_project_asset_reads_the_production_version(
     green: tuple[Home, RunReport], echo: PipelineSettings, tmp_path: Path
 ) -> None:
     home = home_at(tmp_path / "home")

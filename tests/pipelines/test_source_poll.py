@@ -1,4 +1,4 @@
-"""A source that hangs is asked again beside it, by few threads."""
+"""The poll of a source that hangs retries in a limited number of threads."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TRIES = 300
 
 
 @pytest.fixture
-def look(echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourcePoll]:
+def poll(echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourcePoll]:
     released = threading.Event()
     monkeypatch.setattr(Hanging, "released", released)
     monkeypatch.setattr(Hanging, "num_begun", 0)
@@ -29,57 +29,57 @@ def look(echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[So
     released.set()
 
 
-def reason(look: SourcePoll) -> str:
-    answer = look.read_state()
-    assert isinstance(answer, SourceUnavailable)
-    assert answer.is_slow
-    return answer.reason
+def read_reason(poll: SourcePoll) -> str:
+    result = poll.read_state()
+    assert isinstance(result, SourceUnavailable)
+    assert result.is_slow
+    return result.reason
 
 
-def first_state(look: SourcePoll) -> SourceState:
-    """Ask until there is an answer: how long a load takes is not what is asked here."""
-    answers = (look.read_state() for _ in range(TRIES))
-    return next(answer for answer in answers if isinstance(answer, SourceState))
+def poll_until_state(poll: SourcePoll) -> SourceState:
+    """Poll until the source responds, because the duration of a load is not tested here."""
+    results = (poll.read_state() for _ in range(TRIES))
+    return next(result for result in results if isinstance(result, SourceState))
 
 
-def test_a_source_that_hung_once_is_loaded_again(
-    look: SourcePoll, monkeypatch: pytest.MonkeyPatch
+def test_source_that_hung_once_is_loaded_again(
+    poll: SourcePoll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Hanging, "num_hanging", 1)
 
-    waited = [reason(look) for _ in range(MAX_UNSUCCESSFUL_WAITS)]
-    begun = Hanging.num_begun
-    state = first_state(look)
+    reasons = [read_reason(poll) for _ in range(MAX_UNSUCCESSFUL_WAITS)]
+    num_loads = Hanging.num_begun
+    state = poll_until_state(poll)
 
-    assert waited == ["The source has not answered within 0.05 s."] * MAX_UNSUCCESSFUL_WAITS
-    assert begun == 1  # a load that is only slow has no company at first
+    assert reasons == ["The source has not answered within 0.05 s."] * MAX_UNSUCCESSFUL_WAITS
+    assert num_loads == 1  # a slow load gets time before a second one starts
     assert len(state.index) == 900
 
 
-def test_loads_that_hang_are_few_and_one_that_ends_late_answers(
-    look: SourcePoll, monkeypatch: pytest.MonkeyPatch
+def test_hanging_loads_are_limited_and_a_late_result_is_used(
+    poll: SourcePoll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Hanging, "num_hanging", TRIES)
 
-    said = [reason(look) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
+    reasons = [read_reason(poll) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
 
     assert Hanging.num_begun == MAX_LOADS
-    assert "a time limit to load_rows" in said[-1]
-    assert "a time limit to load_rows" not in said[0]
+    assert "a time limit to load_rows" in reasons[-1]
+    assert "a time limit to load_rows" not in reasons[0]
     Hanging.released.set()
-    assert len(first_state(look).index) == 900
+    assert len(poll_until_state(poll).index) == 900
     assert Hanging.num_begun == MAX_LOADS
 
 
-def test_loads_from_before_an_answer_count_and_answer_nothing(
-    look: SourcePoll, monkeypatch: pytest.MonkeyPatch
+def test_loads_from_before_a_result_count_towards_the_limit(
+    poll: SourcePoll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Hanging, "num_hanging", 1)
-    first_state(look)
+    poll_until_state(poll)
     monkeypatch.setattr(Hanging, "num_hanging", TRIES)
     before = Hanging.num_begun
 
-    said = [reason(look) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
+    reasons = [read_reason(poll) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
 
     assert Hanging.num_begun == before + MAX_LOADS - 1
-    assert "a time limit to load_rows" in said[-1]
+    assert "a time limit to load_rows" in reasons[-1]

@@ -1,4 +1,4 @@
-"""What a run says to do next."""
+"""The summary at the end of a run, and the commands that it suggests."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.sluice.registry.ledger_samples import MODEL, promote_chain
 
 
 @pytest.mark.parametrize(
-    ("standing", "command"),
+    ("state", "command"),
     [
         ({"production": 2}, "serve my/demand.yaml"),
         ({"production": 1, "rolls_out": True}, "rollout watch demand"),
@@ -23,18 +23,18 @@ from tests.sluice.registry.ledger_samples import MODEL, promote_chain
         ({"production": None}, None),
     ],
 )
-def test_it_names_commands_that_work_for_this_pipeline(
-    standing: dict[str, object], command: str | None
+def test_suggested_commands_fit_the_state_of_the_pipeline(
+    state: dict[str, object], command: str | None
 ) -> None:
-    report = RunReport.model_construct(pipeline="demand", version=2, **standing)
+    report = RunReport.model_construct(pipeline="demand", version=2, **state)
 
-    commands = [given for given, _ in next_commands(report, "my/demand.yaml")]
+    commands = [suggested for suggested, _ in next_commands(report, "my/demand.yaml")]
 
     middle = [] if command is None else [command]
     assert commands == ["registry show demand", *middle, "dev my/demand.yaml"]
 
 
-def report(**changes: object) -> RunReport:
+def make_report(**changes: object) -> RunReport:
     values: dict[str, object] = {
         "pipeline": "demand",
         "run_id": "r",
@@ -56,20 +56,22 @@ def report(**changes: object) -> RunReport:
     return RunReport.model_validate(values | changes)
 
 
-def test_the_headline_says_what_is_in_production() -> None:
-    assert _headline(report()).endswith("no version is in production yet.")
-    assert _headline(report(production=2)).endswith("version 2 stays in production.")
+def test_headline_names_the_version_in_production() -> None:
+    assert _headline(make_report()).endswith("no version is in production yet.")
+    assert _headline(make_report(production=2)).endswith("version 2 stays in production.")
 
 
-def summary(folder: Path, *, is_terminal: bool = False, width: int = 300, **changes: object) -> str:
-    """Return what is printed at the end of a run of version 1."""
+def render_summary(
+    folder: Path, *, is_terminal: bool = False, width: int = 300, **changes: object
+) -> str:
+    """Return the printed summary of a run of version 1."""
     home = Home.from_environment({"SLUICE_HOME": str(folder)}, cwd=folder)
     with SluiceState.at(home).ledger() as ledger:
         promote_chain(ledger, ArtifactStore(home.artifacts), 1)
     console = Console(
         width=width, record=True, file=io.StringIO(), force_terminal=is_terminal, color_system=None
     )
-    finished = report(pipeline=MODEL, version=1, **changes)
+    finished = make_report(pipeline=MODEL, version=1, **changes)
     print_summary(finished, home, console, pipeline="demand.yaml", program="sluice")
     return console.export_text()
 
@@ -84,15 +86,15 @@ STOPPED = "Stopped too early in 10 of 10 trainings. Set training.max_epochs to 2
         (f"{STOPPED} No significant difference.", f"  why      {STOPPED} No"),
     ],
 )
-def test_problems_of_the_trainings_are_printed_once(tmp_path: Path, reason: str, line: str) -> None:
-    text = summary(tmp_path, symptoms=(STOPPED,), reason=reason)
+def test_training_problems_are_printed_once(tmp_path: Path, reason: str, line: str) -> None:
+    text = render_summary(tmp_path, symptoms=(STOPPED,), reason=reason)
 
     assert line in text
     assert text.count(STOPPED) == 1
 
 
-def test_a_refusal_states_the_advice_and_the_unit_of_the_loss(tmp_path: Path) -> None:
-    text = summary(tmp_path)
+def test_refusal_states_the_advice_and_the_loss_unit(tmp_path: Path) -> None:
+    text = render_summary(tmp_path)
 
     assert "  do       Leave production unchanged. Run: sluice run demand" in text
     assert "loss [MW squared]" in text
@@ -104,13 +106,13 @@ def test_a_refusal_states_the_advice_and_the_unit_of_the_loss(tmp_path: Path) ->
 LONG_REASON = f"{'word ' * 20}end. Report: /srv/.sluice/reports/{'x' * 40}.html"
 
 
-def test_a_terminal_wraps_long_texts_in_their_own_column(tmp_path: Path) -> None:
-    lines = summary(tmp_path, is_terminal=True, width=60, reason=LONG_REASON).splitlines()
+def test_terminal_output_wraps_long_texts_in_their_own_column(tmp_path: Path) -> None:
+    lines = render_summary(tmp_path, is_terminal=True, width=60, reason=LONG_REASON).splitlines()
 
     first = next(number for number, line in enumerate(lines) if line.startswith("  why      word"))
     assert all(len(line) <= 60 for line in lines[first : first + 5])
     assert lines[first + 1].startswith(" " * 11 + "word")
 
 
-def test_a_file_receives_each_text_as_one_line(tmp_path: Path) -> None:
-    assert f"  why      {LONG_REASON}\n" in summary(tmp_path, width=60, reason=LONG_REASON)
+def test_file_output_has_each_text_on_one_line(tmp_path: Path) -> None:
+    assert f"  why      {LONG_REASON}\n" in render_summary(tmp_path, width=60, reason=LONG_REASON)

@@ -1,4 +1,4 @@
-"""Two homes on one PostgreSQL registry: what the second one lacks is said before it trains."""
+"""Two homes share a PostgreSQL registry; missing artifacts of the second stop its training."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +28,7 @@ def shared(
 ) -> str:
     """Return the URL of a registry in which another home has a version in production.
 
-    The trainings of that home are there already.
+    The trainings of that home are reused.
     """
     url = empty_registry(request, tmp_path)
     assert run(echo, dataclasses.replace(green[0], registry_url=url)).production == 1
@@ -36,7 +36,7 @@ def shared(
 
 
 @pytest.mark.exhaustive
-def test_the_second_home_is_stopped_before_it_trains_and_told_why(
+def test_second_home_without_artifacts_is_stopped_before_training(
     shared: str, echo: PipelineSettings, run: Runner, tmp_path: Path
 ) -> None:
     home = dataclasses.replace(home_at(tmp_path / "second"), registry_url=shared)
@@ -45,18 +45,19 @@ def test_the_second_home_is_stopped_before_it_trains_and_told_why(
     with pytest.raises(GateBlocked) as caught:
         run(other, home)
 
-    said = str(caught.value)
-    assert "poc_report / evaluation_inputs_are_readable" in said
-    assert "echo version 1 (in production), but none of its" in said
-    assert "is shared, but the artifact folder of this home is not" in said
-    assert f"Copy the artifacts folder of that home into {home.artifacts}" in said
+    message = str(caught.value)
+    assert "poc_report / evaluation_inputs_are_readable" in message
+    assert "echo version 1 (in production), but none of its" in message
+    assert "is shared, but the artifact folder of this home is not" in message
+    assert f"Copy the artifacts folder of that home into {home.artifacts}" in message
     assert materialized(home, other) == {"raw_data", "features", "poc_report"}
 
     searching = other.model_copy(update={"search": SearchSettings(num_trials=2)})
     searched = materialize_alone(searching, home, "best_config")
     assert not searched.success
     assert "echo version 1 (in production), but none of its" in failure(searched)
-    assert materialize_alone(other, home, "best_config").success  # without a search it trains none
+    # Without a search, best_config trains nothing.
+    assert materialize_alone(other, home, "best_config").success
     trained = materialize_alone(other, home, "trained_models")
     assert not trained.success
     assert "echo version 1 (in production), but none of its" in failure(trained)

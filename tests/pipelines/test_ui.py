@@ -1,4 +1,4 @@
-"""``sluice dev`` in a real browser: everything loads, and a failed check says why."""
+"""``sluice dev`` over HTTP and in a browser: it loads everything and refuses foreign requests."""
 
 import json
 import os
@@ -51,25 +51,25 @@ def served(
     _green: tuple[Path, RunReport],
     echo: PipelineSettings,
 ) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
-    """Serve a state folder that has seen a green run, and a gate that failed."""
+    """Serve a state folder with one successful run and one failed POC gate."""
     home = home_at(tmp_path_factory.mktemp("ui") / "home")
     subprocess.run(["cp", "-r", str(_green[0]), str(home.root)], check=True)
     bad = echo.training.model_copy(update={"learning_rate": 100.0})
     blocked = echo.model_copy(update={"training": bad})
     assert not materialize_alone(blocked, home, "poc_report", checks=True).success
-    with serve(home) as found:
-        yield found
+    with serve(home) as server:
+        yield server
 
 
 @pytest.fixture
 def ui(served: "tuple[str, subprocess.Popen[bytes]]") -> str:
-    """Return the address."""
+    """Return the URL of the UI."""
     return served[0]
 
 
 @contextmanager
 def serve(home: Home) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
-    """Start it as a script does in the background, where SIGINT is ignored."""
+    """Start ``sluice dev`` as a background job of a script, where SIGINT is ignored."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -85,18 +85,18 @@ def serve(home: Home) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 120
-        while not answers(url):
+        while not is_up(url):
             assert process.poll() is None, "sluice dev ended by itself"
             assert time.monotonic() < deadline, "the UI did not come up"
             time.sleep(0.2)
         yield url, process
     finally:
-        with suppress(ProcessLookupError):  # it ended, and its children with it
+        with suppress(ProcessLookupError):  # it and its children have ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def answers(url: str) -> bool:
+def is_up(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/server_info", timeout=2) as reply:
             return bool(reply.status == 200)
@@ -104,10 +104,10 @@ def answers(url: str) -> bool:
         return False
 
 
-def ask(
+def query_graphql(
     url: str, query: str, variables: Mapping[str, object] | None = None, **headers: str
 ) -> dict[str, Any]:
-    """Send GraphQL as the UI does."""
+    """Send a GraphQL query with the headers of the UI; return the data of the response."""
     request = urllib.request.Request(
         f"{url}/graphql",
         json.dumps({"query": query, "variables": variables or {}}).encode(),
@@ -115,11 +115,11 @@ def ask(
         | headers,
     )
     with urllib.request.urlopen(request, timeout=30) as reply:
-        answer: dict[str, Any] = json.load(reply)["data"]
-    return answer
+        response: dict[str, Any] = json.load(reply)["data"]
+    return response
 
 
-def launch(config: Mapping[str, object], job: str = "echo_promotion") -> dict[str, object]:
+def launch_params(config: Mapping[str, object], job: str = "echo_promotion") -> dict[str, object]:
     selector = {
         "repositoryLocationName": "sluice.pipelines.definitions",
         "repositoryName": "__repository__",
@@ -129,7 +129,7 @@ def launch(config: Mapping[str, object], job: str = "echo_promotion") -> dict[st
 
 
 def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
-    entries = ask(ui, QUERY)["workspaceOrError"]["locationEntries"]
+    entries = query_graphql(ui, QUERY)["workspaceOrError"]["locationEntries"]
     (location,) = [entry["locationOrLoadError"] for entry in entries]
     assert location["__typename"] == "RepositoryLocation", location
     (repository,) = location["repositories"]
@@ -155,27 +155,28 @@ def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
         ({"ops": {"echo__production_model": {"config": {"version": {"env": "A_SECRET"}}}}}, "Int"),
     ],
 )
-def test_a_launch_cannot_set_resources_or_read_the_environment(
+def test_launch_cannot_set_resources_or_read_the_environment(
     ui: str, config: dict[str, object], word: str
 ) -> None:
     version: dict[str, object] = {"echo__production_model": {"config": {"version": 1}}}
     config = {"ops": version} | config
-    before = ask(ui, RUNS)
+    before = query_graphql(ui, RUNS)
 
-    answer = ask(ui, LAUNCH, launch(config))["launchPipelineExecution"]
+    response = query_graphql(ui, LAUNCH, launch_params(config))["launchPipelineExecution"]
 
-    assert answer["__typename"] == "RunConfigValidationInvalid", answer
-    assert word in str(answer)
-    assert "hunter2" not in str(answer)
-    assert ask(ui, RUNS) == before
+    assert response["__typename"] == "RunConfigValidationInvalid", response
+    assert word in str(response)
+    assert "hunter2" not in str(response)
+    assert query_graphql(ui, RUNS) == before
 
 
-def test_another_sites_page_starts_no_run(ui: str) -> None:
+def test_page_of_another_site_cannot_start_a_run(ui: str) -> None:
     config = {"ops": {"echo__production_model": {"config": {"version": 1}}}}
-    body = json.dumps({"query": LAUNCH, "variables": launch(config)}).encode()
-    inline = f"{ui}/graphql?{urlencode({'query': LAUNCH, 'variables': json.dumps(launch(config))})}"
+    body = json.dumps({"query": LAUNCH, "variables": launch_params(config)}).encode()
+    variables = json.dumps(launch_params(config))
+    inline = f"{ui}/graphql?{urlencode({'query': LAUNCH, 'variables': variables})}"
     kind = {"Content-Type": "application/json"}
-    before = ask(ui, RUNS)
+    before = query_graphql(ui, RUNS)
     attacks = [
         (inline, None, {}),
         (inline, b"", {"Content-Type": "text/plain"}),
@@ -189,14 +190,14 @@ def test_another_sites_page_starts_no_run(ui: str) -> None:
         refused.value.close()
         assert refused.value.code in (403, 405, 415, 421)
 
-    assert ask(ui, RUNS) == before
+    assert query_graphql(ui, RUNS) == before
 
 
-def test_its_own_page_starts_a_run_and_follows_it(ui: str) -> None:
+def test_own_page_starts_a_run_and_follows_it(ui: str) -> None:
     config = {"ops": {"echo__production_model": {"config": {"version": 1}}}}
-    answer = ask(ui, LAUNCH, launch(config))["launchPipelineExecution"]
-    assert answer["__typename"] == "LaunchRunSuccess", answer
-    run = ask(ui, RUNS)["runsOrError"]["results"][0]["runId"]
+    response = query_graphql(ui, LAUNCH, launch_params(config))["launchPipelineExecution"]
+    assert response["__typename"] == "LaunchRunSuccess", response
+    run = query_graphql(ui, RUNS)["runsOrError"]["results"][0]["runId"]
     start = {"query": FOLLOW, "variables": {"run": run}}
 
     url = f"{ui.replace('http', 'ws')}/graphql"
@@ -211,7 +212,7 @@ def test_its_own_page_starts_a_run_and_follows_it(ui: str) -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium at /usr/bin/chromium")
-def test_page_of_a_failed_check_says_what_and_what_to_do(ui: str) -> None:
+def test_page_of_a_failed_check_shows_the_problem_and_the_fix(ui: str) -> None:
     sync = pytest.importorskip("playwright.sync_api")
     with sync.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -233,14 +234,14 @@ def test_page_of_a_failed_check_says_what_and_what_to_do(ui: str) -> None:
     assert "The training diverged" in text
 
 
-def test_in_the_background_of_a_script_it_ends_when_told_to(
+def test_background_server_ends_on_sigterm(
     served: "tuple[str, subprocess.Popen[bytes]]",
 ) -> None:
-    """The last test, as it ends the server of the others."""
+    """Must run last, because it ends the server of the other tests."""
     url, process = served
-    assert answers(url)
+    assert is_up(url)
 
     process.terminate()
     process.wait(timeout=60)
 
-    assert not answers(url)
+    assert not is_up(url)

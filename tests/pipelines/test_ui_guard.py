@@ -1,4 +1,4 @@
-"""A page of another site cannot use the UI: a real server, asked with what browsers send."""
+"""The UI guard refuses requests of foreign pages; tested on a real server with browser headers."""
 
 import http.client
 import threading
@@ -22,11 +22,11 @@ LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch
 SERVED = b"from Dagster"
 
 
-async def answer(_: Request) -> PlainTextResponse:
+async def send_page(_: Request) -> PlainTextResponse:
     return PlainTextResponse(SERVED.decode())
 
 
-async def talk(websocket: WebSocket) -> None:
+async def send_text(websocket: WebSocket) -> None:
     await websocket.accept()
     await websocket.send_text(SERVED.decode())
     await websocket.close()
@@ -34,10 +34,13 @@ async def talk(websocket: WebSocket) -> None:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Serve anything that the guard lets pass."""
+    """Serve every request that the guard lets pass; return the port."""
     every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     app = Starlette(
-        routes=[WebSocketRoute("/graphql", talk), Route("/{path:path}", answer, methods=every)]
+        routes=[
+            WebSocketRoute("/graphql", send_text),
+            Route("/{path:path}", send_page, methods=every),
+        ]
     )
     guarded = UiGuard(app, trusted_hosts=["ui.example"])
     server = uvicorn.Server(
@@ -53,7 +56,7 @@ def port() -> Iterator[int]:
     socket.close()
 
 
-def ask(
+def send_request(
     port: int, method: str, path: str, *headers: tuple[str, str], host: str | None = None
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -88,7 +91,7 @@ def ask(
 def test_programs_own_pages_and_links_are_served(
     port: int, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    status, content, sent = ask(port, method, path, *headers.items())
+    status, content, sent = send_request(port, method, path, *headers.items())
 
     assert status == 200
     assert content == (b"" if method == "HEAD" else SERVED)
@@ -99,7 +102,7 @@ def test_programs_own_pages_and_links_are_served(
 @pytest.mark.parametrize(
     ("status", "method", "path", "headers"),
     [
-        # Mutations without a body, and in the forms that need no permission of the browser's.
+        # Mutations without a body, or with a content type that needs no CORS preflight.
         (405, "GET", "/graphql?query=mutation", {}),
         (405, "GET", "/graphql?query=mutation", {"Accept": "text/html"}),
         (405, "GET", "/graphql/?query=mutation", {}),
@@ -116,7 +119,7 @@ def test_programs_own_pages_and_links_are_served(
         (415, "POST", "/graphql", {"Content-Type": "multipart/form-data; boundary=x"}),
         (415, "POST", "/graphql", {"Content-Type": "application/graphql"}),
         (415, "POST", "/report_asset_materialization/a", {"Content-Type": "text/plain"}),
-        # From another page, also one of this machine on another port.
+        # Requests of another page, also of one on another port of this machine.
         (403, "POST", "/graphql", JSON | {"Origin": "http://evil.example"}),
         (403, "POST", "/graphql", JSON | {"Origin": "null"}),
         (403, "POST", "/graphql", JSON | {"Origin": "http://127.0.0.1:1"}),
@@ -126,29 +129,29 @@ def test_programs_own_pages_and_links_are_served(
         (403, "POST", "/graphql", JSON | {"Sec-Fetch-Site": "same-site"}),
         (403, "POST", "/graphql", JSON | LINK),
         (403, "OPTIONS", "/graphql", {"Origin": "http://evil.example"}),
-        # Reading what a page embeds or fetches, rather than what a link opens.
+        # Reads by an embedding or fetching page, instead of a link.
         (403, "GET", "/logs/x", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}),
         (403, "GET", "/runs", LINK | {"Sec-Fetch-Dest": "iframe"}),
         (403, "GET", "/runs", {"Origin": "http://evil.example"}),
     ],
 )
-def test_what_a_foreign_page_can_send_is_refused(
+def test_requests_of_foreign_pages_are_refused(
     port: int, status: int, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    seen, content, sent = ask(port, method, path, *headers.items())
+    seen, content, sent = send_request(port, method, path, *headers.items())
 
     assert (seen, SERVED in content) == (status, False)
     assert not [name for name in sent if name.lower().startswith("access-control")]
 
 
-def test_two_headers_of_one_name_do_not_hide_one_another(port: int) -> None:
+def test_duplicate_headers_are_all_checked(port: int) -> None:
     own, foreign = "http://127.0.0.1:{port}", "http://evil.example"
     both = [("Origin", own), ("Origin", foreign)]
     kinds = [("Content-Type", "application/json"), ("Content-Type", "text/plain")]
 
-    assert ask(port, "POST", "/graphql", *JSON.items(), *both)[0] == 403
-    assert ask(port, "POST", "/graphql", *kinds)[0] == 415
-    assert ask(port, "GET", "/runs", ("Host", "evil.example"))[0] == 421
+    assert send_request(port, "POST", "/graphql", *JSON.items(), *both)[0] == 403
+    assert send_request(port, "POST", "/graphql", *kinds)[0] == 415
+    assert send_request(port, "GET", "/runs", ("Host", "evil.example"))[0] == 421
 
 
 @pytest.mark.parametrize(
@@ -169,26 +172,28 @@ def test_two_headers_of_one_name_do_not_hide_one_another(port: int) -> None:
         ("[::ffff", False),
     ],
 )
-def test_only_this_machine_and_named_hosts_are_trusted(host: str, trusted: bool) -> None:
+def test_only_loopback_and_named_hosts_are_trusted(host: str, trusted: bool) -> None:
     assert is_trusted_host(host, ["UI.example"]) is trusted
 
 
 @pytest.mark.parametrize("host", ["evil.example", "ui.example.evil.example", ""])
-def test_a_foreign_name_that_leads_here_reads_nothing(port: int, host: str) -> None:
-    status, content, _ = ask(port, "GET", "/runs", host=host)
+def test_foreign_host_header_is_refused(port: int, host: str) -> None:
+    status, content, _ = send_request(port, "GET", "/runs", host=host)
 
     assert (status, SERVED in content) == (421, False)
     assert b"--trusted-host NAME" in content
 
 
-def test_a_named_proxy_is_served(port: int) -> None:
+def test_trusted_proxy_is_served(port: int) -> None:
     origin = ("Origin", "https://ui.example")
 
-    assert ask(port, "POST", "/graphql", *JSON.items(), origin, host="ui.example")[0] == 200
+    assert (
+        send_request(port, "POST", "/graphql", *JSON.items(), origin, host="ui.example")[0] == 200
+    )
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1", "null"])
-def test_subscriptions_of_foreign_pages_are_refused(port: int, origin: str) -> None:
+def test_websocket_connections_of_foreign_pages_are_refused(port: int, origin: str) -> None:
     url = f"ws://127.0.0.1:{port}/graphql"
 
     with connect(url, origin=f"http://127.0.0.1:{port}") as own:

@@ -1,4 +1,4 @@
-"""A pipeline in a folder of the user's: its modules are found, and no other folder matters."""
+"""Pipelines outside of the package: imports of their modules, and folders with colliding names."""
 
 import os
 import subprocess
@@ -71,8 +71,10 @@ def sluice(*arguments: str, cwd: Path, **environ: str) -> "subprocess.CompletedP
 
 
 @pytest.mark.parametrize("command", ["poc", pytest.param("run", marks=pytest.mark.exhaustive)])
-def test_modules_beside_the_file_are_found_from_any_folder(tmp_path: Path, command: str) -> None:
-    """The gate imports them in a process of its own, also in a run."""
+def test_modules_beside_the_pipeline_file_are_imported_from_any_folder(
+    tmp_path: Path, command: str
+) -> None:
+    """The gate imports them in a separate process, also during a run."""
     file = project(tmp_path / "models" / "demand", "sluice_probe_demand")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -84,7 +86,7 @@ def test_modules_beside_the_file_are_found_from_any_folder(tmp_path: Path, comma
     assert ("PROMOTED" in done.stdout) == (command == "run")
 
 
-def test_two_modules_of_one_name_are_refused_not_mixed(tmp_path: Path) -> None:
+def test_two_modules_with_the_same_name_are_refused(tmp_path: Path) -> None:
     first = project(tmp_path / "a", "sluice_probe_twice")
     second = project(tmp_path / "b", "sluice_probe_twice")
     path = list(sys.path)
@@ -96,20 +98,24 @@ def test_two_modules_of_one_name_are_refused_not_mixed(tmp_path: Path) -> None:
         sys.path[:] = path
 
 
-@pytest.mark.parametrize("init", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-def test_folders_named_as_ours_stop_no_command(tmp_path: Path, init: bool) -> None:
+@pytest.mark.parametrize("has_init", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_user_folders_with_names_of_sluice_packages_break_no_command(
+    tmp_path: Path, has_init: bool
+) -> None:
     file = project(tmp_path / "here", "sluice_probe_named")
     for name in ("assets", "checks", "pipelines"):
         (file.parent / name).mkdir()
-        if init:
+        if has_init:
             (file.parent / name / "__init__.py").write_text("raise SystemExit('not ours')\n")
 
-    shown = sluice("--help", cwd=file.parent)
-    listed = sluice("list", cwd=file.parent)
-    gate = sluice("poc", file.name, "--minimum", cwd=file.parent)
+    help_result = sluice("--help", cwd=file.parent)
+    list_result = sluice("list", cwd=file.parent)
+    poc_result = sluice("poc", file.name, "--minimum", cwd=file.parent)
 
-    assert (shown.returncode, listed.returncode) == (0, 0), shown.stderr + listed.stderr
-    assert gate.returncode == 0, gate.stderr
+    assert (help_result.returncode, list_result.returncode) == (0, 0), (
+        help_result.stderr + list_result.stderr
+    )
+    assert poc_result.returncode == 0, poc_result.stderr
 
 
 LOAD = """
@@ -122,7 +128,7 @@ print(repository.asset_graph.get(next(k for k in repository.asset_graph.get_all_
 """
 
 
-def test_the_ui_has_only_the_named_files_and_a_broken_one_leaves_the_other(tmp_path: Path) -> None:
+def test_ui_loads_only_the_named_files_and_reports_a_broken_one(tmp_path: Path) -> None:
     good = project(tmp_path / "good", "sluice_probe_good")
     bad = project(tmp_path / "bad", "sluice_probe_bad")
     bad.write_text(bad.read_text().replace("max_epochs", "max_epoch"))

@@ -8,7 +8,13 @@ import sqlite3
 import sys
 
 from sluice.rollout.traffic_split import TrafficSplit
-from tests.sluice.serving.serving_samples import Says, candidate, deployed, live, quick_settings
+from tests.sluice.serving.serving_samples import (
+    LinearNetwork,
+    candidate,
+    deployed,
+    quick_settings,
+    run_server,
+)
 
 DESCRIPTORS = 200
 REGISTRIES = 20
@@ -17,10 +23,10 @@ REGISTRIES = 20
 def main() -> None:
     """Serve until stdin ends."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS // 2, DESCRIPTORS))
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
     settings = quick_settings(connections={"reserved_descriptors": 64})
-    with live({model.candidate: model}, split, settings=settings) as server:
+    with run_server({model.candidate: model}, split, settings=settings) as server:
         print(server.url.rpartition(":")[2], flush=True)
         for _ in sys.stdin:
             try:

@@ -13,12 +13,12 @@ import httpx
 from sluice.rollout.traffic_split import TrafficSplit
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Says,
+    LinearNetwork,
     body,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 ADDRESSES = tuple(f"2001:db8::{number:x}:1" for number in range(1, 9))
@@ -28,13 +28,13 @@ TOKEN = {"authorization": f"Bearer {SECRET}"}
 
 def main() -> None:
     """Open connections and ask for predictions from all addresses."""
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
     settings = quick_settings(
         connections={"max_connections": 64, "max_per_address": PER_ADDRESS, "idle_timeout_s": 60}
     )
     with (
-        live({model.candidate: model}, split, settings=settings, host="::") as server,
+        run_server({model.candidate: model}, split, settings=settings, host="::") as server,
         contextlib.ExitStack() as stack,
     ):
         port = int(server.url.rpartition(":")[2])

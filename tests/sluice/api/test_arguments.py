@@ -1,4 +1,4 @@
-"""Wrong arguments of the public functions are errors of Sluice that say what is allowed."""
+"""Invalid arguments of public functions raise errors that state the allowed values."""
 
 import pandas as pd
 import pytest
@@ -26,7 +26,7 @@ ROWS = pd.DataFrame({"x": [1.0, 2.0], "y": [1.0, 2.0]})
         (lambda: sluice.TrainSettings(max_epochs="3"), "TrainSettings: 'max_epochs': Input should"),
     ],
 )
-def test_a_wrong_argument_says_what_is_allowed(call, expected):
+def test_invalid_argument_error_states_the_allowed_values(call, expected):
     with pytest.raises(SettingsError) as error:
         call()
 

@@ -1,4 +1,4 @@
-"""The promotion gate from Python decides as ``sluice gate`` does."""
+"""``sluice.compare`` returns the same verdicts as the command ``sluice gate``."""
 
 import json
 from html import escape
@@ -18,7 +18,7 @@ BETTER = NOISE.normal(0.9, 0.1, (5, NUM_ROWS))
 BASELINE = NOISE.normal(1.0, 0.1, (5, NUM_ROWS))
 
 
-def frame(losses):
+def to_frame(losses):
     return LossTable(
         subject="",
         window="",
@@ -29,14 +29,14 @@ def frame(losses):
     ).to_frame()
 
 
-def test_arrays_frames_files_and_the_command_give_the_same_verdict(tmp_path, capsys):
+def test_arrays_frames_files_and_command_give_the_same_verdict(tmp_path, capsys):
     files = {name: tmp_path / f"{name}.csv" for name in ("better", "baseline")}
-    frame(BETTER).to_csv(files["better"], index=False)
-    frame(BASELINE).to_parquet(tmp_path / "baseline.parquet", index=False)
+    to_frame(BETTER).to_csv(files["better"], index=False)
+    to_frame(BASELINE).to_parquet(tmp_path / "baseline.parquet", index=False)
     files["baseline"] = tmp_path / "baseline.parquet"
 
     arrays = sluice.compare(BETTER, BASELINE).verdict
-    frames = sluice.compare(frame(BETTER), frame(BASELINE)).verdict
+    frames = sluice.compare(to_frame(BETTER), to_frame(BASELINE)).verdict
     read = sluice.compare(files["better"], str(files["baseline"])).verdict
     command = ["gate", "--candidate", str(files["better"]), "--baseline", str(files["baseline"])]
     assert run_command([*command, "--json"]) == 0
@@ -46,7 +46,7 @@ def test_arrays_frames_files_and_the_command_give_the_same_verdict(tmp_path, cap
     assert arrays.outcome == "PROMOTE"
 
 
-def test_one_line_of_losses_is_a_rule_without_seeds_and_lists_are_arrays():
+def test_one_dimensional_baseline_is_deterministic_and_lists_are_accepted():
     found = sluice.compare(BETTER.tolist(), BASELINE[0])
 
     assert found.baseline.is_deterministic
@@ -74,7 +74,7 @@ def test_folds_clusters_and_settings_are_used():
     assert [fold.num_rows for fold in found.verdict.folds] == [100, 100, 100]
     assert found.verdict.num_clusters == NUM_ROWS // 2
     assert (found.verdict.required, found.verdict.unit) == (0.5, "nats")
-    assert found.outcome == "INCONCLUSIVE"  # fewer clusters than rows are required
+    assert found.outcome == "INCONCLUSIVE"  # fewer clusters than gate.min_rows
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ def test_folds_clusters_and_settings_are_used():
         ([], {}, r"got \(0,\)"),
         (["one", "two"], {}, "losses of the candidate must be numbers"),
         (None, {}, r"losses of the candidate must have shape .* got \(\)"),
-        (frame(BETTER), {"folds": [0] * NUM_ROWS}, "must be columns of its table"),
-        (frame(BETTER).drop(columns="fold"), {}, "fold"),
+        (to_frame(BETTER), {"folds": [0] * NUM_ROWS}, "must be columns of its table"),
+        (to_frame(BETTER).drop(columns="fold"), {}, "fold"),
     ],
 )
-def test_losses_of_another_form_are_refused(candidate, options, message):
+def test_losses_with_an_invalid_form_are_refused(candidate, options, message):
     with pytest.raises(ContractError, match=message):
         sluice.compare(candidate, BASELINE, **options)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     with pytest.raises(SourceError, match=r"nowhere\.csv"):
         sluice.compare(tmp_path / "nowhere.csv", BASELINE)
 
 
-def test_a_notebook_shows_the_verdict_escaped_and_the_page_in_a_frame(tmp_path):
+def test_notebook_output_is_escaped_and_the_page_is_in_a_frame(tmp_path):
     found = sluice.compare(BETTER, BASELINE, unit="<script>alert(1)</script>")
 
     shown = found._repr_html_()
@@ -112,7 +112,7 @@ def test_a_notebook_shows_the_verdict_escaped_and_the_page_in_a_frame(tmp_path):
     assert 'srcdoc="&lt;!DOCTYPE html&gt;' in page._repr_html_()
 
 
-def test_several_candidates_are_adjusted_as_by_the_command(tmp_path, capsys):
+def test_several_candidates_are_adjusted_in_the_same_way_as_by_the_command(tmp_path, capsys):
     """Alone, the gain of 'slight' is significant; among ten candidates it is not."""
     noise = np.random.default_rng(5)
     slight = BASELINE - 0.0085 + noise.normal(0, 0.03, BASELINE.shape)
@@ -136,14 +136,14 @@ def test_several_candidates_are_adjusted_as_by_the_command(tmp_path, capsys):
     assert f"adjusted p {cohort.adjusted_p_values['slight']:.2g}" in str(cohort)
 
     command = ["gate", "--baseline", str(tmp_path / "baseline.csv"), "--json"]
-    frame(BASELINE).to_csv(tmp_path / "baseline.csv", index=False)
+    to_frame(BASELINE).to_csv(tmp_path / "baseline.csv", index=False)
     for number, losses in enumerate(candidates.values()):
-        frame(losses).to_csv(tmp_path / f"{number}.csv", index=False)
+        to_frame(losses).to_csv(tmp_path / f"{number}.csv", index=False)
         command += ["--candidate", str(tmp_path / f"{number}.csv")]
     assert run_command(command) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [each["outcome"] for each in printed] == [
-        one.outcome for one in cohort.comparisons.values()
+        comparison.outcome for comparison in cohort.comparisons.values()
     ]
 
 

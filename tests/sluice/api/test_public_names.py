@@ -1,4 +1,4 @@
-"""The names of the package ``sluice``: complete, lazy, and visible to type checkers."""
+"""The public names of ``sluice`` are complete, lazily imported and visible to type checkers."""
 
 import ast
 import json
@@ -19,15 +19,15 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
 
-def typed_names() -> dict[str, str]:
-    """Return module by name of the imports that only type checkers see."""
+def read_typed_names() -> dict[str, str]:
+    """Return the modules by name of the imports under ``TYPE_CHECKING``."""
     tree = ast.parse((ROOT / "sluice" / "__init__.py").read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     return {alias.name: node.module for node in block.body for alias in node.names}
 
 
-def test_a_type_checker_sees_what_the_first_access_imports():
-    typed = typed_names()
+def test_type_checker_imports_equal_lazy_imports():
+    typed = read_typed_names()
 
     assert typed.pop("trace") == "sluice.trace.block"
     assert typed == sluice._MODULES
@@ -43,7 +43,7 @@ def test_every_name_is_documented():
         assert callable(value)
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'chek'"):
         _ = sluice.chek
 
@@ -57,7 +57,7 @@ def test_an_unknown_name_is_an_attribute_error():
         ("serve", {"torch", "dagster", "fastapi"}),
     ],
 )
-def test_a_name_imports_only_what_it_needs(name, absent):
+def test_public_name_imports_only_what_it_needs(name, absent):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, name], capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -65,7 +65,7 @@ def test_a_name_imports_only_what_it_needs(name, absent):
     assert set(json.loads(done.stdout)) & absent == set()
 
 
-def test_trace_is_the_package_and_can_be_called(tmp_path):
+def test_trace_is_a_callable_package(tmp_path):
     import sluice.trace.settings
 
     assert sluice.trace is sys.modules["sluice.trace"]

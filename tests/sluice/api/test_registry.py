@@ -1,4 +1,4 @@
-"""``sluice.Registry`` on a real registry, and a model from training to production."""
+"""``sluice.Registry`` on a real registry, and a model from its training to serving."""
 
 import json
 import os
@@ -31,17 +31,17 @@ def home(tmp_path, monkeypatch) -> Home:
     return Home.from_environment(os.environ, cwd=tmp_path)
 
 
-def test_versions_history_promotion_and_rollback(home):
+def test_registry_reads_versions_and_moves_production(home):
     with RolloutLedger.open(home.registry_url, clock=Clock()) as ledger:
         promote_chain(ledger, ArtifactStore(home.artifacts), 2)
     registry = sluice.Registry(home.root)
 
     loaded = registry.load_production(MODEL)
-    back = registry.rollback(MODEL, reason="errors since noon", actor="ada")
+    restored = registry.rollback(MODEL, reason="errors since noon", actor="ada")
 
     assert registry.models() == [MODEL]
     assert [version.number for version in registry.versions(MODEL)] == [1, 2]
-    assert (loaded.version.number, back.version) == (2, 1)
+    assert (loaded.version.number, restored.version) == (2, 1)
     assert registry.production(MODEL).number == 1
     last = registry.history(MODEL)[-1]
     assert (last.action, last.actor, last.reason) == ("rollback", "ada", "errors since noon")
@@ -64,7 +64,7 @@ def test_reading_a_missing_registry_does_not_create_it(home):
             call("prices")
 
 
-def test_an_empty_registry_has_nothing_to_roll_back(home):
+def test_empty_registry_cannot_load_or_roll_back(home):
     RolloutLedger.open(home.registry_url, clock=Clock()).close()
     registry = sluice.Registry()
 
@@ -74,12 +74,12 @@ def test_an_empty_registry_has_nothing_to_roll_back(home):
             call("prices")
 
 
-def test_a_server_has_one_source_of_tokens(tmp_path):
+def test_token_and_token_file_cannot_be_combined(tmp_path):
     with pytest.raises(SettingsError, match="token and token_file cannot be combined"):
         sluice.serve("prices", token="t" * 32, token_file=tmp_path / "tokens.json")
 
 
-def test_a_class_in_a_script_cannot_be_trained_by_other_processes(monkeypatch, tmp_path):
+def test_workload_class_of_a_script_is_refused(monkeypatch, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
@@ -102,13 +102,13 @@ def test_a_class_in_a_script_cannot_be_trained_by_other_processes(monkeypatch, t
 def rows() -> pd.DataFrame:
     noise = np.random.default_rng(0)
     x_N2 = noise.normal(size=(1_200, 2))
-    # The simple rules have no interaction; the network finds it.
+    # The simple rules cannot represent abs(a), and the network can.
     price = x_N2.sum(axis=1) + 3 * np.abs(x_N2[:, 0]) + noise.normal(scale=0.1, size=1_200)
     return pd.DataFrame({"a": x_N2[:, 0], "b": x_N2[:, 1], "price": price})
 
 
 @pytest.mark.slow
-def test_a_frame_is_trained_judged_promoted_and_served(rows, home, capfd):
+def test_data_frame_is_trained_evaluated_promoted_and_served(rows, home, capfd):
     workload = sluice.workload_of_frame(rows, "price")
     options = {
         "training": sluice.TrainSettings(max_epochs=12, learning_rate=0.02),
@@ -116,7 +116,7 @@ def test_a_frame_is_trained_judged_promoted_and_served(rows, home, capfd):
     }
 
     fitted = sluice.fit(workload, **options)
-    again = sluice.fit(workload, **options)
+    repeated_fit = sluice.fit(workload, **options)
     evaluated = sluice.evaluate(fitted)
     registry = sluice.Registry()
     registered = registry.register("prices", fitted, actor="ada")
@@ -124,8 +124,8 @@ def test_a_frame_is_trained_judged_promoted_and_served(rows, home, capfd):
 
     assert fitted.inputs.model.architecture == "mlp"
     assert "10/10 seed" in capfd.readouterr().err
-    assert (fitted.trained.reused, again.trained.reused) == (0, 10)
-    assert fitted.trained.candidate == again.trained.candidate
+    assert (fitted.trained.reused, repeated_fit.trained.reused) == (0, 10)
+    assert fitted.trained.candidate == repeated_fit.trained.candidate
     assert evaluated.compare().outcome == registered.verdict.outcome == "PROMOTE"
     assert evaluated.metrics["loss"] < evaluated.reference_metrics["loss"]
     assert (registered.created, repeated.created) == (True, False)
@@ -141,7 +141,7 @@ def test_a_frame_is_trained_judged_promoted_and_served(rows, home, capfd):
     test = fitted.workload.examples(fitted.frame, fitted.folds[-1].test)
     predicted = model.ensemble.predict(test.x)
     assert torch.equal(predicted, fitted.ensemble().predict(test.x))
-    assert _served(test.x[:3]) == pytest.approx(predicted[:3, 0].tolist(), rel=1e-6)
+    assert _serve_predictions(test.x[:3]) == pytest.approx(predicted[:3, 0].tolist(), rel=1e-6)
     with pytest.raises(SettingsError, match="same SLUICE_HOME"):
         sluice.Registry(home.root / "other").register("prices", fitted)
 
@@ -151,7 +151,7 @@ def _receipts(home, number):
         return ledger.receipts("prices", number)
 
 
-def _served(windows: torch.Tensor) -> list[float]:
+def _serve_predictions(windows: torch.Tensor) -> list[float]:
     """Return the predictions of a server that ``sluice.serve`` starts."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True, env=os.environ

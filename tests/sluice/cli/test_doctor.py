@@ -1,4 +1,4 @@
-"""``sluice doctor`` where no file can be made, and counts that fit their number."""
+"""``sluice doctor`` on a home without write access or artifacts, and plural forms of counts."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ PROC = Path("/proc/none")
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PROC.parent.is_dir(), reason="this system has no /proc")
-def test_a_state_folder_that_is_no_disk_is_said_in_words(tmp_path: Path) -> None:
+def test_unwritable_state_folder_is_reported(tmp_path: Path) -> None:
     home = Home(root=PROC, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     found = {e.name: e for e in examine(home, tmp_path, DoctorSettings())}
 
@@ -27,7 +27,7 @@ def test_a_state_folder_that_is_no_disk_is_said_in_words(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_home_without_the_artifacts_of_a_shared_registry_is_told_so(tmp_path: Path) -> None:
+def test_home_without_the_artifacts_of_a_shared_registry_is_reported(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     with Ledger.open(url, clock=Clock()) as ledger:
         promote_chain(ledger, ArtifactStore(tmp_path / "one" / "artifacts"), 2)
@@ -41,6 +41,8 @@ def test_a_home_without_the_artifacts_of_a_shared_registry_is_told_so(tmp_path: 
     assert f"Copy the artifacts folder of that home into {home.artifacts}" in found.fix
 
 
-@pytest.mark.parametrize(("number", "said"), [(0, "0 rows"), (1, "1 row"), (1024, "1,024 rows")])
-def test_nouns_fit_their_number(number: int, said: str) -> None:
-    assert pluralize(number, "row") == said
+@pytest.mark.parametrize(
+    ("number", "expected"), [(0, "0 rows"), (1, "1 row"), (1024, "1,024 rows")]
+)
+def test_nouns_agree_with_their_number(number: int, expected: str) -> None:
+    assert pluralize(number, "row") == expected

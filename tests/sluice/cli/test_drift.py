@@ -1,3 +1,5 @@
+"""``sluice drift`` on two files: exit codes, output and user errors."""
+
 import json
 from pathlib import Path
 
@@ -7,17 +9,17 @@ from typer.testing import CliRunner
 
 from sluice.base.errors import ContractError, SettingsError, SourceError
 from sluice.cli import drift
-from tests.sluice.drift.frames import mixed
+from tests.sluice.drift.frames import make_frame
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("drift")
     frames = {
-        "reference": mixed(0, 1000),
-        "stable": mixed(1, 400),
-        "moved": mixed(1, 400).assign(a=lambda f: f["a"] + 0.6),
-        "few": mixed(1, 20),
+        "reference": make_frame(0, 1000),
+        "stable": make_frame(1, 400),
+        "moved": make_frame(1, 400).assign(a=lambda f: f["a"] + 0.6),
+        "few": make_frame(1, 20),
     }
     paths = {}
     for name, frame in frames.items():
@@ -39,7 +41,7 @@ def invoke(*arguments: object):
     ("window", "verdict", "code"),
     [("stable", "STABLE", 0), ("moved", "DRIFT", 1), ("few", "INCONCLUSIVE", 1)],
 )
-def test_the_exit_code_is_the_verdict(files, window, verdict, code):
+def test_exit_code_follows_the_verdict(files, window, verdict, code):
     result = invoke(files["reference"], files[window], "--ignore", "time")
 
     assert result.exit_code == code
@@ -47,7 +49,7 @@ def test_the_exit_code_is_the_verdict(files, window, verdict, code):
     assert result.stderr == ""
 
 
-def test_json_is_the_whole_report_and_strict(files):
+def test_json_contains_the_whole_report_and_is_strict(files):
     result = invoke(files["reference"], files["few"], "--ignore", "time", "--json")
 
     report = json.loads(result.stdout, parse_constant=pytest.fail)
@@ -56,14 +58,14 @@ def test_json_is_the_whole_report_and_strict(files):
     assert len(report["columns"]) == 5
 
 
-def test_parquet_against_csv_tells_the_column_that_is_more(files):
+def test_additional_column_is_reported(files):
     result = invoke(files["parquet"], files["stable"])
 
     assert result.exit_code == 0
     assert "Not in the reference: time" in result.stdout
 
 
-def test_html_is_written_and_told(files, tmp_path):
+def test_html_page_is_written_and_its_path_printed(files, tmp_path):
     page = tmp_path / "drift.html"
 
     result = invoke(files["parquet"], files["moved"], "--html", page)
@@ -74,15 +76,15 @@ def test_html_is_written_and_told(files, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "verdict"),
-    [(["--alpha", "0.000001"], "DRIFT"), (["--min-rows", "401"], "INCONCLUSIVE")],
+    [(["--alpha", "0.01"], "DRIFT"), (["--min-rows", "401"], "INCONCLUSIVE")],
 )
 def test_options_reach_the_check(files, options, verdict):
+    result = invoke(files["parquet"], files["moved"], *options, "--json")
+
+    report = json.loads(result.stdout)
+    assert report["verdict"] == verdict
     if options[0] == "--alpha":
-        result = invoke(files["parquet"], files["moved"], "--alpha", "0.01", "--json")
-        assert json.loads(result.stdout)["alpha"] == 0.01
-    else:
-        result = invoke(files["parquet"], files["moved"], *options, "--json")
-    assert json.loads(result.stdout)["verdict"] == verdict
+        assert report["alpha"] == 0.01
 
 
 @pytest.mark.parametrize(
@@ -95,18 +97,18 @@ def test_options_reach_the_check(files, options, verdict):
         (["few", "stable", "--ignore", "time"], ContractError, "at least 100 rows"),
     ],
 )
-def test_mistakes_are_said(files, arguments, error, message):
+def test_invalid_arguments_are_reported(files, arguments, error, message):
     result = invoke(*(files.get(argument, argument) for argument in arguments))
 
     assert isinstance(result.exception, error)
     assert message in str(result.exception)
 
 
-def test_a_torn_file_is_said(files, tmp_path):
-    torn = tmp_path / "torn.parquet"
-    torn.write_bytes(files["parquet"].read_bytes()[:200])
+def test_truncated_file_is_reported(files, tmp_path):
+    truncated = tmp_path / "torn.parquet"
+    truncated.write_bytes(files["parquet"].read_bytes()[:200])
 
-    result = invoke(torn, files["stable"])
+    result = invoke(truncated, files["stable"])
 
     assert isinstance(result.exception, SourceError)
     assert "torn" in str(result.exception)

@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 CHECK_NAMES = [*(check.name for check in CHECKS), WHOLE_GATE_CHECK]
 
 
-def test_the_command_of_a_finding_explains_its_fault(capsys):
+def test_explain_command_of_a_finding_explains_its_fault(capsys):
     fault = CATALOGUE["dead units"]
     arguments = fault.explain_command.removeprefix("sluice ").split()
 
@@ -28,7 +28,7 @@ def test_the_command_of_a_finding_explains_its_fault(capsys):
     assert all(rule in printed for rule in explained["rules"])
 
 
-def test_all_faults_are_listed_and_an_unknown_one_is_suggested(capsys):
+def test_all_faults_are_listed_and_a_misspelled_one_is_suggested(capsys):
     assert run_command(["explain", "--json"]) == 0
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == list(CATALOGUE)
 
@@ -36,7 +36,7 @@ def test_all_faults_are_listed_and_an_unknown_one_is_suggested(capsys):
     assert "Did you mean 'dead-units'?" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_check_of_the_gate_is_explained_by_its_name_and_identifier(capsys):
+def test_gate_check_is_explained_by_name_and_identifier(capsys):
     for name in CHECK_NAMES:
         assert run_command(["explain", name, "--json"]) == 0
         check = json.loads(capsys.readouterr().out)
@@ -51,7 +51,7 @@ def test_a_check_of_the_gate_is_explained_by_its_name_and_identifier(capsys):
     assert "Did you mean 'data_loads'?" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_guide_to_the_gate_lists_the_checks_by_the_names_that_are_printed():
+def test_gate_guide_lists_the_checks_by_their_printed_names():
     guide = (DOCS / "how-to" / "check-before-training.md").read_text()
     table = guide.partition("## What is checked")[2].partition("## ")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
@@ -59,13 +59,13 @@ def test_the_guide_to_the_gate_lists_the_checks_by_the_names_that_are_printed():
     assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(CHECK_NAMES)
 
 
-def test_only_explain_names_a_page_of_the_documentation():
+def test_only_explain_contains_paths_of_documentation_pages():
     package = DOCS.parent / "sluice"
     path = re.compile(r"""["'(]docs/[\w-]+/[\w./-]*\.md""")
-    naming = {
+    files_with_paths = {
         str(file.relative_to(package))
         for file in package.glob("**/*.py")
         if "bench" not in file.parts and path.search(file.read_text())
     }
 
-    assert naming == {"cli/explain.py"}  # an installed package contains no documentation
+    assert files_with_paths == {"cli/explain.py"}  # an installed package contains no documentation

@@ -1,3 +1,5 @@
+"""``sluice gate`` on files of losses: exit codes, output, options and user errors."""
+
 import json
 import re
 from pathlib import Path
@@ -14,7 +16,7 @@ from sluice.evaluation.losses import LossTable, write_losses
 NUM_ROWS = 400
 
 
-def losses(gain: float, *, num_seeds: int, seed: int) -> LossTable:
+def make_losses(gain: float, *, num_seeds: int, seed: int) -> LossTable:
     rng = np.random.default_rng(seed)
     base_N = np.random.default_rng(1).exponential(size=NUM_ROWS) + 1
     noise = rng.normal(size=(max(1, num_seeds), NUM_ROWS)) * 0.1
@@ -30,15 +32,15 @@ def losses(gain: float, *, num_seeds: int, seed: int) -> LossTable:
 
 @pytest.fixture
 def files(tmp_path) -> dict[str, Path]:
-    made = {
-        "rule": losses(0.0, num_seeds=0, seed=0),
-        "better": losses(0.1, num_seeds=5, seed=2),
-        "worse": losses(-0.1, num_seeds=5, seed=3),
-        "few": losses(0.1, num_seeds=3, seed=4),
+    tables = {
+        "rule": make_losses(0.0, num_seeds=0, seed=0),
+        "better": make_losses(0.1, num_seeds=5, seed=2),
+        "worse": make_losses(-0.1, num_seeds=5, seed=3),
+        "few": make_losses(0.1, num_seeds=3, seed=4),
     }
-    paths = {name: tmp_path / f"{name}.parquet" for name in made}
+    paths = {name: tmp_path / f"{name}.parquet" for name in tables}
     for name, path in paths.items():
-        write_losses(made[name], path)
+        write_losses(tables[name], path)
     return paths
 
 
@@ -53,7 +55,7 @@ def invoke(*arguments: object):
     ("candidate", "outcome", "code"),
     [("better", "PROMOTE", 0), ("worse", "REJECT", 1), ("few", "INCONCLUSIVE", 1)],
 )
-def test_the_exit_code_is_the_verdict(files, candidate, outcome, code):
+def test_exit_code_follows_the_verdict(files, candidate, outcome, code):
     result = invoke("--baseline", files["rule"], "--candidate", files[candidate])
 
     assert result.exit_code == code
@@ -61,15 +63,15 @@ def test_the_exit_code_is_the_verdict(files, candidate, outcome, code):
     assert result.stderr == ""
 
 
-def test_the_table_says_numbers_and_a_sentence(files):
-    said = invoke("--baseline", files["rule"], "--candidate", files["better"]).stdout
+def test_table_contains_numbers_and_a_sentence(files):
+    printed = invoke("--baseline", files["rule"], "--candidate", files["better"]).stdout
 
-    assert "Significantly better" in said
-    assert "5 / none" in said
-    assert "400 in blocks of 8" in said
+    assert "Significantly better" in printed
+    assert "5 / none" in printed
+    assert "400 in blocks of 8" in printed
 
 
-def test_json_is_the_whole_verdict_and_nothing_else(files):
+def test_json_contains_only_the_whole_verdict(files):
     result = invoke("--baseline", files["rule"], "--candidate", files["better"], "--json")
 
     verdict = json.loads(result.stdout)
@@ -78,8 +80,8 @@ def test_json_is_the_whole_verdict_and_nothing_else(files):
     assert len(verdict["folds"]) == 4
 
 
-def test_numbers_that_cannot_be_computed_are_null_not_nan(files, tmp_path):
-    frame = losses(0.1, num_seeds=5, seed=2).to_frame()
+def test_undefined_numbers_are_null_in_json(files, tmp_path):
+    frame = make_losses(0.1, num_seeds=5, seed=2).to_frame()
     frame.loc[7, "loss"] = np.nan
     frame.to_csv(tmp_path / "diverged.csv", index=False)
 
@@ -91,9 +93,9 @@ def test_numbers_that_cannot_be_computed_are_null_not_nan(files, tmp_path):
     assert verdict["diverged_seeds"] == [0]
 
 
-def test_a_file_against_a_copy_of_itself_is_one_model(files, tmp_path):
+def test_identical_losses_are_reported_as_the_same_model(files, tmp_path):
     copy = tmp_path / "copy.csv"
-    write_losses(losses(0.1, num_seeds=5, seed=2), copy)
+    write_losses(make_losses(0.1, num_seeds=5, seed=2), copy)
 
     result = invoke("--baseline", copy, "--candidate", files["better"])
 
@@ -101,9 +103,9 @@ def test_a_file_against_a_copy_of_itself_is_one_model(files, tmp_path):
     assert "the same model" in result.stdout
 
 
-def test_the_table_says_which_numbers_are_not_computable(files, tmp_path):
+def test_undefined_numbers_are_not_printed_as_nan(files, tmp_path):
     one_seed = tmp_path / "one.csv"
-    write_losses(losses(0.1, num_seeds=1, seed=2), one_seed)
+    write_losses(make_losses(0.1, num_seeds=1, seed=2), one_seed)
 
     shown = [
         invoke("--baseline", baseline, "--candidate", one_seed, *more).stdout
@@ -120,8 +122,8 @@ def test_the_table_says_which_numbers_are_not_computable(files, tmp_path):
     assert "not computable to" not in shown[0]
 
 
-def test_files_with_other_rows_are_named_as_they_were_given(files, tmp_path):
-    frame = losses(0.1, num_seeds=5, seed=2).to_frame()
+def test_errors_about_rows_name_the_given_files(files, tmp_path):
+    frame = make_losses(0.1, num_seeds=5, seed=2).to_frame()
     short, grouped = tmp_path / "short.csv", tmp_path / "grouped.csv"
     frame[frame["fold"] < 3].to_csv(short, index=False)
     frame.assign(cluster=frame["row"]).to_csv(grouped, index=False)
@@ -169,7 +171,7 @@ def test_alpha_and_block_length_are_in_the_verdict(files):
         (["--candidate", "nowhere.csv"], SourceError, "nowhere.csv"),
     ],
 )
-def test_the_users_mistakes_are_typed_errors(files, options, error, cause):
+def test_invalid_options_are_typed_user_errors(files, options, error, cause):
     result = invoke("--baseline", files["rule"], "--candidate", files["better"], *options)
 
     assert isinstance(result.exception, error)
@@ -178,8 +180,8 @@ def test_the_users_mistakes_are_typed_errors(files, options, error, cause):
         raise result.exception
 
 
-def test_other_rows_are_refused(files, tmp_path):
-    frame = losses(0.1, num_seeds=5, seed=2).to_frame()
+def test_candidate_with_missing_rows_is_refused(files, tmp_path):
+    frame = make_losses(0.1, num_seeds=5, seed=2).to_frame()
     path = tmp_path / "shorter.csv"
     frame[frame["row"] != "17"].to_csv(path, index=False)
 
@@ -197,7 +199,7 @@ def test_help_has_an_example():
 
 
 @pytest.mark.slow
-def test_a_report_is_written_beside_the_answer(files, tmp_path):
+def test_html_report_is_written_besides_the_verdict(files, tmp_path):
     page = tmp_path / "reports" / "gate.html"
 
     result = invoke("--baseline", files["rule"], "--candidate", files["better"], "--html", page)
@@ -208,32 +210,34 @@ def test_a_report_is_written_beside_the_answer(files, tmp_path):
     assert "better.parquet against rule.parquet" in page.read_text()
 
 
-def cohort(files, *names: str) -> list[object]:
+def candidate_options(files, *names: str) -> list[object]:
     return [part for name in names for part in ("--candidate", files[name])]
 
 
-def test_candidates_of_a_cohort_are_held_together(files, tmp_path):
-    """STAT-2: what one alone proves, it need not prove among twenty."""
-    close = tmp_path / "close.parquet"
-    write_losses(losses(0.0095, num_seeds=5, seed=2), close)
+def test_p_values_are_adjusted_for_the_number_of_candidates(files, tmp_path):
+    """A gain that is significant alone is not significant among 20 candidates (STAT-2)."""
+    slightly_better = tmp_path / "close.parquet"
+    write_losses(make_losses(0.0095, num_seeds=5, seed=2), slightly_better)
     others = []
     for seed in range(19):
         others += ["--candidate", tmp_path / f"{seed}.parquet"]
-        write_losses(losses(0.0, num_seeds=5, seed=100 + seed), others[-1])
-    options = ("--baseline", files["rule"], "--margin-share", 0, "--candidate", close)
+        write_losses(make_losses(0.0, num_seeds=5, seed=100 + seed), others[-1])
+    options = ("--baseline", files["rule"], "--margin-share", 0, "--candidate", slightly_better)
 
     alone = invoke(*options)
-    among = invoke(*options, *others, "--json")
+    in_cohort = invoke(*options, *others, "--json")
 
-    assert (alone.exit_code, among.exit_code) == (0, 1)
-    first = json.loads(among.stdout)[0]
+    assert (alone.exit_code, in_cohort.exit_code) == (0, 1)
+    first = json.loads(in_cohort.stdout)[0]
     assert first["outcome"] == "INCONCLUSIVE"
     assert "Not significant among 20 candidates" in first["reason"]
 
 
-def test_a_cohort_is_shown_as_a_table_and_the_clear_one_is_promoted(files, monkeypatch):
+def test_cohort_is_printed_as_a_table_and_the_better_candidate_is_promoted(files, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    result = invoke("--baseline", files["rule"], *cohort(files, "better", "worse", "few"))
+    result = invoke(
+        "--baseline", files["rule"], *candidate_options(files, "better", "worse", "few")
+    )
 
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -245,11 +249,11 @@ def test_a_cohort_is_shown_as_a_table_and_the_clear_one_is_promoted(files, monke
     }
 
 
-def test_exploring_finds_differences_in_both_directions_and_decides_nothing(files, tmp_path):
-    """STAT-2: Benjamini-Hochberg for ablations."""
+def test_explore_reports_differences_in_both_directions_without_a_decision(files, tmp_path):
+    """Adjusts the p values by Benjamini-Hochberg, for ablations (STAT-2)."""
     same = tmp_path / "same.parquet"
-    write_losses(losses(0.0, num_seeds=5, seed=9), same)
-    options = ("--baseline", files["rule"], *cohort(files, "better", "worse"))
+    write_losses(make_losses(0.0, num_seeds=5, seed=9), same)
+    options = ("--baseline", files["rule"], *candidate_options(files, "better", "worse"))
 
     result = invoke(*options, "--candidate", same, "--explore", "--json")
 
@@ -264,25 +268,25 @@ def test_exploring_finds_differences_in_both_directions_and_decides_nothing(file
     assert "without a decision" in invoke(*options, "--explore").stdout
 
 
-def test_a_report_of_several_candidates_is_refused(files, tmp_path):
-    asked = ("--baseline", files["rule"], *cohort(files, "better", "worse"))
+def test_html_report_of_several_candidates_is_refused(files, tmp_path):
+    options = ("--baseline", files["rule"], *candidate_options(files, "better", "worse"))
 
-    result = invoke(*asked, "--html", tmp_path / "x.html")
+    result = invoke(*options, "--html", tmp_path / "x.html")
 
     assert isinstance(result.exception, SettingsError)
     assert "requires a single candidate, got 2" in str(result.exception)
     assert not (tmp_path / "x.html").exists()
 
 
-def test_a_column_of_clusters_is_read_and_said(tmp_path):
+def test_cluster_column_is_used_and_reported(tmp_path):
     for name, gain, seeds in (("rule", 0.0, 0), ("better", 0.1, 5)):
-        frame = losses(gain, num_seeds=seeds, seed=2).to_frame()
+        frame = make_losses(gain, num_seeds=seeds, seed=2).to_frame()
         clusters = frame["row"].astype(int) // 4
         frame.assign(cluster=clusters).to_csv(tmp_path / f"{name}.csv", index=False)
     options = ("--baseline", tmp_path / "rule.csv", "--candidate", tmp_path / "better.csv")
 
-    said = invoke(*options, "--min-rows", 90).stdout
+    printed = invoke(*options, "--min-rows", 90).stdout
 
-    assert "400 in 100 clusters, in blocks of 5 clusters" in said
-    assert said.startswith("PROMOTE")
+    assert "400 in 100 clusters, in blocks of 5 clusters" in printed
+    assert printed.startswith("PROMOTE")
     assert "100 clusters, required 250" in invoke(*options).stdout.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""What ``--help`` says reaches the reader as it was written."""
+"""``--help`` prints its texts unchanged."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from sluice.cli.app import run_command
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "expected"),
     [
         ("gate", "Forecast horizon of the target [rows]; 0 when rows are independent."),
         (
@@ -17,14 +17,14 @@ from sluice.cli.app import run_command
         ("serve", "With --ray: number of processes. [default: 2]"),
     ],
 )
-def test_words_in_brackets_are_kept(command, told, capsys, monkeypatch):
+def test_words_in_brackets_are_printed(command, expected, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
 
     assert run_command([command, "--help"]) == 0
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert expected in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_sentence_breaks_where_the_terminal_ends_and_nowhere_else(capsys, monkeypatch):
+def test_help_text_wraps_only_at_the_terminal_width(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
 
     assert run_command(["serve", "--help"]) == 0

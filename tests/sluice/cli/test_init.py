@@ -1,4 +1,4 @@
-"""``sluice init`` prints what it wrote, and names mistakes with exit code 2."""
+"""``sluice init`` prints the files that it wrote, and reports user errors."""
 
 import json
 
@@ -15,7 +15,7 @@ def target(tmp_path, monkeypatch):
     return write_csv("numbers", tmp_path / "data.csv")
 
 
-def test_the_files_the_guess_and_the_next_command_are_printed(target, capsys):
+def test_files_guesses_and_next_command_are_printed(target, capsys):
     assert run_command(["init", "data.csv", "--target", target, "--name", "flats"]) == 0
 
     assert capsys.readouterr().out == (
@@ -39,7 +39,7 @@ def test_json_has_the_files_and_the_guesses(target, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("target")
-def test_a_mistake_is_an_error_of_the_user(tmp_path, capsys):
+def test_unknown_target_is_a_user_error(tmp_path, capsys):
     assert run_command(["init", "data.csv", "--target", "prize"]) == EXIT_USER_ERROR
 
     assert "has no column 'prize'. Did you mean 'Price'?" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""LLM-1: `sluice judge` as people and machines use it."""
+"""Exit codes and output of ``sluice judge`` (LLM-1)."""
 
 import dataclasses
 import json
@@ -20,19 +20,19 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_trusted_judge_leaves_with_0(pairs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_trusted_judge_exits_with_0(pairs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["judge", str(pairs), "--judge", f"{JUDGES}:better_answer", "--json"]) == 0
 
-    told = json.loads(capfd.readouterr().out)
-    assert (told["trust"], told["candidate_wins"]) == ("trusted", 20)
+    report = json.loads(capfd.readouterr().out)
+    assert (report["trust"], report["candidate_wins"]) == ("trusted", 20)
 
 
-def test_one_that_is_not_leaves_with_1(pairs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_untrusted_judge_exits_with_1(pairs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["judge", str(pairs), "--judge", f"{JUDGES}:first_answer"]) == 1
 
-    told = capfd.readouterr().out
-    assert told.startswith("not trusted")
-    assert "100% (50% is unbiased)" in told
+    printed = capfd.readouterr().out
+    assert printed.startswith("not trusted")
+    assert "100% (50% is unbiased)" in printed
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_one_that_is_not_leaves_with_1(pairs: Path, capfd: pytest.CaptureFixture
         (f"{JUDGES}:_ANSWERS", "function"),
     ],
 )
-def test_a_wrong_judge_is_the_users_mistake(
+def test_unknown_judge_is_a_user_error(
     pairs: Path, judge: str, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(["judge", str(pairs), "--judge", judge]) == 2

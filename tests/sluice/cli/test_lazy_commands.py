@@ -1,4 +1,4 @@
-"""The list of commands imports no command, and a command imports its engines when it runs."""
+"""Listing commands imports no command, and a command imports heavy packages when it runs."""
 
 import json
 import re
@@ -25,7 +25,7 @@ print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})
 """
 
 
-def started(*arguments: str) -> tuple[int, set[str], str]:
+def run_in_subprocess(*arguments: str) -> tuple[int, set[str], str]:
     """Return the exit code, the imported packages and the output of one command."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments],
@@ -38,8 +38,8 @@ def started(*arguments: str) -> tuple[int, set[str], str]:
     return code, set(modules), out
 
 
-def test_the_list_of_commands_imports_no_package_of_theirs():
-    code, modules, out = started("--help")
+def test_list_of_commands_imports_no_heavy_package():
+    code, modules, out = run_in_subprocess("--help")
 
     assert code == 0
     assert modules & HEAVY == set()
@@ -48,14 +48,14 @@ def test_the_list_of_commands_imports_no_package_of_theirs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["gate", "trace", "poc", "run", "doctor", "bench"])
-def test_the_help_of_a_command_imports_only_pydantic(command):
-    code, modules, _ = started(command, "--help")
+def test_help_of_a_command_imports_only_pydantic(command):
+    code, modules, _ = run_in_subprocess(command, "--help")
 
     assert code == 0
     assert modules & HEAVY <= {"pydantic"}
 
 
-def test_importing_sluice_imports_nothing_else():
+def test_importing_sluice_imports_no_other_package():
     script = (
         "import sys; before = set(sys.modules); import sluice;"
         "print(*sorted({n.partition('.')[0] for n in set(sys.modules) - before}"
@@ -69,31 +69,31 @@ def test_importing_sluice_imports_nothing_else():
 
 
 @pytest.mark.slow
-def test_the_list_says_of_every_command_what_its_own_help_says():
-    whole = get_command(build_app()).commands
+def test_list_and_command_help_have_the_same_summaries():
+    full = get_command(build_app()).commands
     outline = get_command(build_outline()).commands
 
     assert list(outline) == list(COMMANDS)
-    assert set(whole) == set(outline)
-    for name, command in whole.items():
+    assert set(full) == set(outline)
+    for name, command in full.items():
         first = re.split(r"\n\n", command.help or command.callback.__doc__)[0]
         assert " ".join(first.split()) == outline[name].help, name
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_found_among_the_modules_of_its_own_entry(name):
+def test_command_is_registered_by_its_own_modules(name):
     commands = get_command(build_app(name)).commands
 
     assert name in commands
     assert commands[name].callback is not get_command(build_outline()).commands[name].callback
 
 
-def test_a_misspelled_command_gets_the_nearest_one(capsys):
+def test_misspelled_command_suggests_the_nearest_one(capsys):
     assert run_command(["registri"]) == 2
     assert "Did you mean 'registry'?" in " ".join(capsys.readouterr().err.split())
 
 
-def test_no_command_of_the_outline_runs(capsys):
+def test_command_after_two_dashes_is_not_run_from_the_outline(capsys):
     """A command that is not the first argument is registered like any other."""
     assert run_command(["--", "gate", "--help"]) == 0
     assert "--min-gain" in capsys.readouterr().out

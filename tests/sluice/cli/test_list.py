@@ -17,7 +17,7 @@ attributes: {name: mine, description: My own., workload: "tests.support.echo:Ech
 """
 
 
-def test_the_pipelines_of_the_folder_are_listed_before_the_shipped_ones(
+def test_pipelines_of_the_folder_are_listed_before_the_shipped_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -36,7 +36,7 @@ def test_the_pipelines_of_the_folder_are_listed_before_the_shipped_ones(
 
 
 @pytest.mark.slow
-def test_the_doctor_checks_the_files_of_the_user_instead_of_the_shipped_pipelines(
+def test_doctor_checks_user_files_instead_of_shipped_pipelines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

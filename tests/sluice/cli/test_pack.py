@@ -1,4 +1,4 @@
-"""``sluice pack`` writes shards, says what it found, and names mistakes."""
+"""``sluice pack`` writes shards, prints a summary, and reports user errors."""
 
 import json
 
@@ -14,7 +14,7 @@ def source(tmp_path):
     return path
 
 
-def test_the_result_is_printed_and_progress_goes_to_stderr(source, tmp_path, capsys):
+def test_summary_goes_to_stdout_and_progress_to_stderr(source, tmp_path, capsys):
     assert run_command(["pack", str(source), str(tmp_path / "out")]) == 0
 
     printed = capsys.readouterr()
@@ -39,7 +39,7 @@ def test_json_has_the_counts_and_types(source, tmp_path, capsys):
     assert found["folder"] == str(tmp_path / "out")
 
 
-def test_the_format_can_be_given(source, tmp_path):
+def test_format_option_overrides_the_file_ending(source, tmp_path):
     source.rename(tmp_path / "reviews.txt")
     arguments = ["pack", str(tmp_path / "reviews.txt"), str(tmp_path / "out")]
 
@@ -48,7 +48,7 @@ def test_the_format_can_be_given(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("arguments", "message"),
     [
         (["missing.jsonl", "OUT"], "There is no file"),
         (["SOURCE", "OUT", "--column", "id"], "A column must be NAME=TYPE, got 'id'"),
@@ -59,15 +59,15 @@ def test_the_format_can_be_given(source, tmp_path):
         (["SOURCE"], "DIR"),
     ],
 )
-def test_a_mistake_of_the_user_has_exit_code_2(source, tmp_path, capsys, changed, message):
-    places = {"SOURCE": str(source), "OUT": str(tmp_path / "out")}
+def test_user_error_exits_with_2(source, tmp_path, capsys, arguments, message):
+    paths = {"SOURCE": str(source), "OUT": str(tmp_path / "out")}
 
-    assert run_command(["pack", *(places.get(word, word) for word in changed)]) == 2
+    assert run_command(["pack", *(paths.get(argument, argument) for argument in arguments)]) == 2
 
     assert message in capsys.readouterr().err
 
 
-def test_an_error_is_json_on_request(tmp_path, capsys):
+def test_error_is_printed_as_json(tmp_path, capsys):
     assert run_command(["pack", "missing.csv", str(tmp_path / "out"), "--json"]) == 2
 
     assert json.loads(capsys.readouterr().out)["error"] == "SourceError"

@@ -1,4 +1,4 @@
-"""``sluice registry``: what a person and a script see."""
+"""``sluice registry``: output for people and as JSON."""
 
 import json
 import re
@@ -33,7 +33,7 @@ from tests.sluice.registry.ledger_samples import (
     promote_chain,
     register_sample,
 )
-from tests.sluice.registry.test_roles import list_keys, personal_key
+from tests.sluice.registry.test_roles import make_personal_key, write_key_list
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def invoke(*arguments: str) -> str:
-    """Run a command in process; its output, or the error it raised."""
+    """Run a command in this process; return its output, or raise its error."""
     app = typer.Typer()
     registry.register(app)
     app.callback()(lambda: None)
@@ -86,7 +86,7 @@ def test_list_has_one_line_per_version() -> None:
 
 @pytest.mark.usefixtures("home")
 def test_show_has_lineage_numbers_and_receipts() -> None:
-    """Issue item: the version, its lineage and the gate's numbers."""
+    """Shows the version, its lineage and the numbers of the promotion gate."""
     page = invoke("show", MODEL, "2")
 
     assert page.startswith(f"{MODEL}  version 2  production\n")
@@ -103,11 +103,11 @@ def test_show_has_lineage_numbers_and_receipts() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_show_takes_what_is_in_production() -> None:
+def test_show_defaults_to_the_version_in_production() -> None:
     assert invoke("show", MODEL) == invoke("show", MODEL, "2")
 
 
-def test_show_takes_the_newest_when_nothing_is(home: Path) -> None:
+def test_show_defaults_to_the_newest_version_without_production(home: Path) -> None:
     store = ArtifactStore(home / "artifacts")
     with Ledger.open(f"sqlite:///{home / 'registry.db'}", clock=Clock()) as ledger:
         lineage = ledger.version(MODEL, 1).lineage.model_copy(update={"model": "other"})
@@ -124,7 +124,7 @@ def test_show_takes_the_newest_when_nothing_is(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_show_for_machines_is_strict_json() -> None:
+def test_show_as_json_is_strict_json() -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
@@ -137,10 +137,10 @@ def test_show_for_machines_is_strict_json() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_promote_rollback_and_history() -> None:
-    """REG-2: the version before is one command away, and the history says who, when and why."""
-    said = invoke("promote", MODEL, "3", "--reason", "agreed [in] review", "--actor", "ada")
-    assert said.strip() == f"{MODEL}: production is now version 3 (before: version 2)."
+def test_promotion_and_rollback_move_production_and_are_in_the_history() -> None:
+    """The history records actor and reason of each move (REG-2)."""
+    printed = invoke("promote", MODEL, "3", "--reason", "agreed [in] review", "--actor", "ada")
+    assert printed.strip() == f"{MODEL}: production is now version 3 (before: version 2)."
     assert "already" in invoke("promote", MODEL, "3", "--reason", "again")
 
     moved = invoke_json("rollback", MODEL, "--reason", "errors since noon")
@@ -166,7 +166,7 @@ def test_actor_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("home")
-def test_gate_is_not_bypassed_from_the_command_line() -> None:
+def test_promote_command_does_not_bypass_the_gate() -> None:
     with pytest.raises(GateBlocked, match="about another reference"):
         invoke("promote", MODEL, "1", "--reason", "I want it", "--reinstate")
     with pytest.raises(ContractError, match="The reason of a change"):
@@ -185,7 +185,7 @@ def test_reason_is_required() -> None:
         assert "--reason" in result.output
 
 
-def test_verify_names_what_is_damaged(home: Path) -> None:
+def test_verify_reports_a_damaged_artifact(home: Path) -> None:
     assert invoke("verify").strip() == "No problem found in 3 versions."
     assert invoke_json("verify", MODEL) == {"findings": []}
     with Ledger.open(f"sqlite:///{home / 'registry.db'}", clock=Clock()) as ledger:
@@ -202,7 +202,7 @@ def test_verify_names_what_is_damaged(home: Path) -> None:
     assert "weights of seed 0 fold 0" in " ".join(result.stdout.split())
 
 
-def test_verify_in_a_home_without_the_artifacts_does_not_accuse_the_registry(
+def test_verify_in_a_home_without_the_artifacts_reports_the_missing_folder(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_REGISTRY_URL", f"sqlite:///{home / 'registry.db'}")
@@ -211,17 +211,17 @@ def test_verify_in_a_home_without_the_artifacts_does_not_accuse_the_registry(
     app = typer.Typer()
     registry.register(app)
     app.callback()(lambda: None)
-    said = CliRunner().invoke(app, ["registry", "verify"]).exception
+    error = CliRunner().invoke(app, ["registry", "verify"]).exception
     result = CliRunner().invoke(app, ["registry", "verify", "--json"])
 
-    assert isinstance(said, IntegrityError)
-    assert "Registry and artifacts do not match: 1 finding." in str(said)
+    assert isinstance(error, IntegrityError)
+    assert "Registry and artifacts do not match: 1 finding." in str(error)
     (finding,) = json.loads(result.stdout)["findings"]
     assert "is shared, but the artifact folder of this home is not" in finding["what"]
 
 
 @pytest.mark.usefixtures("home")
-def test_at_names_what_was_in_production() -> None:
+def test_at_returns_the_version_in_production_at_a_time() -> None:
     moves = [e for e in invoke_json("history", MODEL) if e["revision"] is not None]
     second = invoke_json("at", MODEL, moves[1]["at"])
     assert (second["to_version"], second["actor"]) == (2, "ada")
@@ -237,23 +237,24 @@ def test_at_names_what_was_in_production() -> None:
         invoke("at", MODEL, "yesterday")
 
 
-def test_version_leaves_and_arrives_as_one_file(
+def test_version_is_exported_and_imported_as_one_file(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "v2.sluice"
-    said = invoke_json("export", MODEL, "2", str(file))
-    assert (said["version"], len(said["sha256"])) == (2, 64)
+    exported = invoke_json("export", MODEL, "2", str(file))
+    assert (exported["version"], len(exported["sha256"])) == (2, 64)
     assert "was written to" in invoke("export", MODEL, "2", str(file))
 
     monkeypatch.setenv("SLUICE_HOME", str(home / "elsewhere"))
     with pytest.raises(UntrustedCode, match=r"but names tests\.support\.synthetic:SineWorkload"):
         invoke("import", str(file))
-    given = ("import", str(file), "--trust", "tests.support.synthetic:SineWorkload")
+    import_command = ("import", str(file), "--trust", "tests.support.synthetic:SineWorkload")
     assert (
-        invoke(*given, "--actor", "eve").strip() == f"{MODEL} version 1, dev. The file is unsigned."
+        invoke(*import_command, "--actor", "eve").strip()
+        == f"{MODEL} version 1, dev. The file is unsigned."
     )
-    assert "already registered" in invoke(*given)
-    assert not invoke_json(*given)["created"]
+    assert "already registered" in invoke(*import_command)
+    assert not invoke_json(*import_command)["created"]
 
     shown = invoke_json("show", MODEL, "1")
     assert (shown["state"], shown["receipts"]) == ("dev", [])
@@ -267,13 +268,13 @@ def test_version_leaves_and_arrives_as_one_file(
         invoke("show", MODEL)
 
 
-def test_key_pair_tells_who_exported_a_version(
+def test_signature_identifies_who_exported_a_version(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, private, trusted = tmp_path / "v2.sluice", tmp_path / "team_a.pem", tmp_path / "trusted"
-    made = invoke_json("new-key", str(private), "--name", "team_a")
+    key_pair = invoke_json("new-key", str(private), "--name", "team_a")
     trusted.write_text(Path(f"{private}.pub").read_text())
-    assert trusted.read_text() == f"team_a {made['public_key']}\n"
+    assert trusted.read_text() == f"team_a {key_pair['public_key']}\n"
     invoke("export", MODEL, "2", str(file), "--private-key", str(private))
     unsigned = tmp_path / "unsigned.sluice"
     invoke("export", MODEL, "2", str(unsigned))
@@ -285,9 +286,9 @@ def test_key_pair_tells_who_exported_a_version(
     monkeypatch.setenv("SLUICE_TRUSTED_KEYS", str(trusted))
     with pytest.raises(IntegrityError, match="but is unsigned"):
         invoke("import", str(unsigned), *code)
-    said = invoke("import", str(file), *code)
+    printed = invoke("import", str(file), *code)
 
-    assert said.strip() == f"{MODEL} version 1, dev. The file is signed by team_a."
+    assert printed.strip() == f"{MODEL} version 1, dev. The file is signed by team_a."
 
 
 def test_escape_codes_of_an_imported_version_do_not_reach_the_terminal(
@@ -311,7 +312,7 @@ def test_escape_codes_of_an_imported_version_do_not_reach_the_terminal(
 
     for command in (("list",), ("show", MODEL, "1"), ("history", MODEL)):
         for arguments in (command, (*command, "--json")):
-            printed = re.sub(r"\x1b\[[0-9;]*m", "", invoke(*arguments))  # our own colours
+            printed = re.sub(r"\x1b\[[0-9;]*m", "", invoke(*arguments))  # remove the colours
             assert not [c for c in printed if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"]
     assert r"\x1b[2J" in invoke("show", MODEL, "1")
     assert "\x1b" not in str(ContractError(evil, fix=evil))
@@ -326,7 +327,7 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(IntegrityError, match=r"line 1 of the log .* is not signed"):
         invoke("promote", MODEL, "3", "--reason", "r", "--key", str(key))
     with pytest.raises(AssertionError, match="Sign 28 lines without a signature"):
-        invoke("sign", "--key", str(key))  # nobody answers the question
+        invoke("sign", "--key", str(key))  # the confirmation is not answered
     shown = invoke("sign", "--key", str(key), "--yes", "--actor", "ada")
     assert f"promote {MODEL} version 2 from version 1" in " ".join(shown.split())
     assert "Signed 28 lines; the last one is" in shown
@@ -348,11 +349,11 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
         invoke("sign")
 
 
-def test_approval_of_a_second_person(home: Path) -> None:
-    keys = {name: personal_key(home / f"{name}.key") for name in ("ada", "bob")}
+def test_promotion_requires_the_approval_of_a_second_person(home: Path) -> None:
+    keys = {name: make_personal_key(home / f"{name}.key") for name in ("ada", "bob")}
     invoke("sign", "--key", str(home / "ada.key"), "--yes", "--actor", "ada")
     actors = [f"  {name}: {half}" for name, (_, half) in keys.items()]
-    list_keys(home, ["actors:", *actors, "two_person_since: 2026-01-01T00:00:00Z"])
+    write_key_list(home, ["actors:", *actors, "two_person_since: 2026-01-01T00:00:00Z"])
     ada = ("--key", str(home / "ada.key"), "--actor", "ada", "--reason", "r")
     bob = ("--key", str(home / "bob.key"), "--actor", "bob", "--reason", "read it")
 
@@ -364,7 +365,7 @@ def test_approval_of_a_second_person(home: Path) -> None:
     assert "read it" in invoke("show", MODEL, "3")
     assert "production is now version 3" in invoke("promote", MODEL, "3", *ada)
     assert "No problem found" in invoke("verify", "--key", str(home / "bob.key"))
-    invoke("rollback", MODEL, *ada)  # a rollback waits for nobody
+    invoke("rollback", MODEL, *ada)  # a rollback requires no approval
 
 
 @pytest.mark.usefixtures("home")
@@ -374,7 +375,7 @@ def test_audit_is_json_lines_with_refused_attempts() -> None:
     printed = invoke("audit")
     records = [json.loads(line) for line in printed.splitlines()]
 
-    assert "\x1b" not in printed  # a terminal would act on it
+    assert "\x1b" not in printed  # a terminal would execute it
     assert [(r["outcome"], r["action"], r["actor"], r["to_version"]) for r in records[-2:]] == [
         ("accepted", "stage", "pipeline", 3),
         ("refused", "promote", "eve", 1),
@@ -391,7 +392,7 @@ def test_audit_is_json_lines_with_refused_attempts() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_unknown_names_are_answered_with_known_ones() -> None:
+def test_unknown_model_or_version_is_reported_with_known_ones() -> None:
     for arguments in (
         ("show", "sp500"),
         ("history", "sp500"),
@@ -409,7 +410,7 @@ def test_unknown_names_are_answered_with_known_ones() -> None:
         invoke("show", MODEL, "9")
 
 
-def test_looking_where_there_is_no_registry_makes_none(
+def test_reading_a_missing_registry_does_not_create_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "empty"))
@@ -436,7 +437,7 @@ def test_help_has_an_example(command: str) -> None:
 @pytest.mark.parametrize(
     "command", [("show", MODEL), ("promote", MODEL, "--reason", "r"), ("export", MODEL)]
 )
-def test_number_beyond_every_column_is_an_unknown_version(command: tuple[str, ...]) -> None:
+def test_version_number_too_large_for_the_database_is_unknown(command: tuple[str, ...]) -> None:
     name, model, *options = command
     target = ["x.sluice"] if name == "export" else []
     for number in ("2147483648", "99999999999999999999"):
@@ -455,10 +456,10 @@ def test_number_beyond_every_column_is_an_unknown_version(command: tuple[str, ..
         (("rollback", MODEL, "--reason", "r", "--actor", "\udcff"), "actor"),
     ],
 )
-def test_bytes_that_are_no_text_are_a_mistake_of_the_caller(
+def test_arguments_that_are_not_utf8_are_a_user_error(
     arguments: tuple[str, ...], what: str
 ) -> None:
-    """Python reads byte FF of a command line as the surrogate DCFF, which no database takes."""
+    """Python decodes byte FF of an argument as surrogate DCFF, which no database can store."""
     with pytest.raises(ContractError, match=rf"The {what} must be text in UTF-8, got '.*udcff"):
         invoke(*arguments)
 

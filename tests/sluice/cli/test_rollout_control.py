@@ -1,4 +1,4 @@
-"""``sluice rollout``: a person looks at a rollout, stops it, lets it go on (ROLL-1)."""
+"""``sluice rollout``: status, pause, resume and abort of a rollout (ROLL-1)."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ SETTINGS = RolloutSettings(min_step_s=60, min_requests=500)
 def ledger(
     tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RolloutLedger]:
-    """Version 1 in production, version 2 ready; no rollout yet."""
+    """A ledger with version 1 in production, version 2 promotable, and no rollout."""
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "160")
@@ -42,7 +42,7 @@ def ledger(
 
 
 def invoke(*arguments: str) -> str:
-    """Run a command in process; its output, or the error it raised."""
+    """Run a command in this process; return its output, or raise its error."""
     app = typer.Typer()
     rollout.register(app)
     app.callback()(lambda: None)
@@ -57,17 +57,17 @@ def invoke_json(*arguments: str) -> Any:
     return json.loads(invoke(*arguments, "--json"))
 
 
-def test_a_person_pauses_resumes_and_aborts(ledger: RolloutLedger) -> None:
+def test_pause_resume_and_abort_record_actor_and_reason(ledger: RolloutLedger) -> None:
     begin(ledger, SETTINGS)
-    told = invoke("pause", MODEL, "--reason", "market opens")
+    printed = invoke("pause", MODEL, "--reason", "market opens")
     assert current(ledger).phase == "paused"
-    assert "pause (sp500_volatility version 2, paused, 5 % of traffic): market opens" in told
+    assert "pause (sp500_volatility version 2, paused, 5 % of traffic): market opens" in printed
     assert invoke_json("resume", MODEL, "--actor", "bob")["outcome"] == "resume"
     assert current(ledger).phase == "rolling"
     invoke("abort", MODEL)
-    weights = ledger.traffic_split(MODEL)
-    assert weights is not None
-    assert (current(ledger).phase, weights.challenger) == ("rolled_back", None)
+    split = ledger.traffic_split(MODEL)
+    assert split is not None
+    assert (current(ledger).phase, split.challenger) == ("rolled_back", None)
 
     transitions = ledger.rollout_transitions(current(ledger).id)
     assert [(t.outcome, t.actor, t.reason) for t in transitions[1:]] == [
@@ -77,30 +77,30 @@ def test_a_person_pauses_resumes_and_aborts(ledger: RolloutLedger) -> None:
     ]
 
 
-def test_a_look_in_between_is_no_reason_to_refuse(
+def test_pause_is_retried_after_a_concurrent_transition(
     ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = RolloutSettings(min_step_s=0, min_requests=1)
     begin(ledger, quick)
     report(ledger, at=datetime.now(UTC))
-    record, came_between = RolloutLedger.record_transition, []
+    record, reconciliations = RolloutLedger.record_transition, []
 
-    def overtaken(self: RolloutLedger, *arguments: Any) -> None:
-        if not came_between:
-            came_between.append(1)
+    def record_after_reconciling(self: RolloutLedger, *arguments: Any) -> None:
+        if not reconciliations:
+            reconciliations.append(1)
             done = reconcile(ledger, MODEL, now=datetime.now(UTC))
             assert done is not None
             assert done.outcome == "advance"
         record(self, *arguments)
 
-    monkeypatch.setattr(RolloutLedger, "record_transition", overtaken)
-    # The sensor's own look goes through the same method, so it comes between once only.
+    monkeypatch.setattr(RolloutLedger, "record_transition", record_after_reconciling)
+    # The reconciliation also calls the patched method, so it is inserted only once.
     invoke("pause", MODEL)
 
     assert (current(ledger).phase, current(ledger).step) == ("paused", 1)
 
 
-def test_overtaken_for_ever_it_gives_up(
+def test_abort_fails_after_repeated_conflicts(
     ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(ledger, SETTINGS)
@@ -113,57 +113,61 @@ def test_overtaken_for_ever_it_gives_up(
         invoke("abort", MODEL)
 
 
-def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) -> None:
+def test_status_reports_the_step_and_the_missing_evidence(ledger: RolloutLedger) -> None:
     begin(ledger, SETTINGS)
     report(ledger, at=datetime.now(UTC))
-    told = invoke("status", MODEL)
+    printed = invoke("status", MODEL)
 
-    for said in (
+    for text in (
         "version 2 against version 1, rolling at step 1 of 4; lease ends in 1",
         "5 % of the users",
         "servers      1, 1 with the challenger",
         "start",
         "of 60 s have passed. Not enough evidence: 200 of 500 requests of the challenger",
     ):
-        assert said in told
-    assert "time [s]" in told
-    assert "[/" not in told  # colours, not their names
+        assert text in printed
+    assert "time [s]" in printed
+    assert "[/" not in printed  # markup is rendered
     facts = invoke_json("status", MODEL)
     assert facts["rollout"]["phase"] == "rolling"
     assert 170 < facts["lease_left_s"] <= 180
     assert facts["looked_at_now"]["outcome"] == "wait"
     assert len(facts["guards"]) == 4
-    assert current(ledger).revision == 0  # looking changes nothing
+    assert current(ledger).revision == 0  # reading the status changes nothing
 
     report(ledger, at=datetime.now(UTC), challenger=SICK)
     reconcile(ledger, MODEL, now=datetime.now(UTC))
-    over = invoke("status", MODEL)
-    assert "rolled back at step 1 of 4; in production: version 1" in over
-    assert "ended with: roll back. The challenger is worse than production: 90 errors" in over
+    ended = invoke("status", MODEL)
+    assert "rolled back at step 1 of 4; in production: version 1" in ended
+    assert "ended with: roll back. The challenger is worse than production: 90 errors" in ended
     assert invoke_json("status", MODEL)["looked_at_now"] is None
 
 
-def test_status_of_a_paused_one_says_what_it_would_lack(ledger: RolloutLedger) -> None:
+def test_status_of_a_paused_rollout_reports_the_evidence_missing_after_resuming(
+    ledger: RolloutLedger,
+) -> None:
     begin(ledger, SETTINGS)
     invoke("pause", MODEL)
-    told = invoke("status", MODEL)
+    printed = invoke("status", MODEL)
 
-    assert "assessed now: wait. The rollout is paused" in told
-    assert "if it were resumed: wait. 0 of 60 s have passed. Not enough evidence: 0 of 500" in told
+    assert "assessed now: wait. The rollout is paused" in printed
+    assert (
+        "if it were resumed: wait. 0 of 60 s have passed. Not enough evidence: 0 of 500" in printed
+    )
     assert current(ledger).phase == "paused"
 
 
-def test_list_names_each_rollout_with_its_end(ledger: RolloutLedger) -> None:
+def test_list_shows_each_rollout_with_its_outcome(ledger: RolloutLedger) -> None:
     assert "has had no rollout" in invoke("list", MODEL)
     first = begin(ledger, SETTINGS)
     invoke("abort", MODEL, "--reason", "not [today]")
     second = begin(ledger, SETTINGS)
 
-    told = invoke("list", MODEL).splitlines()
-    assert first.id[:12] in told[1]
-    assert "rolled back" in told[1]
-    assert "not [today]" in told[1]
-    assert second.id[:12] in told[2]
+    printed = invoke("list", MODEL).splitlines()
+    assert first.id[:12] in printed[1]
+    assert "rolled back" in printed[1]
+    assert "not [today]" in printed[1]
+    assert second.id[:12] in printed[2]
     found = invoke_json("list", MODEL)
     assert [(each["id"], each["phase"]) for each in found] == [
         (first.id, "rolled_back"),
@@ -172,7 +176,7 @@ def test_list_names_each_rollout_with_its_end(ledger: RolloutLedger) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "pause", "resume", "abort"])
-def test_mistakes_are_told(ledger: RolloutLedger, command: str) -> None:
+def test_invalid_commands_are_reported(ledger: RolloutLedger, command: str) -> None:
     with pytest.raises(UnknownVersion, match="has had no rollout"):
         invoke(command, MODEL)
     with pytest.raises(UnknownVersion, match="sp500_volatility"):

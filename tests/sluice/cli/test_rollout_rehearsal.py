@@ -1,4 +1,4 @@
-"""ROLL-2: what ``sluice rollout rehearse`` says while it goes on."""
+"""Progress output of ``sluice rollout rehearse`` (ROLL-2)."""
 
 import io
 from datetime import timedelta
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from sluice.cli.rollout_rehearsal import sample_display
 from sluice.rehearsal.traffic import RequestCounts
-from sluice.rollout import transitions as changes
+from sluice.rollout import transitions
 from sluice.rollout.observations import merge_counts
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Transition
@@ -15,7 +15,7 @@ from sluice.rollout_control.status import RolloutStatus
 from sluice.rollout_control.view import describe_drift
 from tests.sluice.registry.ledger_samples import NOW
 
-BEGUN = changes.first_transition(
+STARTED = transitions.first_transition(
     rollout_id="r",
     model="m",
     version=2,
@@ -29,13 +29,13 @@ BEGUN = changes.first_transition(
     reason="A [rehearsal].",
     now=NOW,
 )
-ABORTED = changes.abort(
-    BEGUN.rollout, now=NOW + timedelta(seconds=12.5), actor="ada", reason="Enough."
+ABORTED = transitions.abort(
+    STARTED.rollout, now=NOW + timedelta(seconds=12.5), actor="ada", reason="Enough."
 )
 
 
-def status(*transitions: Transition) -> RolloutStatus:
-    rollout = transitions[-1].rollout
+def make_status(*history: Transition) -> RolloutStatus:
+    rollout = history[-1].rollout
     return RolloutStatus(
         at=NOW,
         rollout=rollout,
@@ -44,15 +44,15 @@ def status(*transitions: Transition) -> RolloutStatus:
         guards=(),
         quality=None,
         servers=(),
-        transitions=transitions,
+        transitions=history,
     )
 
 
-def test_a_log_gets_a_line_a_transition_and_no_table() -> None:
+def test_log_output_has_one_line_per_transition_and_no_table() -> None:
     console = Console(file=io.StringIO(), width=40)
-    with sample_display(console, quiet=False) as tell:
-        for seen in ((BEGUN,), (BEGUN,), (BEGUN, ABORTED)):
-            tell(status(*seen), RequestCounts(), "")
+    with sample_display(console, quiet=False) as show:
+        for seen in ((STARTED,), (STARTED,), (STARTED, ABORTED)):
+            show(make_status(*seen), RequestCounts(), "")
 
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == [
@@ -61,16 +61,16 @@ def test_a_log_gets_a_line_a_transition_and_no_table() -> None:
     ]
 
 
-def test_json_is_left_alone() -> None:
+def test_quiet_display_prints_nothing() -> None:
     console = Console(file=io.StringIO())
-    with sample_display(console, quiet=True) as tell:
-        tell(status(BEGUN), RequestCounts(), "")
+    with sample_display(console, quiet=True) as show:
+        show(make_status(STARTED), RequestCounts(), "")
 
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
 
 
-def test_predictions_that_are_not_compared_yet_are_no_number() -> None:
+def test_drift_without_enough_predictions_is_described_in_words() -> None:
     for rows, requests in ((3, "3 requests"), (1, "1 request")):
         drift = PredictionDrift(distance=float("nan"), limit=4, rows=rows)
         assert describe_drift(drift) == f"not compared yet: both arms answered only {requests}"

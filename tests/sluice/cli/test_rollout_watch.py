@@ -1,4 +1,4 @@
-"""ROLL-1: ``sluice rollout watch`` tells where a rollout stands and changes nothing."""
+"""``sluice rollout watch`` reports the state of a rollout and changes nothing (ROLL-1)."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RolloutLedger]:
-    """Version 1 is in production, version 2 was judged against it."""
+    """A ledger with version 1 in production, and version 2 evaluated against it."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
     store = ArtifactStore(tmp_path / "artifacts")
@@ -41,16 +41,16 @@ def start(ledger: RolloutLedger) -> Rollout:
 
 def abort(ledger: RolloutLedger, rollout: Rollout) -> None:
     now = datetime.now(UTC)
-    gone = transitions.abort(rollout, now=now, actor="ada", reason="Enough [of] it.")
-    ledger.record_transition(rollout, gone)
+    aborted = transitions.abort(rollout, now=now, actor="ada", reason="Enough [of] it.")
+    ledger.record_transition(rollout, aborted)
 
 
-def test_once_tells_where_it_stands(
+def test_once_prints_the_current_state(
     ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rollout = start(ledger)
     assert run_command(["rollout", "watch", MODEL, "--once"]) == 0
-    told = " ".join(capfd.readouterr().out.split())
+    printed = " ".join(capfd.readouterr().out.split())
     for words in (
         "version 2 against version 1, rolling at step 1 of 4; lease ends in 1",
         "5 % of the users",
@@ -58,51 +58,51 @@ def test_once_tells_where_it_stands(
         "no server has reported recently",
         "0.0 start 5 % The gate said PROMOTE.",
     ):
-        assert words in told
+        assert words in printed
     assert ledger.rollout(MODEL) == rollout
 
 
-def test_it_follows_until_the_end_and_each_line_is_an_object(
+def test_json_watch_prints_one_object_per_line_until_the_end(
     ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rollout = start(ledger)
     codes: list[int] = []
-    watching = threading.Thread(
+    watcher = threading.Thread(
         target=lambda: codes.append(run_command(["rollout", "watch", MODEL, "--json"]))
     )
-    watching.start()
+    watcher.start()
     time.sleep(0.3)
     abort(ledger, rollout)
-    watching.join(20)
+    watcher.join(20)
     assert codes == [0]
-    seen = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [each["rollout"]["phase"] for each in seen][-1] == "rolled_back"
-    assert seen[-1]["transitions"][-1]["reason"] == "Enough [of] it."
+    statuses = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [each["rollout"]["phase"] for each in statuses][-1] == "rolled_back"
+    assert statuses[-1]["transitions"][-1]["reason"] == "Enough [of] it."
     assert run_command(["rollout", "watch", MODEL]) == 0
-    told = " ".join(capfd.readouterr().out.split())
-    assert "rolled back at step 1 of 4; in production: version 1" in told
-    assert "Enough [of] it." in told
+    printed = " ".join(capfd.readouterr().out.split())
+    assert "rolled back at step 1 of 4; in production: version 1" in printed
+    assert "Enough [of] it." in printed
 
 
-def test_each_change_is_a_line_when_stdout_is_no_terminal(
+def test_each_transition_is_a_line_when_stdout_is_no_terminal(
     ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rollout = start(ledger)
-    watching = threading.Thread(target=lambda: run_command(["rollout", "watch", MODEL]))
-    watching.start()
+    watcher = threading.Thread(target=lambda: run_command(["rollout", "watch", MODEL]))
+    watcher.start()
     deadline, before = time.monotonic() + 20, ""
     while "The gate said PROMOTE." not in before and time.monotonic() < deadline:
         time.sleep(0.1)
         before += capfd.readouterr().out
     abort(ledger, rollout)
-    watching.join(20)
+    watcher.join(20)
     after = capfd.readouterr().out
 
     assert before.strip() == "0.0 s  start, 5 %: The gate said PROMOTE."
     assert "abort, 0 %: Enough [of] it." in after.splitlines()[0]
 
 
-def test_no_rollout_and_no_such_model_are_told(
+def test_missing_rollout_and_unknown_model_are_reported(
     ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert ledger.rollout(MODEL) is None

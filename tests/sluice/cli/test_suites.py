@@ -1,4 +1,4 @@
-"""Suites from the command line, on a registered version of a small pipeline (DATA-5)."""
+"""``sluice suites`` on a registered version of a small pipeline (DATA-5)."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ MODEL = ModelSettings(architecture="linear")
 
 
 def register_echo(home: Path) -> None:
-    """Register a version of untrained networks, two seeds a fold."""
+    """Register a version of untrained networks, with two seeds per fold."""
     store, workload = ArtifactStore(home / "artifacts"), Echo()
     frame = workload.compute_features(workload.load_rows())
     members = tuple(
@@ -72,7 +72,7 @@ def home(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def sluice(home, tmp_path, monkeypatch):
-    """Run a command on the registered version, with suites of this test's own."""
+    """Return a function that runs a ``suites`` command with the suites of this test only."""
     monkeypatch.setenv("SLUICE_HOME", str(home))
     monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
     attributes = {"name": "echo", "workload": "tests.support.echo:Echo"}
@@ -82,8 +82,8 @@ def sluice(home, tmp_path, monkeypatch):
 
     def run(command: str, *arguments: object, guards: list | None = None):
         path = tmp_path / "defs.yaml"
-        given = attributes | ({"suites": {"guards": guards}} if guards else {})
-        path.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": given}))
+        pipeline_attributes = attributes | ({"suites": {"guards": guards}} if guards else {})
+        path.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": pipeline_attributes}))
         app = typer.Typer()
         suites.register(app)
         app.callback()(lambda: None)
@@ -102,7 +102,7 @@ def test_suites_are_added_listed_shown_and_run(sluice, home, tmp_path):
     assert "Suite loud version 1" in sluice("add", "loud", "--query", "call > 2").stdout
     assert sluice("add", "mine", "--file", rows).exit_code == 0
     hard = sluice("add", "hard", "--hard", "--json")
-    assert json.loads(hard.stdout)["num_rows"] == 27  # a twentieth of 540 test rows
+    assert json.loads(hard.stdout)["num_rows"] == 27  # 5 % of 540 test rows
 
     listed = json.loads(sluice("list", "--json").stdout)
     assert [(entry["name"], entry["kind"]) for entry in listed] == [
@@ -114,17 +114,17 @@ def test_suites_are_added_listed_shown_and_run(sluice, home, tmp_path):
     assert "[odd] noise" in shown
     assert json.loads(sluice("show", "mine", "--json").stdout)["version"] == 1
 
-    told = json.loads(sluice("run", "--json").stdout)
-    by_name = {result["name"]: result for result in told["results"]}
+    report = json.loads(sluice("run", "--json").stdout)
+    by_name = {result["name"]: result for result in report["results"]}
     assert by_name["mine"]["seen"] == ["3"]
     assert [row["label"] for row in by_name["mine"]["rows"]] == ["700"]
     assert by_name["hard"]["num_rows"] == len(by_name["hard"]["rows"]) == 27
-    assert told["outcome"] == "pass"
-    assert Path(told["page"]).is_relative_to(home / "reports")
+    assert report["outcome"] == "pass"
+    assert Path(report["page"]).is_relative_to(home / "reports")
     assert "mine v1" in sluice("run").stdout
 
 
-def test_a_guard_that_does_not_pass_is_the_exit_code(sluice):
+def test_failed_guard_exits_with_1(sluice):
     sluice("add", "loud", "--query", "call > 2")
 
     result = sluice("run", guards=[{"suite": "loud", "min_fixed": 10_000}])
@@ -134,7 +134,7 @@ def test_a_guard_that_does_not_pass_is_the_exit_code(sluice):
     assert sluice("run", guards=[{"suite": "loud", "max_broken_share": 1.0}]).exit_code == 0
 
 
-def test_a_suite_is_revised_only_when_asked(sluice):
+def test_suite_is_replaced_only_with_revise(sluice):
     sluice("add", "loud", "--query", "call > 2")
 
     assert isinstance(sluice("add", "loud", "--query", "call > 1").exception, ContractError)
@@ -152,24 +152,24 @@ def test_a_suite_is_revised_only_when_asked(sluice):
         (("run",), SettingsError),
     ],
 )
-def test_mistakes_are_the_users(sluice, arguments, error):
+def test_invalid_arguments_are_user_errors(sluice, arguments, error):
     found = sluice(*arguments).exception
 
     assert isinstance(found, error)
     assert found.exit_code == 2
 
 
-def test_a_version_that_is_not_there_is_said(sluice):
+def test_unknown_version_is_reported(sluice):
     sluice("add", "loud", "--query", "call > 2")
 
     assert isinstance(sluice("run", "--version", 9).exception, UnknownVersion)
 
 
 @pytest.mark.slow
-def test_no_command_takes_an_import_as_its_default(sluice, home, tmp_path, monkeypatch):
-    """The newest version is a stranger's: only its number brings it in, and not its code."""
-    mark = tmp_path / "executed"
-    (tmp_path / "evil_net.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+def test_imported_version_is_never_the_default(sluice, home, tmp_path, monkeypatch):
+    """The newest version is imported: it is used only by its number, and its code is refused."""
+    marker = tmp_path / "executed"
+    (tmp_path / "evil_net.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     sluice("add", "loud", "--query", "call > 2")
     with Ledger.open(f"sqlite:///{home / 'registry.db'}", clock=Clock()) as ledger:
@@ -178,8 +178,8 @@ def test_no_command_takes_an_import_as_its_default(sluice, home, tmp_path, monke
         changes = {"resolved_config": settings, "config": digest_json(settings)}
         lineage = lineage.model_copy(update=changes)
         lineage = lineage.model_copy(update={"candidate": lineage.compute_candidate()})
-        nothing = CodeAcceptance(accepted_paths=(), trusted_paths=())
-        ledger.import_version(lineage, [], actor="eve", reason="a file", code=nothing)
+        no_code = CodeAcceptance(accepted_paths=(), trusted_paths=())
+        ledger.import_version(lineage, [], actor="eve", reason="a file", code=no_code)
         assert [version.is_imported for version in ledger.versions("echo")] == [False, True]
 
     assert "version-1" in json.loads(sluice("run", "--json").stdout)["page"]
@@ -188,4 +188,4 @@ def test_no_command_takes_an_import_as_its_default(sluice, home, tmp_path, monke
 
     assert isinstance(refused, UntrustedCode)
     assert "evil_net:Net" in str(refused)
-    assert not mark.exists()
+    assert not marker.exists()

@@ -1,4 +1,4 @@
-"""``sluice trace``: programs after two dashes, and reports (TRACE-1)."""
+"""``sluice trace``: running programs after two dashes, and reports (TRACE-1)."""
 
 import gc
 import json
@@ -15,30 +15,30 @@ from tests.support.traced import faulty, healthy
 
 @pytest.fixture
 def traces(tmp_path):
-    """Return a function that traces a program into a folder and returns it."""
+    """Return a function that traces a program and returns the folder of the trace."""
 
-    def make(program):
+    def trace_program(program):
         torch.manual_seed(0)
         with traced(tmp_path, TraceSettings()):
             program()
         return str(tmp_path)
 
-    gc.freeze()  # optimizers that other tests left have a number in a trace, too
-    yield make
+    gc.freeze()  # keeps optimizers of other tests out of the trace
+    yield trace_program
     gc.unfreeze()
 
 
-def test_a_report_names_the_fault_and_leaves_with_one(traces, capsys):
+def test_report_names_the_fault_and_exits_with_1(traces, capsys):
     folder = traces(faulty.clip_after_step)
 
     assert run_command(["trace", "report", folder]) == 1
-    said = capsys.readouterr().out
-    assert "error, step 1: clip after step (99%)" in said
-    assert "seen: Adam: gradients were clipped" in said
-    assert "do:   Clip between backward() and step()." in said
+    printed = capsys.readouterr().out
+    assert "error, step 1: clip after step (99%)" in printed
+    assert "seen: Adam: gradients were clipped" in printed
+    assert "do:   Clip between backward() and step()." in printed
 
 
-def test_a_report_is_also_json(traces, capsys):
+def test_report_is_printed_as_json(traces, capsys):
     folder = traces(healthy.accumulation)
 
     assert run_command(["trace", "report", folder, "--json"]) == 0
@@ -50,20 +50,20 @@ def test_a_report_is_also_json(traces, capsys):
     )
 
 
-def test_a_folder_without_traces_is_the_users_mistake(tmp_path, capsys):
+def test_folder_without_traces_is_a_user_error(tmp_path, capsys):
     assert run_command(["trace", "report", str(tmp_path)]) == 2
     assert "contains no trace" in capsys.readouterr().err
 
 
-def test_help_lists_the_options_of_a_run_with_an_example(capsys):
+def test_help_lists_the_options_with_an_example(capsys):
     assert run_command(["trace", "--help"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for part in ("--out", "--stop-after", "--skip-nonfinite", "report", "Example: sluice trace"):
-        assert part in said
+        assert part in printed
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "hint"),
     [
         (["python", "train.py"], "sluice trace [OPTIONS] -- python train.py\n"),
         (["--out", "t", "python", "a b.py", "-h"], "-- python 'a b.py' -h\n"),
@@ -73,20 +73,20 @@ def test_help_lists_the_options_of_a_run_with_an_example(capsys):
         (["--out", "t", "report", "t"], "Leave out the options before 'report'. For"),
     ],
 )
-def test_a_program_without_two_dashes_is_told_of_them(given, told, capsys):
-    assert run_command(["trace", *given]) == 2
-    said = capsys.readouterr().err
-    assert "must follow two dashes" in said
-    assert told in said
+def test_missing_two_dashes_before_the_program_are_reported(arguments, hint, capsys):
+    assert run_command(["trace", *arguments]) == 2
+    printed = capsys.readouterr().err
+    assert "must follow two dashes" in printed
+    assert hint in printed
 
 
-def test_what_follows_two_dashes_is_run_with_its_own_options(tmp_path, capfd):
+def test_program_after_two_dashes_receives_its_own_options(tmp_path, capfd):
     program = "import sys; print(sys.argv[1:]); sys.exit(9)"
     out = ["--out", str(tmp_path / "traces")]
 
     code = run_command(["trace", *out, "--", sys.executable, "-c", program, "--json", "-h"])
 
-    said = capfd.readouterr()
+    printed = capfd.readouterr()
     assert code == 9
-    assert said.out == "['--json', '-h']\n"
-    assert "no trace was recorded" in said.err
+    assert printed.out == "['--json', '-h']\n"
+    assert "no trace was recorded" in printed.err

@@ -1,4 +1,4 @@
-"""``sluice doctor`` on a training: TRACE-6, TRAIN-2, TRACE-17."""
+"""``sluice doctor`` commands about trainings (TRACE-6, TRAIN-2, TRACE-17)."""
 
 import json
 from pathlib import Path
@@ -18,14 +18,14 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["randomness", "learning-rate", "batch-size"])
-def test_each_has_help_with_an_example_and_knows_the_pipelines(command, capfd):
+def test_each_command_has_an_example_and_suggests_known_pipelines(command, capfd):
     assert run_command(["doctor", command, "--help"]) == 0
     assert f"Example: sluice doctor {command} sp500_volatility" in capfd.readouterr().out
     assert run_command(["doctor", command, "sp500_volatilty"]) == 2
     assert "Did you mean 'sp500_volatility'" in capfd.readouterr().err
 
 
-def test_randomness_is_listed_for_people_and_machines(capfd):
+def test_randomness_is_reported_as_text_and_json(capfd):
     assert run_command(["doctor", "randomness", ECHO, "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert {"audit", "draws", "shared", "nondeterministic", "findings"} == report.keys()
@@ -37,12 +37,12 @@ def test_randomness_is_listed_for_people_and_machines(capfd):
         assert part in out
 
 
-def test_the_learning_rate_comes_with_a_page(home, capfd):
+def test_learning_rate_test_writes_a_page(home, capfd):
     assert run_command(["doctor", "learning-rate", ECHO, "--steps", "100"]) == 0
-    told = capfd.readouterr()
-    assert "Steepest descent at rate" in told.out
+    captured = capfd.readouterr()
+    assert "Steepest descent at rate" in captured.out
     (page,) = (home / "reports" / "learning_rate" / "echo").iterdir()
-    assert str(page) in told.err
+    assert str(page) in captured.err
     assert "data:image/png;base64," in page.read_text()
     assert "Learning rate in the settings: 0.1." in page.read_text()
 
@@ -51,7 +51,7 @@ def test_the_learning_rate_comes_with_a_page(home, capfd):
     assert 1e-7 < result["rate"] < 10
 
 
-def test_no_descent_exits_1_and_says_what_to_do(tmp_path, capfd):
+def test_loss_without_descent_exits_with_1_and_a_fix(tmp_path, capfd):
     flat = tmp_path / "flat.yaml"
     flat.write_text(
         Path(ECHO).read_text().replace("tests.support.echo:Echo", "tests.support.echo:ConstantLoss")
@@ -63,7 +63,7 @@ def test_no_descent_exits_1_and_says_what_to_do(tmp_path, capfd):
     assert result["fix"]
 
 
-def test_the_largest_batch_is_found_by_running_it(capfd):
+def test_largest_batch_is_found_by_running_it(capfd):
     command = ["doctor", "batch-size", ECHO, "--limit-rows", "8"]
     assert run_command([*command, "--json"]) == 0
     result = json.loads(capfd.readouterr().out)
@@ -75,6 +75,6 @@ def test_the_largest_batch_is_found_by_running_it(capfd):
 
 
 @pytest.mark.exhaustive
-def test_the_largest_batch_is_told_in_words(capfd):
+def test_largest_batch_is_printed_as_text(capfd):
     assert run_command(["doctor", "batch-size", ECHO, "--limit-rows", "8"]) == 0
     assert "run and fitted has 8 rows" in capfd.readouterr().out

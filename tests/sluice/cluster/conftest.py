@@ -1,4 +1,4 @@
-"""Two machines of a Ray cluster, played by processes; one cluster for the whole session."""
+"""Fixtures: a Ray cluster of two simulated machines for the session, and an S3 server."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "hunter-secret-
 
 @dataclass
 class TwoMachines:
-    """The cluster, and how to lose its second machine."""
+    """A cluster whose second machine can be removed and added again."""
 
     cluster: Any
     second: Any = None
@@ -28,16 +28,16 @@ class TwoMachines:
         return self.cluster.address
 
     def ids(self) -> tuple[str, str]:
-        """Return Ray's names of the two machines."""
+        """Return Ray's node ids of the two machines."""
         return self.cluster.head_node.node_id, self.second.node_id
 
     def complete(self) -> None:
-        """Put a second machine there, if it is lost."""
+        """Add a second machine if there is none."""
         if self.second is None:
             self.second = start_with_retries(lambda: self.cluster.add_node(**MACHINE))
 
     def lose(self, *, gracefully: bool) -> None:
-        """Kill all processes of the second machine; gracefully, it takes leave of the first."""
+        """Kill all processes of the second machine; if gracefully, it first leaves the cluster."""
         self.cluster.remove_node(self.second, allow_graceful=gracefully)
         self.second = None
 
@@ -47,7 +47,7 @@ def cluster() -> Iterator[TwoMachines]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from ray.cluster_utils import Cluster
 
-    # A machine that is silent for so long is lost; Ray's default is a quarter of a minute.
+    # A machine without a health check for 5 s is lost; Ray's default is 15 s.
     health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
     first = {**MACHINE, "_system_config": health}
     machines = TwoMachines(
@@ -65,7 +65,7 @@ def two_machines(cluster) -> TwoMachines:
 
 @pytest.fixture(scope="module")
 def ray_here(cluster):
-    """Ray as somebody else started it in this process: it is used, and left running."""
+    """Ray, initialized in this process before Sluice uses it; Sluice must leave it running."""
     import ray
 
     cluster.complete()
@@ -76,7 +76,7 @@ def ray_here(cluster):
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """An S3 server with the bucket 'studies': how to write it as a storage_path."""
+    """Template of a storage_path on an S3 server with the bucket 'studies'."""
     server = subprocess.Popen(
         [sys.executable, s3_server.__file__],
         stdin=subprocess.PIPE,
@@ -91,4 +91,4 @@ def s3() -> Iterator[str]:
         for name, value in KEYS.items():
             patch.setenv(name, value)
         yield f"s3://studies/{{}}?endpoint_override=http://127.0.0.1:{port}"
-    server.communicate()  # closes its standard input, at which it ends
+    server.communicate()  # closes its standard input, which ends it

@@ -1,6 +1,6 @@
-"""A search on a cluster without a machine for a trial: Ray's autoscaler starts one.
+"""Ray's autoscaler starts a machine for a search on a cluster without free cores.
 
-The machines are processes that Ray's own fake provider starts.
+The machines are processes that Ray's fake provider starts.
 """
 
 import json
@@ -25,13 +25,13 @@ START = "from ray.scripts.scripts import main; main()"
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
-def config_of(address: str) -> dict:
-    """Return the configuration of an autoscaler that may start one machine of one core."""
+def autoscaler_config(address: str) -> dict:
+    """Return the configuration of an autoscaler that may start one machine with one core."""
     commands = ("initialization", "setup", "head_setup", "worker_setup")
     return {
         "cluster_name": "fake",
@@ -69,7 +69,7 @@ def empty_cluster(tmp_path):
 
     address = f"{ray.util.get_node_ip_address()}:{free_port()}"
     config = tmp_path / "autoscaler.json"
-    config.write_text(json.dumps(config_of(address)))
+    config.write_text(json.dumps(autoscaler_config(address)))
     options = {
         "num-cpus": 0,
         "port": address.split(":")[1],
@@ -77,9 +77,9 @@ def empty_cluster(tmp_path):
         "include-dashboard": False,
         "dashboard-agent-listen-port": 0,
     }
-    given = [f"--{name}={value}" for name, value in options.items()]
+    arguments = [f"--{name}={value}" for name, value in options.items()]
     head = subprocess.Popen(
-        [sys.executable, "-c", START, "start", "--head", "--block", *given],
+        [sys.executable, "-c", START, "start", "--head", "--block", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -98,7 +98,7 @@ def empty_cluster(tmp_path):
     assert head.poll() is None or head.returncode is None, "".join(printed)
     processes = [psutil.Process(head.pid)]
     yield address
-    processes += processes[0].children(recursive=True)  # the provider's machines too
+    processes += processes[0].children(recursive=True)  # includes the machines of the provider
     head.send_signal(signal.SIGTERM)
     head.communicate(timeout=60)
     _, alive = psutil.wait_procs(processes[1:], timeout=5)
@@ -107,13 +107,13 @@ def empty_cluster(tmp_path):
 
 
 def test_a_search_waits_until_the_autoscaler_has_started_a_machine(empty_cluster, tmp_path):
-    own = settings(4, ordered=True)
+    search_settings = settings(4, ordered=True)
     (tmp_path / "notes").mkdir()
     notes, received = Notes(folder=tmp_path / "notes"), []
 
     result = search(
         tmp_path / "study",
-        own,
+        search_settings,
         toy=Observed(notes=notes.folder),
         compute=ComputeSettings(address=empty_cluster),
         run=run_tuner,
@@ -121,6 +121,6 @@ def test_a_search_waits_until_the_autoscaler_has_started_a_machine(empty_cluster
     )
 
     assert "(1 machine). The autoscaler was asked to add one." in received[0]
-    assert decisions(result) == decisions(search(tmp_path / "expected", own))
+    assert decisions(result) == decisions(search(tmp_path / "expected", search_settings))
     assert len(notes.machines()) == 1
     assert [machine for machine in notes.machines() if machine.startswith("ffff")]

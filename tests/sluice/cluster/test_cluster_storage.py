@@ -1,4 +1,4 @@
-"""What is found out about a cluster before a study begins on it."""
+"""Storage, machines and slots of a cluster are checked before a study starts on it."""
 
 import os
 import signal
@@ -37,17 +37,17 @@ def joined(compute):
 @pytest.mark.usefixtures("joined")
 def test_a_folder_that_machines_do_not_share_is_refused(compute, tmp_path):
     """Machines of this test share a disk, so an in-memory file system replaces it."""
-    alone = compute.model_copy(update={"storage_path": "memory://results"})
+    not_shared = compute.model_copy(update={"storage_path": "memory://results"})
     with pytest.raises(StorageError, match="cannot read it"):
-        tune_storage(alone, tmp_path)
+        tune_storage(not_shared, tmp_path)
     shared = compute.model_copy(update={"storage_path": None})
     assert tune_storage(shared, tmp_path / "study") == (str(tmp_path / "study"), None)
     assert list((tmp_path / "study").iterdir()) == []
 
 
 @pytest.mark.usefixtures("joined")
-def test_a_machine_that_does_not_answer_is_named(compute, cluster, tmp_path, monkeypatch):
-    """Its raylet is stopped for seconds: it belongs to the cluster, and starts no worker."""
+def test_a_machine_that_does_not_respond_is_reported(compute, cluster, tmp_path, monkeypatch):
+    """The raylet is stopped for seconds: the machine stays in the cluster but starts no worker."""
     cluster.complete()
     (raylet,) = cluster.second.all_processes["raylet"]
     received = []
@@ -62,10 +62,10 @@ def test_a_machine_that_does_not_answer_is_named(compute, cluster, tmp_path, mon
     (line,) = received
     assert "did not start a worker in time" in line
     assert psutil.pid_exists(raylet.process.pid)
-    assert {answer.value for answer in call_on_every_machine(lambda: 7)} == {7}
+    assert {response.value for response in call_on_every_machine(lambda: 7)} == {7}
 
 
-def test_slots_that_a_limit_leaves_idle_are_reported(joined, compute, cluster):
+def test_slots_that_are_idle_because_of_a_limit_are_reported(joined, compute, cluster):
     cluster.complete()
     limited = compute.model_copy(update={"workers": 1})
     assert "1 trial can run at a time (compute.workers), but 2 fit" in describe_idle_slots(
@@ -76,7 +76,7 @@ def test_slots_that_a_limit_leaves_idle_are_reported(joined, compute, cluster):
     assert dashboard_url(joined) == ""
 
 
-def test_too_large_a_trial_is_refused_without_an_autoscaler(joined, compute):
+def test_a_trial_larger_than_every_machine_is_refused_without_an_autoscaler(joined, compute):
     received = []
     with pytest.raises(SettingsError, match="reserves 64 GPU"):
         wait_for_slot(joined, compute.model_copy(update={"gpus_per_worker": 64.0}), received.append)
@@ -85,11 +85,11 @@ def test_too_large_a_trial_is_refused_without_an_autoscaler(joined, compute):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [("no-such-bucket/x", "NO_SUCH_BUCKET"), ("studies/x&endpoint_over=1", "endpoint_over")],
 )
-def test_a_storage_that_takes_no_files_is_refused(s3, path, said, tmp_path):
+def test_a_storage_that_cannot_be_written_is_refused(s3, path, message, tmp_path):
     url = s3.format("x").replace("studies/x", path.split("&")[0])
     url += "&endpoint_over=1" if "&" in path else ""
-    with pytest.raises((StorageError, SettingsError), match=said):
+    with pytest.raises((StorageError, SettingsError), match=message):
         tune_storage(ComputeSettings(storage_path=url), tmp_path)

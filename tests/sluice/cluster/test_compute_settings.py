@@ -1,4 +1,4 @@
-"""What the settings of a cluster refuse, and that no secret of theirs is stored or shown."""
+"""Invalid cluster settings are refused, and their secrets are neither stored nor shown."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def parse(**values):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"runtime_env": {"working_dir": "."}}, "runtime_env requires compute.address"),
         ({"address": ADDRESS, "runtime_env": {"workdir": "."}}, "Did you mean 'working_dir'"),
@@ -41,17 +41,17 @@ def parse(**values):
         ),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_refused_without_its_secret(values, said):
+def test_an_invalid_setting_is_refused_without_showing_its_secret(values, message):
     with pytest.raises(SettingsError) as refused:
         parse(**values)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert SECRET not in str(refused.value)
     with pytest.raises(ValueError, match=r".") as raw:
         ComputeSettings(**values)
     assert SECRET not in str(raw.value)
 
 
-def test_a_variable_is_resolved_where_the_cluster_is_joined_and_not_in_the_settings(tmp_path):
+def test_variables_are_resolved_only_when_the_cluster_is_joined(tmp_path):
     compute = parse(
         address=ADDRESS,
         runtime_env={
@@ -81,19 +81,19 @@ def test_a_folder_that_does_not_exist_is_refused_before_the_cluster_is_joined():
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("nfs4://host/export", "Protocol not known"),
         ("s3://bucket/x?endpoint=1", "Unexpected query parameter"),
         ("s3://", "it does not name a bucket"),
     ],
 )
-def test_a_url_that_nothing_opens_is_refused(url, said, tmp_path):
-    with pytest.raises(SettingsError, match=said):
+def test_an_invalid_storage_url_is_refused(url, message, tmp_path):
+    with pytest.raises(SettingsError, match=message):
         tune_storage(parse(storage_path=url), tmp_path)
 
 
-def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
+def test_the_check_of_a_storage_folder_leaves_no_files(tmp_path):
     assert tune_storage(parse(), tmp_path / "a") == (str(tmp_path / "a"), None)
     url = f"file://{tmp_path}/b"
     assert tune_storage(parse(storage_path=url), tmp_path) == (str(tmp_path / "b"), None)
@@ -112,12 +112,12 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
         ([[], []], "unknown"),
     ],
 )
-def test_an_autoscaler_is_known_by_its_types_of_machines(reports, expected):
+def test_an_autoscaler_is_detected_by_its_node_types(reports, expected):
     assert _classify(reports) == expected
 
 
 def test_a_search_is_not_run_through_ray_client(tmp_path):
-    """Its journal would be written by a process of the cluster."""
+    """With Ray Client, a process of the cluster would write the journal."""
     client = parse(address="ray://127.0.0.1:10001")
     with pytest.raises(SettingsError, match="requires the address of the head node as 'host:port'"):
         search(tmp_path / "study", compute=client, run=run_tuner)

@@ -1,7 +1,7 @@
-"""TUNE-3: a search on Ray, its driver killed at random moments again and again.
+"""TUNE-3: a search on Ray resumes when its driver is killed repeatedly at random times.
 
-All are exhaustive. Short tests hold the parts: ``tuning/resumable/test_plain_ray.py`` kills drivers
-on Ray, ``tuning/test_killed.py`` a search of Sluice, and ``test_search_on_ray.py`` kills workers.
+All tests are exhaustive. Shorter ones cover parts of it: ``tuning/resumable/test_plain_ray.py``
+kills drivers on Ray, ``tuning/test_killed.py`` kills a search, ``test_search_on_ray.py`` workers.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 EPOCHS = 9
 SEED = int(os.environ.get("SLUICE_KILL_SEED", "1"))
-"""Of the moments at which drivers are killed."""
+"""Seed of the times at which drivers are killed."""
 
 STUDIES = {
     "asha": {"num_trials": 24, "scheduler": "asha", "grace_epochs": 1, "reduction": 2},
@@ -41,7 +41,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def address():
-    """A cluster with two processors that drivers join; this process does not."""
+    """Address of a cluster with two cores. Drivers join it, but this process does not."""
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
@@ -53,43 +53,43 @@ def address():
     cluster.shutdown()
 
 
-def work_of(address, study, home: Path, *, objective="toy", **more) -> DriverWork:
+def make_work(address, study, home: Path, *, objective="toy", **changes) -> DriverWork:
     training = {"max_epochs": EPOCHS, "patience_epochs": EPOCHS, "batch_rows": 24}
     base = SINE.model_copy(update={"training": SINE.training.model_copy(update=training)})
-    trained = objective == "training"
+    is_training = objective == "training"
     return DriverWork(
         objective=make_objective(home, base=base, num_rows=170)
-        if trained
+        if is_training
         else Toy(pause_s=0.05, max_epochs=EPOCHS),
-        space=space().leading(1) if trained else space(),
+        space=space().leading(1) if is_training else space(),
         base=base,
-        settings=SearchSettings(seed=5, ordered=True, **STUDIES[study] | more),
+        settings=SearchSettings(seed=5, ordered=True, **STUDIES[study] | changes),
         address=address,
     )
 
 
 def events(folder: Path) -> list[dict]:
-    """Return the journal without what differs from run to run: places and times."""
-    found = []
+    """Return the events of the journal without paths and times, which differ between runs."""
+    records = []
     for line in (folder / "journal.jsonl").read_bytes().splitlines():
         event = json.loads(line)
         event.pop("checkpoint", None)
         event.pop("folder", None)
         event.get("result", {}).pop("seconds", None)
-        found.append(event)
-    return found
+        records.append(event)
+    return records
 
 
-def killed_and_resumed(server, work, tmp_path, *, kills, window_pieces):
-    """Kill the driver; compare with a driver of one worker, and with no Ray at all."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+def kill_and_compare(server, work, tmp_path, *, kills, window_pieces):
+    """Kill the driver; require the decisions of an undisturbed driver and of a simulation."""
+    reference, interrupted = tmp_path / "whole", tmp_path / "cut"
     simulated = dataclasses.replace(work, run=simulate)(tmp_path / "simulated")
     lines = len(events(tmp_path / "simulated"))
     killed = server.kill(
         KillPlan(
             work=dataclasses.replace(work, slow="whole"),
-            reference_folder=whole,
-            killed_folder=cut,
+            reference_folder=reference,
+            killed_folder=interrupted,
             kills=kills,
             pieces=lines,
             window_pieces=window_pieces,
@@ -98,20 +98,25 @@ def killed_and_resumed(server, work, tmp_path, *, kills, window_pieces):
             calls=("journal",),
         )
     )
-    expected, resumed = work(whole), work(cut)  # read from their folders, nothing is run
+    expected, resumed = (
+        work(reference),
+        work(interrupted),
+    )  # both are complete: results are read from their folders
 
     assert killed.kills == kills
     assert decisions(expected) == decisions(simulated)
     assert decisions(resumed) == decisions(simulated)
-    assert len(events(cut)) == len(events(whole)) == lines  # nothing is reported twice
+    assert len(events(interrupted)) == len(events(reference)) == lines  # nothing is reported twice
     return killed, simulated
 
 
-def test_a_killed_driver_decides_as_one_that_was_not(address, server, tmp_path, record_property):
-    work = work_of(address, "pbt", tmp_path, num_trials=4, perturbation_epochs=3)
-    killed, found = killed_and_resumed(server, work, tmp_path, kills=1, window_pieces=1)
+def test_a_killed_driver_makes_the_same_decisions_after_it_resumes(
+    address, server, tmp_path, record_property
+):
+    work = make_work(address, "pbt", tmp_path, num_trials=4, perturbation_epochs=3)
+    killed, result = kill_and_compare(server, work, tmp_path, kills=1, window_pieces=1)
 
-    assert found.exploits
+    assert result.exploits
     record_property("measurement", killed.summary("pbt on Ray", "decisions"))
 
 
@@ -120,10 +125,10 @@ def test_a_killed_driver_decides_as_one_that_was_not(address, server, tmp_path, 
 def test_twenty_kills_of_the_driver_change_no_decision(
     study, objective, address, server, tmp_path, record_property
 ):
-    work = work_of(address, study, tmp_path / "home", objective=objective)
-    killed, found = killed_and_resumed(server, work, tmp_path, kills=20, window_pieces=1)
+    work = make_work(address, study, tmp_path / "home", objective=objective)
+    killed, result = kill_and_compare(server, work, tmp_path, kills=20, window_pieces=1)
 
-    assert bool(found.exploits) == (study == "pbt")
+    assert bool(result.exploits) == (study == "pbt")
     assert killed.from_outside >= 5
     record_property("measurement", killed.summary(f"{study} of a {objective} on Ray", "decisions"))
 
@@ -132,9 +137,9 @@ def test_twenty_kills_of_the_driver_change_no_decision(
 def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
     study, server, tmp_path, record_property
 ):
-    """The kill server adopts whatever outlives a driver, and waits for its end."""
-    work = work_of(None, study, tmp_path)
-    killed, _ = killed_and_resumed(server, work, tmp_path, kills=3, window_pieces=1)
+    """The kill server adopts processes that outlive a driver and waits until they end."""
+    work = make_work(None, study, tmp_path)
+    killed, _ = kill_and_compare(server, work, tmp_path, kills=3, window_pieces=1)
 
     assert killed.longest_orphan_s < 90  # the agents of Ray wait a minute for its head process
     record_property("measurement", killed.summary(f"{study} on a Ray of its own", "decisions"))

@@ -1,4 +1,4 @@
-"""How a worker's process ends."""
+"""A worker process that gets SIGTERM while it exits ends cleanly."""
 
 import pickle
 
@@ -9,8 +9,8 @@ from tests.support.jobs import TerminatedLate, TerminatedTwice
 
 
 @pytest.mark.parametrize(("job", "status"), [(TerminatedTwice, 143), (TerminatedLate, 0)])
-def test_a_sigterm_at_the_end_interrupts_nothing(job, status, tmp_path, capfd):
-    """Else it is raised in what torch does at exit, with a traceback on the terminal."""
+def test_a_sigterm_during_exit_prints_no_traceback(job, status, tmp_path, capfd):
+    """Otherwise the signal interrupts exit handlers of torch, which print a traceback."""
     process = WorkerProcess.start(["tests.support.jobs"])
     process.pipe.send_bytes(pickle.dumps(job(tmp_path / "done")))
     process.pipe.recv_bytes()

@@ -1,4 +1,4 @@
-"""Processes of this machine: used again, replaced when lost, gone at the end."""
+"""Worker processes of this machine are reused, replaced if lost, and ended with their pool."""
 
 import os
 
@@ -15,11 +15,11 @@ from tests.support.jobs import DieUntil, Fail, Square
 TWO = ComputeSettings(workers=2, cpus_per_worker=0.5, retries=2)
 
 
-def until_done(pool):
-    arrived = [pool.next_message()]
-    while not isinstance(arrived[-1], JobResult):
-        arrived.append(pool.next_message())
-    return arrived
+def messages_until_result(pool):
+    messages = [pool.next_message()]
+    while not isinstance(messages[-1], JobResult):
+        messages.append(pool.next_message())
+    return messages
 
 
 def test_a_process_runs_one_job_after_another_and_sends_progress():
@@ -28,17 +28,17 @@ def test_a_process_runs_one_job_after_another_and_sends_progress():
             assert pool.has_capacity()
             pool.submit(number, Square(number))
             assert not pool.has_capacity()
-            assert until_done(pool) == [
+            assert messages_until_result(pool) == [
                 JobProgress(key=number, message=number),
                 JobResult(key=number, result=number**2),
             ]
 
 
 @pytest.mark.slow
-def test_a_job_whose_process_is_lost_runs_again_as_often_as_it_may(tmp_path):
+def test_a_job_whose_process_is_lost_is_retried_up_to_the_limit(tmp_path):
     with open_process_pool(TWO, max_workers=2, imports=("json",)) as pool:
         pool.submit("x", DieUntil(2, tmp_path / "count"))
-        first, second, done = until_done(pool)
+        first, second, done = messages_until_result(pool)
 
         assert first == WorkerLost(
             key="x",
@@ -51,27 +51,27 @@ def test_a_job_whose_process_is_lost_runs_again_as_often_as_it_may(tmp_path):
         assert psutil.pid_exists(done.result)
         pool.submit("y", DieUntil(99, tmp_path / "always"))
         assert [pool.next_message().will_retry for _ in range(3)] == [True, True, False]
-        pool.submit("z", Square(5))  # the others go on
-        assert until_done(pool)[-1].result == 25
+        pool.submit("z", Square(5))  # other jobs still run
+        assert messages_until_result(pool)[-1].result == 25
     assert not psutil.pid_exists(done.result)
     assert (tmp_path / "always").read_text() == "xxx"
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("ContractError", ContractError, "the rows are wrong"),
         ("ValueError", TrainingFailed, "A worker could not run its job: ValueError: the user's"),
     ],
 )
-def test_what_a_job_raises_comes_through(name, kind, said):
+def test_an_error_of_a_job_is_raised_by_the_pool(name, kind, message):
     with open_process_pool(TWO, max_workers=1, imports=("json",)) as pool:
         pool.submit("x", Fail(name))
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=message):
             pool.next_message()
 
 
-def test_as_many_processes_as_fit_on_the_cores():
+def test_the_number_of_processes_is_limited_by_cores_and_settings():
     cores = count_cores()
 
     assert cores == len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""A pool of actors on Ray: refusals, progress messages, and cleanup."""
+"""A pool of Ray actors refuses invalid resources, reports progress and cleans up."""
 
 import os
 import time
@@ -16,18 +16,18 @@ from tests.support.jobs import Fail, Wait
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("127.0.0.1:1", "cannot be reached"),
         ("ray://no-such-host.invalid:10001", "cannot be reached"),
         ("somewhere", "must be 'host:port'"),
     ],
 )
-def test_an_unreachable_cluster_is_refused_at_once(address, said, tmp_path):
+def test_an_unreachable_cluster_is_refused_within_a_minute(address, message, tmp_path):
     """Ray itself tries for minutes and then ends the process."""
     started = time.monotonic()
     with (
-        pytest.raises(SettingsError, match=said),
+        pytest.raises(SettingsError, match=message),
         open_ray_pool(
             ComputeSettings(address=address), max_workers=4, imports=(), folders=[tmp_path]
         ),
@@ -38,15 +38,15 @@ def test_an_unreachable_cluster_is_refused_at_once(address, said, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
-@pytest.mark.parametrize(("name", "wanted"), [("gpus_per_worker", 0.5), ("cpus_per_worker", 2.0)])
-def test_more_than_a_machine_has_is_refused(name, wanted, specs):
+@pytest.mark.parametrize(("name", "reserved"), [("gpus_per_worker", 0.5), ("cpus_per_worker", 2.0)])
+def test_a_reservation_larger_than_a_machine_is_refused(name, reserved, specs):
     """Two machines with one core each have no slot for a fold run that reserves two."""
     started = time.monotonic()
-    compute = ComputeSettings(**{"gpus_per_worker": 0.0, name: wanted})
+    compute = ComputeSettings(**{"gpus_per_worker": 0.0, name: reserved})
     with (
         pytest.raises(
             SettingsError,
-            match=rf"reserves {wanted:g} .PU \({name}\), but the largest of 2 machines",
+            match=rf"reserves {reserved:g} .PU \({name}\), but the largest of 2 machines",
         ),
         open_ray_pool(compute, max_workers=4, imports=(), folders=[]),
     ):
@@ -58,7 +58,7 @@ def test_more_than_a_machine_has_is_refused(name, wanted, specs):
 
 
 @pytest.mark.slow
-def test_a_machine_that_has_other_folders_is_refused_at_once(ray_here, tmp_path):
+def test_a_machine_that_does_not_share_a_folder_is_refused(ray_here, tmp_path):
     probe_files = ((tmp_path / ".mark-1", b"what another machine sees here"),)
     pool = RayPool(ray_here, ComputeSettings(), probe_files=probe_files, imports=())
     pool.add()
@@ -71,7 +71,7 @@ def test_a_machine_that_has_other_folders_is_refused_at_once(ray_here, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
-def test_jobs_send_progress_while_they_run_and_no_worker_stays(tmp_path):
+def test_jobs_report_progress_and_workers_end_with_the_pool(tmp_path):
     compute, released = ComputeSettings(retries=0), tmp_path / "go"
     with open_ray_pool(compute, max_workers=2, imports=(), folders=[tmp_path]) as pool:
         while not pool.has_capacity():
@@ -79,7 +79,7 @@ def test_jobs_send_progress_while_they_run_and_no_worker_stays(tmp_path):
         pool.submit("a", Wait(until=released))
         while (messages := pool.next_message()) is None:
             pass
-        released.touch()  # it can end only now: its messages were received before
+        released.touch()  # the job ends only now, after its messages were received
         while (done := pool.next_message()) is None:
             pass
         while not pool.has_capacity():

@@ -1,4 +1,4 @@
-"""A Ray that Sluice starts is reachable from this machine alone, and runs no stray module."""
+"""A Ray that Sluice starts listens on loopback only and imports no module of the working folder."""
 
 import json
 import os
@@ -28,11 +28,11 @@ from sluice.cluster.settings import ComputeSettings
 compute = ComputeSettings()
 with join_ray(compute) as ray:
     @ray.remote
-    def place():
+    def find_modules():
         import importlib, sys
         return sys.path, importlib.import_module("tabnanny").__file__
 
-    path, module = ray.get(place.remote())
+    path, module = ray.get(find_modules.remote())
     with open_ray_pool(compute, max_workers=1, imports=["own_module"], folders=[]) as pool:
         while not pool.has_capacity():
             pool.next_message()
@@ -43,56 +43,60 @@ with join_ray(compute) as ray:
             sockets += process.net_connections("tcp")
             commands.append(" ".join(process.cmdline()))
     listening = [socket.laddr.ip for socket in sockets if socket.status == "LISTEN"]
-    asks = ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
+    has_token = ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
     session = ray._private.worker._global_node.get_session_dir_path()
-seen = {"session": session, "path": path, "module": module, "listening": listening, "asks": asks}
-seen["commands"] = commands
+seen = {"session": session, "path": path, "module": module, "listening": listening}
+seen |= {"commands": commands, "has_token": has_token}
 print(json.dumps(seen))
 """
 
 
 @pytest.mark.slow
-def test_ray_listens_on_loopback_asks_for_a_token_and_leaves_the_working_folder_out(
+def test_ray_listens_on_loopback_requires_a_token_and_ignores_the_working_folder(
     tmp_path: Path,
 ) -> None:
-    here, executed = tmp_path / "here", tmp_path / "executed"
-    here.mkdir()
+    working_folder, executed = tmp_path / "here", tmp_path / "executed"
+    working_folder.mkdir()
     for name in ("tabnanny", "random", "yaml", "grpc", "sitecustomize"):
-        (here / f"{name}.py").write_text(f"open({str(executed)!r}, 'a').write('{name} ')\n")
-    (here / "own_module.py").write_text("")
-    found = "from pathlib import Path\nimport sys\nsys.path.append(str(Path.cwd()))\n"
+        (working_folder / f"{name}.py").write_text(
+            f"open({str(executed)!r}, 'a').write('{name} ')\n"
+        )
+    (working_folder / "own_module.py").write_text("")
+    prelude = "from pathlib import Path\nimport sys\nsys.path.append(str(Path.cwd()))\n"
     environ = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", found + SCRIPT],
-        cwd=here,
+        [sys.executable, "-P", "-c", prelude + SCRIPT],
+        cwd=working_folder,
         env=environ | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
+    observed = json.loads(done.stdout.splitlines()[-1])
 
     assert not executed.exists(), executed.read_text()
-    assert str(here) not in seen["path"]
-    assert not seen["module"].startswith(str(here))
-    addresses = [ip_address(address.removeprefix("::ffff:")) for address in seen["listening"]]
+    assert str(working_folder) not in observed["path"]
+    assert not observed["module"].startswith(str(working_folder))
+    addresses = [ip_address(address.removeprefix("::ffff:")) for address in observed["listening"]]
     assert len(addresses) > 5
     assert [str(address) for address in addresses if not address.is_loopback] == []
-    assert seen["asks"]
-    assert any("raylet" in command for command in seen["commands"])
+    assert observed["has_token"]
+    assert any("raylet" in command for command in observed["commands"])
     for name in ("autoscaler/_private/monitor.py", "log_monitor.py"):
-        assert not any(name in command for command in seen["commands"])
-    # Ray opens its folders of sockets, logs and environments to everybody who can reach them.
-    closed = [f for f in Path(seen["session"]).parents if f.stat().st_mode & 0o077 == 0]
-    assert [f.name for f in closed if f.parent == Path(tempfile.gettempdir())] == [
+        assert not any(name in command for command in observed["commands"])
+    # Ray makes its folders of sockets, logs and environments accessible to all users.
+    private_folders = [
+        f for f in Path(observed["session"]).parents if f.stat().st_mode & 0o077 == 0
+    ]
+    assert [f.name for f in private_folders if f.parent == Path(tempfile.gettempdir())] == [
         f"sluice-{os.getuid()}"
     ]
     assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
 
 
-class Busy:
-    """A Ray whose processes come up at the given attempt; each attempt starts one of them."""
+class SlowRay:
+    """A stand-in for Ray that starts a process per attempt and succeeds at the given attempt."""
 
     def __init__(self, attempt: int) -> None:
         self.attempt, self.calls, self.processes = attempt, [], []
@@ -108,26 +112,26 @@ class Busy:
         self.calls.append("shutdown")
 
 
-def test_ray_gets_another_attempt_on_a_busy_machine(tmp_path):
+def test_a_slow_start_of_ray_is_retried(tmp_path):
     """The processes of failed attempts are ended, and no others."""
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    ray, never = Busy(3), Busy(4)
+    unrelated = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    ray, unstartable = SlowRay(3), SlowRay(4)
     try:
         _init_with_retries(ray, tmp_path)
         assert ray.calls == ["init", "shutdown", "init", "shutdown", "init"]
         assert None not in [process.poll() for process in ray.processes[:2]]
 
         with pytest.raises(RuntimeError, match="3 attempts; the machine is busy"):
-            _init_with_retries(never, tmp_path)
-        assert None not in [process.poll() for process in never.processes]
-        assert [process.poll() for process in (other, ray.processes[2])] == [None, None]
+            _init_with_retries(unstartable, tmp_path)
+        assert None not in [process.poll() for process in unstartable.processes]
+        assert [process.poll() for process in (unrelated, ray.processes[2])] == [None, None]
     finally:
-        for process in (other, *ray.processes, *never.processes):
+        for process in (unrelated, *ray.processes, *unstartable.processes):
             process.kill()
             process.wait()
 
 
-def test_a_process_that_has_just_started_has_no_command_line_yet():
+def test_an_empty_command_line_of_a_starting_process_is_read_again():
     class Starting:
         answers: ClassVar = [[], [], ["raylet", "--temp-dir=/x"]]
 
@@ -138,13 +142,13 @@ def test_a_process_that_has_just_started_has_no_command_line_yet():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("first\n  the reason.\n", "the reason"), ("", "RuntimeError")]
+    ("text", "message"), [("first\n  the reason.\n", "the reason"), ("", "RuntimeError")]
 )
-def test_the_reason_of_an_error_is_its_last_line(text, said):
-    assert last_line(RuntimeError(text)) == said
+def test_the_reason_of_an_error_is_its_last_line(text, message):
+    assert last_line(RuntimeError(text)) == message
 
 
-def test_a_machine_that_cannot_read_the_storage_says_why(tmp_path, monkeypatch):
+def test_the_error_of_a_machine_that_cannot_read_the_storage_is_reported(tmp_path, monkeypatch):
     response = MachineResponse("b (10.0.0.2)", error="it cannot set up runtime_env")
     monkeypatch.setattr("sluice.cluster.storage.call_on_every_machine", lambda _: [response])
 

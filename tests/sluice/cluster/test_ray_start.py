@@ -1,4 +1,4 @@
-"""A Ray that does not start is reported with what to do."""
+"""A failed start of Ray is reported with a fix."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sluice.cluster.settings import ComputeSettings
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "message"),
     [
         (
             Exception("The current node timed out during startup."),
@@ -17,17 +17,17 @@ from sluice.cluster.settings import ComputeSettings
         (RuntimeError("no room for sockets"), "could not start .* no room for sockets"),
     ],
 )
-def test_a_ray_that_cannot_start_is_refused_with_what_to_do(raised, said, monkeypatch):
+def test_a_failed_start_of_ray_is_reported_with_a_fix(raised, message, monkeypatch):
     def fail(**_):
         raise raised
 
     monkeypatch.setattr("ray.init", fail)
-    with pytest.raises(SettingsError, match=said) as refused, join_ray(ComputeSettings()):
+    with pytest.raises(SettingsError, match=message) as refused, join_ray(ComputeSettings()):
         pass
     assert refused.value.fix
 
 
-def test_other_errors_of_ray_are_not_taken_for_a_slow_start(monkeypatch):
+def test_other_errors_of_ray_are_not_reported_as_a_failed_start(monkeypatch):
     def fail(**_):
         raise KeyError("a defect")
 

@@ -1,4 +1,4 @@
-"""One model on two processes that Ray Train starts (TRAIN-1, REPRO-4, TUNE-3)."""
+"""Distributed training of one model on two ranks of Ray Train (TRAIN-1, REPRO-4, TUNE-3)."""
 
 import dataclasses
 import os
@@ -26,21 +26,23 @@ def make_spec(home, **options):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_ray_train_gives_the_bits_of_plain_processes_also_when_one_is_killed(ray_here, tmp_path):
+def test_ray_train_gives_the_same_bits_as_plain_processes_even_if_a_rank_is_killed(
+    ray_here, tmp_path
+):
     died = tmp_path / "died"
     options = {"kill_at_loss": 14, "only_first_time": str(died)}
     received = []
     member = train_fold_run_on_ranks(
         make_spec(tmp_path / "ray", **options), received.append, compute=COMPUTE
     )
-    killed = died.exists()
+    was_killed = died.exists()
     (plain, _), _ = start_ranks(
         train_on_rank, 2, tmp_path, make_spec(tmp_path / "plain", **options)
     )
 
-    assert killed
+    assert was_killed
     assert (member.weights, member.test_metrics) == (plain.weights, plain.test_metrics)
-    # Started twice, and no epoch was fitted a second time that a checkpoint covered.
+    # It started twice and did not repeat epochs that a checkpoint covers.
     kinds = [(event.kind, event.epochs_done) for event in received]
     assert [kind for kind, _ in kinds].count("started") == 2
     assert kinds[-1] == ("finished", 3)
@@ -52,7 +54,7 @@ def test_ray_train_gives_the_bits_of_plain_processes_also_when_one_is_killed(ray
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
-def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
+def test_an_error_of_user_code_is_raised_and_not_retried(tmp_path):
     received = []
     with pytest.raises(TrainingFailed, match=r"Seed 0, fold 0: ZeroDivisionError: the user's bug"):
         train_fold_run_on_ranks(
@@ -65,7 +67,7 @@ def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"cpus_per_worker": 0.6, "ranks_per_training": 3}, r"3 ranks .* have 2 slots. .* 0.6"),
         (
@@ -78,28 +80,28 @@ def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
         ),
     ],
 )
-def test_more_ranks_than_there_is_room_for_are_refused(options, said, tmp_path):
-    """Ray itself would wait forever."""
+def test_ranks_that_do_not_fit_on_the_cluster_are_refused(options, message, tmp_path):
+    """Without the check, Ray waits forever."""
     compute = ComputeSettings(**{"ranks_per_training": 2} | options)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         train_fold_run_on_ranks(make_spec(tmp_path), lambda _: None, compute=compute)
 
 
 @pytest.mark.exhaustive
 def test_a_lost_mailbox_process_is_reported(ray_here, tmp_path):
-    """On another machine it would be lost with that, and the training with it."""
+    """Mailboxes run on the machine of the driver, so that the loss of another one is harmless."""
     from ray._private.state import actors
 
     mailboxes = [open_mailbox(ray_here) for _ in range(4)]
     ray_here.get([mailbox.error.remote() for mailbox in mailboxes])
-    nodes = Counter(actor["Address"]["NodeID"] for actor in reporting(actors()))
+    nodes = Counter(actor["Address"]["NodeID"] for actor in alive_mailboxes(actors()))
     for mailbox in mailboxes:
         ray_here.kill(mailbox)
     assert nodes == {ray_here.get_runtime_context().get_node_id(): 4}
 
     def lose(event):
         if event.kind != "failed":
-            (mailbox,) = reporting(actors())
+            (mailbox,) = alive_mailboxes(actors())
             os.kill(mailbox["Pid"], signal.SIGKILL)
 
     with pytest.raises(
@@ -110,10 +112,8 @@ def test_a_lost_mailbox_process_is_reported(ray_here, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_is_interrupted_ends_its_ranks_and_gives_back_what_they_reserved(
-    ray_here, tmp_path
-):
-    """A thread that still waited for Ray in this process would crash it when Ray is left."""
+def test_an_interrupted_run_ends_its_ranks_and_releases_their_resources(ray_here, tmp_path):
+    """A thread that still waits for Ray would crash this process at shutdown."""
     threads = threading.active_count()
 
     def interrupt(event):
@@ -130,7 +130,7 @@ def test_a_run_that_is_interrupted_ends_its_ranks_and_gives_back_what_they_reser
         time.sleep(0.1)
 
 
-def reporting(actors):
+def alive_mailboxes(actors):
     return [
         a
         for a in actors.values()

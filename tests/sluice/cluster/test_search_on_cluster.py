@@ -1,4 +1,4 @@
-"""Searches on a cluster of two machines whose only common storage is an S3 server."""
+"""Searches on a cluster of two machines that share only an S3 server."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from tests.support.trials_on_nodes import Notes, Observed, count_running
 
 pytestmark = pytest.mark.exhaustive
 ROOT = Path(__file__).parents[3]
-OWN = settings(10, ordered=True)
+SETTINGS = settings(10, ordered=True)
 
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory) -> Path:
-    """A folder of the user's with modules that nobody installed."""
+    """A folder with user modules that are not installed."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "lossy").mkdir()
     (folder / "lossy" / "__init__.py").write_text("SCALE = 7\n")
@@ -49,31 +49,33 @@ def notes(tmp_path) -> Notes:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """The decisions of the study without Ray's processes."""
-    return decisions(search(tmp_path_factory.mktemp("expected") / "study", OWN))
+    """The decisions of the study in one process, without Ray."""
+    return decisions(search(tmp_path_factory.mktemp("expected") / "study", SETTINGS))
 
 
-def on_cluster(folder, notes, compute, own=OWN, *, module="only_here", **options):
+def search_on_cluster(
+    folder, notes, compute, search_settings=SETTINGS, *, module="only_here", **options
+):
     toy = Observed(notes=notes.folder, module=module)
-    return search(folder, own, toy=toy, compute=compute, run=run_tuner, **options)
+    return search(folder, search_settings, toy=toy, compute=compute, run=run_tuner, **options)
 
 
-def test_a_study_needs_no_folder_but_the_storage_and_brings_its_code(
+def test_a_study_uses_only_the_storage_and_uploads_its_code(
     compute, two_machines, notes, expected, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     notes.expect(*two_machines.ids())
 
-    result = on_cluster(tmp_path / "undisturbed", notes, compute)
+    result = search_on_cluster(tmp_path / "undisturbed", notes, compute)
 
     assert decisions(result) == expected
     assert {trial.state for trial in result.trials} == {"finished", "pruned"}
-    seen = notes.read()
-    assert {note["machine"] for note in seen} == set(two_machines.ids())
-    assert {note["value"] for note in seen} == {35}
-    assert {note["secret"] for note in seen} == {KEYS["AWS_SECRET_ACCESS_KEY"]}
-    assert {(note["threads"], note["hash_seed"]) for note in seen} == {("1", "0")}
-    folders = {Path(note["folder"]) for note in seen}
+    records = notes.read()
+    assert {note["machine"] for note in records} == set(two_machines.ids())
+    assert {note["value"] for note in records} == {35}
+    assert {note["secret"] for note in records} == {KEYS["AWS_SECRET_ACCESS_KEY"]}
+    assert {(note["threads"], note["hash_seed"]) for note in records} == {("1", "0")}
+    folders = {Path(note["folder"]) for note in records}
     assert all((folder / "only_here.py").exists() for folder in folders), folders
     assert not list(tmp_path.glob("**/mark"))
     filesystem, path = FileSystem.from_uri(compute.storage_path)
@@ -82,7 +84,7 @@ def test_a_study_needs_no_folder_but_the_storage_and_brings_its_code(
     assert any(file.base_name == "result.json" for file in stored)
 
 
-def test_a_study_goes_on_when_a_machine_is_lost_and_uses_one_that_joins(
+def test_a_study_continues_after_the_loss_of_a_machine_and_uses_a_new_one(
     compute, two_machines, notes, expected, tmp_path
 ):
     head, second = two_machines.ids()
@@ -100,59 +102,64 @@ def test_a_study_goes_on_when_a_machine_is_lost_and_uses_one_that_joins(
             joined.append(two_machines.ids()[1])
             notes.expect(*joined)
 
-    # Machines of this test share Ray's folder of uploaded code, and one that joins empties it.
+    # Machines of this test share Ray's folder of uploaded code, and a new machine empties it.
     env = compute.runtime_env.model_copy(update={"working_dir": None, "py_modules": ()})
     compute = compute.model_copy(update={"runtime_env": env})
-    result = on_cluster(tmp_path / "disturbed", notes, compute, on_report=on_report, module="")
+    result = search_on_cluster(
+        tmp_path / "disturbed", notes, compute, on_report=on_report, module=""
+    )
 
     assert decisions(result) == expected
     (rate, epochs), *_ = lost.items()
-    again = [note for note in notes.read() if note["rate"] == rate and note["done"]]
-    assert again, "The trial did not resume from a checkpoint."
-    assert again[0]["done"] >= epochs
-    assert again[0]["machine"] != second
+    resumed = [note for note in notes.read() if note["rate"] == rate and note["done"]]
+    assert resumed, "The trial did not resume from a checkpoint."
+    assert resumed[0]["done"] >= epochs
+    assert resumed[0]["machine"] != second
     assert joined[0] in notes.machines(), "The machine that joined ran nothing."
     assert not list(tmp_path.glob("**/mark"))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_no_more_trials_have_a_worker_than_the_limit_allows(
-    compute, notes, expected, tmp_path, ordered
-):
-    own = OWN.model_copy(update={"ordered": ordered})
+def test_the_limit_of_workers_limits_concurrent_trials(compute, notes, expected, tmp_path, ordered):
+    search_settings = SETTINGS.model_copy(update={"ordered": ordered})
     limited = compute.model_copy(update={"workers": 2, "cpus_per_worker": 0.25})
-    counted, received = count_running(), []
+    running, received = count_running(), []
 
-    result = on_cluster(
-        tmp_path / "limited", notes, limited, own, callbacks=[counted], log=received.append
+    result = search_on_cluster(
+        tmp_path / "limited",
+        notes,
+        limited,
+        search_settings,
+        callbacks=[running],
+        log=received.append,
     )
 
-    assert counted.max_running == 2
+    assert running.max_running == 2
     assert len(result.trials) == 10
     if ordered:
         assert decisions(result) == expected
-    said = "2 trials can run at a time (compute.workers), but 8 fit on the 2 machines"
-    assert [line for line in received if said in line]
+    message = "2 trials can run at a time (compute.workers), but 8 fit on the 2 machines"
+    assert [line for line in received if message in line]
 
 
-def test_a_trial_on_this_machine_has_one_thread_and_the_folder_of_the_search(
+def test_a_local_trial_has_one_thread_and_the_working_folder_of_the_search(
     notes, expected, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
-    counted = count_running()
+    running = count_running()
 
     result = search(
         tmp_path / "local",
-        OWN,
+        SETTINGS,
         toy=Observed(notes=notes.folder),
         compute=ComputeSettings(workers=1),
         run=run_tuner,
-        callbacks=[counted],
+        callbacks=[running],
     )
 
     assert decisions(result) == expected
-    assert counted.max_running == 1
-    seen = notes.read()
-    assert {(note["threads"], note["hash_seed"]) for note in seen} == {("1", "0")}
-    assert {note["folder"] for note in seen} == {str(tmp_path)}
+    assert running.max_running == 1
+    records = notes.read()
+    assert {(note["threads"], note["hash_seed"]) for note in records} == {("1", "0")}
+    assert {note["folder"] for note in records} == {str(tmp_path)}

@@ -1,4 +1,4 @@
-"""The app on Ray Serve: here, beside the cluster that the tests of this folder share."""
+"""Serving on Ray Serve with replicas, on the cluster of the tests of this folder."""
 
 import contextlib
 import http.client
@@ -27,7 +27,7 @@ from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 
 SECRET = "correct-horse-battery"
-# Ray Serve of itself, when it is imported
+# The warning comes from the import of Ray Serve.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`"),
     pytest.mark.usefixtures("ray_here"),
@@ -38,7 +38,7 @@ HEADERS = {"authorization": f"Bearer {SECRET}", "content-type": "application/jso
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> ServerSpec:
+def spec(tmp_path: Path) -> ServerSpec:
     """A registry with version 1 in production and a rollout of version 2 at 5 %."""
     home = Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     store = ArtifactStore(home.artifacts)
@@ -59,7 +59,7 @@ def recipe(tmp_path: Path) -> ServerSpec:
 
 
 @contextlib.contextmanager
-def _serving(recipe: ServerSpec, stop: threading.Event) -> Iterator[str]:
+def _run_replicas(spec: ServerSpec, stop: threading.Event) -> Iterator[str]:
     ready, ports = threading.Event(), []
 
     def on_ready(port: int) -> None:
@@ -68,7 +68,7 @@ def _serving(recipe: ServerSpec, stop: threading.Event) -> Iterator[str]:
 
     def run() -> None:
         serve_on_ray(
-            recipe,
+            spec,
             replicas=2,
             address=None,
             port=0,
@@ -76,61 +76,61 @@ def _serving(recipe: ServerSpec, stop: threading.Event) -> Iterator[str]:
             stop=stop,
         )
 
-    ended = in_background(run, name="driver")
-    ended.add_done_callback(lambda _: ready.set())
+    driver = in_background(run, name="driver")
+    driver.add_done_callback(lambda _: ready.set())
     try:
         assert ready.wait(180)
-        if ended.done():
-            ended.result()
+        if driver.done():
+            driver.result()
         yield f"http://127.0.0.1:{ports[0]}"
     finally:
         stop.set()
-        ended.result(30)
+        driver.result(30)
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_two_replicas_answer_report_and_finish_what_is_under_way(
-    recipe: ServerSpec,
+def test_two_replicas_serve_report_and_finish_requests_in_progress(
+    spec: ServerSpec,
 ) -> None:
     stop = threading.Event()
-    with _serving(recipe, stop) as url:
-        _until(lambda: _have_the_challenger(recipe))  # from then on requests are counted
+    with _run_replicas(spec, stop) as url:
+        _wait_until(lambda: _have_challenger(spec))  # requests are counted only then
         with httpx.Client(base_url=url, headers=HEADERS) as client:
-            answers = [client.post("/predict", content=WINDOW) for _ in range(30)]
-            nobody = httpx.post(f"{url}/predict", content=WINDOW)
-        under_way = _half_sent(url)
+            responses = [client.post("/predict", content=WINDOW) for _ in range(30)]
+            without_token = httpx.post(f"{url}/predict", content=WINDOW)
+        in_progress = _send_partial_request(url)
         stop.set()
-        _until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
-        time.sleep(2 * recipe.settings.drain_delay_s)
-        under_way.send(WINDOW[20:])
-        late = under_way.getresponse()
+        _wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
+        time.sleep(2 * spec.settings.drain_delay_s)
+        in_progress.send(WINDOW[20:])
+        late_response = in_progress.getresponse()
 
-        assert {answer.status_code for answer in answers} == {200}
-        assert {answer.json()["version"] for answer in answers} <= {1, 2}
-        assert nobody.status_code == 401
-        assert late.status == 200
-        assert json.loads(late.read())["outputs"]
-    assert _reported(recipe) == [2, 31]
+        assert {response.status_code for response in responses} == {200}
+        assert {response.json()["version"] for response in responses} <= {1, 2}
+        assert without_token.status_code == 401
+        assert late_response.status == 200
+        assert json.loads(late_response.read())["outputs"]
+    assert _count_reported(spec) == [2, 31]
     with pytest.raises(httpx.TransportError):  # refused, or reset while the last one closes
         httpx.get(f"{url}/healthz")
 
 
-def test_more_replicas_than_cores_are_refused_at_once(recipe: ServerSpec) -> None:
+def test_more_replicas_than_cores_are_refused(spec: ServerSpec) -> None:
     with pytest.raises(SettingsError, match=r"--replicas 9\) needs one CPU core, but Ray has 2"):
-        _refused(recipe, replicas=9, port=0)
+        _serve(spec, replicas=9, port=0)
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_starts(recipe: ServerSpec) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_refused(spec: ServerSpec) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1 port {port}"):
-            _refused(recipe, replicas=1, port=port)
+            _serve(spec, replicas=1, port=port)
 
 
-def _refused(recipe: ServerSpec, *, replicas: int, port: int) -> None:
+def _serve(spec: ServerSpec, *, replicas: int, port: int) -> None:
     serve_on_ray(
-        recipe,
+        spec,
         replicas=replicas,
         address=None,
         port=port,
@@ -139,9 +139,9 @@ def _refused(recipe: ServerSpec, *, replicas: int, port: int) -> None:
     )
 
 
-def _reported(recipe: ServerSpec) -> list[int]:
-    """Return what each server that reported to the registry had counted."""
-    with RolloutLedger.open(recipe.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+def _count_reported(spec: ServerSpec) -> list[int]:
+    """Return the number of servers that reported to the registry, and of counted requests."""
+    with RolloutLedger.open(spec.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
         rollout = ledger.rollout(MODEL)
         assert rollout is not None
         window = ledger.observations.traffic_counts(rollout)
@@ -150,16 +150,16 @@ def _reported(recipe: ServerSpec) -> list[int]:
     return [len(servers), window.production.requests + window.challenger.requests]
 
 
-def _have_the_challenger(recipe: ServerSpec) -> bool:
-    with RolloutLedger.open(recipe.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+def _have_challenger(spec: ServerSpec) -> bool:
+    with RolloutLedger.open(spec.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
         rollout = ledger.rollout(MODEL)
         assert rollout is not None
         servers = ledger.observations.servers(MODEL, since=rollout.started_at)
     return [server.challenger for server in servers] == [2, 2]
 
 
-def _half_sent(url: str) -> http.client.HTTPConnection:
-    """A request whose body is not complete yet."""
+def _send_partial_request(url: str) -> http.client.HTTPConnection:
+    """Send a request with an incomplete body."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
     connection.putrequest("POST", "/predict")
     for name, value in HEADERS.items():
@@ -169,8 +169,8 @@ def _half_sent(url: str) -> http.client.HTTPConnection:
     return connection
 
 
-def _until(true) -> None:
+def _wait_until(condition) -> None:
     deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen within 120 s"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met within 120 s"
         time.sleep(0.05)

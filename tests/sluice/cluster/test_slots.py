@@ -1,4 +1,4 @@
-"""How many jobs fit: known answers, monotone, and a refusal that names the setting."""
+"""Slots of machines are counted, and impossible reservations are refused with the setting."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sluice.cluster.slots import count_slots, require_slots
 
 
 @pytest.mark.parametrize(
-    ("machines", "reserved", "fit"),
+    ("machines", "reserved", "num_slots"),
     [
         ([{"CPU": 2.0}], {}, 2),
         ([{"CPU": 2.0}, {"CPU": 1.0}], {}, 3),
@@ -21,20 +21,20 @@ from sluice.cluster.slots import count_slots, require_slots
         ([{"CPU": 2.0}], {"workers": 4}, 2),
     ],
 )
-def test_each_job_fits_on_one_machine(machines, reserved, fit):
-    assert count_slots(machines, ComputeSettings(**reserved)) == fit
+def test_each_job_fits_on_one_machine(machines, reserved, num_slots):
+    assert count_slots(machines, ComputeSettings(**reserved)) == num_slots
 
 
 def test_larger_reservations_get_fewer_slots():
     machines = [{"CPU": 7.0}, {"CPU": 12.0}]
-    fits = [count_slots(machines, ComputeSettings(cpus_per_worker=c / 4)) for c in range(1, 48)]
+    slots = [count_slots(machines, ComputeSettings(cpus_per_worker=c / 4)) for c in range(1, 48)]
 
-    assert fits == sorted(fits, reverse=True)
-    assert fits[-1] == 1
+    assert slots == sorted(slots, reverse=True)
+    assert slots[-1] == 1
 
 
 @pytest.mark.parametrize(
-    ("machines", "reserved", "said"),
+    ("machines", "reserved", "message"),
     [
         (
             [{"CPU": 2.0}],
@@ -50,13 +50,13 @@ def test_larger_reservations_get_fewer_slots():
         ([], {}, r"cpus_per_worker\), but the largest of 0 machines has 0"),
     ],
 )
-def test_what_fits_nowhere_is_refused_by_its_setting(machines, reserved, said):
-    compute = ComputeSettings(**({"gpus_per_worker": 1.0} if "both" in said else {}) | reserved)
-    with pytest.raises(SettingsError, match=said):
+def test_a_reservation_that_fits_on_no_machine_names_its_setting(machines, reserved, message):
+    compute = ComputeSettings(**({"gpus_per_worker": 1.0} if "both" in message else {}) | reserved)
+    with pytest.raises(SettingsError, match=message):
         count_slots(machines, compute)
 
 
-def test_a_share_of_several_gpus_is_refused():
+def test_a_fraction_of_several_gpus_is_refused():
     with pytest.raises(SettingsError, match="gpus_per_worker must be at most 1 or an integer"):
         ComputeSettings(gpus_per_worker=1.5)
 

@@ -1,4 +1,4 @@
-"""CONF-1: a pipeline file can be based on another, and the command line overrides it."""
+"""Pipeline files that are based on others, and overrides of the command line (CONF-1)."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ BASE = {
 }
 
 
-def written(path: Path, **attributes: Any) -> Path:
+def write_pipeline(path: Path, **attributes: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": attributes}))
     return path
@@ -34,17 +34,17 @@ def written(path: Path, **attributes: Any) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    return written(tmp_path / "base.yaml", **BASE)
+    return write_pipeline(tmp_path / "base.yaml", **BASE)
 
 
-def test_missing_attributes_come_from_the_base(base: Path) -> None:
-    middle = written(
+def test_missing_attributes_are_inherited_from_the_base(base: Path) -> None:
+    middle = write_pipeline(
         base.parent / "deep" / "middle.yaml",
         based_on="../base.yaml",
         name="middle",
         model={"hidden": 32},
     )
-    top = written(
+    top = write_pipeline(
         base.parent / "top.yaml", based_on="deep/middle.yaml", name="top", seeds=[3, 4, 5, 6, 7]
     )
 
@@ -62,16 +62,18 @@ def test_missing_attributes_come_from_the_base(base: Path) -> None:
     assert read_pipeline(middle).seeds == (0, 1, 2, 3, 4, 5)
 
 
-def test_a_mapping_of_another_kind_replaces_the_whole() -> None:
-    there = {"source": {"kind": "csv", "uri": "bars.csv", "index": "date"}}
+def test_mapping_of_another_kind_replaces_the_whole_mapping() -> None:
+    base_attributes = {"source": {"kind": "csv", "uri": "bars.csv", "index": "date"}}
 
-    assert merge_attributes(there, {"source": {"uri": "b.csv"}})["source"]["index"] == "date"
-    assert merge_attributes(there, {"source": {"kind": "packaged"}}) == {
+    assert (
+        merge_attributes(base_attributes, {"source": {"uri": "b.csv"}})["source"]["index"] == "date"
+    )
+    assert merge_attributes(base_attributes, {"source": {"kind": "packaged"}}) == {
         "source": {"kind": "packaged"}
     }
 
 
-def test_the_arguments_of_another_optimizer_replace_all() -> None:
+def test_arguments_of_another_optimizer_replace_all_arguments() -> None:
     sgd = {"optimizer": "sgd", "optimizer_arguments": {"momentum": 0.9, "nesterov": True}}
 
     assert merge_attributes(sgd, {"optimizer_arguments": {"momentum": 0.5}})[
@@ -85,12 +87,12 @@ def test_the_arguments_of_another_optimizer_replace_all() -> None:
     assert merge_attributes(sgd, own) == own
 
 
-def test_an_optimizer_in_the_files_folder_is_importable_from_anywhere(
+def test_folder_of_the_pipeline_file_is_added_to_sys_path(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (base.parent / "sluice_probe_beside.py").write_text("Own = 1\n")
-    file = written(
+    file = write_pipeline(
         base.parent / "own.yaml", **BASE | {"training": {"optimizer": "sluice_probe_beside:Own"}}
     )
     read_pipeline(file)
@@ -120,16 +122,16 @@ def test_the_command_line_takes_precedence(base: Path) -> None:
     assert found.rollout is None
 
 
-def test_an_override_does_not_change_what_was_read() -> None:
-    read = {"training": {"max_epochs": 5}}
+def test_overrides_do_not_modify_their_input() -> None:
+    attributes = {"training": {"max_epochs": 5}}
 
-    apply_overrides(read, ["training.max_epochs=9"])
+    apply_overrides(attributes, ["training.max_epochs=9"])
 
-    assert read == {"training": {"max_epochs": 5}}
+    assert attributes == {"training": {"max_epochs": 5}}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("override", "message"),
     [
         (
             "training.learning_rat=1.0",
@@ -143,9 +145,9 @@ def test_an_override_does_not_change_what_was_read() -> None:
         ("training=3", "'training': "),
     ],
 )
-def test_an_invalid_override_is_explained(base: Path, given: str, message: str) -> None:
+def test_invalid_override_is_explained(base: Path, override: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        read_pipeline(base, [given])
+        read_pipeline(base, [override])
 
 
 @pytest.mark.parametrize(
@@ -158,16 +160,16 @@ def test_an_invalid_override_is_explained(base: Path, given: str, message: str) 
         ({"based_on": "base.yaml", "name": "a", "modle": {}}, "Did you mean 'model'"),
     ],
 )
-def test_an_invalid_base_is_explained(base: Path, attributes: dict[str, Any], message: str) -> None:
-    top = written(base.parent / "top.yaml", **attributes)
+def test_invalid_base_is_explained(base: Path, attributes: dict[str, Any], message: str) -> None:
+    top = write_pipeline(base.parent / "top.yaml", **attributes)
 
     with pytest.raises(SettingsError, match=message):
         read_pipeline(top)
 
 
 def test_two_files_that_are_based_on_each_other_are_refused(tmp_path: Path) -> None:
-    written(tmp_path / "one.yaml", based_on="other.yaml", name="one")
-    other = written(tmp_path / "other.yaml", based_on="one.yaml", name="other")
+    write_pipeline(tmp_path / "one.yaml", based_on="other.yaml", name="one")
+    other = write_pipeline(tmp_path / "other.yaml", based_on="one.yaml", name="other")
 
     with pytest.raises(SettingsError, match="leads back to"):
         read_pipeline(other)
@@ -187,7 +189,7 @@ def test_invalid_pipeline_yaml_is_reported(base: Path, line: str, message: str) 
         read_pipeline(base)
 
 
-def test_a_file_of_the_working_folder_is_found_by_its_name(
+def test_pipeline_file_in_the_working_folder_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages name the pipeline, as in 'sluice run demand', and must work as printed."""
@@ -214,7 +216,7 @@ def test_a_file_of_the_working_folder_is_found_by_its_name(
         ),
     ],
 )
-def test_a_misspelled_key_or_indentation_is_located(
+def test_misspelled_key_and_wrong_indentation_are_located(
     tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "a.yaml").write_text(text.format(COMPONENT))
@@ -226,8 +228,8 @@ def test_a_misspelled_key_or_indentation_is_located(
     assert "defs/sp500" not in str(refused.value)
 
 
-def test_a_misspelled_file_name_suggests_the_file_beside_it(tmp_path: Path) -> None:
-    written(tmp_path / "my_model.yaml", **BASE)
+def test_misspelled_file_name_suggests_a_file_in_the_same_folder(tmp_path: Path) -> None:
+    write_pipeline(tmp_path / "my_model.yaml", **BASE)
 
     with pytest.raises(SettingsError, match=r"Did you mean 'my_model\.yaml'\?"):
         read_pipeline(tmp_path / "my_modle.yaml")

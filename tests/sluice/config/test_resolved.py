@@ -1,4 +1,4 @@
-"""The user's class is built once, and the code of the files is what a digest is of."""
+"""The user's class is instantiated once, and digests follow the current code of its files."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ class Own(torch.optim.SGD):
 """
 
 
-def parsed(workload: str, **more) -> PipelineSettings:
+def parse_settings(workload: str, **more) -> PipelineSettings:
     return PipelineSettings.parse({"name": "own", "workload": workload} | more, where="defs.yaml")
 
 
@@ -36,14 +36,14 @@ def parsed(workload: str, **more) -> PipelineSettings:
 def counted(monkeypatch: pytest.MonkeyPatch) -> PipelineSettings:
     monkeypatch.setattr(BuildCounter, "builds", type(BuildCounter.builds)())
     seq_len = {"kind": "integers", "low": 2, "high": 4}
-    return parsed(
+    return parse_settings(
         "tests.support.counted:BuildCounter",
         workload_settings={"num_rows": 500},
         space={"parameters": {"workload.seq_len": seq_len}},
     )
 
 
-def test_nothing_that_is_derived_from_a_pipeline_builds_the_class_again(
+def test_values_derived_from_a_pipeline_do_not_build_the_class_again(
     counted: PipelineSettings,
 ) -> None:
     pipeline = resolve(counted)
@@ -58,7 +58,7 @@ def test_nothing_that_is_derived_from_a_pipeline_builds_the_class_again(
     assert BuildCounter.builds == {"resolved": 1}
 
 
-def test_a_searched_setting_of_the_workload_builds_it_with_that_setting(
+def test_searched_workload_setting_builds_the_class_again(
     counted: PipelineSettings,
 ) -> None:
     inputs = resolve(counted).search
@@ -72,40 +72,47 @@ def test_a_searched_setting_of_the_workload_builds_it_with_that_setting(
     assert tuned.config_digest != inputs.base.config_digest
 
 
-def test_reading_settings_imports_nothing_of_the_user(
+def test_reading_settings_imports_no_user_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "sluice_probe_broken"
     (tmp_path / f"{name}.py").write_text("x = 1\nraise RuntimeError('out of order')\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    settings = parsed(f"{name}:Own", model={"architecture": f"{name}:Net"})
+    settings = parse_settings(f"{name}:Own", model={"architecture": f"{name}:Net"})
 
     assert name not in sys.modules
     with pytest.raises(SettingsError, match=rf"out of order.*{name}\.py.*line 2"):
         resolve(settings)
 
 
-def test_a_file_that_changes_after_the_build_changes_the_digests(
+def test_file_that_changes_after_the_build_changes_the_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A schedule runs in a process that was started before the change."""
+    """A schedule runs in a process that started before the change."""
     name = "sluice_probe_resolved"
     (tmp_path / f"{name}.py").write_text(HELPED.format(name=name))
     helper, optimizer = tmp_path / f"{name}_helper.py", tmp_path / f"{name}_optimizer.py"
     helper.write_text("FACTOR = 1\n")
     optimizer.write_text(OPTIMIZER)
     monkeypatch.syspath_prepend(tmp_path)
-    pipeline = resolve(parsed(f"{name}:Helped", training={"optimizer": f"{name}_optimizer:Own"}))
+    pipeline = resolve(
+        parse_settings(f"{name}:Helped", training={"optimizer": f"{name}_optimizer:Own"})
+    )
 
-    def now() -> dict[str, str]:
+    def compute_digests() -> dict[str, str]:
         producer = feature_producer(pipeline.workload, path=pipeline.settings.workload)
         return candidate_subject(pipeline.training, "data") | {"features": producer}
 
-    before = now()
-    assert now() == before
+    before = compute_digests()
+    assert compute_digests() == before
     helper.write_text("FACTOR = 2\n")
-    helped = now()
-    assert {role for role in before if before[role] != helped[role]} == {"code", "features"}
+    after_helper_change = compute_digests()
+    assert {role for role in before if before[role] != after_helper_change[role]} == {
+        "code",
+        "features",
+    }
     optimizer.write_text(f"{OPTIMIZER}    step_size = 2\n")
-    assert {role for role in before if helped[role] != now()[role]} == {"config"}
+    assert {role for role in before if after_helper_change[role] != compute_digests()[role]} == {
+        "config"
+    }

@@ -1,4 +1,4 @@
-"""Frames with a known truth, for the tests of this package."""
+"""Sample tables without drift, and their references."""
 
 import numpy as np
 import pandas as pd
@@ -9,8 +9,11 @@ from sluice.drift.reference import DriftReference, build_reference
 SMALL = DriftSettings(min_resamples=299, num_features=16)
 
 
-def mixed(seed: int, num_rows: int) -> pd.DataFrame:
-    """Three numeric columns (one with holes), one of categories, one of booleans; no drift."""
+def make_frame(seed: int, num_rows: int) -> pd.DataFrame:
+    """Return three numeric columns (one with missing values), a categorical and a boolean one.
+
+    Frames with different seeds have the same distribution.
+    """
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(rng.normal(size=(num_rows, 3)), columns=["a", "b", "holes"])
     frame.loc[rng.random(num_rows) < 0.1, "holes"] = np.nan
@@ -19,5 +22,5 @@ def mixed(seed: int, num_rows: int) -> pd.DataFrame:
     return frame
 
 
-def reference_of(frame: pd.DataFrame, settings: DriftSettings = SMALL) -> DriftReference:
+def make_reference(frame: pd.DataFrame, settings: DriftSettings = SMALL) -> DriftReference:
     return build_reference(frame, settings, seed=0, threads=1)

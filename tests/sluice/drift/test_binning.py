@@ -1,3 +1,5 @@
+"""Numeric and categorical columns are binned into cells."""
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +26,7 @@ def test_cells_of_a_continuous_column_have_equal_shares_and_empty_outer_cells():
     assert share[2:-1] == pytest.approx(np.full(50, 0.02))
 
 
-def test_few_values_have_a_cell_each_and_between_them_is_another():
+def test_few_distinct_values_have_one_cell_each_and_one_between_neighbours():
     cells = bin_numbers(pd.Series([0, 1, 1, 5]), 10)
 
     codes = cells.encode(pd.Series([-1, 0, 0.5, 1, 3, 5, 6])).tolist()
@@ -32,7 +34,7 @@ def test_few_values_have_a_cell_each_and_between_them_is_another():
     assert codes == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_value_that_many_rows_share_has_its_own_cell_among_quantiles():
+def test_a_frequent_value_has_its_own_cell():
     rng = np.random.default_rng(0)
     values = pd.Series(np.where(rng.random(1000) < 0.3, 0.0, rng.normal(size=1000)))
 
@@ -43,8 +45,8 @@ def test_a_value_that_many_rows_share_has_its_own_cell_among_quantiles():
 
 
 @pytest.mark.parametrize("num_cells", [4, 20])
-def test_values_rounded_to_single_precision_stay_in_their_cells(num_cells):
-    """Requests are float32: a rating of 0.1, or a weekday as sine and cosine."""
+def test_values_rounded_to_float32_stay_in_their_cells(num_cells):
+    """Requests are float32, for example a rating of 0.1, or the sine and cosine of a weekday."""
     day = np.arange(1400) % 7
     repeated = [day * 0.1 + 0.1, np.sin(2 * np.pi * day / 7), np.cos(2 * np.pi * day / 7)]
 
@@ -84,7 +86,7 @@ def test_frequent_categories_have_cells_and_the_rest_share_one():
     assert cells.count_unseen(pd.Series(["x", "a", "x", None])) == {"x": 2}
 
 
-def test_values_that_read_the_same_are_one_category():
+def test_values_with_equal_text_are_one_category():
     cells = bin_categories(pd.Series([1, "1", "b", None], dtype=object), 9)
 
     assert cells.categories == ("1", "b")
@@ -107,12 +109,12 @@ def test_categories_of_a_column_do_not_depend_on_the_order_of_its_rows():
         (pd.Categorical([1, 2]), "category"),
     ],
 )
-def test_a_column_is_read_as_numbers_or_as_categories(values, kind):
+def test_a_column_is_numeric_or_categorical_by_its_dtype(values, kind):
     assert column_kind(pd.Series(values)) == kind
 
 
 @pytest.mark.parametrize("values", [pd.date_range("2020", periods=2), [1j, 2j]])
-def test_a_column_that_is_neither_is_refused_by_name(values):
+def test_a_column_of_another_dtype_is_refused_by_name(values):
     with pytest.raises(ContractError, match="requires numbers or categories, but column 'when'"):
         column_kind(pd.Series(values, name="when"))
 
@@ -122,7 +124,7 @@ def test_only_finite_numbers_count_as_present():
     assert count_filled(pd.Series(["a", None])) == 1
 
 
-def test_encoding_by_category_keeps_integers_apart_from_unknown_ones():
+def test_integer_categories_are_encoded_by_their_text():
     cells = CategoryCells(categories=("1", "2"), num_frequent=2)
 
     assert cells.encode(pd.Series(pd.Categorical([1, 2, 3]))).tolist() == [1, 2, 4]

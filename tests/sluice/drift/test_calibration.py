@@ -1,3 +1,5 @@
+"""Null distributions of distances are estimated by resampling blocks of the reference."""
+
 import math
 
 import numpy as np
@@ -19,7 +21,7 @@ from tests.sluice.evaluation.loss_samples import ar1
 SETTINGS = DriftSettings()
 
 
-def nulls(
+def calibrate(
     num_rows: int, *, rho: float = 0.0, reference_rows: int = 5000, seed: int = 0
 ) -> NullDistribution:
     values = pd.Series(ar1(np.random.default_rng(3), rho, reference_rows), name="x")
@@ -28,15 +30,15 @@ def nulls(
 
 
 def test_thresholds_shrink_with_the_rows_of_the_window():
-    small, large = (np.array(nulls(n).thresholds(0.05)) for n in (250, 1000))
+    small, large = (np.array(calibrate(n).thresholds(0.05)) for n in (250, 1000))
 
-    assert small[1] / large[1] == pytest.approx(2, rel=0.2)  # KS: with the root
-    assert small[0] / large[0] == pytest.approx(4, rel=0.3)  # PSI: with the rows
+    assert small[1] / large[1] == pytest.approx(2, rel=0.2)  # KS: with the square root of the rows
+    assert small[0] / large[0] == pytest.approx(4, rel=0.3)  # PSI: inversely with the rows
 
 
-def test_a_large_window_is_calibrated_like_a_small_one_scaled():
-    ks_small = nulls(1000, reference_rows=100_000).thresholds(0.05)[1]
-    ks_large = nulls(100_000, reference_rows=100_000).thresholds(0.05)[1]
+def test_thresholds_of_large_windows_scale_with_the_effective_number_of_rows():
+    ks_small = calibrate(1000, reference_rows=100_000).thresholds(0.05)[1]
+    ks_large = calibrate(100_000, reference_rows=100_000).thresholds(0.05)[1]
     # The difference of n and R rows varies as one sample of n R / (n + R) rows.
     expected = math.sqrt((1 / 1000 + 1 / 100_000) / (2 / 100_000))
 
@@ -44,25 +46,25 @@ def test_a_large_window_is_calibrated_like_a_small_one_scaled():
 
 
 def test_dependent_rows_have_larger_thresholds():
-    assert nulls(500, rho=0.8).thresholds(0.05)[1] > 2 * nulls(500).thresholds(0.05)[1]
+    assert calibrate(500, rho=0.8).thresholds(0.05)[1] > 2 * calibrate(500).thresholds(0.05)[1]
 
 
-def test_the_threshold_of_independent_rows_is_about_kolmogorovs():
+def test_the_ks_threshold_of_independent_rows_is_near_kolmogorovs():
     from scipy.special import kolmogi
 
     expected = kolmogi(0.05) * math.sqrt(1 / 500 + 1 / 5000)
 
-    assert nulls(500).thresholds(0.05)[1] == pytest.approx(expected, rel=0.12)
+    assert calibrate(500).thresholds(0.05)[1] == pytest.approx(expected, rel=0.12)
 
 
-def test_equal_seeds_draw_equal_windows_and_others_do_not():
-    first, same, other = nulls(500), nulls(500), nulls(500, seed=1)
+def test_the_seed_determines_the_drawn_windows():
+    first, repeated, other = calibrate(500), calibrate(500), calibrate(500, seed=1)
 
-    assert np.array_equal(first.distance_DS, same.distance_DS)
+    assert np.array_equal(first.distance_DS, repeated.distance_DS)
     assert not np.array_equal(first.distance_DS, other.distance_DS)
 
 
-def test_the_scale_makes_up_for_rows_that_do_not_fill_blocks():
+def test_the_scale_corrects_for_rows_that_do_not_fill_a_block():
     dependence = Dependence(block_length=30, inflation=1.0)
 
     number, scale = draw_size(dependence, 100, 10**9)
@@ -70,7 +72,7 @@ def test_the_scale_makes_up_for_rows_that_do_not_fill_blocks():
     assert (number, scale) == (3, pytest.approx(math.sqrt(90 / 100)))
 
 
-def test_a_draw_adds_up_whole_blocks():
+def test_a_draw_is_the_sum_of_whole_blocks():
     block_KG = np.array([[1.0, 0.0], [0.0, 1.0]])
 
     sums = draw_sums(block_KG, 5, 100, np.random.default_rng(0))
@@ -79,7 +81,7 @@ def test_a_draw_adds_up_whole_blocks():
     assert 2 < sums[:, 0].mean() < 3
 
 
-def test_a_p_value_counts_the_draws_that_are_at_least_as_far():
+def test_a_p_value_counts_draws_with_at_least_the_distance():
     null = null_from_draws(np.array([[1.0], [2.0], [3.0], [4.0]]), 100)
 
     assert null.p_values(np.array([3.0])) == (3 / 5,)
@@ -87,19 +89,19 @@ def test_a_p_value_counts_the_draws_that_are_at_least_as_far():
     assert null.p_values(np.array([0.0])) == (1.0,)
 
 
-def test_the_smallest_of_several_p_values_is_corrected():
+def test_the_combined_p_value_is_corrected_for_several_distances():
     rng = np.random.default_rng(0)
     distance_DS = rng.normal(size=(2000, 3))
     null = null_from_draws(distance_DS[:1000], 100)
 
-    together = [null.combined_p_value(null.p_values(row)) for row in distance_DS[1000:]]
-    alone = [min(null.p_values(row)) for row in distance_DS[1000:]]
+    combined = [null.combined_p_value(null.p_values(row)) for row in distance_DS[1000:]]
+    smallest = [min(null.p_values(row)) for row in distance_DS[1000:]]
 
-    assert np.mean(np.array(together) <= 0.1) == pytest.approx(0.1, abs=0.03)
-    assert np.mean(np.array(alone) <= 0.1) > 0.2
+    assert np.mean(np.array(combined) <= 0.1) == pytest.approx(0.1, abs=0.03)
+    assert np.mean(np.array(smallest) <= 0.1) > 0.2
 
 
-def test_what_cannot_be_computed_has_no_p_value():
+def test_a_distance_of_nan_has_the_p_value_nan():
     null = null_from_draws(np.arange(8.0).reshape(4, 2), 100)
 
     p_S = null.p_values(np.array([np.nan, 1.0]))

@@ -1,4 +1,4 @@
-"""The mean loss of two windows that share no row (ROLL-3)."""
+"""A significant increase of the mean loss is concept drift (ROLL-3)."""
 
 import math
 
@@ -14,20 +14,20 @@ from tests.sluice.evaluation.loss_samples import ar1
 SETTINGS = DriftSettings(alpha=0.05)
 
 
-def judge(was, now, settings=SETTINGS, horizon_rows=1) -> ConceptDriftReport:
-    return evaluate_losses(was, now, settings, horizon_rows=horizon_rows, window="w")
+def evaluate(reference, current, settings=SETTINGS, horizon_rows=1) -> ConceptDriftReport:
+    return evaluate_losses(reference, current, settings, horizon_rows=horizon_rows, window="w")
 
 
 def losses(seed: int, num_rows: int, *, mean: float = 1.0, rho: float = 0.0) -> np.ndarray:
     return mean + ar1(np.random.default_rng(seed), rho, num_rows)
 
 
-def test_on_independent_rows_it_is_welchs_test():
-    was, now = losses(0, 400), 1.5 * losses(1, 150)
+def test_the_p_value_of_independent_rows_is_that_of_welchs_test():
+    reference, current = losses(0, 400), 1.5 * losses(1, 150)
 
-    report = judge(was, now, horizon_rows=0)
+    report = evaluate(reference, current, horizon_rows=0)
 
-    welch = stats.ttest_ind(now, was, equal_var=False, alternative="greater")
+    welch = stats.ttest_ind(current, reference, equal_var=False, alternative="greater")
     assert report.p_value == pytest.approx(welch.pvalue)
     assert report.block_length == 1
 
@@ -36,40 +36,40 @@ def test_on_independent_rows_it_is_welchs_test():
     ("rise", "verdict"), [(0.0, "STABLE"), (0.5, "DRIFT"), (-0.5, "STABLE"), (0.1, "STABLE")]
 )
 def test_only_a_significant_increase_is_drift(rise, verdict):
-    report = judge(losses(0, 1000), losses(2, 400, mean=1 + rise))
+    report = evaluate(losses(0, 1000), losses(2, 400, mean=1 + rise))
 
     assert report.verdict == verdict
     assert report.rise == pytest.approx(rise, abs=0.15)
     assert report.lower_bound < report.rise < report.upper_bound
 
 
-def test_a_tolerated_increase_is_not_drift():
-    allowed = SETTINGS.model_copy(update={"min_loss_increase": 0.6})
+def test_an_increase_below_min_loss_increase_is_not_drift():
+    tolerant = SETTINGS.model_copy(update={"min_loss_increase": 0.6})
 
-    assert judge(losses(0, 1000), losses(2, 400, mean=1.5), allowed).verdict == "STABLE"
+    assert evaluate(losses(0, 1000), losses(2, 400, mean=1.5), tolerant).verdict == "STABLE"
 
 
-def test_dependent_losses_need_a_larger_rise():
+def test_dependent_losses_have_wider_bounds():
     bounds = [
-        judge(losses(0, 1000, rho=rho), losses(1, 400, rho=rho, mean=1.4)) for rho in (0.0, 0.8)
+        evaluate(losses(0, 1000, rho=rho), losses(1, 400, rho=rho, mean=1.4)) for rho in (0.0, 0.8)
     ]
 
-    reach = [report.rise - report.lower_bound for report in bounds]
-    assert reach[1] > 2 * reach[0]
+    margins = [report.rise - report.lower_bound for report in bounds]
+    assert margins[1] > 2 * margins[0]
 
 
-def test_false_alarms_hold_on_dependent_losses():
-    found = [
-        judge(losses(2 * at, 800, rho=0.5), losses(2 * at + 1, 400, rho=0.5)).verdict
-        for at in range(200)
+def test_the_false_alarm_rate_on_dependent_losses_is_nominal():
+    verdicts = [
+        evaluate(losses(2 * number, 800, rho=0.5), losses(2 * number + 1, 400, rho=0.5)).verdict
+        for number in range(200)
     ]
 
-    assert found.count("INCONCLUSIVE") == 0
-    assert found.count("DRIFT") <= 18  # 5 % of 200, and what chance adds in 1 of 100 runs
+    assert verdicts.count("INCONCLUSIVE") == 0
+    assert verdicts.count("DRIFT") <= 18  # 99 % quantile of a binomial with 5 % of 200
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "said", "remedy"),
+    ("reference", "current", "message", "remedy"),
     [
         (
             losses(0, 99),
@@ -88,26 +88,26 @@ def test_false_alarms_hold_on_dependent_losses():
         (np.ones(400), 2 * np.ones(400), "do not vary within either window", ""),
     ],
 )
-def test_too_little_evidence_is_inconclusive(was, now, said, remedy):
-    report = judge(was, now)
+def test_too_little_evidence_is_inconclusive(reference, current, message, remedy):
+    report = evaluate(reference, current)
 
     assert report.verdict == "INCONCLUSIVE"
-    assert said in report.reason
+    assert message in report.reason
     assert report.remedy == remedy or (report.remedy and not remedy)
 
 
 def test_a_longer_horizon_needs_more_labels():
-    report = judge(losses(0, 1000), losses(1, 200), horizon_rows=60)
+    report = evaluate(losses(0, 1000), losses(1, 200), horizon_rows=60)
 
     assert report.verdict == "INCONCLUSIVE"
     assert "required 476" in report.reason  # four blocks of 119
 
 
-def test_an_effect_of_nothing_is_not_computable():
-    assert math.isnan(judge(np.ones(400), np.ones(400)).effect)
+def test_the_effect_of_constant_losses_is_nan():
+    assert math.isnan(evaluate(np.ones(400), np.ones(400)).effect)
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 100)])
-def test_other_shapes_are_refused(shape):
+def test_losses_that_are_not_one_vector_are_refused(shape):
     with pytest.raises(ContractError, match=r"must have shape \(rows,\)"):
-        judge(np.zeros(shape), losses(0, 100))
+        evaluate(np.zeros(shape), losses(0, 100))

@@ -1,3 +1,5 @@
+"""Block lengths and inflation factors of dependent rows."""
+
 import math
 
 import numpy as np
@@ -7,14 +9,14 @@ from sluice.drift.dependence import MAX_BLOCKS, block_counts, block_starts, meas
 from tests.sluice.evaluation.loss_samples import ar1
 
 
-def test_blocks_start_at_every_row_or_are_evenly_spread():
+def test_blocks_start_at_every_row_or_at_evenly_spread_rows():
     assert block_starts(5).tolist() == [0, 1, 2, 3, 4]
     many = block_starts(10 * MAX_BLOCKS)
     assert many.size == MAX_BLOCKS
     assert set(np.diff(many)) == {10}
 
 
-def test_blocks_count_their_rows_and_wrap_around_the_end():
+def test_block_counts_are_circular():
     codes = np.array([0, 1, 2, 2], np.uint8)
 
     assert block_counts(codes, 2, 2).tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 2], [1, 0, 1]]
@@ -30,13 +32,13 @@ def test_blocks_are_longer_where_rows_depend_on_each_other():
     assert lengths[0] < lengths[1] < lengths[2]
 
 
-def test_the_longest_of_several_series_counts():
+def test_the_block_length_of_several_series_is_the_longest():
     rng = np.random.default_rng(0)
     noise, slow = rng.normal(size=2000), ar1(rng, 0.9, 2000)
 
-    together = measure_dependence([noise, slow], 0.01).block_length
+    combined = measure_dependence([noise, slow], 0.01).block_length
 
-    assert together == measure_dependence([slow], 0.01).block_length
+    assert combined == measure_dependence([slow], 0.01).block_length
 
 
 def test_the_inflation_factor_is_larger_for_fewer_blocks():
@@ -46,29 +48,29 @@ def test_the_inflation_factor_is_larger_for_fewer_blocks():
     assert few.inflation > many.inflation > 1
 
 
-def test_a_non_stationary_series_has_no_inflation_factor():
+def test_a_non_stationary_series_has_a_large_or_no_inflation_factor():
     walk = np.cumsum(np.random.default_rng(0).normal(size=200))
 
-    found = measure_dependence([walk], 0.01)
+    dependence = measure_dependence([walk], 0.01)
 
-    assert math.isnan(found.inflation) or found.inflation > 1.5
+    assert math.isnan(dependence.inflation) or dependence.inflation > 1.5
 
 
-def test_a_constant_series_needs_the_shortest_block():
-    found = measure_dependence([np.zeros(1000)], 0.01)
+def test_a_constant_series_has_the_shortest_block_length():
+    dependence = measure_dependence([np.zeros(1000)], 0.01)
 
-    assert found.block_length == 10
-    assert found.inflation == pytest.approx(1, abs=0.05)
+    assert dependence.block_length == 10
+    assert dependence.inflation == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("period", [2, 5, 7])
-def test_rows_that_are_spread_evenly_are_resampled_as_independent_rows(period):
+def test_a_periodic_series_is_resampled_as_independent_rows(period):
     """A random sample of weekdays varies more than the same number of consecutive days."""
     monday = (np.arange(1500) % period == 0).astype(float)
 
-    found = measure_dependence([monday, ar1(np.random.default_rng(0), 0.0, 1500)], 0.01)
-    alone = measure_dependence([monday], 0.01)
+    dependence = measure_dependence([monday, ar1(np.random.default_rng(0), 0.0, 1500)], 0.01)
+    periodic = measure_dependence([monday], 0.01)
 
-    assert alone.block_length == 1
-    assert alone.inflation == 1
-    assert found.inflation > 0.9
+    assert periodic.block_length == 1
+    assert periodic.inflation == 1
+    assert dependence.inflation > 0.9

@@ -1,3 +1,5 @@
+"""Distances between binned distributions equal those of SciPy or the textbook."""
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -11,61 +13,63 @@ from sluice.drift.distances import (
 
 RNG = np.random.default_rng(0)
 VALUES = np.arange(8.0) ** 2
-WAS, IS = RNG.integers(8, size=400), RNG.integers(2, 8, size=150)
+REFERENCE, WINDOW = RNG.integers(8, size=400), RNG.integers(2, 8, size=150)
 
 
 def shares(codes: np.ndarray) -> np.ndarray:
     return np.bincount(codes, minlength=8) / codes.size
 
 
-def test_ks_is_scipys():
-    expected = stats.ks_2samp(VALUES[IS], VALUES[WAS]).statistic
+def test_ks_equals_scipys():
+    expected = stats.ks_2samp(VALUES[WINDOW], VALUES[REFERENCE]).statistic
 
-    assert kolmogorov_smirnov(shares(IS), shares(WAS)) == pytest.approx(expected)
-
-
-def test_wasserstein_is_scipys():
-    expected = stats.wasserstein_distance(VALUES[IS], VALUES[WAS])
-
-    assert wasserstein(shares(IS), shares(WAS), VALUES) == pytest.approx(expected)
+    assert kolmogorov_smirnov(shares(WINDOW), shares(REFERENCE)) == pytest.approx(expected)
 
 
-def test_chi_square_is_scipys():
-    expected = stats.chisquare(np.bincount(IS, minlength=8), IS.size * shares(WAS)).statistic
+def test_wasserstein_equals_scipys():
+    expected = stats.wasserstein_distance(VALUES[WINDOW], VALUES[REFERENCE])
 
-    assert chi_square(shares(IS), shares(WAS), IS.size) == pytest.approx(expected)
+    assert wasserstein(shares(WINDOW), shares(REFERENCE), VALUES) == pytest.approx(expected)
 
 
-def test_psi_is_the_textbooks_when_half_a_row_is_little():
-    was, now = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
-    expected = ((now - was) * np.log(now / was)).sum()
+def test_chi_square_equals_scipys():
+    expected = stats.chisquare(
+        np.bincount(WINDOW, minlength=8), WINDOW.size * shares(REFERENCE)
+    ).statistic
 
-    found = population_stability(now, was, np.arange(3), 1e9)
+    assert chi_square(shares(WINDOW), shares(REFERENCE), WINDOW.size) == pytest.approx(expected)
 
-    assert found == pytest.approx(expected, rel=1e-6)
+
+def test_psi_equals_the_textbook_formula_for_many_rows():
+    reference, window = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
+    expected = ((window - reference) * np.log(window / reference)).sum()
+
+    psi = population_stability(window, reference, np.arange(3), 1e9)
+
+    assert psi == pytest.approx(expected, rel=1e-6)
 
 
 def test_psi_of_an_empty_bin_is_finite_and_large():
-    found = population_stability(np.array([1.0, 0.0]), np.array([0.5, 0.5]), np.arange(2), 100)
+    psi = population_stability(np.array([1.0, 0.0]), np.array([0.5, 0.5]), np.arange(2), 100)
 
-    assert 1 < found < 10
-
-
-def test_cells_of_one_bin_are_one_to_psi():
-    was, now = np.array([0.25, 0.25, 0.5]), np.array([0.5, 0.0, 0.5])
-
-    assert population_stability(now, was, np.array([0, 0, 1]), 100) == pytest.approx(0)
+    assert 1 < psi < 10
 
 
-def test_every_distance_is_zero_without_a_difference_and_takes_many_windows_at_once():
-    was = shares(WAS)
-    many = np.stack((was, shares(IS)))
+def test_psi_ignores_changes_within_a_bin():
+    reference, window = np.array([0.25, 0.25, 0.5]), np.array([0.5, 0.0, 0.5])
+
+    assert population_stability(window, reference, np.array([0, 0, 1]), 100) == pytest.approx(0)
+
+
+def test_every_distance_is_zero_without_a_difference_and_vectorized_over_windows():
+    reference = shares(REFERENCE)
+    windows = np.stack((reference, shares(WINDOW)))
 
     for distance in (
-        kolmogorov_smirnov(many, was),
-        wasserstein(many, was, VALUES),
-        chi_square(many, was, 100),
-        population_stability(many, was, np.arange(8), 100),
+        kolmogorov_smirnov(windows, reference),
+        wasserstein(windows, reference, VALUES),
+        chi_square(windows, reference, 100),
+        population_stability(windows, reference, np.arange(8), 100),
     ):
         assert distance.shape == (2,)
         assert distance[0] == pytest.approx(0, abs=1e-12)

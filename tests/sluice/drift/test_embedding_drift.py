@@ -1,3 +1,5 @@
+"""Drift of the embedding of the network, and the stored reference of it."""
+
 import dataclasses
 import io
 
@@ -24,19 +26,19 @@ from sluice.drift.reference import no_progress
 from sluice.drift.reference_file import reference_bytes
 from sluice.models.embedding import embed
 from sluice.workloads.sentences import SentencesWorkload
-from tests.sluice.drift.frames import mixed, reference_of
+from tests.sluice.drift.frames import make_frame, make_reference
 from tests.sluice.serving.codec_samples import codec_lineage, make_workload, networks
 
 SETTINGS = DriftSettings()
 
 
-def reference_rows(rows: np.ndarray) -> EmbeddingReference:
+def make_embedding_reference(rows: np.ndarray) -> EmbeddingReference:
     return EmbeddingReference(network="n", layer="head", rows_NE=rows.astype(np.float32))
 
 
 def evaluate(reference, window, settings=SETTINGS, **embedding):
     return evaluate_embeddings(
-        reference_rows(reference),
+        make_embedding_reference(reference),
         window,
         settings,
         EmbeddingDriftSettings(**embedding),
@@ -51,20 +53,20 @@ def samples():
     return rng.normal(size=(300, 6)), rng.normal(size=(250, 6))
 
 
-def test_verdicts(samples):
+def test_only_a_shifted_embedding_drifts(samples):
     reference, window = samples
 
-    same, shifted = evaluate(reference, window), evaluate(reference, window + 0.4)
+    stable, shifted = evaluate(reference, window), evaluate(reference, window + 0.4)
 
-    assert same.verdict == "STABLE"
+    assert stable.verdict == "STABLE"
     assert (shifted.verdict, shifted.layer, shifted.network) == ("DRIFT", "head", "n")
-    assert shifted.mmd_squared > shifted.threshold > same.mmd_squared
+    assert shifted.mmd_squared > shifted.threshold > stable.mmd_squared
     assert "embedding of the network drifted" in shifted.reason
     assert (shifted.num_rows, shifted.reference_rows) == (250, 300)
     assert shifted.block_length == 7  # the cube root of 300, rounded up
 
 
-def test_a_small_but_significant_discrepancy_is_ignored_if_the_settings_say_so(samples):
+def test_a_significant_discrepancy_below_min_discrepancy_is_not_drift(samples):
     reference, window = samples
     shifted = evaluate(reference, window + 0.4)
 
@@ -98,7 +100,7 @@ def test_too_few_rows_and_dependent_rows_are_inconclusive(samples):
     assert np.isnan(dependent.p_value)
 
 
-def test_numbers_of_a_test_that_did_not_run_are_not_printed_as_nan(samples):
+def test_the_page_of_a_test_that_did_not_run_prints_no_nan(samples):
     reference, window = samples
     few = window[:20].astype(np.float64)
     report = evaluate(reference, few)
@@ -127,7 +129,7 @@ def test_too_few_blocks_for_the_p_value_are_inconclusive():
     assert "blocks of 6 rows cannot have a p-value of 1e-07" in report.reason
 
 
-def test_embeddings_that_do_not_fit_are_refused(samples):
+def test_embeddings_of_another_width_or_with_nan_are_refused(samples):
     reference, window = samples
 
     with pytest.raises(ContractError, match="of the same width"):
@@ -137,18 +139,23 @@ def test_embeddings_that_do_not_fit_are_refused(samples):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A workload of texts, and the lineage of two networks of it."""
+def text_model(tmp_path_factory):
+    """A workload of texts, its artifact store, and the lineage of its two networks."""
     folder = tmp_path_factory.mktemp("built")
     workload, store = make_workload("texts", folder / "data"), ArtifactStore(folder / "artifacts")
-    found = networks(workload, salt=1)
-    return workload, store, codec_lineage(workload, store, salt=1, built=found), found
+    text_networks = networks(workload, salt=1)
+    return (
+        workload,
+        store,
+        codec_lineage(workload, store, salt=1, trained=text_networks),
+        text_networks,
+    )
 
 
-def build(built, *, network: nn.Module | None = None, max_rows=500, **settings):
-    workload, _, lineage, found = built
+def build_reference(text_model, *, network: nn.Module | None = None, max_rows=500, **settings):
+    workload, _, lineage, text_networks = text_model
     frame = workload.compute_features(workload.load_rows())
-    by_weights = {m.weights: n for m, n in zip(lineage.members, found, strict=True)}
+    by_weights = {m.weights: n for m, n in zip(lineage.members, text_networks, strict=True)}
     return build_embedding_reference(
         workload,
         frame,
@@ -161,29 +168,31 @@ def build(built, *, network: nn.Module | None = None, max_rows=500, **settings):
     )
 
 
-def test_the_reference_has_the_held_out_rows_of_the_first_network(built):
-    workload, _, lineage, found = built
+def test_the_reference_has_the_embeddings_of_held_out_rows_by_the_first_network(text_model):
+    workload, _, lineage, text_networks = text_model
     frame = workload.compute_features(workload.load_rows())
     test = workload.plan_folds(frame)[-1].test
     x = workload.examples(frame, test).x
 
-    reference, some = build(built), build(built, max_rows=40)
+    reference, limited = build_reference(text_model), build_reference(text_model, max_rows=40)
 
     assert reference.network == lineage.members[0].weights
     assert reference.layer == "out"
-    expected = [embed(found[0], gather(x, torch.tensor([n]))).values[0] for n in range(len(x))]
-    kept = list(dict.fromkeys(tuple(row) for row in np.array(expected).tolist()))
-    assert sorted(map(tuple, reference.rows_NE.tolist())) == sorted(kept)
-    assert 30 <= len(some.rows_NE) <= 40
+    expected = [
+        embed(text_networks[0], gather(x, torch.tensor([n]))).values[0] for n in range(len(x))
+    ]
+    unique_rows = list(dict.fromkeys(tuple(row) for row in np.array(expected).tolist()))
+    assert sorted(map(tuple, reference.rows_NE.tolist())) == sorted(unique_rows)
+    assert 30 <= len(limited.rows_NE) <= 40
 
 
-def test_a_network_without_a_linear_layer_has_a_reference_that_says_so(built):
+def test_the_reference_of_a_network_without_a_linear_layer_states_the_problem(text_model):
     class Counts(nn.Module):
         def forward(self, x):
             return x["mask"].float().sum(1, keepdim=True)
 
-    store = built[1]
-    reference = build(built, network=Counts())
+    store = text_model[1]
+    reference = build_reference(text_model, network=Counts())
     loaded = load_embedding_reference(save_embedding_reference(reference, store), store)
 
     assert loaded.rows_NE.size == 0
@@ -191,8 +200,8 @@ def test_a_network_without_a_linear_layer_has_a_reference_that_says_so(built):
     assert "embedding_layer" in loaded.problem
 
 
-def test_a_reference_survives_its_file_and_a_change_of_the_file_is_found(built, tmp_path):
-    store, reference = ArtifactStore(tmp_path), build(built)
+def test_a_stored_reference_is_read_back_and_a_changed_file_is_refused(text_model, tmp_path):
+    store, reference = ArtifactStore(tmp_path), build_reference(text_model)
     digest = save_embedding_reference(reference, store)
     loaded = load_embedding_reference(digest, store)
 
@@ -216,20 +225,20 @@ def test_a_reference_survives_its_file_and_a_change_of_the_file_is_found(built, 
         changed,
         store.get(digest)[:-9],
         b"",
-        reference_bytes(reference_of(mixed(0, 200))),
+        reference_bytes(make_reference(make_frame(0, 200))),
     ):
         with pytest.raises(IntegrityError):
             load_embedding_reference(store.put(content), store)
 
 
-def test_only_images_and_texts_that_clients_send_are_embedded(built, tmp_path):
+def test_only_images_and_texts_in_requests_are_embedded(text_model, tmp_path):
     kinds = {
         kind: compares_embeddings(make_workload(kind, tmp_path / kind), SETTINGS)
         for kind in ("texts", "images", "rows")
     }
 
     assert kinds == {"texts": True, "images": True, "rows": False}
-    assert not compares_embeddings(built[0], DriftSettings(embedding=None))
+    assert not compares_embeddings(text_model[0], DriftSettings(embedding=None))
     assert compares_embeddings(SentencesWorkload(), SETTINGS)
     unserved = type("Unserved", (SentencesWorkload,), {"is_served": False})()
     assert not compares_embeddings(unserved, SETTINGS)

@@ -1,4 +1,4 @@
-"""Drift of images and texts, from requests to the real server up to the alarm."""
+"""Drift of images and texts is detected from requests to a server up to the alarm."""
 
 import base64
 import dataclasses
@@ -32,7 +32,7 @@ from sluice.serving.deployed import load_deployed
 from sluice.workloads.workload import Workload
 from tests.sluice.registry.ledger_samples import MODEL, as_version
 from tests.sluice.serving.codec_samples import codec_lineage, make_workload, networks
-from tests.sluice.serving.serving_samples import Live, live, quick_settings
+from tests.sluice.serving.serving_samples import RunningServer, quick_settings, run_server
 from tests.support.codec_workloads import WORDS, network_input
 
 pytestmark = pytest.mark.slow
@@ -49,25 +49,25 @@ class Reports:
 
 
 @dataclass
-class World:
-    """A server of one version, and the monitor of its drift."""
+class MonitoredServer:
+    """A server of one version and the inputs of its drift monitor."""
 
     workload: Workload
     kind: str
     store: ArtifactStore
     inputs: MonitorInputs
-    server: Live
+    server: RunningServer
     samples: list[Sample]
 
     def request(self, rows: range, *, is_shifted: bool) -> None:
-        """Send one request for each row, and wait until all of them are reported."""
+        """Send one request per row and wait until all are reported."""
         raw = self.workload.load_rows()
         expected = len(self.embedded) + len(rows)
         for row in rows:
             fields = self.workload.request_of(raw, raw, np.array([row]))
-            body = shifted(fields) if is_shifted else fields
-            answer = self.server.client.post("/predict", json=body)
-            assert answer.status_code == 200, answer.text
+            body = shift_request(fields) if is_shifted else fields
+            response = self.server.client.post("/predict", json=body)
+            assert response.status_code == 200, response.text
         self.server.wait_for(lambda: len(self.embedded) == expected)
 
     @property
@@ -79,8 +79,8 @@ class World:
         return run_drift_monitor(inputs, before.state if before else None)
 
 
-def shifted(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with an inverted image, or with a text of half of the vocabulary."""
+def shift_request(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the request with its image inverted, or its text reduced to half the vocabulary."""
     if "images" in fields:
         image = Image.open(io.BytesIO(base64.b64decode(fields["images"][0])))
         buffer = io.BytesIO()
@@ -91,17 +91,17 @@ def shifted(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=["images", "texts"])
-def world(
+def monitored(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+) -> Iterator[MonitoredServer]:
     folder = tmp_path_factory.mktemp("world")
     workload, store = make_workload(request.param, folder / "data"), ArtifactStore(folder / "store")
-    for file in (folder / "data").glob("*.png"):  # dark images, which inverted ones are not
+    for file in (folder / "data").glob("*.png"):  # darker, so that inverted images differ
         Image.open(file).point(lambda value: value // 2).save(file)
-    found = networks(workload, salt=1)
-    lineage = codec_lineage(workload, store, salt=1, built=found)
+    trained = networks(workload, salt=1)
+    lineage = codec_lineage(workload, store, salt=1, trained=trained)
     frame = workload.compute_features(workload.load_rows())
-    by_weights = {m.weights: n for m, n in zip(lineage.members, found, strict=True)}
+    by_weights = {m.weights: n for m, n in zip(lineage.members, trained, strict=True)}
     references = store_references(
         workload,
         frame,
@@ -134,68 +134,74 @@ def world(
         now=datetime.now(UTC),
         threads=1,
     )
-    with live(
+    with run_server(
         {model.candidate: model},
         TrafficSplit(epoch=1, production=model.candidate),
         settings=settings,
         reports=reports,
         name=MODEL,
     ) as server:
-        yield World(workload, request.param, store, inputs, server, reports.samples)
+        yield MonitoredServer(workload, request.param, store, inputs, server, reports.samples)
 
 
-def test_shifted_requests_raise_an_alarm_and_others_do_not(world: World, tmp_path: Path) -> None:
-    world.request(range(60), is_shifted=False)
-    first = world.embedded[0]
+def test_only_shifted_requests_raise_an_alarm(monitored: MonitoredServer, tmp_path: Path) -> None:
+    monitored.request(range(60), is_shifted=False)
+    first = monitored.embedded[0]
     expected = embed(
-        load_deployed(world.inputs.version, world.store).networks[0],
-        network_input(world.workload, 0),
+        load_deployed(monitored.inputs.version, monitored.store).networks[0],
+        network_input(monitored.workload, 0),
     )
-    clean = world.monitor()
-    world.request(range(100), is_shifted=True)
-    one = world.monitor(clean)
-    world.request(range(100, 200), is_shifted=True)
+    clean = monitored.monitor()
+    monitored.request(range(100), is_shifted=True)
+    first_drift = monitored.monitor(clean)
+    monitored.request(range(100, 200), is_shifted=True)
     pending = find_pending_windows(
         None,
-        world.samples,
-        one.state,
+        monitored.samples,
+        first_drift.state,
         SETTINGS,
-        in_production_since=world.inputs.in_production_since,
+        in_production_since=monitored.inputs.in_production_since,
     )
-    two = world.monitor(one)
-    idle = world.monitor(two)
+    second_drift = monitored.monitor(first_drift)
+    idle = monitored.monitor(second_drift)
 
     assert first.embedding is not None
-    assert first.embedding.network == world.inputs.version.lineage.members[0].weights
+    assert first.embedding.network == monitored.inputs.version.lineage.members[0].weights
     np.testing.assert_allclose(first.embedding.values, expected.values[0], rtol=1e-5)
     assert clean.state.signal("embedding").verdict == "STABLE"
     assert (clean.embedding.report.reference_rows, clean.embedding.report.num_rows) > (40, 40)
-    assert one.state.signal("embedding").verdict == "DRIFT", one.state.signal("embedding").summary
-    assert one.state.training is None or "embedding" not in one.state.training.signals
+    assert first_drift.state.signal("embedding").verdict == "DRIFT", first_drift.state.signal(
+        "embedding"
+    ).summary
+    assert (
+        first_drift.state.training is None or "embedding" not in first_drift.state.training.signals
+    )
     assert "embedding" in pending.signals
-    alarm = two.state.training
+    alarm = second_drift.state.training
     assert "embedding" in alarm.signals
     assert "Embedding of the network: 2 of the last 3 windows drifted" in alarm.reason
-    page = two.state.signal("embedding").windows[-1].page
+    page = second_drift.state.signal("embedding").windows[-1].page
     assert "squared maximum mean discrepancy" in page
     assert "data:image/png;base64," in page
-    shown = window_metadata(two)
-    assert {"embedding of the network", "plot: embedding of the network"} <= shown.keys()
+    metadata = window_metadata(second_drift)
+    assert {"embedding of the network", "plot: embedding of the network"} <= metadata.keys()
     assert not any("embedding" in name for name in window_metadata(idle))
-    assert idle.state.signal("embedding").windows == two.state.signal("embedding").windows
+    assert idle.state.signal("embedding").windows == second_drift.state.signal("embedding").windows
     home = Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'r.db'}")
-    send_drift_alert(two.state, alarm, home)
+    send_drift_alert(second_drift.state, alarm, home)
     (alert,) = read_alerts(home)
     assert "embedding of the network" in alert.what
 
 
-def test_a_mismatch_of_versions_is_inconclusive_with_the_reason(world: World) -> None:
-    if len(world.embedded) < 60:
-        world.request(range(60), is_shifted=False)
-    first, second = world.inputs.version.lineage.members
-    references = world.inputs.references
+def test_embeddings_of_another_network_or_without_a_reference_are_inconclusive(
+    monitored: MonitoredServer,
+) -> None:
+    if len(monitored.embedded) < 60:
+        monitored.request(range(60), is_shifted=False)
+    first, second = monitored.inputs.version.lineage.members
+    references = monitored.inputs.references
     assert isinstance(references, ReferenceArtifacts)
-    swapped = world.inputs.version.lineage.model_copy(
+    swapped = monitored.inputs.version.lineage.model_copy(
         update={
             "members": (
                 first.model_copy(update={"weights": second.weights}),
@@ -205,39 +211,42 @@ def test_a_mismatch_of_versions_is_inconclusive_with_the_reason(world: World) ->
     )
 
     def reason(samples: list[Sample], **changes: Any) -> str:
-        found = sampled_embeddings(dataclasses.replace(world.inputs, **changes), samples)
-        return found if isinstance(found, str) else ""
+        result = sampled_embeddings(dataclasses.replace(monitored.inputs, **changes), samples)
+        return result if isinstance(result, str) else ""
 
     others = [
         sample.model_copy(
             update={"embedding": sample.embedding.model_copy(update={"network": second.weights})}
         )
-        for sample in world.embedded
+        for sample in monitored.embedded
     ]
     none = [sample.model_copy(update={"embedding": None}) for sample in others]
     without = references.model_copy(update={"embedding": None})
-    other_version = world.monitor(version=as_version(swapped)).state.signal("embedding")
-    off = world.monitor(settings=SETTINGS.model_copy(update={"embedding": None})).state
+    other_version = monitored.monitor(version=as_version(swapped)).state.signal("embedding")
+    disabled = monitored.monitor(settings=SETTINGS.model_copy(update={"embedding": None})).state
 
     assert other_version.verdict == "INCONCLUSIVE"
     assert f"belongs to the network {first.weights[:12]}" in other_version.summary
-    assert reason(world.embedded) == ""
-    assert "without a reference" in reason(world.embedded, references=without)
+    assert reason(monitored.embedded) == ""
+    assert "without a reference" in reason(monitored.embedded, references=without)
     assert f"embedded by another network ({second.weights[:12]})" in reason(others)
     assert f"None of {len(none)} requests has an embedding" in reason(none)
-    assert reason(none[:10]) == ""  # too few requests to say so: the signal waits
-    assert off.signal("embedding") is None
+    assert reason(none[:10]) == ""  # too few requests for a reason: the signal waits
+    assert disabled.signal("embedding") is None
 
 
-def test_a_version_without_a_reference_stores_no_embeddings(world: World) -> None:
-    lineage = world.inputs.version.lineage
+def test_a_version_without_a_reference_stores_no_embeddings(monitored: MonitoredServer) -> None:
+    lineage = monitored.inputs.version.lineage
     assert REFERENCE_ROLE in lineage.artifacts
 
-    plain = load_deployed(as_version(lineage.model_copy(update={"artifacts": {}})), world.store)
+    without_reference = load_deployed(
+        as_version(lineage.model_copy(update={"artifacts": {}})), monitored.store
+    )
 
-    assert plain.embedder is None
-    x = network_input(world.workload, 0)
+    assert without_reference.embedder is None
+    x = network_input(monitored.workload, 0)
     with torch.inference_mode():
         assert torch.equal(
-            plain.networks[0](x), load_deployed(world.inputs.version, world.store).networks[0](x)
+            without_reference.networks[0](x),
+            load_deployed(monitored.inputs.version, monitored.store).networks[0](x),
         )

@@ -1,3 +1,5 @@
+"""The joint test of all columns estimates a maximum mean discrepancy by random features."""
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,18 +15,18 @@ def squared_distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return ((one[:, None] - other[None]) ** 2).sum(axis=-1)
 
 
-def test_the_discrepancy_is_that_of_a_gaussian_kernel():
+def test_the_discrepancy_approximates_that_of_a_gaussian_kernel():
     rng = np.random.default_rng(0)
-    was = pd.DataFrame({"x": rng.normal(size=400), "y": rng.choice(["u", "v"], 400)})
-    now = pd.DataFrame({"x": rng.normal(1, 1, size=300), "y": rng.choice(["u", "v"], 300)})
-    columns = [reference_column(was[name], SETTINGS, 0.01) for name in was]
-    codes = [[c.cells.encode(frame[c.name]) for c in columns] for frame in (was, now)]
+    reference = pd.DataFrame({"x": rng.normal(size=400), "y": rng.choice(["u", "v"], 400)})
+    window = pd.DataFrame({"x": rng.normal(1, 1, size=300), "y": rng.choice(["u", "v"], 300)})
+    columns = [reference_column(reference[name], SETTINGS, 0.01) for name in reference]
+    codes = [[c.cells.encode(frame[c.name]) for c in columns] for frame in (reference, window)]
     features = RandomFeatures.draw(columns, 8192, seed=0)
 
     joint = JointReference.of(features, codes[0], 0.01, map)
-    found = joint.distance(features.mean(codes[1], map))
+    discrepancy = joint.distance(features.mean(codes[1], map))
 
-    # The same rows written out: the normal score, and one column for each code of the category.
+    # Explicit rows: the normal score, and a one-hot encoding of the category.
     rows = [
         np.column_stack([normal_scores(columns[0])[x], np.eye(columns[1].cells.num_cells + 1)[y]])
         for x, y in codes
@@ -35,7 +37,7 @@ def test_the_discrepancy_is_that_of_a_gaussian_kernel():
         for a, b in ((0, 0), (0, 1), (1, 1))
     }
     expected = kernel[0, 0] + kernel[1, 1] - 2 * kernel[0, 1]
-    assert found == pytest.approx(expected, rel=0.1)
+    assert discrepancy == pytest.approx(expected, rel=0.1)
 
 
 def test_the_mean_does_not_depend_on_the_chunk_size(monkeypatch):
@@ -50,15 +52,15 @@ def test_the_mean_does_not_depend_on_the_chunk_size(monkeypatch):
     assert features.mean(codes, map) == pytest.approx(whole, abs=1e-6)
 
 
-def test_the_seed_decides_which_windows_are_drawn():
+def test_the_seed_determines_the_drawn_windows():
     values = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 2)), columns=["a", "b"])
     columns = [reference_column(values[name], SETTINGS, 0.01) for name in values]
     codes = [c.cells.encode(values[c.name]) for c in columns]
     joint = JointReference.of(RandomFeatures.draw(columns, 16, seed=0), codes, 0.01, map)
 
-    first, same, other = (
+    first, repeated, other = (
         joint.calibrate(num_rows=100, num_draws=50, seed=seed).distance_DS for seed in (0, 0, 1)
     )
 
-    assert np.array_equal(first, same)
+    assert np.array_equal(first, repeated)
     assert not np.array_equal(first, other)

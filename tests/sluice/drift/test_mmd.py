@@ -1,3 +1,5 @@
+"""The permutation test of the maximum mean discrepancy, with blocks for dependent rows."""
+
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -17,8 +19,8 @@ def run(first, second, *, block_length=1, permutations=199, alpha=0.05, seed=0):
     )
 
 
-def oracle(first, second, block_length):
-    """Loops over pairs of rows of different blocks, as the definition says."""
+def mmd_by_loops(first, second, block_length):
+    """Compute the estimate by loops over pairs of rows of different blocks."""
     rows = [*first, *second]
     distances = sorted(
         float(np.linalg.norm(rows[i] - rows[j])) for i in range(len(rows)) for j in range(i)
@@ -42,20 +44,20 @@ def oracle(first, second, block_length):
 
 
 @pytest.mark.parametrize("block_length", [1, 3])
-def test_the_estimate_is_that_of_loops_over_pairs(block_length):
+def test_the_estimate_equals_loops_over_pairs(block_length):
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(12, 4)), rng.normal(0.5, 2, size=(9, 4))
 
     test = run(first, second, block_length=block_length)
 
-    expected, width = oracle(first, second, block_length)
+    expected, width = mmd_by_loops(first, second, block_length)
     assert test.mmd_squared == pytest.approx(expected, rel=1e-10)
     assert test.bandwidth == pytest.approx(width, rel=1e-10)
     assert test.num_blocks == (12 // block_length, 9 // block_length)
 
 
-def test_two_clusters_have_the_closed_form():
-    """One sample at 0 and one at 1: the median distance is 1, so that MMD^2 is 2 - 2 exp(-1/2)."""
+def test_two_point_clusters_match_the_closed_form():
+    """For samples at 0 and 1, the median distance is 1, so MMD^2 is 2 - 2 exp(-1/2)."""
     test = run(np.zeros((20, 1)), np.ones((20, 1)))
 
     assert test.bandwidth == 1.0
@@ -63,7 +65,7 @@ def test_two_clusters_have_the_closed_form():
     assert test.p_value == 1 / 200
 
 
-def test_rows_that_fill_no_block_are_left_out_at_the_old_end():
+def test_the_oldest_rows_that_do_not_fill_a_block_are_omitted():
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(13, 2)), rng.normal(size=(14, 2))
 
@@ -115,7 +117,7 @@ def test_blocks_keep_the_false_alarm_rate_of_dependent_rows():
     assert rate(1) > 0.3  # rows of a series are not exchangeable
 
 
-def test_a_change_of_the_dependence_alone_is_found():
+def test_a_change_of_only_the_correlation_is_detected():
     """Both columns keep their distribution; only their correlation changes from 0 to 0.9."""
     rng = np.random.default_rng(1)
     first, second = rng.normal(size=(2, 300, 2))

@@ -1,4 +1,4 @@
-"""What successive windows say together (ROLL-3): one alarm a drift, and silence is no health."""
+"""Monitor state over successive windows (ROLL-3): one alarm per drift; no data is not STABLE."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -26,58 +26,58 @@ ALARM = AlarmDebounceSettings(min_drifted=2, num_windows=3)
 SMALL = DriftSettings(window_rows=60, min_rows=30)
 
 
-def judged(at: int, verdict: str, action: str = "train") -> WindowResult:
+def make_result(number: int, verdict: str, action: str = "train") -> WindowResult:
     return WindowResult(
-        window=f"w{at}",
-        first=str(10 * at),
-        last=str(10 * at + 9),
+        window=f"w{number}",
+        first=str(10 * number),
+        last=str(10 * number + 9),
         num_rows=10,
-        at=NOW + timedelta(days=at),
+        at=NOW + timedelta(days=number),
         verdict=verdict,
-        reason=f"reason <{at}>.",
+        reason=f"reason <{number}>.",
         remedy="",
         columns=("a",) if verdict == "DRIFT" else (),
         action=action,
     )
 
 
-def series(verdicts: str, signal: str = "rows", action: str = "train") -> list[SignalState]:
-    """Return the subject after each of its windows: D, S or I."""
-    words = {"D": "DRIFT", "S": "STABLE", "I": "INCONCLUSIVE"}
-    watch, found = None, []
-    for at, letter in enumerate(verdicts):
-        watch = update_signal(watch, signal, judged(at, words[letter], action), ALARM)
-        found.append(watch)
-    return found
+def signal_states(verdicts: str, signal: str = "rows", action: str = "train") -> list[SignalState]:
+    """Return the state of the signal after each window, given as D, S or I."""
+    verdict_of = {"D": "DRIFT", "S": "STABLE", "I": "INCONCLUSIVE"}
+    state, states = None, []
+    for number, letter in enumerate(verdicts):
+        state = update_signal(state, signal, make_result(number, verdict_of[letter], action), ALARM)
+        states.append(state)
+    return states
 
 
-def episodes(verdicts: str) -> list[str | None]:
-    episode, found = None, []
-    for watch in series(verdicts):
-        episode = update_alarm(episode, [watch], "train", candidate="c", now=NOW)
-        found.append(episode and episode.id)
-    return found
+def alarm_ids(verdicts: str) -> list[str | None]:
+    alarm, states = None, []
+    for state in signal_states(verdicts):
+        alarm = update_alarm(alarm, [state], "train", candidate="c", now=NOW)
+        states.append(alarm and alarm.id)
+    return states
 
 
 def test_persistent_drift_is_one_alarm_and_new_drift_another():
-    ids = episodes("SDDDDSSSDD")
+    ids = alarm_ids("SDDDDSSSDD")
 
-    assert [found is not None for found in ids] == [
+    assert [states is not None for states in ids] == [
         *(False, False, True, True, True, True),
         *(False, False, False, True),
     ]
-    assert len({found for found in ids if found}) == 2
+    assert len({states for states in ids if states}) == 2
 
 
 def test_inconclusive_windows_do_not_end_an_alarm():
-    ids = episodes("DDIIIDS")
+    ids = alarm_ids("DDIIIDS")
 
     assert ids[1] is not None
     assert set(ids[1:]) == {ids[1]}
 
 
-def test_faults_start_no_training():
-    slow = series("DD", "latency", "repair")[-1]
+def test_a_fault_of_the_server_starts_no_training():
+    slow = signal_states("DD", "latency", "repair")[-1]
 
     assert update_alarm(None, [slow], "train", candidate="c", now=NOW) is None
     repair = update_alarm(None, [slow], "repair", candidate="c", now=NOW)
@@ -86,47 +86,47 @@ def test_faults_start_no_training():
 
 
 def test_a_repeated_window_is_not_evaluated_again():
-    once = series("D")[-1]
+    evaluated = signal_states("D")[-1]
 
-    again = update_signal(once, "rows", judged(0, "DRIFT"), ALARM)
+    again = update_signal(evaluated, "rows", make_result(0, "DRIFT"), ALARM)
 
-    assert (again.windows, again.is_new) == (once.windows, False)
+    assert (again.windows, again.is_new) == (evaluated.windows, False)
     assert "already evaluated" in again.summary
 
 
-def whole(*subjects: SignalState) -> MonitorState:
-    return MonitorState(model="m", version=3, candidate="c", at=NOW, signals=subjects)
+def monitor_state(*signals: SignalState) -> MonitorState:
+    return MonitorState(model="m", version=3, candidate="c", at=NOW, signals=signals)
 
 
 def test_stable_requires_all_monitored_signals():
-    stable, drifted = series("S")[-1], series("D", "requests")[-1]
-    silent = update_signal(None, "losses", "No label yet.", ALARM)
+    stable, drifted = signal_states("S")[-1], signal_states("D", "requests")[-1]
+    without_labels = update_signal(None, "losses", "No label yet.", ALARM)
     absent = update_signal(None, "latency", "No server.", ALARM, is_monitored=False)
 
-    assert whole(stable, absent).verdict == "STABLE"
-    assert whole(stable, silent).verdict == "INCONCLUSIVE"
-    assert "No label yet." in whole(stable, silent).reason
-    assert whole(stable, silent, drifted).verdict == "DRIFT"
+    assert monitor_state(stable, absent).verdict == "STABLE"
+    assert monitor_state(stable, without_labels).verdict == "INCONCLUSIVE"
+    assert "No label yet." in monitor_state(stable, without_labels).reason
+    assert monitor_state(stable, without_labels, drifted).verdict == "DRIFT"
 
 
 def test_too_little_data_is_waiting_and_neither_stable_nor_inconclusive():
-    stable, undecided = series("S")[-1], series("I", "requests")[-1]
+    stable, undecided = signal_states("S")[-1], signal_states("I", "requests")[-1]
     few = update_signal(None, "requests", Waiting(reason="One request."), ALARM)
     absent = update_signal(None, "latency", "No server.", ALARM, is_monitored=False)
 
-    assert whole(few).verdict == "WAITING"
-    assert whole(few, undecided).verdict == "INCONCLUSIVE"
-    assert whole(stable, few).verdict == "WAITING"
-    assert whole(stable, few).reason == (
+    assert monitor_state(few).verdict == "WAITING"
+    assert monitor_state(few, undecided).verdict == "INCONCLUSIVE"
+    assert monitor_state(stable, few).verdict == "WAITING"
+    assert monitor_state(stable, few).reason == (
         "No drift in the newest window of new rows of the source. Requests: One request."
     )
-    assert whole(absent).verdict == "WAITING"
-    assert "No server." in whole(absent).reason
-    assert '<span class="tag plain">WAITING</span>' in monitor_page(whole(few))
+    assert monitor_state(absent).verdict == "WAITING"
+    assert "No server." in monitor_state(absent).reason
+    assert '<span class="tag plain">WAITING</span>' in monitor_page(monitor_state(few))
 
 
 def test_a_waiting_signal_keeps_the_verdict_of_its_last_window():
-    drifted = series("SD")[-1]
+    drifted = signal_states("SD")[-1]
 
     waiting = update_signal(drifted, "rows", Waiting(reason="No new rows yet."), ALARM)
 
@@ -135,17 +135,19 @@ def test_a_waiting_signal_keeps_the_verdict_of_its_last_window():
 
 
 def test_the_page_shows_the_state_and_escapes_text():
-    page = monitor_page(whole(series("D")[-1], update_signal(None, "losses", "<b>", ALARM)))
+    page = monitor_page(
+        monitor_state(signal_states("D")[-1], update_signal(None, "losses", "<b>", ALARM))
+    )
 
     assert "DRIFT" in page
     assert "reason &lt;0&gt;" in page
     assert "<b>Losses" not in page
 
 
-def waits(index: pd.Index, **given) -> str:
-    found = next_window(index, **given)
-    assert isinstance(found, Waiting)
-    return found.reason
+def wait_reason(index: pd.Index, **arguments) -> str:
+    states = next_window(index, **arguments)
+    assert isinstance(states, Waiting)
+    return states.reason
 
 
 def test_windows_start_after_the_last_one_and_wait_until_full():
@@ -153,23 +155,23 @@ def test_windows_start_after_the_last_one_and_wait_until_full():
     first = {"is_first": True, "settings": SMALL}
     later = {"is_first": False, "settings": SMALL}
 
-    assert "20 new rows after 179; a window needs 30" in waits(index, after="179", **first)
-    assert "No new rows yet after 199" in waits(index, after="199", **later)
+    assert "20 new rows after 179; a window needs 30" in wait_reason(index, after="179", **first)
+    assert "No new rows yet after 199" in wait_reason(index, after="199", **later)
     assert len(next_window(index, after="159", **first)) == 40
-    assert "a window needs 60" in waits(index, after="159", **later)
+    assert "a window needs 60" in wait_reason(index, after="159", **later)
     newest = next_window(index, after="99", **later)
     assert (newest.start, newest.stop) == (140, 200)
     with pytest.raises(ContractError, match="label"):
         next_window(index, after="monday", **first)
 
 
-def sample(at: int, **changes) -> Sample:
+def make_sample(number: int, **changes) -> Sample:
     values = {
-        "at": NOW + timedelta(seconds=at),
+        "at": NOW + timedelta(seconds=number),
         "epoch": 1,
         "arm": "production",
         "seconds": 0.01,
-        "features": (float(at), 1.0),
+        "features": (float(number), 1.0),
         "production": ((1.0, 2.0), (3.0, 4.0)),
     }
     return Sample(**(values | changes))
@@ -177,21 +179,21 @@ def sample(at: int, **changes) -> Sample:
 
 def test_server_samples_are_converted_to_tables():
     samples = [
-        sample(1),
-        sample(2, key="row", features=(5.0, 5.0)),
-        sample(3, key="row", features=(5.0, 5.0)),  # asked again: one row
-        sample(4, fault="errors"),
-        sample(5, arm="challenger", seconds=9.0),
-        sample(6, production=None),
-        sample(0),
+        make_sample(1),
+        make_sample(2, key="row", features=(5.0, 5.0)),
+        make_sample(3, key="row", features=(5.0, 5.0)),  # a repeated request is one row
+        make_sample(4, fault="errors"),
+        make_sample(5, arm="challenger", seconds=9.0),
+        make_sample(6, production=None),
+        make_sample(0),
     ]
     known = serving_samples.production_samples(samples, NOW)
 
-    asked = serving_samples.request_frame(known, ["a", "b"])
-    told = serving_samples.prediction_frame(known, serving_samples.prediction_columns(2))
+    requests = serving_samples.request_frame(known, ["a", "b"])
+    predictions = serving_samples.prediction_frame(known, serving_samples.prediction_columns(2))
 
-    assert asked["a"].tolist() == [1.0, 5.0, 5.0]
-    assert told.iloc[0].tolist() == [2.0, 3.0]
+    assert requests["a"].tolist() == [1.0, 5.0, 5.0]
+    assert predictions.iloc[0].tolist() == [2.0, 3.0]
     assert serving_samples.latencies(known).tolist() == [0.01, 0.01, 0.01]
     assert serving_samples.request_frame(known, ["a"]).empty
     assert serving_samples.prediction_frame([], ["p"]).shape == (0, 1)
@@ -199,15 +201,15 @@ def test_server_samples_are_converted_to_tables():
 
 def test_a_full_window_is_pending():
     labels = SourceIndex(index=pd.Index(range(200)), known_until="160", has_losses=True)
-    samples = [sample(at) for at in range(1, 50)]
+    samples = [make_sample(number) for number in range(1, 50)]
 
-    news = find_pending_windows(labels, samples, None, SMALL, in_production_since=NOW)
-    old = find_pending_windows(
+    pending = find_pending_windows(labels, samples, None, SMALL, in_production_since=NOW)
+    long_before = find_pending_windows(
         labels, samples, None, SMALL, in_production_since=NOW + timedelta(days=1)
     )
 
-    assert news.signals == ("rows", "losses", "requests", "latency")
-    assert old.signals == ("rows", "losses")
+    assert pending.signals == ("rows", "losses", "requests", "latency")
+    assert long_before.signals == ("rows", "losses")
     later = dataclasses.replace(labels, known_until="180", has_losses=False)
     wait_reasons = find_pending_windows(
         later, [], None, SMALL, in_production_since=NOW
@@ -217,11 +219,13 @@ def test_a_full_window_is_pending():
 
 
 def test_requests_without_feature_columns_wait_for_predictions():
-    samples = [sample(at, features=(), content=f"{at % 45}") for at in range(1, 50)]
+    samples = [
+        make_sample(number, features=(), content=f"{number % 45}") for number in range(1, 50)
+    ]
 
-    found = find_pending_windows(None, samples, None, SMALL, in_production_since=NOW)
+    states = find_pending_windows(None, samples, None, SMALL, in_production_since=NOW)
     known = serving_samples.production_samples(samples, NOW)
 
-    assert found.signals == ("predictions", "latency")
+    assert states.signals == ("predictions", "latency")
     names = serving_samples.prediction_columns(2)
-    assert len(serving_samples.prediction_frame(known, names)) == 45  # repeated elements count once
+    assert len(serving_samples.prediction_frame(known, names)) == 45  # repeated contents count once

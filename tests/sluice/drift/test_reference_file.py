@@ -1,3 +1,5 @@
+"""A stored drift reference is read back unchanged, and damaged files are refused."""
+
 import dataclasses
 import io
 
@@ -14,12 +16,12 @@ from sluice.drift.reference_file import (
     save_reference,
 )
 from sluice.drift.window_evaluation import evaluate_window
-from tests.sluice.drift.frames import mixed, reference_of
+from tests.sluice.drift.frames import make_frame, make_reference
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return reference_of(mixed(0, 1000))
+    return make_reference(make_frame(0, 1000))
 
 
 def test_a_loaded_reference_gives_the_same_report(reference, tmp_path):
@@ -28,13 +30,13 @@ def test_a_loaded_reference_gives_the_same_report(reference, tmp_path):
     loaded = load_reference(digest, store)
 
     for rows in (500, 300):
-        frame = mixed(1, rows)
+        frame = make_frame(1, rows)
         reports = [evaluate_window(r, frame, window="w", threads=1) for r in (reference, loaded)]
         assert reports[0].model_dump_json() == reports[1].model_dump_json()
     assert save_reference(loaded, store) == digest
 
 
-def test_settings_of_the_embedding_do_not_change_a_reference_of_columns(reference):
+def test_embedding_settings_do_not_change_the_reference_of_columns(reference):
     content = reference_bytes(reference)
     other = reference.settings.model_copy(
         update={"embedding": EmbeddingDriftSettings(max_rows=100, min_discrepancy=0.1)}
@@ -45,8 +47,8 @@ def test_settings_of_the_embedding_do_not_change_a_reference_of_columns(referenc
     assert parse_reference(content).settings.column_settings == other.column_settings
 
 
-def test_a_reference_of_one_column_survives_as_well():
-    one = reference_of(mixed(0, 300)[["city"]])
+def test_a_reference_of_one_column_has_no_joint_test():
+    one = make_reference(make_frame(0, 300)[["city"]])
 
     assert parse_reference(reference_bytes(one)).joint is None
 
@@ -60,7 +62,7 @@ def test_truncated_bytes_are_rejected(reference):
 
 
 def test_another_parquet_file_is_refused(tmp_path):
-    mixed(0, 10).to_parquet(tmp_path / "x.parquet")
+    make_frame(0, 10).to_parquet(tmp_path / "x.parquet")
 
     with pytest.raises(IntegrityError, match="KeyError"):
         parse_reference((tmp_path / "x.parquet").read_bytes())
@@ -68,9 +70,9 @@ def test_another_parquet_file_is_refused(tmp_path):
 
 def test_a_modified_threshold_is_rejected(reference):
     table = pq.read_table(io.BytesIO(reference_bytes(reference)))
-    at = table.schema.get_field_index("block_length")
-    longer = [length + 1 for length in table.column(at).to_pylist()]
-    changed, buffer = table.set_column(at, "block_length", [longer]), io.BytesIO()
+    index = table.schema.get_field_index("block_length")
+    longer = [length + 1 for length in table.column(index).to_pylist()]
+    changed, buffer = table.set_column(index, "block_length", [longer]), io.BytesIO()
     pq.write_table(changed.replace_schema_metadata(table.schema.metadata), buffer)
 
     with pytest.raises(IntegrityError, match="does not match its header"):

@@ -1,4 +1,4 @@
-"""Tables with many columns: cost is bounded, what is left out is reported, error rates hold."""
+"""Wide tables are tested in a sample of columns, and the omitted ones are reported."""
 
 import numpy as np
 import pandas as pd
@@ -10,20 +10,22 @@ from sluice.drift.reference import build_reference
 from sluice.drift.reference_file import parse_reference, reference_bytes
 from sluice.drift.window_evaluation import evaluate_window
 
-FEW = DriftSettings(min_resamples=99, num_features=16, max_columns=8, alpha=0.1, window_rows=200)
+SETTINGS = DriftSettings(
+    min_resamples=99, num_features=16, max_columns=8, alpha=0.1, window_rows=200
+)
 
 
-def wide(seed: int, num_rows: int, num_columns: int) -> pd.DataFrame:
+def make_wide_frame(seed: int, num_rows: int, num_columns: int) -> pd.DataFrame:
     x = np.random.default_rng(seed).standard_normal((num_rows, num_columns), dtype=np.float32)
-    return pd.DataFrame(x, columns=[f"p{at}" for at in range(num_columns)])
+    return pd.DataFrame(x, columns=[f"p{number}" for number in range(num_columns)])
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return build_reference(wide(0, 1000, 3000), FEW, seed=0, threads=1)
+    return build_reference(make_wide_frame(0, 1000, 3000), SETTINGS, seed=0, threads=1)
 
 
-def test_a_wide_table_is_compared_in_a_sample_of_its_columns(reference):
+def test_a_wide_table_is_tested_in_a_sample_of_its_columns(reference):
     names = {column.name for column in reference.columns}
 
     assert len(names) == 8
@@ -32,15 +34,15 @@ def test_a_wide_table_is_compared_in_a_sample_of_its_columns(reference):
     assert len(reference.features.numeric_positions) == 8
     assert (
         reference.calibration.joint.smallest_p_D.size
-        == FEW.num_resamples(9)
-        < FEW.num_resamples(3001)
+        == SETTINGS.num_resamples(9)
+        < SETTINGS.num_resamples(3001)
     )
     assert len(reference.left_out) == 2992
     assert not names & set(reference.left_out)
 
 
 def test_excluded_columns_are_reported_in_the_reference_the_report_and_the_page(reference):
-    report = evaluate_window(reference, wide(1, 200, 3000), window="w", threads=1)
+    report = evaluate_window(reference, make_wide_frame(1, 200, 3000), window="w", threads=1)
     page = drift_page(report, reference, title="wide")
 
     for text in (reference.omission, report.left_out, report.reason, page):
@@ -50,28 +52,30 @@ def test_excluded_columns_are_reported_in_the_reference_the_report_and_the_page(
     assert parse_reference(reference_bytes(reference)).left_out == reference.left_out
 
 
-def test_a_table_that_is_narrow_enough_leaves_nothing_out():
-    reference = build_reference(wide(0, 300, 8), FEW, seed=0, threads=1)
+def test_a_table_of_max_columns_is_tested_completely():
+    reference = build_reference(make_wide_frame(0, 300, 8), SETTINGS, seed=0, threads=1)
 
     assert (len(reference.columns), reference.left_out, reference.omission) == (8, (), "")
 
 
 def test_the_sample_depends_on_the_seed_and_not_on_the_order_of_columns(reference):
-    frame = wide(0, 1000, 3000)
-    backwards = build_reference(frame.iloc[:, ::-1], FEW, seed=0, threads=1)
-    other = build_reference(frame, FEW, seed=1, threads=1)
+    frame = make_wide_frame(0, 1000, 3000)
+    backwards = build_reference(frame.iloc[:, ::-1], SETTINGS, seed=0, threads=1)
+    other = build_reference(frame, SETTINGS, seed=1, threads=1)
 
     assert set(backwards.left_out) == set(reference.left_out)
     assert set(other.left_out) != set(reference.left_out)
 
 
 def test_progress_is_reported_while_columns_are_measured_and_calibrated():
-    said: list[str] = []
-    settings = FEW.model_copy(update={"max_columns": 20})
+    messages: list[str] = []
+    settings = SETTINGS.model_copy(update={"max_columns": 20})
 
-    build_reference(wide(0, 300, 30), settings, seed=0, threads=1, on_progress=said.append)
+    build_reference(
+        make_wide_frame(0, 300, 30), settings, seed=0, threads=1, on_progress=messages.append
+    )
 
-    assert said == [
+    assert messages == [
         "measured 16 of 20 columns",
         "measured 20 of 20 columns",
         "calibrated 16 of 20 columns",
@@ -80,9 +84,9 @@ def test_progress_is_reported_while_columns_are_measured_and_calibrated():
 
 
 @pytest.mark.slow
-def test_the_rate_of_false_alarms_holds_for_a_sample_of_columns(reference):
+def test_the_false_alarm_rate_of_a_sample_of_columns_is_nominal(reference):
     verdicts = [
-        evaluate_window(reference, wide(seed, 200, 3000), window="w", threads=1).verdict
+        evaluate_window(reference, make_wide_frame(seed, 200, 3000), window="w", threads=1).verdict
         for seed in range(100, 300)
     ]
     rate = np.mean([verdict == "DRIFT" for verdict in verdicts])
@@ -91,8 +95,8 @@ def test_the_rate_of_false_alarms_holds_for_a_sample_of_columns(reference):
     assert rate <= 0.1 + 3 * 0.021
 
 
-def test_drift_in_a_compared_column_of_a_wide_table_is_found(reference):
-    frame = wide(1, 200, 3000)
+def test_drift_in_a_sampled_column_of_a_wide_table_is_detected(reference):
+    frame = make_wide_frame(1, 200, 3000)
     name = reference.columns[3].name
     frame[name] += 1
 

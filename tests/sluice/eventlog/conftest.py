@@ -1,3 +1,3 @@
-"""A clock for event logs."""
+"""Fixture of a clock for event logs."""
 
-from tests.sluice.failfast.conftest import clock  # noqa: F401  a fixture
+from tests.sluice.failfast.conftest import clock  # noqa: F401  fixture

@@ -1,4 +1,4 @@
-"""LOG-1: every event is validated; an incomplete last line is reported, not fatal."""
+"""LOG-1: every event is validated, and an incomplete last line is reported and not an error."""
 
 import json
 import math
@@ -17,7 +17,7 @@ FOLD = {"fold_id": 0, "train_size": 10, "val_size": 3, "test_size": 3}
 METRICS = {"test_metrics": ("sharpe", "loss"), "headline": "loss"}
 
 
-def write_all(path, clock, *, epochs=3, **changes):
+def write_complete_log(path, clock, *, epochs=3, **changes):
     with EventLog(path, clock=clock) as log:
         log.write("experiment_start", **START)
         log.write("fold_start", **FOLD, seed=3)
@@ -33,7 +33,7 @@ def path(tmp_path):
 
 
 def test_written_events_are_read_back(path, clock):
-    write_all(path, clock)
+    write_complete_log(path, clock)
 
     events = read_events(path).events
 
@@ -51,7 +51,7 @@ def test_written_events_are_read_back(path, clock):
 
 
 def test_a_complete_log_is_valid(path, clock):
-    write_all(path, clock)
+    write_complete_log(path, clock)
 
     report = validate_log(path, **METRICS)
 
@@ -67,15 +67,15 @@ def test_every_line_is_on_disk_before_the_next(path, clock):
             assert len(path.read_bytes().splitlines()) == count
 
 
-def test_a_log_is_continued_not_overwritten(path, clock):
-    write_all(path, clock)
-    write_all(path, clock)
+def test_an_existing_log_is_appended_to(path, clock):
+    write_complete_log(path, clock)
+    write_complete_log(path, clock)
 
     assert len(read_events(path).events) == 14
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_non_finite_is_json_and_comes_back(path, clock, value):
+def test_a_non_finite_loss_is_valid_json_and_is_read_back(path, clock, value):
     with EventLog(path, clock=clock) as log:
         log.write("epoch_complete", epoch=7, train_loss=value, val_loss=1.0, extra={"x": [value]})
 
@@ -89,7 +89,7 @@ def test_a_loss_that_is_non_finite_is_json_and_comes_back(path, clock, value):
 
 
 @pytest.mark.parametrize(
-    ("event", "fields", "seen"),
+    ("event", "fields", "message"),
     [
         ("epoch_complete", {"epoch": 1, "train_loss": 1.0}, "'val_loss' is missing"),
         ("epoch_complete", {"epoch": 1.0, "train_loss": 1.0, "val_loss": 1.0}, "'epoch' must have"),
@@ -106,14 +106,14 @@ def test_a_loss_that_is_non_finite_is_json_and_comes_back(path, clock, value):
         ("fold_start", FOLD | {"timestamp": "now"}, "'timestamp' is reserved"),
     ],
 )
-def test_a_wrong_event_is_rejected_and_nothing_is_written(path, clock, event, fields, seen):
-    with EventLog(path, clock=clock) as log, pytest.raises(ContractError, match=seen):
+def test_an_invalid_event_is_refused_and_not_written(path, clock, event, fields, message):
+    with EventLog(path, clock=clock) as log, pytest.raises(ContractError, match=message):
         log.write(event, **fields)
 
     assert path.read_bytes() == b""
 
 
-def test_a_closed_log_rejects(path, clock):
+def test_a_closed_log_refuses_events(path, clock):
     with EventLog(path, clock=clock) as log:
         pass
 
@@ -121,7 +121,7 @@ def test_a_closed_log_rejects(path, clock):
         log.write("fold_start", **FOLD)
 
 
-def edit(path, line_number, change):
+def edit_line(path, line_number, change):
     lines = path.read_text().splitlines()
     record = json.loads(lines[line_number - 1])
     change(record)
@@ -129,16 +129,16 @@ def edit(path, line_number, change):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_the_third_event_of_a_type_is_checked_as_well(path, clock):
-    write_all(path, clock)
-    edit(path, 5, lambda record: record.pop("val_loss"))
+def test_every_event_of_a_type_is_checked(path, clock):
+    write_complete_log(path, clock)
+    edit_line(path, 5, lambda record: record.pop("val_loss"))
 
     with pytest.raises(ContractError, match=r"line 5, epoch_complete: field 'val_loss' is missing"):
         validate_log(path, **METRICS)
 
 
 @pytest.mark.parametrize(
-    ("line", "change", "seen"),
+    ("line", "change", "message"),
     [
         (6, lambda r: r.pop("sharpe"), "line 6, fold_complete: field 'sharpe' is missing"),
         (7, lambda r: r.pop("loss"), "line 7, experiment_complete: field 'loss' is missing"),
@@ -147,18 +147,18 @@ def test_the_third_event_of_a_type_is_checked_as_well(path, clock):
         (2, lambda r: r.pop("event"), "line 2: field 'event' is missing"),
     ],
 )
-def test_each_wrong_line_is_named(path, clock, line, change, seen):
-    write_all(path, clock)
-    edit(path, line, change)
+def test_the_number_of_an_invalid_line_is_reported(path, clock, line, change, message):
+    write_complete_log(path, clock)
+    edit_line(path, line, change)
 
-    with pytest.raises(ContractError, match=seen):
+    with pytest.raises(ContractError, match=message):
         validate_log(path, **METRICS)
 
 
 def test_all_problems_are_in_the_report(path, clock):
-    write_all(path, clock)
+    write_complete_log(path, clock)
     for line in (3, 5):
-        edit(path, line, lambda record: record.pop("epoch"))
+        edit_line(path, line, lambda record: record.pop("epoch"))
 
     report = inspect_log(path, **METRICS)
 
@@ -169,7 +169,7 @@ def test_all_problems_are_in_the_report(path, clock):
     ]
 
 
-def test_a_log_without_events_proves_nothing(path, clock):
+def test_a_log_without_events_is_invalid(path, clock):
     with EventLog(path, clock=clock):
         pass
 
@@ -178,21 +178,21 @@ def test_a_log_without_events_proves_nothing(path, clock):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20, 60])
-def test_a_incomplete_last_line_is_reported_and_the_rest_is_read(path, clock, cut):
-    write_all(path, clock)
+def test_an_incomplete_last_line_is_reported_and_the_rest_is_read(path, clock, cut):
+    write_complete_log(path, clock)
     path.write_bytes(path.read_bytes()[:-cut])
 
     read = read_events(path)
 
-    # Without its line end alone the last event is whole.
+    # If only the newline is missing, the last event is complete.
     assert len(read.events) == (7 if cut == 1 else 6)
     assert (read.torn_line is None) == (cut == 1)
     assert validate_log(path, **METRICS).torn_line == read.torn_line
 
 
 @pytest.mark.parametrize("cut", [1, 20])
-def test_after_a_crash_the_log_goes_on_at_a_whole_line(path, clock, cut):
-    write_all(path, clock)
+def test_a_log_continues_after_a_crash_without_the_incomplete_line(path, clock, cut):
+    write_complete_log(path, clock)
     path.write_bytes(path.read_bytes()[:-cut])
 
     with EventLog(path, clock=clock) as log:
@@ -204,16 +204,16 @@ def test_after_a_crash_the_log_goes_on_at_a_whole_line(path, clock, cut):
     assert len(read.events) == (8 if cut == 1 else 7)
 
 
-def test_damage_before_the_last_line_is_an_error(path, clock):
-    write_all(path, clock)
+def test_an_invalid_line_before_the_last_is_an_error(path, clock):
+    write_complete_log(path, clock)
     path.write_text(path.read_text().replace('{"event":"fold_start"', '"fold_start"'))
 
     with pytest.raises(ContractError, match="line 2: the line must be one JSON object"):
         read_events(path)
 
 
-def test_a_last_line_with_its_line_end_is_not_torn_but_damaged(path, clock):
-    write_all(path, clock)
+def test_an_invalid_last_line_with_a_newline_is_an_error(path, clock):
+    write_complete_log(path, clock)
     with path.open("a") as file:
         file.write("Traceback (most recent call last):\n")
 
@@ -224,11 +224,11 @@ def test_a_last_line_with_its_line_end_is_not_torn_but_damaged(path, clock):
 
 
 @pytest.mark.parametrize("is_last_torn", [False, True])
-def test_a_line_above_the_maximum_length_counts_once(tmp_path, monkeypatch, is_last_torn):
+def test_a_line_above_the_maximum_length_is_one_invalid_line(tmp_path, monkeypatch, is_last_torn):
     path = tmp_path / "events.ndjson"
     monkeypatch.setattr(event_lines, "_MAX_LINE_BYTES", 16)
     monkeypatch.setattr(event_lines, "_SKIP_BYTES", 8)
-    # The rest after the first 16 bytes would be a JSON object by itself.
+    # The rest after the first 16 bytes is a JSON object by itself.
     long = b"x" * 16 + b'{"event":"rest"}\n'
     content = b'{"event":"a"}\n' + long + b'{"event":"b"}\n' + long
     path.write_bytes(content[:-1] if is_last_torn else content)
@@ -252,7 +252,7 @@ def test_a_line_of_exactly_the_maximum_length_is_an_event(tmp_path, monkeypatch)
     assert not line.has_newline
 
 
-def test_a_path_may_be_text_and_the_clock_left_out(tmp_path):
+def test_a_log_accepts_a_path_as_text_and_needs_no_clock(tmp_path):
     name = str(tmp_path / "events.ndjson")
     with EventLog(name) as log:
         log.write("epoch_complete", epoch=1, train_loss=1.0, val_loss=1.0)
@@ -262,18 +262,18 @@ def test_a_path_may_be_text_and_the_clock_left_out(tmp_path):
     assert validate_log(name, test_metrics=None, headline=None).valid
 
 
-def test_the_docstring_names_every_event_and_field():
+def test_the_docstring_of_event_log_lists_every_event_and_field():
     for event, fields in EVENT_FIELDS.items():
-        told = EventLog.__doc__.partition(f"- {event}: ")[2].partition("\n    -")[0]
-        assert all(re.search(rf"\b{name}\b", told) for name in fields), event
+        description = EventLog.__doc__.partition(f"- {event}: ")[2].partition("\n    -")[0]
+        assert all(re.search(rf"\b{name}\b", description) for name in fields), event
 
 
-def test_a_log_that_does_not_exist_is_a_storage_error(path):
+def test_a_missing_log_is_a_storage_error(path):
     with pytest.raises(StorageError, match=r"events\.ndjson"):
         read_events(path)
 
 
-def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path, clock):
+def test_a_folder_that_cannot_be_created_is_a_storage_error(tmp_path, clock):
     (tmp_path / "file").write_text("")
 
     with (

@@ -1,4 +1,4 @@
-"""LOG-1: problems and completeness of any log, with or without a known workload."""
+"""LOG-1: problems and completeness of a log are reported, with or without its workload."""
 
 import json
 import math
@@ -34,8 +34,8 @@ CHECK_END = {
 }
 GATE_END = {"event": "gate_complete", "outcome": "pass", "seconds": 1}
 STOPPED = {"event": "gate_stopped", "reason": "Ctrl-C", "check": "a_holds"}
-WHOLE = (START, FOLD, EPOCH, FOLD_END, END)
-WHOLE_GATE = (GATE, CHECK, CHECK_END, GATE_END)
+COMPLETE_TRAINING = (START, FOLD, EPOCH, FOLD_END, END)
+COMPLETE_GATE = (GATE, CHECK, CHECK_END, GATE_END)
 
 
 @pytest.fixture
@@ -48,8 +48,16 @@ def inspect(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("records", [WHOLE, WHOLE_GATE, (*WHOLE, *WHOLE), (*WHOLE_GATE, *WHOLE)])
-def test_complete_log_is_valid_and_complete(inspect, records):
+@pytest.mark.parametrize(
+    "records",
+    [
+        COMPLETE_TRAINING,
+        COMPLETE_GATE,
+        (*COMPLETE_TRAINING, *COMPLETE_TRAINING),
+        (*COMPLETE_GATE, *COMPLETE_TRAINING),
+    ],
+)
+def test_a_complete_log_is_valid_and_complete(inspect, records):
     report = inspect(*records)
 
     assert report.valid, report.problems
@@ -58,20 +66,20 @@ def test_complete_log_is_valid_and_complete(inspect, records):
     assert report.num_non_finite == 0
 
 
-def test_every_declared_field_is_needed(inspect):
-    """A known answer for every type: take one field away, and exactly that is told."""
-    for records in (WHOLE, WHOLE_GATE, (*WHOLE_GATE[:-1], STOPPED)):
+def test_every_declared_field_is_required(inspect):
+    """For each event type, removing one field is reported as exactly one problem."""
+    for records in (COMPLETE_TRAINING, COMPLETE_GATE, (*COMPLETE_GATE[:-1], STOPPED)):
         for index, record in enumerate(records):
             for name in EVENT_FIELDS[record["event"]]:
-                cut = {k: v for k, v in record.items() if k != name}
-                report = inspect(*records[:index], cut, *records[index + 1 :])
+                incomplete = {k: v for k, v in record.items() if k != name}
+                report = inspect(*records[:index], incomplete, *records[index + 1 :])
 
                 assert [(p.line, p.event, p.field) for p in report.problems] == [
                     (index + 1, record["event"], name)
                 ]
 
 
-def test_the_gate_declares_its_own_events():
+def test_events_of_the_gate_have_the_declared_fields():
     assert {e: set(EVENT_FIELDS[e]) for e in EVENT_FIELDS if e.startswith(("gate", "check"))} == {
         "gate_start": {"workload", "level", "checks"},
         "check_start": {"name", "check_id"},
@@ -82,29 +90,29 @@ def test_the_gate_declares_its_own_events():
 
 
 @pytest.mark.parametrize(
-    ("place", "changes", "seen"),
+    ("index", "changes", "message"),
     [
         (3, {"test_sharpe": None, "test_sortino": "1"}, "no number is named test_*"),
         (4, {"mean_sharpe": "good"}, "no number is named mean_*"),
         (4, {"mean_sharpe": True}, "no number is named mean_*"),
     ],
 )
-def test_without_a_workload_a_missing_metric_is_noted(inspect, place, changes, seen):
-    records = list(WHOLE)
-    records[place] = records[place] | changes
+def test_without_a_workload_a_missing_metric_is_noted(inspect, index, changes, message):
+    records = list(COMPLETE_TRAINING)
+    records[index] = records[index] | changes
 
     report = inspect(*records)
 
     assert report.valid
     (note,) = report.notes
-    assert note.line == place + 1
-    assert seen in str(note)
+    assert note.line == index + 1
+    assert message in str(note)
 
 
-def test_without_a_workload_other_metrics_than_the_first_folds_are_noted(inspect):
+def test_without_a_workload_metrics_that_differ_from_the_first_fold_are_noted(inspect):
     other = {"event": "fold_complete", "fold_id": 1, "test_sharpe": 0.5, "test_mae": 1}
 
-    report = inspect(*WHOLE[:-1], other, END)
+    report = inspect(*COMPLETE_TRAINING[:-1], other, END)
 
     assert report.valid
     (note,) = report.notes
@@ -113,7 +121,7 @@ def test_without_a_workload_other_metrics_than_the_first_folds_are_noted(inspect
 
 
 def test_written_events_are_valid_without_a_workload(tmp_path):
-    """LOG-1: every event type with its declared fields alone."""
+    """LOG-1: each event type is written with only its declared fields."""
     values = {"integer": 1, "number": 0.5, "string": "t", "list of strings": ["a"], "mapping": {}}
     with EventLog(tmp_path / "log") as log:
         for event, fields in EVENT_FIELDS.items():
@@ -126,38 +134,38 @@ def test_written_events_are_valid_without_a_workload(tmp_path):
     assert [note.event for note in report.notes] == ["fold_complete", "experiment_complete"]
 
 
-def test_with_a_workload_its_own_metrics_are_needed(inspect):
-    report = inspect(*WHOLE, test_metrics=("test_rmse",), headline="mean_rmse")
+def test_with_a_workload_its_metrics_are_required(inspect):
+    report = inspect(*COMPLETE_TRAINING, test_metrics=("test_rmse",), headline="mean_rmse")
 
     assert [(p.line, p.field) for p in report.problems] == [(4, "test_rmse"), (5, "mean_rmse")]
-    assert inspect(*WHOLE, test_metrics=("test_sharpe",), headline="mean_sharpe").valid
+    assert inspect(*COMPLETE_TRAINING, test_metrics=("test_sharpe",), headline="mean_sharpe").valid
 
 
 @pytest.mark.parametrize(
-    ("records", "begun"),
+    ("records", "open_events"),
     [
-        (WHOLE[:4], ["experiment_start"]),
-        (WHOLE[:3], ["experiment_start", "fold_start"]),
+        (COMPLETE_TRAINING[:4], ["experiment_start"]),
+        (COMPLETE_TRAINING[:3], ["experiment_start", "fold_start"]),
         ((FOLD, EPOCH), ["fold_start"]),
         ((FOLD, EPOCH, FOLD_END), []),
         ((FOLD | {"seed": 1}, FOLD | {"seed": 2}, FOLD_END | {"seed": 2}), ["fold_start"]),
         ((FOLD | {"seed": 1}, FOLD | {"fold_id": 1}, FOLD_END), ["fold_start"]),
-        (WHOLE_GATE[:3], ["gate_start"]),
+        (COMPLETE_GATE[:3], ["gate_start"]),
         ((GATE, CHECK, STOPPED), []),
-        ((*WHOLE_GATE, GATE), ["gate_start"]),
+        ((*COMPLETE_GATE, GATE), ["gate_start"]),
         ((STOPPED,), []),
     ],
 )
-def test_missing_end_event_makes_a_log_incomplete_not_invalid(inspect, records, begun):
+def test_a_missing_end_event_makes_a_log_incomplete_but_not_invalid(inspect, records, open_events):
     report = inspect(*records)
 
     assert report.valid, report.problems
-    assert [problem.event for problem in report.gaps] == begun
-    assert report.complete == (not begun)
+    assert [problem.event for problem in report.gaps] == open_events
+    assert report.complete == (not open_events)
 
 
-def test_an_experiment_that_only_began_is_incomplete(inspect):
-    report = inspect(WHOLE[0])
+def test_an_experiment_with_only_a_start_event_is_incomplete(inspect):
+    report = inspect(COMPLETE_TRAINING[0])
 
     assert report.valid
     assert not report.complete
@@ -166,14 +174,14 @@ def test_an_experiment_that_only_began_is_incomplete(inspect):
     ]
 
 
-def test_folds_that_are_counted_and_missing_make_it_incomplete(inspect):
-    report = inspect(*WHOLE[:-1], END | {"total_folds": 3})
+def test_fewer_folds_than_total_folds_make_a_log_incomplete(inspect):
+    report = inspect(*COMPLETE_TRAINING[:-1], END | {"total_folds": 3})
 
     assert not report.complete
     assert "total_folds is 3, but only these folds have a fold_complete: 0" in str(report.gaps[0])
 
 
-def test_epochs_of_nothing_that_began_are_incomplete(inspect):
+def test_an_epoch_without_a_start_event_is_incomplete(inspect):
     assert not inspect(EPOCH).complete
 
 
@@ -184,7 +192,7 @@ PHASES = (
 
 
 @pytest.mark.parametrize("end", ["poc_complete", "poc_end", "poc_stopped"])
-def test_a_log_that_names_its_events_by_phase_is_read(inspect, end):
+def test_events_named_by_the_field_phase_are_read(inspect, end):
     report = inspect(PHASES[0], {"phase": end})
 
     assert report.valid
@@ -200,24 +208,24 @@ def test_a_phase_without_its_end_is_incomplete(inspect):
     assert [gap.event for gap in report.gaps] == ["poc_start"]
 
 
-def test_a_phase_that_sluice_knows_needs_its_fields(inspect):
+def test_a_known_event_in_the_field_phase_requires_its_fields(inspect):
     report = inspect({"phase": "epoch_complete", "epoch": 1})
 
     assert [problem.field for problem in report.problems] == ["train_loss", "val_loss"]
 
 
 @pytest.mark.parametrize("cut", range(2, 60, 7))
-def test_a_incomplete_last_line_is_reported_and_nothing_else_changes(inspect, cut):
+def test_an_incomplete_last_line_makes_a_log_incomplete_but_not_invalid(inspect, cut):
     line = json.dumps(END)[:-cut]
 
-    report = inspect(*WHOLE[:-1], text=line)
+    report = inspect(*COMPLETE_TRAINING[:-1], text=line)
 
     assert report.valid
     assert report.torn_line == line
     assert not report.complete
 
 
-def test_a_line_before_the_last_that_is_no_event_is_a_problem(inspect):
+def test_a_line_that_is_not_an_event_is_a_problem(inspect):
     report = inspect(START, text='Traceback (most recent call last):\n["a"]\n' + json.dumps(END))
 
     assert [(p.line, p.event) for p in report.problems] == [(2, ""), (3, "")]
@@ -225,9 +233,9 @@ def test_a_line_before_the_last_that_is_no_event_is_a_problem(inspect):
     assert report.counts == {"experiment_start": 1, "experiment_complete": 1}
 
 
-@pytest.mark.parametrize("written", ['"NaN"', "NaN", "1e999", '"-Infinity"'])
-def test_non_finite_numbers_are_reported_in_every_notation(inspect, written):
-    text = f'{{"event":"fold_complete","fold_id":0,"test_loss":{written},"grad":{written}}}\n'
+@pytest.mark.parametrize("number", ['"NaN"', "NaN", "1e999", '"-Infinity"'])
+def test_non_finite_numbers_are_reported_in_every_notation(inspect, number):
+    text = f'{{"event":"fold_complete","fold_id":0,"test_loss":{number},"grad":{number}}}\n'
 
     report = inspect(text=text)
 
@@ -238,7 +246,7 @@ def test_non_finite_numbers_are_reported_in_every_notation(inspect, written):
     ]
 
 
-def test_a_summary_that_says_nan_stays_text(tmp_path, clock):
+def test_a_summary_with_the_text_nan_stays_text(tmp_path, clock):
     path = tmp_path / "gate.ndjson"
     with EventLog(path, clock=clock) as log:
         log.write(**CHECK_END)
@@ -250,7 +258,7 @@ def test_a_summary_that_says_nan_stays_text(tmp_path, clock):
     assert validate_log(path, test_metrics=(), headline="").num_non_finite == 1
 
 
-NO_LOGS = {
+INVALID_LOGS = {
     "empty": (b"", b"\n\n"),
     "not a log": (
         b"torn",
@@ -270,10 +278,11 @@ NO_LOGS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "content"), [(kind, content) for kind in NO_LOGS for content in NO_LOGS[kind]]
+    ("kind", "content"),
+    [(kind, content) for kind in INVALID_LOGS for content in INVALID_LOGS[kind]],
 )
-def test_each_mistake_is_one_problem_of_its_kind_with_its_own_response(tmp_path, kind, content):
-    """LOG-1, RESP-1: a table or a binary file is told from an event that lacks a field."""
+def test_each_invalid_log_is_one_problem_of_its_kind_with_its_response(tmp_path, kind, content):
+    """LOG-1, RESP-1: a table or binary file is distinguished from an event without a field."""
     (tmp_path / "log").write_bytes(content)
 
     report = inspect_log(tmp_path / "log", test_metrics=None, headline=None)
@@ -282,14 +291,14 @@ def test_each_mistake_is_one_problem_of_its_kind_with_its_own_response(tmp_path,
     assert report.num_problems == 1
     assert report.torn_line is None
     response = respond_to_log_problem(kind)
-    usual = ("missing field", "wrong type")
-    assert (response.fix == find_fault("log validation failed").fix) == (kind in usual)
+    general_kinds = ("missing field", "wrong type")
+    assert (response.fix == find_fault("log validation failed").fix) == (kind in general_kinds)
     with pytest.raises(ContractError) as caught:
         validate_log(tmp_path / "log", test_metrics=None, headline=None)
     assert (caught.value.cause, caught.value.fix) == (response.cause, response.fix)
 
 
-def test_table_in_place_of_a_log_is_reported_with_its_first_line(tmp_path):
+def test_a_table_instead_of_a_log_is_reported_with_its_first_line(tmp_path):
     (tmp_path / "log").write_text("a,b\n" * 3000)
 
     (problem,) = inspect_log(tmp_path / "log", test_metrics=None, headline=None).problems
@@ -307,7 +316,7 @@ def test_table_in_place_of_a_log_is_reported_with_its_first_line(tmp_path):
         json.dumps(EPOCH).encode() + b"\n\n" + json.dumps(EPOCH).encode(),
     ],
 )
-def test_marks_line_ends_and_blank_lines_of_other_systems_do_no_harm(tmp_path, content):
+def test_a_byte_order_mark_crlf_and_blank_lines_are_accepted(tmp_path, content):
     (tmp_path / "log").write_bytes(content)
 
     report = inspect_log(tmp_path / "log", test_metrics=None, headline=None)
@@ -317,13 +326,13 @@ def test_marks_line_ends_and_blank_lines_of_other_systems_do_no_harm(tmp_path, c
 
 
 @pytest.mark.parametrize("content", [bytes(range(256)) * 40, b"[" * 100_000, b'{"event": 3}\n'])
-def test_a_file_that_is_no_log_is_invalid_and_not_a_crash(tmp_path, content):
+def test_a_file_that_is_not_a_log_is_invalid_and_raises_no_error(tmp_path, content):
     (tmp_path / "log").write_bytes(content)
 
     assert not inspect_log(tmp_path / "log", test_metrics=None, headline=None).valid
 
 
-def test_many_problems_are_all_counted_and_the_first_kept(inspect):
+def test_all_problems_are_counted_and_the_first_1000_are_kept(inspect):
     report = inspect(*[{"event": "epoch_complete"}] * 1500)
 
     assert report.num_problems == 4500
@@ -331,20 +340,20 @@ def test_many_problems_are_all_counted_and_the_first_kept(inspect):
     assert report.problems[-1].line == 334
 
 
-def test_the_message_says_how_many_more(tmp_path):
+def test_the_error_states_the_number_of_further_problems(tmp_path):
     (tmp_path / "log").write_text('{"event":"epoch_complete"}\n' * 3)
 
     with pytest.raises(ContractError, match=r"line 1, epoch_complete: .*\(and 4 more\)"):
         validate_log(tmp_path / "log", test_metrics=None, headline=None)
 
 
-def test_a_folder_is_no_log(tmp_path):
+def test_a_folder_instead_of_a_log_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match="Cannot read the log"):
         inspect_log(tmp_path, test_metrics=None, headline=None)
 
 
-def test_more_bad_lines_never_make_fewer_problems(inspect):
-    bad = {k: v for k, v in EPOCH.items() if k != "val_loss"}
-    counts = [inspect(*[EPOCH] * (5 - n), *[bad] * n).num_problems for n in range(6)]
+def test_each_additional_invalid_line_adds_a_problem(inspect):
+    invalid = {k: v for k, v in EPOCH.items() if k != "val_loss"}
+    counts = [inspect(*[EPOCH] * (5 - n), *[invalid] * n).num_problems for n in range(6)]
 
     assert counts == [0, 1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""TRAIN-1: the built-in architectures, and user-defined ones by import path."""
+"""TRAIN-1: networks are built from a built-in architecture or an import path."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ class Wide(nn.Module):
         self.head = nn.Linear(widths[0], num_outputs)
 
 
-class Stubborn(nn.Module):
+class WithoutArguments(nn.Module):
     pass
 
 
@@ -33,13 +33,13 @@ def no_module(*_: object) -> nn.Module:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("layers", [1, 2])
-def test_maps_windows_to_outputs(name, layers):
+def test_built_in_architecture_maps_windows_to_outputs(name, layers):
     network = build_network(9, 2, ModelSettings(architecture=name, hidden=4, layers=layers))
 
     assert network(torch.randn(5, 22, 9)).shape == (5, 2)
 
 
-def test_the_same_seed_gives_the_same_network():
+def test_same_seed_gives_the_same_initial_weights():
     def weights(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
         return nn.utils.parameters_to_vector(build_network(3, 1, ModelSettings()).parameters())
@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_network():
     assert not torch.equal(weights(1), weights(2))
 
 
-def test_own_class_is_called_with_sizes_and_settings():
+def test_custom_network_receives_sizes_and_settings():
     network = build_network(3, 1, ModelSettings(architecture=f"{__name__}:Own", hidden=6))
 
     assert isinstance(network, Own)
@@ -62,7 +62,7 @@ def test_own_class_is_called_with_sizes_and_settings():
         ("no_such_module_here:Net", "no_such_module_here"),
         (f"{__name__}:Owm", "Did you mean 'Own'"),
         (f"{__name__}:no_module", "torch.nn.Module, got an object of type builtins.func"),
-        (f"{__name__}:Stubborn", "three arguments"),
+        (f"{__name__}:WithoutArguments", "three arguments"),
         ("sklearn.linear_model:LinearRegression", "A candidate must be a torch.nn.Module"),
         ("sklearn.linear_model:LinearRegression", "got the class sklearn.*LinearRegression"),
     ],
@@ -72,7 +72,7 @@ def test_invalid_architecture_is_rejected(name, cause):
         build_network(3, 1, ModelSettings(architecture=name))
 
 
-def test_options_reach_a_network_of_ones_own():
+def test_custom_network_receives_options():
     options = {"widths": [5], "bias": False}
     settings = ModelSettings.parse(
         {"architecture": f"{__name__}:Wide", "options": options}, where="defs.yaml"
@@ -84,19 +84,19 @@ def test_options_reach_a_network_of_ones_own():
 
 
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "sluice.models.small_cnn:SmallCnn"])
-def test_options_that_nothing_reads_are_rejected(name):
+def test_options_of_a_network_without_options_are_rejected(name):
     settings = ModelSettings(architecture=name, options={"width": 5})
     with pytest.raises(SettingsError, match=r"has no options, got width.*settings\.options"):
         build_network(16, 1, settings)
 
 
-def test_no_options_leave_no_trace_in_a_dump_so_digests_stay():
+def test_empty_options_are_omitted_from_the_dump():
     assert "options" not in ModelSettings(options={}).model_dump(mode="json")
 
 
 @pytest.mark.parametrize(
     ("value", "received"), [(None, "NoneType"), ({"a": 1}, "dict"), ([1, [1]], "a list with list")]
 )
-def test_an_option_that_is_no_plain_value_is_rejected(value, received):
+def test_option_that_is_not_a_plain_value_is_rejected(value, received):
     with pytest.raises(SettingsError, match=rf"options\.width.*a list of these, got {received}"):
         ModelSettings.parse({"options": {"width": value}}, where="defs.yaml")

@@ -15,7 +15,7 @@ from sluice.models.text_cnn import TextCnn
 
 
 class Net(nn.Module):
-    """Its layers are called in another order than they are registered in."""
+    """Network whose layers are called in another order than they are registered."""
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class NoLinear(nn.Module):
         return x.sum(1, keepdim=True)
 
 
-def test_it_is_the_input_of_the_last_linear_layer_that_is_called():
+def test_embedding_is_the_input_of_the_last_called_linear_layer():
     torch.manual_seed(0)
     net, x = Net(), torch.randn(5, 3)
 
@@ -47,7 +47,7 @@ def test_it_is_the_input_of_the_last_linear_layer_that_is_called():
     assert net.training  # the mode is restored, and dropout was off
 
 
-def test_a_network_names_another_layer():
+def test_embedding_layer_can_be_named_by_the_network():
     x = torch.randn(5, 3)
 
     found = embed(Named(), x)
@@ -56,7 +56,7 @@ def test_a_network_names_another_layer():
     np.testing.assert_array_equal(found.values, x.numpy())
 
 
-def test_inputs_of_a_scaled_network_are_scaled_first():
+def test_inputs_of_a_scaled_network_are_scaled():
     x = torch.randn(50, 3) * 7 + 2
     scaled = Scaled.fit(Named(), x, x[:, :1], num_outputs=1, scale_inputs=True, scale_target=True)
 
@@ -66,7 +66,7 @@ def test_inputs_of_a_scaled_network_are_scaled_first():
     np.testing.assert_allclose(found.values.std(axis=0), 1, atol=1e-6)
 
 
-def test_shipped_networks_of_images_and_texts_have_an_embedding():
+def test_image_and_text_networks_have_an_embedding():
     settings = ModelSettings(hidden=8, layers=2)
     ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]])
     images = embed(ImageCnn(3, 4, settings), torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
@@ -83,7 +83,7 @@ def test_shipped_networks_of_images_and_texts_have_an_embedding():
     assert (found.layer, found.values.shape) == ("head", (2, 8))
 
 
-def test_tokens_are_averaged():
+def test_embeddings_of_tokens_are_averaged():
     torch.manual_seed(0)
     net = CausalTransformer(12, 12, ModelSettings(hidden=8, layers=1, heads=2)).eval()
     ids = torch.randint(12, (3, 6))
@@ -99,7 +99,7 @@ def test_tokens_are_averaged():
     np.testing.assert_allclose(found.values, received[0].mean(dim=1).numpy(), atol=1e-5)
 
 
-def test_predictions_keep_their_bits_and_no_hook_remains():
+def test_embedding_changes_no_prediction_and_leaves_no_hook():
     torch.manual_seed(0)
     net = CausalTransformer(12, 12, ModelSettings(hidden=8, layers=2, heads=2)).eval()
     ids = torch.randint(12, (3, 6))
@@ -122,7 +122,7 @@ def test_no_hook_remains_after_an_error():
     assert net.training
 
 
-def test_wide_embeddings_are_reduced_with_their_distances():
+def test_wide_embeddings_are_projected_with_similar_distances():
     torch.manual_seed(0)
     net = Net(width=3000)
     x = torch.randn(30, 3)
@@ -147,14 +147,14 @@ def test_wide_embeddings_are_reduced_with_their_distances():
         (type("Unused", (Net,), {"embedding_layer": "unused"})(), "it calls no layer 'unused'"),
     ],
 )
-def test_a_network_without_embedding_is_refused_with_a_fix(net, message):
+def test_network_without_embedding_is_rejected_with_a_fix(net, message):
     with pytest.raises(ContractError, match=message) as caught:
         embed(net, torch.randn(5, 3))
 
     assert caught.value.fix
 
 
-def test_a_layer_that_receives_no_batch_is_refused():
+def test_embedding_without_batch_dimension_is_rejected():
     class Transposed(Net):
         def forward(self, x: Tensor) -> Tensor:
             return self.unused(x[:2, :2].T)

@@ -10,7 +10,7 @@ from sluice.models.settings import ModelSettings
 X = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(1))
 
 
-def test_linear_sees_the_last_row_and_the_mean():
+def test_linear_network_reads_the_last_row_and_the_mean():
     network = LastRowLinear(3, 1)
     w, b = network.head.weight[0], network.head.bias[0]
 
@@ -20,7 +20,7 @@ def test_linear_sees_the_last_row_and_the_mean():
 
 
 def test_gru_predicts_from_the_state_after_the_last_row():
-    """Oracle: the recursion of torch's GRU cell, row by row."""
+    """Oracle: the GRU cell of torch, applied row by row."""
     network = Recurrent(3, 2, ModelSettings(hidden=5), cell="gru")
     core = network.core
     cell = torch.nn.GRUCell(3, 5)
@@ -33,7 +33,7 @@ def test_gru_predicts_from_the_state_after_the_last_row():
     torch.testing.assert_close(network(X), network.head(state))
 
 
-def test_lstm_reads_rows_in_order():
+def test_lstm_depends_on_the_row_order():
     network = Recurrent(3, 1, ModelSettings(hidden=5), cell="lstm")
 
     assert isinstance(network.core, torch.nn.LSTM)
@@ -41,7 +41,7 @@ def test_lstm_reads_rows_in_order():
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_dropout_acts_in_training_only(layers):
+def test_dropout_is_active_only_in_training_mode(layers):
     network = Recurrent(3, 1, ModelSettings(hidden=8, layers=layers, dropout=0.5), cell="gru")
 
     assert not torch.equal(network(X), network(X))

@@ -27,8 +27,8 @@ def fit(**changes):
     return Scaled.fit(LastRow(), X, Y, **options)
 
 
-def test_known_answer():
-    """Mean 4, deviation sqrt(5) of 1, 3, 5, 7; target mean 200, deviation 100."""
+def test_scaling_matches_known_values():
+    """1, 3, 5, 7 have mean 4 and deviation sqrt(5); the targets have mean 200, deviation 100."""
     model = fit()
 
     assert model.x_mean.tolist() == [4, 10]
@@ -38,15 +38,15 @@ def test_known_answer():
     )
 
 
-def test_each_scaling_can_be_left_out():
+def test_input_and_target_scaling_can_be_disabled():
     assert fit(scale_target=False)(X).flatten().tolist() == pytest.approx([-1 / 5**0.5, 3 / 5**0.5])
     assert fit(scale_inputs=False)(X).flatten().tolist() == pytest.approx([500, 900])
     assert fit(scale_inputs=False, scale_target=False)(X.long()).dtype == torch.int64
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_constant_column_stays_harmless(dtype):
-    """Also in double precision, where rounding leaves 0.3 a deviation of 1e-16."""
+def test_constant_column_is_not_divided_by_its_deviation(dtype):
+    """In double precision rounding gives a constant column of 0.3 a deviation of 1e-16."""
     x = torch.full((1001, 2, 1), 0.3, dtype=dtype)
     model = Scaled.fit(LastRow(), x, Y, num_outputs=1, scale_inputs=True, scale_target=False)
 
@@ -54,7 +54,7 @@ def test_a_constant_column_stays_harmless(dtype):
     assert model(x).abs().max() < 1e-6
 
 
-def test_a_high_level_keeps_its_digits():
+def test_deviation_is_accurate_for_a_large_mean():
     noise = torch.randn(10_000, 1, 1, generator=torch.Generator().manual_seed(0))
     x = 10_000 + noise
     model = Scaled.fit(LastRow(), x, Y, num_outputs=1, scale_inputs=True, scale_target=False)
@@ -62,46 +62,46 @@ def test_a_high_level_keeps_its_digits():
     assert float(model.x_std) == pytest.approx(float(x.double().std()), rel=1e-3)
 
 
-def test_scaling_is_part_of_the_weights():
+def test_scaling_is_part_of_the_state_dict():
     fresh = Scaled(LastRow(), num_features=2, num_outputs=1, scale_inputs=True, scale_target=True)
     fresh.load_state_dict(fit().state_dict())
 
     assert torch.equal(fresh(X), fit()(X))
 
 
-def rows(offset: float) -> Examples:
+def make_rows(offset: float) -> Examples:
     return Examples(x=X + offset, y=Y, rows=np.arange(2))
 
 
-def test_prepared_model_follows_from_its_seed_alone():
+def test_prepared_model_depends_only_on_its_seed():
     def weights(seed: int, disturb: int) -> torch.Tensor:
         torch.manual_seed(disturb)
-        model = prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(0), seed=seed)
+        model = prepare_model(SineWorkload(), ModelSettings(hidden=4), make_rows(0), seed=seed)
         return nn.utils.parameters_to_vector(model.parameters())
 
     assert torch.equal(weights(1, 5), weights(1, 6))
     assert not torch.equal(weights(1, 5), weights(2, 5))
 
 
-def test_preparing_does_not_move_the_callers_generators():
+def test_prepare_model_does_not_advance_the_callers_generators():
     torch.manual_seed(3)
     random.seed(3)
     expected = torch.rand(1), random.random()
     torch.manual_seed(3)
     random.seed(3)
-    prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(0), seed=9)
+    prepare_model(SineWorkload(), ModelSettings(hidden=4), make_rows(0), seed=9)
 
     assert (torch.rand(1), random.random()) == expected
 
 
 def test_prepared_model_is_scaled_by_the_train_rows():
-    model = prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(50), seed=1)
+    model = prepare_model(SineWorkload(), ModelSettings(hidden=4), make_rows(50), seed=1)
 
     assert model.x_mean.tolist() == [54, 60]
     assert (model.num_features, model.num_outputs) == (2, 1)
 
 
-def test_the_workload_says_how_many_outputs_the_targets_need():
+def test_number_of_outputs_comes_from_the_workload():
     class Classes(SineWorkload):
         scale_target = False
 
@@ -122,8 +122,8 @@ class LastValue(nn.Module):
         return x[:, -1, 0]
 
 
-def test_flat_targets_are_scaled_as_those_with_an_axis_of_their_own():
-    """Known: (B, 1) without its last axis."""
+def test_targets_of_shape_b_are_scaled_like_those_of_shape_b_1():
+    """Oracle: targets (B, 1) without their last axis."""
     options = {"num_outputs": 1, "scale_inputs": True, "scale_target": True}
     flat = Scaled.fit(LastValue(), X, FLAT_Y, **options)
 
@@ -133,18 +133,18 @@ def test_flat_targets_are_scaled_as_those_with_an_axis_of_their_own():
 
 
 @pytest.mark.parametrize("y", [FLAT_Y, torch.tensor([3, 4])])
-def test_a_flat_target_is_one_output_not_one_per_row(y):
+def test_target_of_shape_b_has_one_output(y):
     class Flat(SineWorkload):
         scale_target = y.is_floating_point()
 
     model = prepare_model(
         Flat(), ModelSettings(hidden=4), Examples(x=X, y=y, rows=np.arange(2)), seed=1
     )
-    usual = prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(0), seed=1)
+    expected = prepare_model(SineWorkload(), ModelSettings(hidden=4), make_rows(0), seed=1)
 
     assert (model.num_outputs, model.y_mean.shape) == (1, (1,))
     assert torch.equal(
         nn.utils.parameters_to_vector(model.parameters()),
-        nn.utils.parameters_to_vector(usual.parameters()),
+        nn.utils.parameters_to_vector(expected.parameters()),
     )
-    model.load_state_dict(usual.state_dict())
+    model.load_state_dict(expected.state_dict())

@@ -1,4 +1,4 @@
-"""The sLSTM compared with its formulas, at extreme inputs, and in training."""
+"""The sLSTM: comparison with its formulas, extreme inputs, and training."""
 
 import math
 
@@ -11,8 +11,8 @@ from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM, SLSTMLayer
 
 
-def written_out(layer: SLSTMLayer, x: torch.Tensor) -> torch.Tensor:
-    """Hidden states (B, L, H) in Python floats, without stabiliser: exp() as the paper has it."""
+def compute_states(layer: SLSTMLayer, x: torch.Tensor) -> torch.Tensor:
+    """Return hidden states (B, L, H), computed with plain floats and exp() without stabilizer."""
     size = layer.hidden
     w, r, b = (p.detach().double() for p in (layer.weight_ih, layer.weight_hh, layer.bias))
     states = torch.zeros(len(x), x.shape[1], size, dtype=torch.float64)
@@ -31,25 +31,27 @@ def written_out(layer: SLSTMLayer, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_equals_the_formulas_written_out(scale):
+def test_layer_equals_the_formulas_of_the_paper(scale):
     torch.manual_seed(1)
     layer = SLSTMLayer(3, 4).double()
     x = scale * torch.randn(3, 7, 3, dtype=torch.float64)
 
-    torch.testing.assert_close(layer(x)[0].detach(), written_out(layer, x), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        layer(x)[0].detach(), compute_states(layer, x), rtol=1e-9, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e6])
 def test_extreme_inputs_overflow_neither_states_nor_gradients(scale):
     torch.manual_seed(2)
     layer = SLSTMLayer(3, 8)
-    hidden, normaliser = layer(scale * torch.randn(16, 40, 3))
+    hidden, normalizer = layer(scale * torch.randn(16, 40, 3))
     hidden.sum().backward()
 
     assert torch.isfinite(hidden).all()
     assert hidden.abs().max() <= 1
-    assert normaliser.min() >= 1
-    assert normaliser.max() <= 40
+    assert normalizer.min() >= 1
+    assert normalizer.max() <= 40
     assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
 
 
@@ -65,7 +67,7 @@ def test_gradients_equal_finite_differences():
     assert torch.autograd.gradcheck(run, (x, *layer.parameters()))
 
 
-def test_the_network_reads_all_layers_and_predicts_from_the_last_row():
+def test_network_applies_all_layers_and_predicts_from_the_last_row():
     torch.manual_seed(4)
     network = SLSTM(3, 2, ModelSettings(hidden=5, layers=2))
     x = torch.randn(4, 6, 3)
@@ -77,7 +79,7 @@ def test_the_network_reads_all_layers_and_predicts_from_the_last_row():
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_dropout_acts_in_training_only(layers):
+def test_dropout_is_active_only_in_training_mode(layers):
     network = SLSTM(3, 1, ModelSettings(hidden=8, layers=layers, dropout=0.5))
     x = torch.randn(4, 6, 3)
 
@@ -87,8 +89,8 @@ def test_dropout_acts_in_training_only(layers):
 
 
 @pytest.mark.slow
-def test_learns_to_remember_the_first_row():
-    """The target is the sign seen 12 rows ago; the rows between are noise."""
+def test_network_learns_to_remember_the_first_row():
+    """The target is the sign of the first of 12 rows; the other rows are noise."""
     torch.manual_seed(5)
     network = SLSTM(1, 1, ModelSettings(hidden=16))
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-2)

@@ -1,4 +1,4 @@
-"""Networks for images, texts and language."""
+"""Networks for images and texts, the causal language model, and sampling of tokens."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from sluice.models.settings import ModelSettings
 from sluice.models.text_cnn import TextCnn
 
 
-def test_pixels_of_both_formats_give_the_same_output_at_any_size():
+def test_image_cnn_accepts_uint8_and_float_pixels_of_any_size():
     network = ImageCnn(3, 5, ModelSettings(hidden=4, layers=2)).eval()
     pixels = torch.randint(0, 256, (2, 3, 24, 17), dtype=torch.uint8)
 
@@ -20,10 +20,10 @@ def test_pixels_of_both_formats_give_the_same_output_at_any_size():
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_padding_does_not_change_the_output_of_a_text(layers):
+def test_padding_does_not_change_the_output_of_the_text_cnn(layers):
     network = TextCnn(20, 3, ModelSettings(hidden=8, layers=layers)).eval()
     with torch.no_grad():
-        network.embedding.weight.add_(1.0)  # padding would have an effect, if it were not masked
+        network.embedding.weight.add_(1.0)  # without the mask, padding would have an effect
     ids = torch.randint(2, 20, (4, 9))
     mask = torch.ones(4, 9, dtype=torch.bool)
     padded_ids = torch.cat([ids, torch.randint(0, 20, (4, 6))], dim=1)
@@ -32,7 +32,7 @@ def test_padding_does_not_change_the_output_of_a_text(layers):
     torch.testing.assert_close(network(padded_ids, padded_mask), network(ids, mask))
 
 
-def test_later_tokens_do_not_change_a_language_model():
+def test_later_tokens_do_not_change_earlier_outputs_of_a_causal_transformer():
     torch.manual_seed(0)
     network = CausalTransformer(11, 11, ModelSettings(hidden=16, heads=2, layers=2)).eval()
     ids = torch.randint(0, 11, (3, 8))
@@ -51,17 +51,17 @@ def test_later_tokens_do_not_change_a_language_model():
     ("hidden", "num_outputs", "message"),
     [(15, 11, "Set hidden to 14 or 16"), (16, 12, "one vocabulary, got 11 input and 12 output")],
 )
-def test_settings_that_do_not_fit_are_refused(hidden, num_outputs, message):
+def test_invalid_width_or_vocabulary_is_rejected(hidden, num_outputs, message):
     with pytest.raises(SettingsError, match=message):
         CausalTransformer(11, num_outputs, ModelSettings(hidden=hidden, heads=2))
 
 
 def count_up(ids):
-    """Logits of a model that is certain of the next number."""
+    """Return logits that predict the next number with certainty."""
     return torch.nn.functional.one_hot((ids + 1) % 5, 5) * 50.0
 
 
-def test_samples_follow_the_model_and_the_seed():
+def test_sampled_tokens_depend_on_model_temperature_and_seed():
     prompt = torch.tensor([[0], [3]])
 
     def sample(temperature, seed=0, network=count_up):
@@ -75,11 +75,11 @@ def test_samples_follow_the_model_and_the_seed():
     assert not torch.equal(hot, sample(100.0, seed=1))
     lengths = []
 
-    def remember(ids):
+    def record_length(ids):
         lengths.append(ids.shape[1])
         return count_up(ids)
 
-    sample(0.0, network=remember)
+    sample(0.0, network=record_length)
     assert lengths == [1, 2, 2, 2, 2, 2]
     with pytest.raises(ContractError, match="at least one token"):
         sample_tokens(
@@ -92,10 +92,10 @@ def test_samples_follow_the_model_and_the_seed():
         )
 
 
-def test_draws_have_the_shares_of_the_model():
-    shares = torch.tensor([0.1, 0.6, 0.3])
+def test_sampled_tokens_have_the_probabilities_of_the_model():
+    probabilities = torch.tensor([0.1, 0.6, 0.3])
     found = sample_tokens(
-        lambda ids: shares.log().expand(*ids.shape, 3),
+        lambda ids: probabilities.log().expand(*ids.shape, 3),
         torch.zeros(4_000, 1, dtype=torch.int64),
         1,
         temperature=1.0,
@@ -104,4 +104,4 @@ def test_draws_have_the_shares_of_the_model():
     )
 
     observed = torch.bincount(found.flatten(), minlength=3) / 4_000
-    torch.testing.assert_close(observed, shares, atol=0.03, rtol=0)
+    torch.testing.assert_close(observed, probabilities, atol=0.03, rtol=0)

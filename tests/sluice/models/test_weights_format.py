@@ -1,4 +1,4 @@
-"""Formats of weights files are named by their first bytes."""
+"""The format of a weights file is detected from its first bytes."""
 
 import pickle
 
@@ -12,12 +12,12 @@ from sluice.models.weights_format import foreign_format, require_safetensors
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("value", [None, {"w": [1.0]}, list(range(1000))])
-def test_a_pickle_is_recognised(protocol, value):
+def test_pickle_is_recognized(protocol, value):
     assert foreign_format(pickle.dumps(value, protocol)) == "a Python pickle"
 
 
-def test_a_damaged_safetensors_file_is_not_called_a_pickle():
-    """A header of 640 bytes has a length whose first bytes are those of a pickle."""
+def test_damaged_safetensors_file_is_not_reported_as_a_pickle():
+    """With a header of 640 bytes the file starts with the same bytes as a pickle."""
     content = next(
         content
         for length in range(400, 700)

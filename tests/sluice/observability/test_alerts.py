@@ -1,4 +1,4 @@
-"""OBS-1: an alert is written once, posted at least once, and never stops its caller."""
+"""OBS-1: an alert is recorded once, posted at least once, and never fails its caller."""
 
 import fcntl
 import json
@@ -118,10 +118,12 @@ def test_a_temporarily_unavailable_webhook_is_retried(home: Home, receiver: Rece
 def test_pending_alerts_are_posted_with_the_next_one(
     home: Home, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gone = {"SLUICE_ALERT_WEBHOOK": "http://127.0.0.1:9/secret"}
-    # The pauses between the attempts take a second.
-    raise_alert(alert("old", at=AT - timedelta(days=2)), home=home, environ=gone, max_wait_s=30.0)
-    missed = raise_alert(alert("a"), home=home, environ=gone, max_wait_s=30.0)
+    unreachable = {"SLUICE_ALERT_WEBHOOK": "http://127.0.0.1:9/secret"}
+    # The pauses between attempts take a second.
+    raise_alert(
+        alert("old", at=AT - timedelta(days=2)), home=home, environ=unreachable, max_wait_s=30.0
+    )
+    missed = raise_alert(alert("a"), home=home, environ=unreachable, max_wait_s=30.0)
     raised = raise_alert(alert("b"), home=home, environ=receiver.environ)
 
     assert (missed.is_recorded, missed.num_posted, missed.num_pending) == (True, 0, 1)
@@ -165,7 +167,7 @@ def test_a_slow_webhook_does_not_block_the_caller(home: Home, receiver: Receiver
     assert raised.problems
 
 
-def test_a_folder_that_cannot_be_written_stops_neither_post_nor_caller(
+def test_an_unwritable_folder_prevents_neither_the_post_nor_the_caller(
     tmp_path: Path, receiver: Receiver
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -194,22 +196,24 @@ def test_an_incomplete_line_is_skipped(home: Home) -> None:
     assert [a.key for a in read_alerts(home)] == ["a", "b"]
 
 
-def test_a_hung_writer_blocks_neither_post_nor_caller(home: Home, receiver: Receiver) -> None:
-    with home.alerts.open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+def test_a_locked_file_blocks_neither_the_post_nor_the_caller(
+    home: Home, receiver: Receiver
+) -> None:
+    with home.alerts.open("ab") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
         raised = raise_alert(alert(), home=home, environ=receiver.environ)
 
     assert (raised.is_recorded, raised.num_posted) == (False, 1)
     assert "another process has locked the file" in raised.problems[0]
 
 
-def test_concurrent_writers_write_each_alert_once_and_complete(home: Home) -> None:
+def test_concurrent_writers_record_each_alert_completely_and_once(home: Home) -> None:
     """Each thread opens the file separately, so that file locks work as between processes."""
-    together = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def write(writer: int) -> None:
         for number in range(15):
-            together.wait()
+            barrier.wait()
             raise_alert(alert(f"same/{number}"), home=home, environ={})
             raise_alert(alert(f"{writer}/{number}"), home=home, environ={})
 
@@ -217,10 +221,12 @@ def test_concurrent_writers_write_each_alert_once_and_complete(home: Home) -> No
         list(pool.map(write, range(4)))
 
     keys = [json.loads(line)["key"] for line in home.alerts.read_text().splitlines()]
-    assert sorted(keys) == sorted(f"{who}/{n}" for who in (*range(4), "same") for n in range(15))
+    assert sorted(keys) == sorted(
+        f"{writer}/{n}" for writer in (*range(4), "same") for n in range(15)
+    )
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "\u00e4"])
-def test_a_key_must_fit_a_header(key: str) -> None:
+def test_a_key_that_is_invalid_in_a_header_is_refused(key: str) -> None:
     with pytest.raises(ValidationError, match="key"):
         alert(key)

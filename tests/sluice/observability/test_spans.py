@@ -1,4 +1,4 @@
-"""OBS-1: spans reach a receiver with the right parents; when disabled, nothing is imported."""
+"""OBS-1: spans are exported with the correct parents; disabled spans import no OpenTelemetry."""
 
 import subprocess
 import sys
@@ -18,12 +18,12 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.traffic_split import TrafficSplit
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
 from tests.sluice.serving.serving_samples import (
-    Raises,
-    Says,
+    LinearNetwork,
+    RaisingNetwork,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 from tests.support.otlp_receiver import Receiver, run_receiver
 
@@ -50,31 +50,31 @@ def test_spans_nest_and_a_failure_records_its_class_without_the_message(receiver
         work()
     spans.shutdown()
 
-    outer, inner_seen = receiver.one("outer"), receiver.one("inner")
+    outer, inner_exported = receiver.one("outer"), receiver.one("inner")
     assert receiver.paths == {"/v1/traces"}
-    assert (inner_seen.trace, inner_seen.parent) == (outer.trace, outer.span)
+    assert (inner_exported.trace, inner_exported.parent) == (outer.trace, outer.span)
     assert (outer.parent, outer.service) == ("", "sluice")
-    assert (outer.facts, inner_seen.facts) == ({"sluice.rows": 3}, {"sluice.share": 0.5})
-    assert (outer.failed, inner_seen.failed) == ("ValueError", "ValueError")
+    assert (outer.facts, inner_exported.facts) == ({"sluice.rows": 3}, {"sluice.share": 0.5})
+    assert (outer.failed, inner_exported.failed) == ("ValueError", "ValueError")
 
 
 def test_a_span_continues_a_remote_trace(receiver: Receiver) -> None:
-    with spans.span("there", parent=CALLER) as there:
-        kept = there.traceparent
-    with spans.span("later", parent=kept):
+    with spans.span("there", parent=CALLER) as remote:
+        traceparent = remote.traceparent
+    with spans.span("later", parent=traceparent):
         pass
     with spans.span("alone", parent="00-nonsense"):
         pass
     spans.shutdown()
 
-    there_seen, later, alone = (receiver.one(n) for n in ("there", "later", "alone"))
-    assert (there_seen.trace, there_seen.parent) == ("ab" * 16, "cd" * 8)
-    assert (later.trace, later.parent) == ("ab" * 16, there_seen.span)
+    remote_exported, later, alone = (receiver.one(n) for n in ("there", "later", "alone"))
+    assert (remote_exported.trace, remote_exported.parent) == ("ab" * 16, "cd" * 8)
+    assert (later.trace, later.parent) == ("ab" * 16, remote_exported.span)
     assert alone.parent == ""
     assert alone.trace != later.trace
 
 
-def test_registration_rollout_and_end_link_to_the_candidates_own_trace(
+def test_registration_rollout_and_abort_link_to_the_trace_of_the_candidate(
     receiver: Receiver, tmp_path: Path
 ) -> None:
     store = ArtifactStore(tmp_path)
@@ -87,21 +87,21 @@ def test_registration_rollout_and_end_link_to_the_candidates_own_trace(
         rollout = ledger.start_rollout(
             MODEL, number, RolloutSettings(), actor="ada", reason="try it"
         ).rollout
-        gone = transitions.abort(rollout, now=rollout.started_at, actor="ada", reason="no")
-        ledger.record_transition(rollout, gone)
+        abort = transitions.abort(rollout, now=rollout.started_at, actor="ada", reason="no")
+        ledger.record_transition(rollout, abort)
         with pytest.raises(ContractError):
             ledger.promote(MODEL, 2, expected=1, actor="eve", reason="", store=store)
     spans.shutdown()
 
-    own = (two[:32], two[32:48])
+    candidate_span = (two[:32], two[32:48])
     training, registered = receiver.one("training"), receiver.named("registry.register")[1]
     first = next(s for s in receiver.named("candidate") if s.facts["sluice.version"] == 2)
     started = receiver.one("registry.start_rollout")
     aborted = receiver.one("registry.record_transition")
     assert (registered.trace, registered.parent) == (training.trace, training.span)
-    assert (first.trace, first.span) == own
+    assert (first.trace, first.span) == candidate_span
     assert first.links == [(registered.trace, registered.span)]
-    assert registered.links == started.links == aborted.links == [own]
+    assert registered.links == started.links == aborted.links == [candidate_span]
     assert started.facts["sluice.share"] == 0.05
     assert (aborted.facts["sluice.outcome"], aborted.facts["sluice.phase"]) == (
         "abort",
@@ -112,10 +112,10 @@ def test_registration_rollout_and_end_link_to_the_candidates_own_trace(
     assert refused.failed == "ContractError"
 
 
-def test_a_request_span_continues_the_callers_trace_and_contains_its_arms(
+def test_a_request_span_continues_the_clients_trace_and_is_the_parent_of_its_arms(
     receiver: Receiver,
 ) -> None:
-    models = [deployed("one", 1, Says(1.0)), deployed("bad", 2, Raises())]
+    models = [deployed("one", 1, LinearNetwork(1.0)), deployed("bad", 2, RaisingNetwork())]
     split = TrafficSplit(
         epoch=1,
         production=candidate("one"),
@@ -123,22 +123,22 @@ def test_a_request_span_continues_the_callers_trace_and_contains_its_arms(
         rollout="r",
         share=1.0,
     )
-    with live({m.candidate: m for m in models}, split, settings=quick_settings()) as server:
-        answer = server.client.post(
+    with run_server({m.candidate: m for m in models}, split, settings=quick_settings()) as server:
+        response = server.client.post(
             "/predict",
             json={"columns": ["a", "b"], "windows": [[[1.0, 1.0]] * 3]},
             headers={"traceparent": CALLER},
         )
-        own = server.client.get("/model")
+        model_response = server.client.get("/model")
         server.client.get("/nowhere/secret")
         lines = [line for line in server.lines() if line["event"] == "request"]
     spans.shutdown()
 
     request, model = receiver.one("POST /predict"), receiver.one("GET /model")
-    assert answer.json()["fallback"]
+    assert response.json()["fallback"]
     assert request.is_server
     assert (request.trace, request.parent) == ("ab" * 16, "cd" * 8)
-    assert answer.headers["x-trace-id"] == answer.json()["trace"] == request.trace
+    assert response.headers["x-trace-id"] == response.json()["trace"] == request.trace
     assert lines[0]["trace"] == request.trace
     assert (request.facts["sluice.status"], request.facts["sluice.arm"]) == (200, "production")
     challenger, production = receiver.one("arm challenger"), receiver.one("arm production")
@@ -146,12 +146,12 @@ def test_a_request_span_continues_the_callers_trace_and_contains_its_arms(
         (request.trace, request.span)
     }
     assert (challenger.failed, production.failed) == ("errors", "")
-    assert own.headers["x-trace-id"] == model.trace
+    assert model_response.headers["x-trace-id"] == model.trace
     assert model.parent == ""
     assert receiver.one("GET other").facts["sluice.status"] == 404
 
 
-def test_an_unreachable_receiver_costs_little_time() -> None:
+def test_an_unreachable_receiver_delays_shutdown_by_less_than_5_s() -> None:
     spans.configure({spans.ENDPOINT: "http://127.0.0.1:9"}, service="sluice")
     began = time.monotonic()
     with spans.span("lost") as lost:
@@ -161,7 +161,7 @@ def test_an_unreachable_receiver_costs_little_time() -> None:
     assert time.monotonic() - began < 5
 
 
-def test_disabled_spans_import_nothing_and_are_cheap() -> None:
+def test_disabled_spans_import_no_opentelemetry_and_take_under_20_us() -> None:
     script = (
         "import sys, timeit; from sluice.observability import spans;"
         "import sluice.registry.rollouts, sluice.serving.step_counters;"
@@ -186,7 +186,7 @@ def test_an_invalid_endpoint_is_rejected(endpoint: str) -> None:
         spans.configure({spans.ENDPOINT: endpoint}, service="sluice")
 
 
-def test_the_trace_ids_of_a_candidate_come_from_its_digest(receiver: Receiver) -> None:
+def test_trace_and_span_id_of_a_candidate_are_derived_from_its_digest(receiver: Receiver) -> None:
     digest = digest_bytes(b"candidate")
     spans.start_candidate_trace(digest, model="m", version=7)
     spans.shutdown()

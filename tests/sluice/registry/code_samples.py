@@ -1,4 +1,4 @@
-"""A network of two user modules, and a version of it in production."""
+"""Helpers for tests of stored code: a network in two user modules, and its lineage."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,12 @@ from sluice.registry.stored_code import CODE_ROLE, pack_code
 from sluice.training.code import identify_code
 from sluice.training.weights import pack_model
 from tests.sluice.registry.ledger_samples import MODEL, SETTINGS, sample_lineage
-from tests.sluice.registry.test_loading import approve, named, with_settings, with_weights
+from tests.sluice.registry.test_loading import (
+    approve,
+    with_candidate_digest,
+    with_settings,
+    with_weights,
+)
 from tests.support.synthetic import SineWorkload
 
 LAYERS = "import torch\n\n\ndef activation(x):\n    return torch.tanh(x)\n"
@@ -41,7 +46,7 @@ _NAMES = ("probe_net", "probe_layers")
 
 
 class UserCode:
-    """The modules ``probe_net`` and ``probe_layers`` in a folder of the user's."""
+    """The modules ``probe_net`` and ``probe_layers`` of a user, in a folder on ``sys.path``."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -52,12 +57,12 @@ class UserCode:
         self.forget()
 
     def forget(self) -> None:
-        """Import the modules again, as another process does."""
+        """Remove the modules from ``sys.modules``, so that the next import reads their files."""
         for name in _NAMES:
             sys.modules.pop(name, None)
 
-    def running(self) -> dict[str, ModuleType]:
-        """Return the modules of this process; ``sys.modules.update`` restores them."""
+    def imported_modules(self) -> dict[str, ModuleType]:
+        """Return the modules that this process imported, to restore them in ``sys.modules``."""
         import probe_net  # noqa: F401
 
         return {name: sys.modules[name] for name in _NAMES}
@@ -68,7 +73,7 @@ class UserCode:
         self.forget()
 
     def lineage(self, store: ArtifactStore, *, salt: int = 0) -> Lineage:
-        """Return lineage of a version of the code as it is, with that code stored."""
+        """Return lineage of a version trained with the current code, and store that code."""
         import probe_net
 
         settings = ModelSettings(architecture="probe_net:Net")
@@ -90,13 +95,13 @@ class UserCode:
             "code_identity": identity,
             "artifacts": {CODE_ROLE: code},
         }
-        return named(lineage.model_copy(update=update))
+        return with_candidate_digest(lineage.model_copy(update=update))
 
 
 def promote_version(
     ledger: Ledger, store: ArtifactStore, lineage: Lineage, before: int | None = None
 ) -> int:
-    """Promote a version with the required evidence."""
+    """Register and promote a version that replaces production; return its number."""
     reference = BASELINE if before is None else ledger.version(MODEL, before).candidate
     number = approve(ledger, lineage, reference)
     ledger.promote(MODEL, number, expected=before, actor="a", reason="r", store=store)

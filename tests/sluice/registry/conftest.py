@@ -1,3 +1,5 @@
+"""Fixtures of the registry tests: artifact store, PostgreSQL server, empty registry, ledger."""
+
 import os
 import pwd
 import shutil
@@ -21,30 +23,30 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """URL of a PostgreSQL started for the tests on a socket in a temporary folder."""
+    """URL of a PostgreSQL server that listens on a socket in a temporary folder."""
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    found = str(binaries[-1]) if binaries else shutil.which("initdb")
-    if found is None:
+    initdb = str(binaries[-1]) if binaries else shutil.which("initdb")
+    if initdb is None:
         pytest.skip("no PostgreSQL server binaries are installed")
-    as_user: list[str] = []
+    user_command: list[str] = []
     if os.geteuid() == 0:  # the server refuses to run as root
         if shutil.which("runuser") is None:
             pytest.skip("PostgreSQL refuses root, and runuser is not installed")
-        as_user = ["runuser", "-u", "postgres", "--"]
+        user_command = ["runuser", "-u", "postgres", "--"]
         try:
             pwd.getpwnam("postgres")
         except KeyError:
             pytest.skip("PostgreSQL refuses root, and there is no user 'postgres' to run it as")
     folder = Path(tempfile.mkdtemp(prefix="sluice-pg-"))  # tmp_path is too long for a socket
-    if as_user:
+    if user_command:
         shutil.chown(folder, "postgres")
     data = folder / "data"
-    control = str(Path(found).with_name("pg_ctl"))
+    control = str(Path(initdb).with_name("pg_ctl"))
 
     def run(*command: str) -> None:
         subprocess.run(
-            [*as_user, *command],
+            [*user_command, *command],
             check=True,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -54,7 +56,7 @@ def postgres_server() -> Iterator[str]:
         )
 
     try:
-        run(found, "-D", str(data), "-U", "sluice", "-A", "trust", "--no-sync", "-E", "UTF8")
+        run(initdb, "-D", str(data), "-U", "sluice", "-A", "trust", "--no-sync", "-E", "UTF8")
         options = f"-k {folder} -c listen_addresses= -c fsync=off"
         run(control, "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
         try:
@@ -67,7 +69,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty registry: the embedded database, and PostgreSQL if available."""
+    """URL of an empty registry, in SQLite and in PostgreSQL if available."""
     return empty_registry(request, tmp_path)
 
 
@@ -78,7 +80,7 @@ def empty_registry(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     import psycopg
 
     server = str(request.getfixturevalue("postgres_server"))
-    name = f"r{uuid.uuid4().hex[:12]}"  # a schema each: a database each takes 300 files
+    name = f"r{uuid.uuid4().hex[:12]}"  # a database per test would take 300 files each
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {name}")
     return f"{server}&options=-csearch_path%3D{name}"

@@ -1,4 +1,4 @@
-"""Forged version files with consistent digests, as an attacker can write them."""
+"""Helpers that forge version files with consistent digests, as an attacker can write them."""
 
 import json
 import zipfile
@@ -18,7 +18,7 @@ def read_parts(file: Path) -> Parts:
 
 
 def write_parts(file: Path, parts: Parts) -> None:
-    """Write a file whose manifest matches its parts."""
+    """Write a version file and set the digests in its manifest to those of the parts."""
     manifest = json.loads(parts["manifest.json"])
     manifest["parts"] = {
         name: digest_bytes(content)
@@ -36,7 +36,7 @@ def write_zip(file: Path, parts: Parts) -> None:
 
 
 def forge_version(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the description and recompute config and candidate digests."""
+    """Change the version's description and recompute the digests of config and candidate."""
     parts = read_parts(file)
     version = json.loads(parts["version.json"])
     change(version)
@@ -48,12 +48,12 @@ def forge_version(file: Path, change: Callable[[dict[str, Any]], object]) -> Non
 
 
 def forge_model(file: Path, **settings: object) -> None:
-    """Change settings of the network."""
+    """Change settings of the network in the resolved config."""
     forge_version(file, lambda v: v["lineage"]["resolved_config"]["model"].update(settings))
 
 
 def forge_weights(file: Path, change: Callable[[bytes], bytes]) -> None:
-    """Change the weights of every member and store them under the new digest."""
+    """Change the weights of every member and store them under their new digests."""
     parts = read_parts(file)
     text = parts["version.json"].decode()
     for member in json.loads(text)["lineage"]["members"]:
@@ -66,34 +66,37 @@ def forge_weights(file: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
-    """Return a change of the header of weights, with a consistent length."""
+    """Return a function that changes the safetensors header of weights and its length field.
 
-    def changed(content: bytes) -> bytes:
+    ``change`` edits the header in place, or returns the bytes of another one.
+    """
+
+    def change_content(content: bytes) -> bytes:
         length = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + length])
-        found = change(header)
-        return with_text(found if isinstance(found, bytes) else json.dumps(header).encode())(
-            content
-        )
+        new_header = change(header)
+        return with_text(
+            new_header if isinstance(new_header, bytes) else json.dumps(header).encode()
+        )(content)
 
-    return changed
+    return change_content
 
 
 def with_text(text: bytes) -> Callable[[bytes], bytes]:
-    """Return a change of weights that replaces the header."""
+    """Return a function that replaces the safetensors header of weights by ``text``."""
 
-    def changed(content: bytes) -> bytes:
+    def change_content(content: bytes) -> bytes:
         rest = content[8 + int.from_bytes(content[:8], "little") :]
         return len(text).to_bytes(8, "little") + text + rest
 
-    return changed
+    return change_content
 
 
 def with_facts(**facts: object) -> Callable[[bytes], bytes]:
-    """Return a change of the network's values in the header of weights."""
+    """Return a function that changes Sluice's metadata in the header of weights."""
 
     def change(header: dict[str, Any]) -> None:
-        stated = json.loads(header["__metadata__"]["sluice"]) | facts
-        header["__metadata__"]["sluice"] = json.dumps(stated)
+        values = json.loads(header["__metadata__"]["sluice"]) | facts
+        header["__metadata__"]["sluice"] = json.dumps(values)
 
     return with_header(change)

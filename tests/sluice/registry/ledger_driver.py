@@ -1,7 +1,8 @@
-"""Real processes that die or race in the ledger: ``python -m ... MODE URL ARTIFACTS NUMBER``.
+"""Kill or race processes that use the ledger: ``python -m ... MODE URL ARTIFACTS NUMBER``.
 
-The number is that of the racing promoters, or a death is at every so manieth step.
-A program of its own, because it forks: the test process has threads. Prints what happened as JSON.
+NUMBER is the number of racing promoters, or the stride of the steps at which a process is killed.
+This is a separate program because it forks, and the test process has threads. It prints the
+result as JSON.
 """
 
 import json
@@ -37,8 +38,8 @@ from tests.sluice.registry.ledger_samples import (
 NUM_RACERS = 8
 
 
-class Bench:
-    """One registry and what processes do to it."""
+class RegistryDriver:
+    """A registry, and the operations of processes on it."""
 
     def __init__(self, url: str, artifacts: Path) -> None:
         self.url = url
@@ -68,12 +69,12 @@ class Bench:
         return done.moved
 
     def production(self) -> int | None:
-        """Where the pointer is, after checking that the registry is consistent."""
+        """Check that the registry is consistent; return the version in production."""
         with self.open() as ledger:
             findings = ledger.verify(None, store=self.store)
             assert not findings, findings
-            found = ledger.production(MODEL)
-        return None if found is None else found.number
+            version = ledger.production(MODEL)
+        return None if version is None else version.number
 
     def prepare(self) -> None:
         with self.open() as ledger:
@@ -84,33 +85,34 @@ class Bench:
 
 
 def die_at(step: int) -> None:
-    """Arrange for this process to kill itself at its ``step``-th touch of the outside world.
+    """Make this process kill itself at its ``step``-th external operation.
 
-    Touches: each statement, each commit, each connection given back (the first moment after a
-    commit), each artifact read. Between two of them nothing outside this process changes.
+    External operations: each statement, each commit, each return of a connection to the pool (the
+    first moment after a commit), each artifact read. Between two of them nothing outside this
+    process changes.
     """
     count = 0
 
-    def touch(*_: object, **__: object) -> None:
+    def count_operation(*_: object, **__: object) -> None:
         nonlocal count
         count += 1
         if count == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    event.listen(Engine, "before_cursor_execute", touch)
-    event.listen(Engine, "commit", touch)
-    event.listen(Pool, "checkin", touch)
+    event.listen(Engine, "before_cursor_execute", count_operation)
+    event.listen(Engine, "commit", count_operation)
+    event.listen(Pool, "checkin", count_operation)
     read = ArtifactStore.get
 
     def get(self: ArtifactStore, digest: str) -> bytes:
-        touch()
+        count_operation()
         return read(self, digest)
 
     ArtifactStore.get = get  # type: ignore[method-assign]
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Run ``work`` in a forked process; return its exit code, or minus the signal it died of."""
+def run_in_child(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked process; return its exit code, or minus its fatal signal."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -122,46 +124,46 @@ def in_child(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def kill_everywhere(bench: Bench, action: str, stride: int) -> dict[str, int]:
-    """Kill a promotion (2 to 3) or rollback (3 to 2) at every ``stride``-th step it has."""
-    bench.prepare()
+def kill_everywhere(driver: RegistryDriver, action: str, stride: int) -> dict[str, int]:
+    """Kill a promotion (2 to 3) or rollback (3 to 2) at every ``stride``-th of its steps."""
+    driver.prepare()
     before, after = (2, 3) if action == "promote" else (3, 2)
 
-    def forth() -> bool:
-        return bench.promote(3, 2) if action == "promote" else bench.rollback(3)
+    def change() -> bool:
+        return driver.promote(3, 2) if action == "promote" else driver.rollback(3)
 
-    def back() -> bool:
-        return bench.rollback(3) if action == "promote" else bench.promote(3, 2)
+    def revert() -> bool:
+        return driver.rollback(3) if action == "promote" else driver.promote(3, 2)
 
     if action == "rollback":
-        bench.promote(3, 2)
+        driver.promote(3, 2)
     kept = undone = 0
     for step in range(1, 1000, stride):
 
         def work(step: int = step) -> None:
             die_at(step)
-            forth()
+            change()
 
-        code = in_child(work)
-        seen = bench.production()
+        code = run_in_child(work)
+        production = driver.production()
         if code == 0:
-            assert seen == after
+            assert production == after
             return {"kept": kept, "undone": undone}
         assert code == -signal.SIGKILL, code
-        assert seen in (before, after)
-        kept, undone = kept + (seen == after), undone + (seen == before)
-        if seen == after:
-            assert back()
-        elif step % 5 == 0:  # the next command works; at other steps it is the next victim
-            assert forth()
-            assert back()
+        assert production in (before, after)
+        kept, undone = kept + (production == after), undone + (production == before)
+        if production == after:
+            assert revert()
+        elif step % 5 == 0:  # the next command succeeds; at other steps it is killed
+            assert change()
+            assert revert()
     raise AssertionError("the action never finished")
 
 
-def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
-    """Kill a process that promotes and rolls back without pause, at random moments."""
-    bench.prepare()
-    draw = random.Random(5)
+def kill_at_random(driver: RegistryDriver, rounds: int) -> dict[str, int]:
+    """Kill a process at random moments while it promotes and rolls back continuously."""
+    driver.prepare()
+    rng = random.Random(5)
     for _ in range(rounds):
         read_end, write_end = os.pipe()
         child = os.fork()
@@ -169,53 +171,55 @@ def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
             try:
                 while True:
                     os.write(write_end, b".")
-                    if bench.production() == 3:
-                        bench.rollback(3)
+                    if driver.production() == 3:
+                        driver.rollback(3)
                     else:
-                        bench.promote(3, 2)
+                        driver.promote(3, 2)
             finally:
                 os._exit(1)
-        for _ in range(draw.randint(2, 3)):  # dots, not seconds: a busy machine moves as often
+        for _ in range(rng.randint(2, 3)):  # counts moves, not seconds: independent of the load
             assert os.read(read_end, 1)
-        time.sleep(draw.random() * 0.05)
+        time.sleep(rng.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         os.close(read_end)
         os.close(write_end)
-        assert bench.production() in (2, 3)
-    with bench.open() as ledger:
+        assert driver.production() in (2, 3)
+    with driver.open() as ledger:
         moves = len(ledger.history(MODEL))
     return {"moves": moves}
 
 
 def race(work: Callable[[int], str], num_racers: int = NUM_RACERS) -> list[str]:
-    """Run ``work`` in processes that start together; return what each said."""
+    """Run ``work`` in processes that start at the same time; return their sorted results."""
     context = multiprocessing.get_context("fork")
-    answers = context.Queue()
+    result_queue = context.Queue()
     start = context.Barrier(num_racers)
 
     def runner(index: int) -> None:
         start.wait(30)
         try:
-            answers.put(work(index))
+            result_queue.put(work(index))
         except PromotionConflict as error:
-            answers.put(f"conflict: {error}")
+            result_queue.put(f"conflict: {error}")
         except SluiceError as error:
-            answers.put(f"failed: {error!r}")
+            result_queue.put(f"failed: {error!r}")
 
     racers = [context.Process(target=runner, args=(i,)) for i in range(num_racers)]
     for racer in racers:
         racer.start()
-    said = [answers.get(timeout=60) for _ in racers]
+    results = [result_queue.get(timeout=60) for _ in racers]
     for racer in racers:
         racer.join(30)
-    return sorted(said)
+    return sorted(results)
 
 
-def race_to_promote(bench: Bench, num_promoters: int) -> list[str]:
-    """Let promoters pass every check against the same production, then move at once."""
-    with bench.open() as ledger:
-        numbers = [register_sample(ledger, bench.store, salt=100 + i) for i in range(num_promoters)]
+def race_to_promote(driver: RegistryDriver, num_promoters: int) -> list[str]:
+    """Let all promoters pass their checks before one of them moves the pointer."""
+    with driver.open() as ledger:
+        numbers = [
+            register_sample(ledger, driver.store, salt=100 + i) for i in range(num_promoters)
+        ]
     checked = multiprocessing.get_context("fork").Barrier(num_promoters)
     verify = loading.require_loadable
 
@@ -226,19 +230,19 @@ def race_to_promote(bench: Bench, num_promoters: int) -> list[str]:
     loading.require_loadable = verify_and_wait
 
     def work(index: int) -> str:
-        return "won" if bench.promote(numbers[index], None) else "unmoved"
+        return "won" if driver.promote(numbers[index], None) else "unmoved"
 
-    said = race(work, num_promoters)
-    assert bench.production() is not None
-    return said
+    results = race(work, num_promoters)
+    assert driver.production() is not None
+    return results
 
 
-def kill_publisher(bench: Bench, received: Path, stride: int) -> dict[str, list[str]]:
+def kill_publisher(driver: RegistryDriver, received: Path, stride: int) -> dict[str, list[str]]:
     """Kill a publisher at its steps; return what its consumer received, and the history.
 
-    The consumer writes each key to a file before it answers, as one that did its work.
+    The consumer writes each key to a file before it acknowledges the event.
     """
-    bench.prepare()
+    driver.prepare()
 
     def deliver(event: HistoryEvent) -> Delivery:
         with received.open("a") as file:
@@ -246,7 +250,7 @@ def kill_publisher(bench: Bench, received: Path, stride: int) -> dict[str, list[
         return Delivery(ok=True, reason="")
 
     def publish() -> None:
-        with bench.open() as ledger:
+        with driver.open() as ledger:
             ledger.publish(MODEL, "board", deliver)
 
     for step in range(1, 1000, stride):
@@ -255,41 +259,42 @@ def kill_publisher(bench: Bench, received: Path, stride: int) -> dict[str, list[
             die_at(step)
             publish()
 
-        if in_child(work) == 0:
+        if run_in_child(work) == 0:
             break
     publish()
-    bench.production()
-    with bench.open() as ledger:
+    driver.production()
+    with driver.open() as ledger:
         history = [str(entry.id) for entry in ledger.history(MODEL)]
     return {"received": received.read_text().splitlines(), "history": history}
 
 
-def race_to_register(bench: Bench) -> dict[str, list[str]]:
-    """Open a registry that is not there, file the same and different candidates, and decide."""
+def race_to_register(driver: RegistryDriver) -> dict[str, list[str]]:
+    """Race to create the registry, to register equal and different candidates, and to decide."""
 
     def same(_: int) -> str:
-        with bench.open() as ledger:
-            return str(ledger.register(MODEL, sample_lineage(bench.store, salt=1), []).created)
+        with driver.open() as ledger:
+            return str(ledger.register(MODEL, sample_lineage(driver.store, salt=1), []).created)
 
     def different(index: int) -> str:
-        with bench.open() as ledger:
-            filed = ledger.register(MODEL, sample_lineage(bench.store, salt=50 + index), [])
-            return f"{filed.version.number:02d}"
+        with driver.open() as ledger:
+            registered = ledger.register(MODEL, sample_lineage(driver.store, salt=50 + index), [])
+            return f"{registered.version.number:02d}"
 
     def decide(index: int) -> str:
         outcome = "PROMOTE" if index % 2 else "REJECT"
-        with bench.open() as ledger:
-            mine = promotion_receipt("d" * 64, outcome=outcome)
-            return ledger.decide("another", mine.subject, lambda _: mine).digest
+        with driver.open() as ledger:
+            proposed = promotion_receipt("d" * 64, outcome=outcome)
+            return ledger.decide("another", proposed.subject, lambda _: proposed).digest
 
     def attempt(index: int) -> str:
-        asked = promotion_receipt(f"{index:064x}")
+        proposed = promotion_receipt(f"{index:064x}")
 
-        def judge(earlier: Sequence[Receipt]) -> Receipt:
-            return asked.model_copy(update={"evidence": {"attempt": len(earlier) + 1}})
+        def decide_attempt(earlier: Sequence[Receipt]) -> Receipt:
+            return proposed.model_copy(update={"evidence": {"attempt": len(earlier) + 1}})
 
-        with bench.open() as ledger:
-            return f"{ledger.decide('third', asked.subject, judge).evidence['attempt']:02d}"
+        with driver.open() as ledger:
+            decision = ledger.decide("third", proposed.subject, decide_attempt)
+        return f"{decision.evidence['attempt']:02d}"
 
     return {
         "same": race(same),
@@ -301,17 +306,17 @@ def race_to_register(bench: Bench) -> dict[str, list[str]]:
 
 def main() -> None:
     mode, url, artifacts, number = sys.argv[1:5]
-    bench = Bench(url, Path(artifacts))
+    driver = RegistryDriver(url, Path(artifacts))
     if mode in ("promote", "rollback"):
-        result: object = kill_everywhere(bench, mode, int(number))
+        result: object = kill_everywhere(driver, mode, int(number))
     elif mode == "random":
-        result = kill_at_random(bench, rounds=8)
+        result = kill_at_random(driver, rounds=8)
     elif mode == "race":
-        result = race_to_promote(bench, int(number))
+        result = race_to_promote(driver, int(number))
     elif mode == "publish":
-        result = kill_publisher(bench, Path(artifacts).with_name("received"), int(number))
+        result = kill_publisher(driver, Path(artifacts).with_name("received"), int(number))
     else:
-        result = race_to_register(bench)
+        result = race_to_register(driver)
     print(json.dumps(result))
 
 

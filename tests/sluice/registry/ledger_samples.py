@@ -1,4 +1,4 @@
-"""Small real candidates for the registry's tests: weights on disk, lineage, receipts."""
+"""Sample candidates for registry tests: stored weights, lineage, receipts, promotions."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -31,15 +31,15 @@ CONFIG = digest_json(SETTINGS)
 
 
 class InterruptedStore(ArtifactStore):
-    """Runs an action while the first artifact is read; a promotion reads artifacts for seconds."""
+    """Store that runs an action before its first read, as if concurrent with a promotion."""
 
-    def __init__(self, root: Path, happens: Callable[[], object]) -> None:
+    def __init__(self, root: Path, action: Callable[[], object]) -> None:
         super().__init__(root)
-        self._waiting = [happens]
+        self._pending_actions = [action]
 
     def get(self, digest: str) -> bytes:
-        while self._waiting:
-            self._waiting.pop()()
+        while self._pending_actions:
+            self._pending_actions.pop()()
         return super().get(digest)
 
 
@@ -55,7 +55,7 @@ class Clock:
 
 
 def sample_weights(value: float) -> bytes:
-    """Return a linear network with all weights ``value``, as built by the sample's config."""
+    """Return the weights of the linear network of ``SETTINGS``, all equal to ``value``."""
     network = LastRowLinear(2, 1)
     torch.nn.init.constant_(network.head.weight, value)
     torch.nn.init.constant_(network.head.bias, value)
@@ -187,7 +187,7 @@ def promotion_receipt(
 def register_sample(
     ledger: Ledger, store: ArtifactStore, *, salt: int, reference: str = BASELINE
 ) -> int:
-    """Register a candidate that passed against ``reference``; return its number."""
+    """Register a candidate with verdict PROMOTE against ``reference``; return its number."""
     lineage = sample_lineage(store, salt=salt)
     receipts = [poc_receipt(), promotion_receipt(lineage.candidate, reference=reference)]
     return ledger.register(MODEL, lineage, receipts).version.number
@@ -208,6 +208,6 @@ def artifact_path(store_root: Path, digest: str) -> Path:
     return store_root / digest[:2] / digest
 
 
-def decided(ledger: Ledger, receipt: Receipt, *, model: str = MODEL) -> Receipt:
-    """Return the ledger's decision on the receipt's subject, proposing the receipt."""
+def record_decision(ledger: Ledger, receipt: Receipt, *, model: str = MODEL) -> Receipt:
+    """Propose ``receipt`` as the decision on its subject; return the ledger's final decision."""
     return ledger.decide(model, receipt.subject, lambda _: receipt)

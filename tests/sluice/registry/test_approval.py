@@ -1,4 +1,4 @@
-"""APPR-1: a promotion waits for an unexpired approval of exactly this candidate and move."""
+"""Promotions and rollouts that require an approval by a person (APPR-1)."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import ApprovalMissing, GateBlocked, SettingsError
+from sluice.base.errors import ApprovalMissing, GateBlocked, IntegrityError, SettingsError
 from sluice.registry.approval_settings import ApprovalSettings, strictest_settings
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
@@ -22,8 +22,8 @@ from tests.sluice.registry.ledger_samples import (
     register_sample,
     sample_lineage,
 )
-from tests.sluice.registry.test_promotion_rules import hold
-from tests.sluice.registry.test_roles import list_keys, personal_key
+from tests.sluice.registry.test_promotion_rules import pass_all_steps
+from tests.sluice.registry.test_roles import make_personal_key, write_key_list
 
 REQUIRED = ApprovalSettings(required=True, expires_h=72)
 HOUR = timedelta(hours=1)
@@ -51,30 +51,30 @@ def promote(
     ledger.promote(MODEL, 2, expected=1, actor="job", reason="r", store=store, approvals=approvals)
 
 
-def start(ledger: RolloutLedger) -> None:
-    begun = ledger.start_rollout(
+def start_rollout(ledger: RolloutLedger) -> None:
+    started = ledger.start_rollout(
         MODEL, 2, RolloutSettings(), actor="job", reason="r", approvals=REQUIRED
     )
-    hold(ledger, begun)
+    pass_all_steps(ledger, started)
 
 
-def test_everything_that_promotes_waits_and_then_continues(
+def test_promotion_and_rollout_are_blocked_until_the_version_is_approved(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     ledger.approve(MODEL, 3, actor="ada", reason="reviewed")  # another candidate
 
-    waits = (
+    message = (
         rf"{MODEL} version 2 waits for an approval, which is valid for 72 h\. No approval of "
         rf"this version is recorded\. Run: sluice registry approve {MODEL} 2 --reason"
     )
     for act in (
         lambda: ledger.require_promotable(MODEL, 2, approvals=REQUIRED),
         lambda: promote(ledger, store),
-        lambda: start(ledger),
+        lambda: start_rollout(ledger),
     ):
         with pytest.raises(ApprovalMissing) as raised:
             act()
-        assert raised.match(waits)
+        assert raised.match(message)
     refused = [each.action for each in ledger.audit() if each.outcome == "refused"]
     assert refused == ["promote", "rollout"]
 
@@ -96,13 +96,13 @@ def test_everything_that_promotes_waits_and_then_continues(
     assert ledger.verify(None, store=store) == []
 
 
-def test_approval_expires_and_can_be_given_again_for_the_same_reason(
+def test_expired_approval_is_rejected_and_can_be_renewed_with_the_same_reason(
     ledger: RolloutLedger, store: ArtifactStore, clock: Clock
 ) -> None:
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
     approved_at = clock.now
     clock.now = approved_at + 72 * HOUR - timedelta(seconds=2)
-    ledger.require_promotable(MODEL, 2, approvals=REQUIRED)  # a second before the end
+    ledger.require_promotable(MODEL, 2, approvals=REQUIRED)  # one second before expiry
     shorter = ApprovalSettings(required=True, expires_h=1)
     with pytest.raises(ApprovalMissing, match="valid for 1 h"):
         ledger.require_promotable(MODEL, 2, approvals=shorter)
@@ -116,7 +116,7 @@ def test_approval_expires_and_can_be_given_again_for_the_same_reason(
     assert ledger.production_number(MODEL) == 2
 
 
-def test_approval_is_for_one_verdict_and_one_move(
+def test_approval_does_not_count_after_production_was_moved(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
@@ -128,7 +128,7 @@ def test_approval_is_for_one_verdict_and_one_move(
 
 
 @pytest.mark.parametrize("outcome", ["REJECT", "EQUIVALENT", "INCONCLUSIVE"])
-def test_candidate_without_promote_cannot_be_approved(
+def test_candidate_without_verdict_promote_cannot_be_approved(
     outcome: str, ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     lineage = sample_lineage(store, salt=4)
@@ -143,10 +143,10 @@ def test_candidate_without_promote_cannot_be_approved(
     assert [each.action for each in ledger.history(MODEL) if each.to_version == 4] == ["register"]
 
 
-def test_the_verdict_requires_the_approval_of_commands_without_settings(
+def test_requirement_recorded_in_the_verdict_applies_without_settings(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
-    """'sluice registry promote' has no pipeline file; a later change of the file does not help."""
+    """``sluice registry promote`` reads no pipeline file; changing the file later has no effect."""
     lineage = sample_lineage(store, salt=4)
     reference = ledger.version(MODEL, 1).candidate
     subject = dict(ApprovalSettings(required=True, expires_h=5).subject)
@@ -163,11 +163,11 @@ def test_the_verdict_requires_the_approval_of_commands_without_settings(
     promote(ledger, store, approvals=None)  # the verdict on version 2 requires none
 
 
-def test_rollout_keeps_the_approval_of_its_start_and_otherwise_waits_at_its_end(
+def test_rollout_is_approved_once_at_its_start_or_else_at_its_end(
     ledger: RolloutLedger, store: ArtifactStore, clock: Clock
 ) -> None:
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
-    start(ledger)
+    start_rollout(ledger)
     clock.now += 100 * HOUR
 
     def finish() -> str:
@@ -181,7 +181,7 @@ def test_rollout_keeps_the_approval_of_its_start_and_otherwise_waits_at_its_end(
     decision = promotion_receipt(lineage.candidate, reference=reference)
     ledger.register(MODEL, lineage, [poc_receipt(), decision])
     # Started without the requirement, which was added during the rollout.
-    hold(ledger, ledger.start_rollout(MODEL, 4, RolloutSettings(), actor="a", reason="r"))
+    pass_all_steps(ledger, ledger.start_rollout(MODEL, 4, RolloutSettings(), actor="a", reason="r"))
     with pytest.raises(ApprovalMissing, match="version 4 waits"):
         finish()
     rollout = ledger.rollout(MODEL)
@@ -193,26 +193,28 @@ def test_rollout_keeps_the_approval_of_its_start_and_otherwise_waits_at_its_end(
 
 def test_signed_registry_counts_only_signed_approvals(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
-    keys = {name: personal_key(tmp_path / f"{name}.key") for name in ("ada", "job")}
-    list_keys(tmp_path, ["actors:", *(f"  {name}: {half}" for name, (_, half) in keys.items())])
+    keys = {name: make_personal_key(tmp_path / f"{name}.key") for name in ("ada", "job")}
+    write_key_list(
+        tmp_path, ["actors:", *(f"  {name}: {public}" for name, (_, public) in keys.items())]
+    )
 
-    def opened(name: str) -> Ledger:
+    def open_as(name: str) -> Ledger:
         return Ledger.open(url, clock=Clock(), key=keys[name][0])
 
-    with opened("job") as ledger:
+    with open_as("job") as ledger:
         lineage = sample_lineage(store, salt=1)
         receipts = [poc_receipt(), promotion_receipt(lineage.candidate)]
         ledger.register(MODEL, lineage, receipts, actor="job")
     with Ledger.open(url, clock=Clock()) as ledger, pytest.raises(SettingsError, match="signed"):
         ledger.approve(MODEL, 1, actor="ada", reason="r")
-    with opened("ada") as ledger:
-        real = ledger.approve(MODEL, 1, actor="ada", reason="reviewed")
-    later = real.subject | {"approved_at": "2035-01-01T00:00:00+00:00"}
+    with open_as("ada") as ledger:
+        signed = ledger.approve(MODEL, 1, actor="ada", reason="reviewed")
+    later = signed.subject | {"approved_at": "2035-01-01T00:00:00+00:00"}
     forged = [
-        real.model_copy(update={"evidence": {"actor": "ada"}}),
-        real.model_copy(update={"subject": later}),
+        signed.model_copy(update={"evidence": {"actor": "ada"}}),
+        signed.model_copy(update={"subject": later}),
     ]
-    with opened("job") as ledger:
+    with open_as("job") as ledger:
         ledger.register(MODEL, lineage, forged, actor="job")
         status = ledger.approval_status(MODEL, 1, approvals=REQUIRED)
 
@@ -222,7 +224,7 @@ def test_signed_registry_counts_only_signed_approvals(tmp_path: Path, store: Art
     assert status.problem == ""
 
 
-def test_promotion_without_its_required_approval_is_found(
+def test_verify_reports_promotion_without_its_required_approval(
     ledger: RolloutLedger, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lineage = sample_lineage(store, salt=4)
@@ -232,31 +234,33 @@ def test_promotion_without_its_required_approval_is_found(
     )
     ledger.register(MODEL, lineage, [poc_receipt(), decision])
     with monkeypatch.context() as patched:
-        # As a modified client does.
+        # Simulates a modified client.
         patched.setattr("sluice.registry.approval.require_approval", lambda *_, **__: None)
         ledger.promote(MODEL, 4, expected=1, actor="eve", reason="r", store=store)
 
-    (found,) = ledger.verify(None, store=store)
+    (finding,) = ledger.verify(None, store=store)
 
-    assert "was made without the approval that its verdict requires" in found.what
+    assert "was made without the approval that its verdict requires" in finding.what
 
 
 @pytest.mark.parametrize("recorded", ["soon", "nan", "0", "-1"])
-def test_unreadable_requirement_is_an_integrity_error(recorded: str) -> None:
+def test_invalid_requirement_in_a_receipt_is_rejected(recorded: str) -> None:
     receipt = promotion_receipt("c" * 64, subject={"approval": recorded})
 
-    with pytest.raises(Exception, match="must be a number above 0"):
+    with pytest.raises(IntegrityError, match="must be a number above 0"):
         strictest_settings(None, receipt)
 
 
 @pytest.mark.parametrize("hours", [0, -1, 9000, float("inf")])
-def test_settings_have_a_range(hours: float) -> None:
+def test_expiry_out_of_range_is_rejected(hours: float) -> None:
     with pytest.raises(SettingsError, match="expires_h"):
         ApprovalSettings.parse({"required": True, "expires_h": hours}, where="x.yaml")
 
 
-def test_unsigned_shared_key_registry_can_be_approved(tmp_path: Path, store: ArtifactStore) -> None:
-    """A registry that is signed with one shared key knows no actors; the log signs the entry."""
+def test_approval_works_in_a_registry_with_one_shared_key(
+    tmp_path: Path, store: ArtifactStore
+) -> None:
+    """A shared key identifies no actor, so the approval is only signed as a line of the log."""
     key = SigningKey(b"k" * 32)
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock(), key=key) as ledger:
         register_sample(ledger, store, salt=1)

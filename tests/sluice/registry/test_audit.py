@@ -26,27 +26,27 @@ from tests.sluice.registry.test_roles import keys as keys
 KEY = SigningKey(b"k" * 32)
 
 
-def refused(ledger: RolloutLedger) -> list[AuditRecord]:
+def list_refused(ledger: RolloutLedger) -> list[AuditRecord]:
     return [record for record in ledger.audit() if record.outcome == "refused"]
 
 
-def test_audit_lists_every_change_with_its_signature(url: str, store: ArtifactStore) -> None:
+def test_audit_lists_every_change_with_its_signature_state(url: str, store: ArtifactStore) -> None:
     clock = Clock()
     with RolloutLedger.open(url, clock=clock, key=KEY) as ledger:
         promote_chain(ledger, store, 2)
         number = register_sample(
             ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
         )
-        begun = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="go")
-        stopped = transitions.abort(begun.rollout, now=clock(), actor="bob", reason="no")
-        ledger.record_transition(begun.rollout, stopped)
-        half = clock.now
+        started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="go")
+        stopped = transitions.abort(started.rollout, now=clock(), actor="bob", reason="no")
+        ledger.record_transition(started.rollout, stopped)
+        before_rollback = clock.now
         ledger.rollback(MODEL, expected=2, actor="ada", reason="errors", store=store)
     with RolloutLedger.open(url, clock=clock) as ledger:
         ledger.register(MODEL, sample_lineage(store, salt=4), [], actor="eve")
         records = ledger.audit(key=KEY)
         unchecked = ledger.audit()
-        later = ledger.audit(since=half)
+        later = ledger.audit(since=before_rollback)
 
     assert [(r.action, r.actor) for r in records if r.to_version == 3 or r.actor == "eve"] == [
         ("register", "pipeline"),
@@ -56,8 +56,8 @@ def test_audit_lists_every_change_with_its_signature(url: str, store: ArtifactSt
         ("register", "eve"),
     ]
     assert [r.at for r in records] == sorted(r.at for r in records)
-    back = records[-2]
-    assert (back.action, back.from_version, back.to_version, back.reason) == (
+    rollback = records[-2]
+    assert (rollback.action, rollback.from_version, rollback.to_version, rollback.reason) == (
         *("rollback", 2, 1),
         "errors",
     )
@@ -82,11 +82,11 @@ def test_rejected_attempts_are_recorded_without_a_signature(url: str, store: Art
         for attempt in attempts:
             with pytest.raises(SluiceError):
                 attempt()
-        found = refused(ledger)
+        refused = list_refused(ledger)
         assert ledger.unsigned_lines()[1] == []
         assert ledger.verify(None, store=store, key=KEY) == []
 
-    assert [(r.action, r.error, r.from_version, r.to_version) for r in found] == [
+    assert [(r.action, r.error, r.from_version, r.to_version) for r in refused] == [
         ("promote", "GateBlocked", 1, 2),
         ("promote", "UnknownVersion", 1, 9),
         ("promote", "PromotionConflict", 7, 2),
@@ -94,13 +94,19 @@ def test_rejected_attempts_are_recorded_without_a_signature(url: str, store: Art
         ("rollout", "GateBlocked", None, 2),
         ("rollout", "UnknownVersion", None, None),
     ]
-    assert (found[0].actor, found[0].reason, found[0].key_id) == ("ada", "please", KEY.key_id)
-    assert "lacks" in str(found[0].refused_because) or "required" in str(found[0].refused_because)
-    assert found[0].signature is None
-    assert len(found[3].actor) == 200
+    assert (refused[0].actor, refused[0].reason, refused[0].key_id) == (
+        "ada",
+        "please",
+        KEY.key_id,
+    )
+    assert "lacks" in str(refused[0].refused_because) or "required" in str(
+        refused[0].refused_because
+    )
+    assert refused[0].signature is None
+    assert len(refused[3].actor) == 200
 
 
-def test_attempt_under_a_false_name_or_on_forged_history_is_recorded(
+def test_rejected_attempt_with_wrong_actor_or_unsigned_history_is_recorded(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
@@ -128,7 +134,7 @@ def test_attempt_under_a_false_name_or_on_forged_history_is_recorded(
     assert (bridge.actor, bridge.signature, bridge.line) == ("ada", "bridged", head.num_lines)
 
 
-def test_audit_shows_unlogged_rows_and_unknown_keys(tmp_path: Path, store: ArtifactStore) -> None:
+def test_audit_marks_unlogged_rows_and_unknown_keys(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with RolloutLedger.open(url, clock=Clock(), key=SigningKey(b"o" * 32)) as ledger:
         promote_chain(ledger, store, 1)
@@ -144,7 +150,7 @@ def test_audit_shows_unlogged_rows_and_unknown_keys(tmp_path: Path, store: Artif
     assert {r.signature for r in records[:-1]} == {"unknown_key"}
 
 
-def test_number_of_recorded_attempts_is_limited_with_a_note(
+def test_recorded_attempts_per_day_are_limited_and_the_last_one_says_so(
     tmp_path: Path, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refusals, "MAX_PER_DAY", 3)
@@ -155,10 +161,10 @@ def test_number_of_recorded_attempts_is_limited_with_a_note(
             for _ in range(5):
                 with pytest.raises(UnknownVersion):
                     ledger.promote("m", 1, expected=None, actor="a", reason="r", store=store)
-        found = refused(ledger)
+        refused = list_refused(ledger)
 
-    assert len(found) == 6
-    assert ["At most 3 rejected" in str(r.refused_because) for r in found] == [
+    assert len(refused) == 6
+    assert ["At most 3 rejected" in str(r.refused_because) for r in refused] == [
         False,
         False,
         True,

@@ -1,4 +1,4 @@
-"""A version's weights run only with the code they were trained with."""
+"""Comparison of the current code with that of a version, and loading of its stored code."""
 
 import sys
 from datetime import timedelta
@@ -31,7 +31,7 @@ from tests.sluice.registry.code_samples import (
     promote_version,
 )
 from tests.sluice.registry.ledger_samples import MODEL, Clock, register_sample, sample_lineage
-from tests.sluice.registry.test_loading import approve, named
+from tests.sluice.registry.test_loading import approve, with_candidate_digest
 
 ONES = np.ones((1, 8, 2), np.float32)
 
@@ -41,7 +41,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
     return UserCode(tmp_path / "user", monkeypatch)
 
 
-def test_a_changed_module_of_the_network_blocks_the_version(
+def test_changed_module_of_the_network_blocks_loading(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     number = promote_version(ledger, store, user.lineage(store))
@@ -60,13 +60,13 @@ def test_a_changed_module_of_the_network_blocks_the_version(
     assert "4f4f4f4f4f4f" in refused.value.fix
 
 
-def test_a_module_changed_after_its_import_counts_as_imported(
+def test_running_process_is_compared_by_its_imported_modules(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     """A running server keeps serving its version and rejects one trained later."""
     old = ledger.version(MODEL, promote_version(ledger, store, user.lineage(store)))
     before = load_deployed(old, store).predict(ONES, None)
-    running = user.running()
+    running = user.imported_modules()
     user.change()
     new = ledger.register(MODEL, user.lineage(store, salt=1), []).version
     sys.modules.update(running)
@@ -76,7 +76,7 @@ def test_a_module_changed_after_its_import_counts_as_imported(
         load_deployed(new, store)
 
 
-def test_a_version_of_other_code_is_not_promoted(
+def test_version_of_other_code_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     number = approve(ledger, user.lineage(store))
@@ -88,10 +88,10 @@ def test_a_version_of_other_code_is_not_promoted(
     assert ledger.production_number(MODEL) is None
 
 
-def test_a_rollout_of_other_code_awaits_promotion_until_the_code_is_restored(
+def test_rollout_of_other_code_awaits_promotion_until_the_code_is_restored(
     url: str, ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
-    """As for ``promote``, other code of this process is no reason to roll the challenger back."""
+    """If this process has other code, the challenger is not rolled back."""
     first = promote_version(ledger, store, sample_lineage(store, salt=1))
     second = approve(ledger, user.lineage(store), ledger.version(MODEL, first).candidate)
     settings = RolloutSettings(min_step_s=0, min_requests=1, shares=(1.0,))
@@ -107,15 +107,15 @@ def test_a_rollout_of_other_code_awaits_promotion_until_the_code_is_restored(
             production=counts,
             challenger=counts,
         )
-        passed = advance(started, traffic, now=now, production=started.production)
-        rollouts.record_transition(started, passed)
+        transition = advance(started, traffic, now=now, production=started.production)
+        rollouts.record_transition(started, transition)
         user.change()
 
         with pytest.raises(CodeMismatch, match="module probe_layers changed"):
             rollouts.finish_rollout(MODEL, actor="a", store=store)
 
-        assert rollouts.rollout(MODEL) == passed.rollout
-        assert passed.rollout.phase == "awaiting_promotion"
+        assert rollouts.rollout(MODEL) == transition.rollout
+        assert transition.rollout.phase == "awaiting_promotion"
         assert rollouts.production_number(MODEL) == first
         assert [r.error for r in rollouts.audit() if r.outcome == "refused"] == ["CodeMismatch"]
         user.change(LAYERS)
@@ -124,7 +124,7 @@ def test_a_rollout_of_other_code_awaits_promotion_until_the_code_is_restored(
         assert rollouts.production_number(MODEL) == second
 
 
-def test_a_rollback_reports_that_the_code_was_not_rolled_back(
+def test_rollback_reports_that_the_code_was_not_rolled_back(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     first = promote_version(ledger, store, user.lineage(store))
@@ -139,7 +139,7 @@ def test_a_rollback_reports_that_the_code_was_not_rolled_back(
     assert "cannot serve it until" in moved.summary
 
 
-def test_a_rollback_reports_equal_or_unknown_code(
+def test_rollback_reports_equal_or_unknown_code(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     first = promote_version(ledger, store, user.lineage(store))
@@ -160,9 +160,9 @@ def test_stored_code_reproduces_predictions_without_affecting_the_checkout(
     user.change()
     import probe_layers
 
-    own = load_deployed(version, store, code="stored").predict(ONES, None)
+    stored_code_output = load_deployed(version, store, code="stored").predict(ONES, None)
 
-    assert np.array_equal(own, before)
+    assert np.array_equal(stored_code_output, before)
     import probe_layers as after
 
     assert after is probe_layers
@@ -183,10 +183,12 @@ def test_equal_sources_give_equal_archives_and_invalid_bytes_are_rejected() -> N
 
 
 def test_stored_code_with_late_imports_is_rejected() -> None:
-    late = b"def f():\n    from probe_layers import activation\n    return activation\n"
+    source_with_late_import = (
+        b"def f():\n    from probe_layers import activation\n    return activation\n"
+    )
     modules = {
         "probe_layers": StoredModule(source=LAYERS.encode(), is_package=False),
-        "probe_late": StoredModule(source=late, is_package=False),
+        "probe_late": StoredModule(source=source_with_late_import, is_package=False),
     }
 
     with (
@@ -196,7 +198,7 @@ def test_stored_code_with_late_imports_is_rejected() -> None:
         pass
 
 
-def test_a_module_that_was_not_stored_is_not_taken_from_the_checkout(
+def test_module_missing_in_stored_code_is_not_imported_from_the_checkout(
     user: UserCode,
 ) -> None:
     package = user.folder / "probe_package"
@@ -213,7 +215,7 @@ def test_a_module_that_was_not_stored_is_not_taken_from_the_checkout(
             import probe_package.present  # noqa: F401
 
 
-def test_the_archive_contains_only_the_users_modules(store: ArtifactStore, user: UserCode) -> None:
+def test_archive_contains_only_modules_of_the_user(store: ArtifactStore, user: UserCode) -> None:
     stored = unpack_code(store.get(user.lineage(store).artifacts[CODE_ROLE]))
 
     assert {"probe_net", "probe_layers", "tests.support.synthetic"} <= stored.keys()
@@ -222,14 +224,16 @@ def test_the_archive_contains_only_the_users_modules(store: ArtifactStore, user:
     ]
 
 
-def test_another_package_version_is_reported_and_served(
+def test_other_package_version_causes_a_warning_and_no_rejection(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     lineage = user.lineage(store)
     identity = lineage.code_identity.model_copy(
         update={"distributions": lineage.code_identity.distributions | {"torch": "1.0"}}
     )
-    lineage = named(lineage.model_copy(update={"code": identity.digest, "code_identity": identity}))
+    lineage = with_candidate_digest(
+        lineage.model_copy(update={"code": identity.digest, "code_identity": identity})
+    )
     version = ledger.register(MODEL, lineage, []).version
 
     load_deployed(version, store)
@@ -239,7 +243,7 @@ def test_another_package_version_is_reported_and_served(
     assert "package torch 1.0 -> " in comparison.warning("version 1")
 
 
-def test_stored_code_must_be_that_of_the_code_digest(
+def test_stored_code_must_match_the_code_digest(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     lineage = user.lineage(store)
@@ -252,7 +256,7 @@ def test_stored_code_must_be_that_of_the_code_digest(
         load_deployed(version, store, code="stored")
 
 
-def test_a_version_without_stored_code_is_not_loaded_with_it(
+def test_loading_stored_code_of_a_version_without_it_is_rejected(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     version = ledger.version(MODEL, register_sample(ledger, store, salt=9))
@@ -261,7 +265,7 @@ def test_a_version_without_stored_code_is_not_loaded_with_it(
         load_deployed(version, store, code="stored")
 
 
-def test_code_parts_that_do_not_match_the_digest_are_rejected(
+def test_code_identity_that_does_not_match_the_code_digest_is_rejected(
     ledger: Ledger, store: ArtifactStore, user: UserCode
 ) -> None:
     lineage = user.lineage(store)

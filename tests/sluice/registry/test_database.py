@@ -1,4 +1,4 @@
-"""Opening the registry's database: rejected databases and their messages."""
+"""Opening, reading and writing the registry's database, with messages of rejected databases."""
 
 import sqlite3
 import subprocess
@@ -17,13 +17,13 @@ from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sa
 from tests.support.sqlite_files import sqlite_file
 
 
-def test_creates_parent_folders(tmp_path: Path) -> None:
+def test_open_creates_parent_folders(tmp_path: Path) -> None:
     Database.open(f"sqlite:///{tmp_path / 'a' / 'b' / 'registry.db'}", create=True).close()
 
     assert (tmp_path / "a" / "b" / "registry.db").is_file()
 
 
-def test_opening_without_create_writes_nothing(tmp_path: Path) -> None:
+def test_open_without_create_reports_a_missing_registry_and_creates_nothing(tmp_path: Path) -> None:
     path = tmp_path / "new" / "registry.db"
 
     with pytest.raises(UnknownVersion, match=r"no registry at sqlite:.*sluice run"):
@@ -38,24 +38,24 @@ def test_unusable_url_is_rejected(url: str) -> None:
         Database.open(url, create=True)
 
 
-def test_missing_driver_names_the_extra() -> None:
+def test_missing_driver_is_reported_with_install_command() -> None:
     with pytest.raises(SettingsError, match=r"pg8000.*not installed.*pip install"):
         Database.open("postgresql+pg8000://u@h/x", create=True)
 
 
-def test_other_databases_are_rejected() -> None:
+def test_database_other_than_sqlite_and_postgresql_is_rejected() -> None:
     """The checks of triggers and tables exist for SQLite and PostgreSQL only."""
     with pytest.raises(SettingsError, match="SQLite or PostgreSQL database, got 'oracle'"):
         Database.open("oracle+cx_oracle://u:s3cret@h/x", create=True)
 
 
-def test_unreachable_server_is_named_without_its_password() -> None:
+def test_error_about_unreachable_server_hides_the_password() -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
 
-    with pytest.raises(StorageError, match=r"ada:\*\*\*@localhost:1.*server is running") as caught:
+    with pytest.raises(StorageError, match=r"ada:\*\*\*@localhost:1.*server is running") as error:
         Database.open("postgresql://ada:s3cret@localhost:1/x?connect_timeout=2", create=True)
 
-    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in str(error.value)
 
 
 def test_read_only_registry_can_be_read_but_not_changed(
@@ -64,9 +64,9 @@ def test_read_only_registry_can_be_read_but_not_changed(
     path = tmp_path / "registry.db"
     with Ledger.open(f"sqlite:///{path}", clock=Clock()) as ledger:
         promote_chain(ledger, store, 2)
-    sealed = f"sqlite:///file:{path}?mode=ro&uri=true"
+    read_only_url = f"sqlite:///file:{path}?mode=ro&uri=true"
 
-    with Ledger.open(sealed, clock=Clock(), create=False) as ledger:
+    with Ledger.open(read_only_url, clock=Clock(), create=False) as ledger:
         assert ledger.production_number(MODEL) == 2
         for attempt in (
             lambda: ledger.register(MODEL, sample_lineage(store, salt=9), []),
@@ -76,14 +76,14 @@ def test_read_only_registry_can_be_read_but_not_changed(
                 attempt()
 
 
-def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StorageError, match=r"folder .*file/deep cannot be created"):
         Database.open(f"sqlite:///{tmp_path / 'file' / 'deep' / 'registry.db'}", create=True)
 
 
-def test_file_that_is_not_a_database(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     path.write_bytes(b"some text, and more of it than a header has" * 20)
 
@@ -92,7 +92,7 @@ def test_file_that_is_not_a_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, SCHEMA_VERSION + 1])
-def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
+def test_unsupported_schema_version_is_rejected(tmp_path: Path, number: int) -> None:
     url = f"sqlite:///{tmp_path / 'registry.db'}"
     Database.open(url, create=True).close()
     with sqlite_file(tmp_path / "registry.db") as connection:
@@ -115,7 +115,7 @@ def test_foreign_table_of_the_same_name_is_rejected(tmp_path: Path) -> None:
         Database.open(f"sqlite:///{tmp_path / 'registry.db'}", create=True)
 
 
-def test_writer_that_never_ends_is_reported(
+def test_lock_held_by_another_process_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.registry.database.BUSY_TIMEOUT_S", 0.1)
@@ -130,8 +130,7 @@ def test_writer_that_never_ends_is_reported(
             other.close()
 
 
-def test_failed_write_is_undone(url: str) -> None:
-    """A block that raises any exception is rolled back."""
+def test_failed_write_is_rolled_back(url: str) -> None:
     database = Database.open(url, create=True)
 
     def add_and_break() -> None:
@@ -146,7 +145,7 @@ def test_failed_write_is_undone(url: str) -> None:
     database.close()
 
 
-def test_row_about_a_missing_version_is_rejected(url: str) -> None:
+def test_row_that_references_a_missing_version_is_rejected(url: str) -> None:
     database = Database.open(url, create=True)
     values = {"model": "x", "number": 1, "receipt": "a" * 64, "linked_at": Clock()()}
 
@@ -159,7 +158,7 @@ def test_row_about_a_missing_version_is_rejected(url: str) -> None:
     database.close()
 
 
-def test_reader_sees_one_snapshot(url: str) -> None:
+def test_reader_does_not_see_writes_after_its_start(url: str) -> None:
     database = Database.open(url, create=True)
     with database.read() as reader:
         assert reader.execute(sa.select(models.c.name)).all() == []
@@ -170,7 +169,7 @@ def test_reader_sees_one_snapshot(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_ledger_imports_no_engine_and_no_torch() -> None:
+def test_ledger_and_cli_import_no_heavy_library() -> None:
     script = (
         "import sys, sluice.registry.ledger, sluice.cli.registry;"
         "print(*sorted({'torch', 'dagster', 'ray', 'wandb'} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""Display of a version: machine-readable details do not hide the important ones."""
+"""Page of a version in the terminal: how evidence of receipts is formatted."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, pr
 NO_APPROVAL = ApprovalStatus(required=False, approval=None)
 
 
-def test_a_long_list_of_the_evidence_is_shortened(
+def test_long_lists_in_the_evidence_are_shortened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = ArtifactStore(tmp_path / "artifacts")
@@ -27,20 +27,20 @@ def test_a_long_list_of_the_evidence_is_shortened(
         "labels": list(range(1000, 1200)),
         "seeds": list(range(12)),
     }
-    changed = receipt.model_copy(update={"evidence": {**receipt.evidence, **lists}})
+    long_receipt = receipt.model_copy(update={"evidence": {**receipt.evidence, **lists}})
 
     Console(width=200).print(
-        version_page(version, [changed], [], reference=None, approval=NO_APPROVAL)
+        version_page(version, [long_receipt], [], reference=None, approval=NO_APPROVAL)
     )
 
-    page = " ".join(capsys.readouterr().out.split())
-    assert "1000, 1001, 1002, 1003, 1004 and 195 more" in page
-    assert "1005" not in page
-    assert "2000" not in page  # hashes of rows
-    assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11" in page
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1000, 1001, 1002, 1003, 1004 and 195 more" in text
+    assert "1005" not in text
+    assert "2000" not in text  # hashes of rows
+    assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11" in text
 
 
-def test_the_evidence_has_a_direction_short_digests_and_no_text_twice(
+def test_evidence_is_formatted_with_direction_short_digests_and_no_repeated_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = ArtifactStore(tmp_path / "artifacts")
@@ -61,12 +61,12 @@ def test_the_evidence_has_a_direction_short_digests_and_no_text_twice(
             "reason": "Stopped too early. Worse.",
         }
     )
-    unsaid = refused.model_copy(update={"reason": "Better."})
+    unmentioned = refused.model_copy(update={"reason": "Better."})
 
     pages = []
-    for shown in (refused, unsaid):
+    for receipt_shown in (refused, unmentioned):
         Console(width=200).print(
-            version_page(version, [shown], [], reference=None, approval=NO_APPROVAL)
+            version_page(version, [receipt_shown], [], reference=None, approval=NO_APPROVAL)
         )
         gate = capsys.readouterr().out.split("Metrics on the test rows")[0]
         pages.append(" ".join(gate.split()))

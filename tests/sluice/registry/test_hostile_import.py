@@ -1,4 +1,4 @@
-"""Untrusted version files: they cannot choose code, and all their values are limited."""
+"""Import of untrusted version files: no code of their choice runs, and all values are bounded."""
 
 import json
 import os
@@ -48,20 +48,20 @@ from tests.sluice.registry.test_loading import with_settings
 from tests.support.synthetic import SineWorkload
 
 WORKLOAD = str(SETTINGS["workload"])
-NOTHING = CodeAcceptance(accepted_paths=(), trusted_paths=())
+NO_CODE = CodeAcceptance(accepted_paths=(), trusted_paths=())
 
 
 class Home:
-    """The importing registry and its store."""
+    """The registry and artifact store into which files are imported."""
 
     def __init__(self, ledger: Ledger, store: ArtifactStore) -> None:
         self.ledger = ledger
         self.store = store
 
-    def bring(
+    def import_file(
         self, file: Path, *, trust: Collection[str] = (), own: Collection[str] = (WORKLOAD,)
     ) -> Version:
-        done = import_version(
+        imported = import_version(
             self.ledger,
             file,
             store=self.store,
@@ -71,7 +71,7 @@ class Home:
             local_paths_of=lambda _: own,
             trust=trust,
         )
-        return done.version
+        return imported.version
 
 
 @pytest.fixture
@@ -108,31 +108,31 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Us
 def test_import_of_a_file_naming_a_function_executes_nothing(
     home: Home, file: Path, tmp_path: Path, path: str
 ) -> None:
-    mark = tmp_path / "executed"
-    expression = f"__import__('os').system('touch {mark}')"
+    marker = tmp_path / "executed"
+    expression = f"__import__('os').system('touch {marker}')"
     forge_model(file, architecture=path)
     forge_weights(file, with_facts(num_features=expression))
 
     with pytest.raises(SluiceError):
-        home.bring(file)
+        home.import_file(file)
     with pytest.raises(SluiceError):
-        home.bring(file, own=(WORKLOAD, path))
+        home.import_file(file, own=(WORKLOAD, path))
 
     assert home.ledger.models() == []
-    assert not mark.exists()
+    assert not marker.exists()
 
 
 def test_trusted_callable_that_is_not_a_network_is_not_called(home: Home, file: Path) -> None:
     forge_model(file, architecture=f"{__name__}:must_not_run")
 
-    version = home.bring(file, trust=[f"{__name__}:must_not_run"])
+    version = home.import_file(file, trust=[f"{__name__}:must_not_run"])
 
     with pytest.raises(IntegrityError, match=r"must be a subclass of torch\.nn\.Module"):
         load_networks(version, home.store)
 
 
 def must_not_run(*_: object) -> None:
-    raise AssertionError("called although it is no class of networks")
+    raise AssertionError("called although it is not a network class")
 
 
 def test_module_named_only_by_a_file_is_not_imported(
@@ -141,7 +141,7 @@ def test_module_named_only_by_a_file_is_not_imported(
     file, _ = user_file
 
     with pytest.raises(UntrustedCode, match="but names probe_net:Net") as refused:
-        home.bring(file)
+        home.import_file(file)
 
     assert "--trust probe_net:Net" in refused.value.fix
     assert home.ledger.models() == []
@@ -151,7 +151,7 @@ def test_module_named_only_by_a_file_is_not_imported(
 def test_trusted_code_is_recorded_and_runs(home: Home, user_file: tuple[Path, UserCode]) -> None:
     file, _ = user_file
 
-    version = home.bring(file, trust=["probe_net:Net"])
+    version = home.import_file(file, trust=["probe_net:Net"])
 
     lines = [(line.action, line.reason) for line in home.ledger.history(MODEL)[1:]]
     assert lines == [("accept", WORKLOAD), ("trust", "probe_net:Net")]
@@ -163,18 +163,20 @@ def test_trusted_code_is_recorded_and_runs(home: Home, user_file: tuple[Path, Us
 
 def test_trust_must_name_code_of_the_version(home: Home, file: Path) -> None:
     with pytest.raises(SettingsError, match="'other:Net' is no such code: the version names tests"):
-        home.bring(file, trust=["other:Net"])
+        home.import_file(file, trust=["other:Net"])
 
 
-def test_trust_can_be_added_by_importing_again(
+def test_repeated_import_adds_trust_to_a_version(
     home: Home, user_file: tuple[Path, UserCode]
 ) -> None:
     file, _ = user_file
     own = (WORKLOAD, "probe_net:Net")
-    assert home.bring(file, own=own).trusted_code == ()
+    assert home.import_file(file, own=own).trusted_code == ()
 
-    assert home.bring(file, own=own, trust=["probe_net:Net"]).trusted_code == ("probe_net:Net",)
-    home.bring(file, own=own, trust=["probe_net:Net"])
+    assert home.import_file(file, own=own, trust=["probe_net:Net"]).trusted_code == (
+        "probe_net:Net",
+    )
+    home.import_file(file, own=own, trust=["probe_net:Net"])
 
     actions = [line.action for line in home.ledger.history(MODEL)]
     assert actions == ["import", "accept", "accept", "trust"]
@@ -183,29 +185,29 @@ def test_trust_can_be_added_by_importing_again(
 def test_stored_code_of_an_imported_version_runs_only_if_trusted(
     home: Home, user_file: tuple[Path, UserCode]
 ) -> None:
-    """The pipeline has the path; the module in the file only shares its name."""
+    """The pipeline accepts the import path; the module in the file only has the same name."""
     file, _ = user_file
     own = (WORKLOAD, "probe_net:Net")
-    version = home.bring(file, own=own)
+    version = home.import_file(file, own=own)
 
     with pytest.raises(UntrustedCode, match="The code stored with"):
         load_members(version, version.lineage.members, home.store, code="stored")
     assert load_members(version, version.lineage.members, home.store)
 
-    trusted = home.bring(file, own=own, trust=[*own])
+    trusted = home.import_file(file, own=own, trust=[*own])
     assert load_members(trusted, trusted.lineage.members, home.store, code="stored")
 
 
 @pytest.mark.usefixtures("user_file")
-def test_unaccepted_code_is_rejected_wherever_a_version_is_built(
+def test_unaccepted_code_is_rejected_by_every_function_that_builds_a_version(
     home: Home, tmp_path: Path
 ) -> None:
-    """Also a version imported by an older Sluice, or a row not written by Sluice."""
+    """Such versions come from an older Sluice, or from rows that Sluice did not write."""
     store = ArtifactStore(tmp_path / "away")
     with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as away:
         lineage = away.version(MODEL, 1).lineage
-    done = home.ledger.import_version(lineage, [], actor="eve", reason="a file", code=NOTHING)
-    version = done.version
+    imported = home.ledger.import_version(lineage, [], actor="eve", reason="a file", code=NO_CODE)
+    version = imported.version
 
     for build in (
         lambda: load_networks(version, store),
@@ -223,7 +225,7 @@ def test_unaccepted_code_is_rejected_wherever_a_version_is_built(
 def test_locally_trained_version_needs_no_trust(home: Home, file: Path) -> None:
     home.ledger.register(MODEL, sample_lineage(home.store, salt=7), [])
 
-    assert home.bring(file, own=()).accepted_code == (WORKLOAD,)
+    assert home.import_file(file, own=()).accepted_code == (WORKLOAD,)
     assert not home.ledger.version(MODEL, 1).is_imported
     assert home.ledger.version(MODEL, 2).is_imported
     assert load_networks(home.ledger.version(MODEL, 2), home.store)
@@ -236,9 +238,7 @@ def test_locally_trained_version_needs_no_trust(home: Home, file: Path) -> None:
     "path",
     ["os:system", "a/b:C", "..evil:C", "a:b:c", "a:", ":b", "a:b\x1b[2J", "x" * 300 + ":y", 7],
 )
-def test_malformed_import_paths_are_rejected_for_every_version(
-    tmp_path: Path, path: object
-) -> None:
+def test_malformed_import_path_is_rejected_for_any_version(tmp_path: Path, path: object) -> None:
     lineage = sample_lineage(ArtifactStore(tmp_path))
     lineage = with_settings(lineage, SETTINGS | {"workload": path})
 
@@ -247,7 +247,7 @@ def test_malformed_import_paths_are_rejected_for_every_version(
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "message"),
     [
         ({"num_features": "2"}, "num_features"),
         ({"num_features": 2.0}, "num_features"),
@@ -262,18 +262,18 @@ def test_malformed_import_paths_are_rejected_for_every_version(
         ({"loader": "os:system"}, "loader"),
     ],
 )
-def test_facts_in_the_header_of_weights_are_parsed_strictly(
-    home: Home, file: Path, facts: dict[str, object], said: str
+def test_invalid_metadata_in_the_header_of_weights_is_rejected(
+    home: Home, file: Path, facts: dict[str, object], message: str
 ) -> None:
     forge_weights(file, with_facts(**facts))
 
-    with pytest.raises(IntegrityError, match=said):
-        home.bring(file)
+    with pytest.raises(IntegrityError, match=message):
+        home.import_file(file)
 
     assert home.ledger.models() == []
 
 
-def test_already_stored_weights_are_checked_the_same_way(
+def test_invalid_metadata_of_stored_weights_is_rejected(
     home: Home,
 ) -> None:
     member = sample_lineage(home.store).members[0]
@@ -290,12 +290,12 @@ def test_already_stored_weights_are_checked_the_same_way(
         )
 
 
-def many_receipts(version: dict) -> None:
+def add_too_many_receipts(version: dict) -> None:
     version["receipts"] = [version["receipts"][0]] * (LIMITS.max_receipts + 1)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda v: v["lineage"].update(model="../../evil"), "lower-case letters"),
         (lambda v: v["lineage"].update(model="evil\x1b[2J"), "lower-case letters"),
@@ -312,22 +312,22 @@ def many_receipts(version: dict) -> None:
         (lambda v: v["lineage"]["resolved_config"].update(workload_settings=[]), "workload_sett"),
         (lambda v: v["lineage"]["resolved_config"]["model"].update(hidden=10**9), "hidden"),
         (lambda v: v["lineage"]["resolved_config"]["model"].update(loader="os:system"), "loader"),
-        (many_receipts, "1,001 receipts"),
+        (add_too_many_receipts, "1,001 receipts"),
     ],
 )
-def test_names_numbers_and_texts_of_a_file_are_bounded(
-    home: Home, file: Path, change: Callable[[dict], object], said: str
+def test_out_of_range_value_in_a_file_is_rejected(
+    home: Home, file: Path, change: Callable[[dict], object], message: str
 ) -> None:
     forge_version(file, change)
 
-    with pytest.raises(SluiceError, match=said):
-        home.bring(file)
+    with pytest.raises(SluiceError, match=message):
+        home.import_file(file)
 
     assert home.ledger.models() == []
     assert not home.store.root.exists()
 
 
-def test_sizes_of_a_file_are_bounded(home: Home, file: Path) -> None:
+def test_file_above_a_size_limit_is_rejected(home: Home, file: Path) -> None:
     size = file.stat().st_size
     for limits, error in (
         ({"max_file_bytes": size - 1}, StorageError),
@@ -351,7 +351,7 @@ def test_sizes_of_a_file_are_bounded(home: Home, file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
-def test_special_files_are_refused_at_once(
+def test_special_files_are_rejected_without_blocking(
     home: Home, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     """A pipe without a writer would block forever; /dev/zero would exhaust the memory."""
@@ -364,7 +364,7 @@ def test_special_files_are_refused_at_once(
     signal.setitimer(signal.ITIMER_REAL, 20)  # ends the test process rather than hanging it
     try:
         with pytest.raises(StorageError, match="cannot be read"):
-            home.bring(file)
+            home.import_file(file)
         with pytest.raises(StorageError, match="cannot be read"):
             home.store.get(digest)
     finally:
@@ -374,15 +374,15 @@ def test_special_files_are_refused_at_once(
 def test_ambiguous_safetensors_files_are_rejected(home: Home, file: Path) -> None:
     """A duplicate key: some parsers use the first value, others the last."""
 
-    def doubled(header: dict) -> bytes:
+    def duplicate_key(header: dict) -> bytes:
         text = json.dumps(header)
         return (
             '{"x_mean": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}, ' + text[1:]
         ).encode()
 
-    forge_weights(file, with_header(doubled))
+    forge_weights(file, with_header(duplicate_key))
     with pytest.raises(IntegrityError, match="'x_mean' is duplicated"):
-        home.bring(file)
+        home.import_file(file)
     forge_weights(file, with_text(b"{}"))
     with pytest.raises(IntegrityError, match="0 tensors"):
-        home.bring(file)
+        home.import_file(file)

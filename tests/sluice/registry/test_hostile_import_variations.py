@@ -1,4 +1,4 @@
-"""Further attacks by version files through paths, settings and tables."""
+"""Attacks by version files through import paths, zip parts, tables, settings and identities."""
 
 import io
 import json
@@ -56,16 +56,16 @@ WORKLOAD = str(SETTINGS["workload"])
 __all__ = ["file", "home", "user_file"]
 
 
-# ---- 1: a path that begins with Sluice's own package and leaves it through an import
+# ---- 1: an import path within the package sluice that resolves to code outside it
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "sluice.models.linear:nn.Identity",  # any class of torch, through a module's import
+        "sluice.models.linear:nn.Identity",  # any class of torch, imported in a module of Sluice
         "sluice.models.linear:torch.nn.LazyLinear",
         "sluice.models.linear:LastRowLinear.__mro__",
-        "sluice.models.build:LastRowLinear",  # Sluice's own, but not written there
+        "sluice.models.build:LastRowLinear",  # a class of Sluice, defined in another module
         "sluice.models.nowhere:Net",
         "sluice.workloads.bars.more:Net",
         "sluice.models.:Net",
@@ -74,41 +74,41 @@ __all__ = ["file", "home", "user_file"]
 def test_class_imported_into_a_sluice_module_needs_trust(home: Home, file: Path, path: str) -> None:
     forge_model(file, architecture=path)
 
-    with pytest.raises(SluiceError) as refused:
-        home.bring(file)
+    with pytest.raises(SluiceError) as error:
+        home.import_file(file)
 
-    assert isinstance(refused.value, UntrustedCode | ContractError)
+    assert isinstance(error.value, UntrustedCode | ContractError)
     assert home.ledger.models() == []
 
 
 def test_class_defined_in_sluice_needs_no_trust(home: Home, file: Path) -> None:
     forge_model(file, architecture="sluice.models.small_cnn:SmallCnn")
 
-    assert home.bring(file).accepted_code == (WORKLOAD,)
+    assert home.import_file(file).accepted_code == (WORKLOAD,)
 
 
 # ---- 2: parts of the zip that share bytes
 
 
-def overlapping(parts: dict[str, bytes], *, num_names: int) -> bytes:
-    """Return a zip whose big entries each hold all entries that begin after them."""
+def make_overlapping_zip(parts: dict[str, bytes], *, num_names: int) -> bytes:
+    """Return a zip with nested entries: each contains the entries that start after it."""
     body, entries = b"", []
 
-    def begin(name: str, content: bytes) -> bytes:
+    def local_header(name: str, content: bytes) -> bytes:
         size, crc = len(content), zlib.crc32(content)
         return (
             struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, size, size, len(name), 0)
             + name.encode()
         )
 
-    inner = os.urandom(1) * 200_000
-    starts = []  # of each nested entry, counted from the end of the nest
+    nested = os.urandom(1) * 200_000
+    starts = []  # start of each entry, counted from the end of the nested data
     digests = {}
     for number in range(num_names):
-        digests[f"artifacts/{number}"] = digest_bytes(inner)
-        inner = begin(f"artifacts/{number}", inner) + inner
-        starts.append(len(inner))
-    body = inner
+        digests[f"artifacts/{number}"] = digest_bytes(nested)
+        nested = local_header(f"artifacts/{number}", nested) + nested
+        starts.append(len(nested))
+    body = nested
     directory = []
     for number, start in enumerate(starts):
         at = len(body) - start
@@ -117,8 +117,8 @@ def overlapping(parts: dict[str, bytes], *, num_names: int) -> bytes:
     manifest = json.loads(parts["manifest.json"])
     manifest["parts"] = digests
     text = json.dumps(manifest).encode()
-    directory.append(("manifest.json", len(body), begin("manifest.json", text)[:30]))
-    body += begin("manifest.json", text) + text
+    directory.append(("manifest.json", len(body), local_header("manifest.json", text)[:30]))
+    body += local_header("manifest.json", text) + text
     for name, at, head in directory:
         fields = struct.unpack("<4s5H3L2H", head)
         entries.append(
@@ -135,14 +135,14 @@ def overlapping(parts: dict[str, bytes], *, num_names: int) -> bytes:
 
 def test_overlapping_parts_do_not_exhaust_the_memory(home: Home, file: Path) -> None:
     """Every digest in the manifest matches; 300 parts of 200 kB are in a file of 250 kB."""
-    file.write_bytes(overlapping(read_parts(file), num_names=300))
+    file.write_bytes(make_overlapping_zip(read_parts(file), num_names=300))
     size = file.stat().st_size
     assert size < 300_000
 
     tracemalloc.start()
     try:
         with pytest.raises(IntegrityError, match="its parts overlap"):
-            home.bring(file)
+            home.import_file(file)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -150,11 +150,11 @@ def test_overlapping_parts_do_not_exhaust_the_memory(home: Home, file: Path) -> 
     assert peak < 20 * size
 
 
-# ---- 3: a table among the artifacts that is far larger in memory than as a file
+# ---- 3: a table artifact that is far larger in memory than on disk
 
 
 @pytest.fixture(scope="module")
-def bomb() -> bytes:
+def decompression_bomb() -> bytes:
     """A Parquet file of some kilobytes that becomes 3 GB: one long text, in many rows."""
     num_rows, text = 400, "x" * (8 * 2**20)
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), [text])
@@ -172,7 +172,7 @@ def bomb() -> bytes:
     return buffer.getvalue()
 
 
-def with_artifact(file: Path, role: str, content: bytes) -> None:
+def add_artifact(file: Path, role: str, content: bytes) -> None:
     parts = read_parts(file)
     parts[f"artifacts/{digest_bytes(content)}"] = content
     write_parts(file, parts)
@@ -181,16 +181,16 @@ def with_artifact(file: Path, role: str, content: bytes) -> None:
 
 @pytest.mark.slow
 def test_table_of_an_import_does_not_exhaust_the_memory(
-    home: Home, file: Path, bomb: bytes
+    home: Home, file: Path, decompression_bomb: bytes
 ) -> None:
     for role in ("losses", "held-out losses", "drift features"):
-        with_artifact(file, role, bomb)
-    version = home.bring(file)
+        add_artifact(file, role, decompression_bomb)
+    version = home.import_file(file)
     workload = SineWorkload()
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     before = pa.total_allocated_bytes()
-    digest = digest_bytes(bomb)
+    digest = digest_bytes(decompression_bomb)
 
     for read in (
         lambda: score_version(
@@ -221,18 +221,18 @@ def test_recorded_losses_of_other_types_are_rejected(
     buffer = io.BytesIO()
     good = {"seed": [0], "fold": [0], "row": ["0"], "loss": [1.0]}
     pq.write_table(pa.table(good | column), buffer)
-    with_artifact(file, "losses", buffer.getvalue())
+    add_artifact(file, "losses", buffer.getvalue())
     workload = SineWorkload()
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
 
     with pytest.raises(IntegrityError, match="its recorded losses must be"):
         score_version(
-            home.bring(file), workload, raw, frame, workload.plan_folds(frame), home.store
+            home.import_file(file), workload, raw, frame, workload.plan_folds(frame), home.store
         )
 
 
-# ---- 4: settings that state a network far larger than its weights
+# ---- 4: settings of a network that is far larger than the stored weights
 
 
 class LargestTensor(TorchDispatchMode):
@@ -241,11 +241,11 @@ class LargestTensor(TorchDispatchMode):
     num_bytes = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(found):
+        output = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
                 self.num_bytes = max(self.num_bytes, leaf.untyped_storage().nbytes())
-        return found
+        return output
 
 
 @pytest.mark.slow
@@ -254,16 +254,16 @@ def test_network_is_built_only_if_the_weights_match_its_settings(
     home: Home, file: Path, architecture: str
 ) -> None:
     forge_model(file, architecture=architecture, hidden=2_048, layers=1)
-    version = home.bring(file)
+    version = home.import_file(file)
 
-    with LargestTensor() as seen, pytest.raises(IntegrityError, match="do not fit the network"):
+    with LargestTensor() as largest, pytest.raises(IntegrityError, match="do not fit the network"):
         load_networks(version, home.store)
 
-    assert seen.num_bytes < 100_000
+    assert largest.num_bytes < 100_000
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "sluice.models.small_cnn:SmallCnn"])
-def test_sketch_has_the_shapes_of_the_network(architecture: str) -> None:
+def test_sketch_has_the_shapes_of_the_network_and_allocates_nothing(architecture: str) -> None:
     settings = ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.1)
     generator = torch.get_rng_state()
     sketch = sketch_network(16, 3, settings)
@@ -275,17 +275,17 @@ def test_sketch_has_the_shapes_of_the_network(architecture: str) -> None:
     assert {tensor.device.type for tensor in sketch.state_dict().values()} == {"meta"}
 
 
-# ---- 5: settings that name a file which has no end
+# ---- 5: settings that name a file without an end, such as a pipe
 
 
 class VocabularySettings(SineSettings):
-    """Settings of a user's workload that reads a file of its own."""
+    """Settings of a workload that reads a file of the user."""
 
     vocabulary: str = "vocabulary.txt"
 
 
 class VocabularyWorkload(SineWorkload):
-    """Its data file is a setting, as the documentation has it."""
+    """Workload whose data file is a setting, as the documentation recommends."""
 
     settings_type = VocabularySettings
 
@@ -295,7 +295,7 @@ class VocabularyWorkload(SineWorkload):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_data_file_named_by_an_import_is_bounded(
+def test_data_file_that_is_not_a_regular_file_is_rejected(
     home: Home, file: Path, tmp_path: Path, kind: str
 ) -> None:
     path = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
@@ -304,7 +304,7 @@ def test_data_file_named_by_an_import_is_bounded(
     workload = f"{__name__}:VocabularyWorkload"
     settings = {"workload": workload, "workload_settings": {"vocabulary": str(path)}}
     forge_version(file, lambda v: v["lineage"]["resolved_config"].update(settings))
-    version = home.bring(file, own=[workload])
+    version = home.import_file(file, own=[workload])
     signal.setitimer(signal.ITIMER_REAL, 20)  # ends the test process rather than hanging it
     try:
         with pytest.raises(SluiceError, match="not a regular file"):
@@ -313,15 +313,15 @@ def test_data_file_named_by_an_import_is_bounded(
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-# ---- 6: settings that name an address to be asked, with a secret of the environment in it
+# ---- 6: settings that request a URL with a secret from the environment
 
 
 @pytest.fixture
-def asked() -> Iterator[tuple[str, list[str]]]:
+def recording_server() -> Iterator[tuple[str, list[str]]]:
     """A server that records the requested paths, and its address."""
     paths: list[str] = []
 
-    class Noting(BaseHTTPRequestHandler):
+    class RecordingHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             paths.append(self.path)
             self.send_error(404)
@@ -329,9 +329,9 @@ def asked() -> Iterator[tuple[str, list[str]]]:
         do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Print nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Noting)
+    server = HTTPServer(("127.0.0.1", 0), RecordingHandler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -346,10 +346,10 @@ def asked() -> Iterator[tuple[str, list[str]]]:
 def test_rehearsal_does_not_contact_an_address_from_a_file(
     home: Home,
     file: Path,
-    asked: tuple[str, list[str]],
+    recording_server: tuple[str, list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    address, paths = asked
+    address, paths = recording_server
     monkeypatch.setenv("DEPLOY_TOKEN", "hunter2")
     source = {"kind": "csv", "uri": f"{address}/${{DEPLOY_TOKEN}}"}
     settings = {
@@ -359,33 +359,33 @@ def test_rehearsal_does_not_contact_an_address_from_a_file(
     forge_version(file, lambda v: v["lineage"]["resolved_config"].update(settings))
 
     workload = resolve(find_pipeline(MODEL, defs_folder())).workload
-    rows = load_request_rows(home.bring(file), workload)
+    rows = load_request_rows(home.import_file(file), workload)
 
     assert paths == []
     assert len(rows.keys) > 50
 
 
-# ---- 7: the identity of a candidate, which binds its weights and no other artifact
+# ---- 7: the candidate digest, which covers the weights and no other artifact
 
 
 def test_local_training_replaces_forged_modules_of_a_candidate(
     home: Home, user_file: tuple[Path, UserCode]
 ) -> None:
-    """The candidate is genuine, the archive forged; then the genuine one is trained."""
+    """A file has a genuine candidate and a forged code archive; then it is trained locally."""
     file, code = user_file
-    evil = pack_code(
+    forged_archive = pack_code(
         {"probe_net": StoredModule(source=b"raise SystemExit('evil')", is_package=False)}
     )
     parts = read_parts(file)
-    honest = json.loads(parts["version.json"])["lineage"]["artifacts"][CODE_ROLE]
-    del parts[f"artifacts/{honest}"]
-    parts[f"artifacts/{digest_bytes(evil)}"] = evil
+    genuine_digest = json.loads(parts["version.json"])["lineage"]["artifacts"][CODE_ROLE]
+    del parts[f"artifacts/{genuine_digest}"]
+    parts[f"artifacts/{digest_bytes(forged_archive)}"] = forged_archive
     parts["version.json"] = parts["version.json"].replace(
-        honest.encode(), digest_bytes(evil).encode()
+        genuine_digest.encode(), digest_bytes(forged_archive).encode()
     )
     write_parts(file, parts)
-    version = home.bring(file, trust=["probe_net:Net"], own=[WORKLOAD])
-    all_trusted = home.bring(file, trust=["probe_net:Net", WORKLOAD])
+    version = home.import_file(file, trust=["probe_net:Net"], own=[WORKLOAD])
+    all_trusted = home.import_file(file, trust=["probe_net:Net", WORKLOAD])
 
     with pytest.raises(IntegrityError, match=r"The stored code of .* must match its code digest"):
         load_members(all_trusted, version.lineage.members, home.store, code="stored")
@@ -393,12 +393,12 @@ def test_local_training_replaces_forged_modules_of_a_candidate(
 
     own = home.ledger.version(MODEL, version.number)
     assert (own.is_imported, own.trusted_code) == (False, ())
-    assert own.lineage.artifacts[CODE_ROLE] == honest
-    assert home.bring(file, trust=["probe_net:Net"]) == own
+    assert own.lineage.artifacts[CODE_ROLE] == genuine_digest
+    assert home.import_file(file, trust=["probe_net:Net"]) == own
     assert load_members(own, own.lineage.members, home.store, code="stored")
 
 
-# ---- 8: trust in an honest file that is taken for trust in a forged one of the same candidate
+# ---- 8: a signed genuine file after the import of a forged file of the same candidate
 
 
 def change_metrics(version: dict) -> None:
@@ -420,7 +420,7 @@ def test_signed_file_does_not_confirm_a_forged_import_of_the_same_candidate(
         store = ArtifactStore(tmp_path / "away")
         export_version(away, MODEL, 1, store=store, target=signed, key=None, private_key=key)
     forge_version(file, change)
-    forged = home.bring(file)
+    forged = home.import_file(file)
 
     with pytest.raises(ContractError, match="must agree with the first file"):
         import_version(
@@ -434,5 +434,5 @@ def test_signed_file_does_not_confirm_a_forged_import_of_the_same_candidate(
             trust=(),
         )
 
-    assert home.bring(file) == forged
+    assert home.import_file(file) == forged
     assert "signed by" not in "".join(line.reason for line in home.ledger.history(MODEL))

@@ -1,4 +1,4 @@
-"""REG-1: immutable versions with full lineage; one recorded decision per subject."""
+"""Immutable versions with lineage, receipts, final decisions and history (REG-1, REG-2)."""
 
 import sqlite3
 import threading
@@ -28,10 +28,10 @@ from tests.sluice.registry.ledger_samples import (
     NOW,
     WINDOW,
     Clock,
-    decided,
     poc_receipt,
     promote_chain,
     promotion_receipt,
+    record_decision,
     register_sample,
     sample_lineage,
 )
@@ -42,16 +42,16 @@ OTHER = "d" * 64
 
 
 @ON_BOTH
-def test_version_comes_back_as_it_was_registered(ledger: Ledger, store: ArtifactStore) -> None:
+def test_registered_version_is_read_back_unchanged(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
     receipt = promotion_receipt(lineage.candidate)
 
-    filed = ledger.register(MODEL, lineage, [poc_receipt(), receipt])
+    registered = ledger.register(MODEL, lineage, [poc_receipt(), receipt])
 
-    assert filed.created
-    assert filed.version == ledger.version(MODEL, 1) == ledger.versions(MODEL)[0]
-    assert filed.version.lineage == lineage
-    assert filed.version.registered_at > NOW
+    assert registered.created
+    assert registered.version == ledger.version(MODEL, 1) == ledger.versions(MODEL)[0]
+    assert registered.version.lineage == lineage
+    assert registered.version.registered_at > NOW
     assert [r.receipt.digest for r in ledger.receipts(MODEL, 1)] == [
         poc_receipt().digest,
         receipt.digest,
@@ -59,22 +59,26 @@ def test_version_comes_back_as_it_was_registered(ledger: Ledger, store: Artifact
     assert ledger.models() == [MODEL]
 
 
-def test_registering_again_makes_no_second_version(ledger: Ledger, store: ArtifactStore) -> None:
+def test_repeated_registration_creates_no_second_version(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     lineage = sample_lineage(store)
     first = ledger.register(MODEL, lineage, [poc_receipt()])
     later = lineage.model_copy(update={"training_seconds": 99.0})
 
-    again = ledger.register(MODEL, later, [poc_receipt(), promotion_receipt(lineage.candidate)])
+    registered_again = ledger.register(
+        MODEL, later, [poc_receipt(), promotion_receipt(lineage.candidate)]
+    )
 
-    assert not again.created
-    assert again.version.number == 1
-    assert again.version.lineage == first.version.lineage
+    assert not registered_again.created
+    assert registered_again.version.number == 1
+    assert registered_again.version.lineage == first.version.lineage
     assert len(ledger.versions(MODEL)) == 1
     assert len(ledger.receipts(MODEL, 1)) == 2
     assert [entry.action for entry in ledger.history(MODEL)] == ["register", "stage"]
 
 
-def test_numbers_count_per_model(ledger: Ledger, store: ArtifactStore) -> None:
+def test_version_numbers_are_counted_per_model(ledger: Ledger, store: ArtifactStore) -> None:
     numbers = [
         ledger.register(model, sample_lineage(store, salt=salt, model=model), []).version.number
         for model, salt in (("a", 1), ("a", 2), ("b", 1), ("a", 3))
@@ -83,8 +87,10 @@ def test_numbers_count_per_model(ledger: Ledger, store: ArtifactStore) -> None:
     assert numbers == [1, 2, 1, 3]
 
 
-def test_state_follows_evidence_and_pointer(ledger: Ledger, store: ArtifactStore) -> None:
-    """REG-1: dev, staging, production; archived once something else is in production."""
+def test_state_depends_on_receipts_and_production_pointer(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """REG-1: dev, staging, production; archived once another version is in production."""
 
     def states() -> list[str]:
         return [version.state for version in ledger.versions(MODEL)]
@@ -104,23 +110,23 @@ def test_state_follows_evidence_and_pointer(ledger: Ledger, store: ArtifactStore
 def test_every_change_of_state_has_a_history_entry(ledger: Ledger, store: ArtifactStore) -> None:
     """REG-1: dev to staging on evidence, back to dev on newer negative evidence."""
     lineage = sample_lineage(store, salt=1)
-    yes = promotion_receipt(lineage.candidate)
-    no = promotion_receipt(lineage.candidate, outcome="REJECT", window="b" * 64)
+    positive = promotion_receipt(lineage.candidate)
+    negative = promotion_receipt(lineage.candidate, outcome="REJECT", window="b" * 64)
 
     states = []
-    for receipts in ([poc_receipt()], [yes], [yes], [no]):
+    for receipts in ([poc_receipt()], [positive], [positive], [negative]):
         states.append(ledger.register(MODEL, lineage, receipts, actor="nightly").version.state)
 
     assert states == ["dev", "staging", "staging", "dev"]
-    lines = ledger.history(MODEL)
-    assert [line.action for line in lines] == ["register", "stage", "unstage"]
-    assert [line.receipt for line in lines] == [None, yes.digest, no.digest]
-    assert lines[2].reason == "outcome of the promotion gate: REJECT"
-    assert {line.actor for line in lines} == {"nightly"}
-    assert all(line.revision is None for line in lines)
+    entries = ledger.history(MODEL)
+    assert [line.action for line in entries] == ["register", "stage", "unstage"]
+    assert [line.receipt for line in entries] == [None, positive.digest, negative.digest]
+    assert entries[2].reason == "outcome of the promotion gate: REJECT"
+    assert {line.actor for line in entries} == {"nightly"}
+    assert all(line.revision is None for line in entries)
 
 
-def test_receipt_about_another_candidate_stages_nothing(
+def test_receipt_about_another_candidate_does_not_stage_the_version(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     lineage = sample_lineage(store)
@@ -129,86 +135,86 @@ def test_receipt_about_another_candidate_stages_nothing(
     assert ledger.version(MODEL, 1).state == "dev"
 
 
-def test_the_first_decision_is_final(ledger: Ledger) -> None:
-    """STAT: repeating the evaluation until it passes must not work."""
-    no = promotion_receipt(OTHER, outcome="INCONCLUSIVE")
-    yes = promotion_receipt(OTHER, outcome="PROMOTE")
+def test_first_decision_on_a_subject_is_final(ledger: Ledger) -> None:
+    """Repeating an evaluation until it passes must be impossible."""
+    negative = promotion_receipt(OTHER, outcome="INCONCLUSIVE")
+    positive = promotion_receipt(OTHER, outcome="PROMOTE")
 
-    assert decided(ledger, no).digest == no.digest
-    assert decided(ledger, yes).digest == no.digest
+    assert record_decision(ledger, negative).digest == negative.digest
+    assert record_decision(ledger, positive).digest == negative.digest
 
     question = {"candidate": OTHER, "reference": "baseline", "window": WINDOW}
-    found = ledger.find_decision(MODEL, **question)
-    assert found is not None
-    assert found.digest == no.digest
+    stored_receipt = ledger.find_decision(MODEL, **question)
+    assert stored_receipt is not None
+    assert stored_receipt.digest == negative.digest
     for role in question:
         assert ledger.find_decision(MODEL, **(question | {role: "e" * 64})) is None
     assert ledger.find_decision("another", **question) is None
 
 
-def test_the_decision_function_gets_all_earlier_decisions_and_is_called_once(
+def test_decision_function_gets_earlier_decisions_and_is_called_once_per_subject(
     ledger: Ledger,
 ) -> None:
     """STAT-3: the remaining alpha on a window depends on earlier decisions."""
     received = []
 
-    def judge_of(receipt: Receipt) -> DecisionFunction:
-        def judge(earlier: Sequence[Receipt]) -> Receipt:
+    def make_decision_function(receipt: Receipt) -> DecisionFunction:
+        def decide(earlier: Sequence[Receipt]) -> Receipt:
             received.append([each.digest for each in earlier])
             return receipt
 
-        return judge
+        return decide
 
     first, second = promotion_receipt(OTHER), promotion_receipt("e" * 64, outcome="REJECT")
-    decided(ledger, promotion_receipt("f" * 64), model="another")
+    record_decision(ledger, promotion_receipt("f" * 64), model="another")
     for receipt in (first, second, first):
-        ledger.decide(MODEL, receipt.subject, judge_of(receipt))
+        ledger.decide(MODEL, receipt.subject, make_decision_function(receipt))
 
     assert received == [[], [first.digest]]
 
 
-def test_a_receipt_about_another_decision_is_rejected_and_not_stored(ledger: Ledger) -> None:
-    asked, answered = promotion_receipt(OTHER), promotion_receipt("e" * 64)
+def test_receipt_about_another_decision_is_rejected_and_not_stored(ledger: Ledger) -> None:
+    proposed, unrelated = promotion_receipt(OTHER), promotion_receipt("e" * 64)
 
-    other_gate = asked.model_copy(update={"gate": "poc"})
+    other_gate = proposed.model_copy(update={"gate": "poc"})
     cases: list[tuple[Receipt, str]] = [
-        (answered, "of the promotion gate about another candidate"),
+        (unrelated, "of the promotion gate about another candidate"),
         (poc_receipt(), "of the poc gate about another candidate, reference, window"),
         (other_gate, r"of the poc gate\. "),
     ]
     for wrong, got in cases:
         with pytest.raises(ContractError, match=f"requested decision is required, got .*{got}"):
-            ledger.decide(MODEL, asked.subject, lambda _, wrong=wrong: wrong)
+            ledger.decide(MODEL, proposed.subject, lambda _, wrong=wrong: wrong)
 
     assert ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW) is None
     assert ledger.latest_decision(MODEL, candidate="e" * 64, window=WINDOW) is None
 
 
-def test_latest_decision_is_about_any_reference(ledger: Ledger) -> None:
+def test_latest_decision_considers_all_references(ledger: Ledger) -> None:
     first = promotion_receipt(OTHER)
     second = promotion_receipt(OTHER, reference="c" * 64, outcome="EQUIVALENT")
     for receipt in (first, second):
-        decided(ledger, receipt)
+        record_decision(ledger, receipt)
 
-    found = ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW)
+    stored_receipt = ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW)
 
-    assert found is not None
-    assert found.digest == second.digest
+    assert stored_receipt is not None
+    assert stored_receipt.digest == second.digest
     assert ledger.latest_decision(MODEL, candidate=OTHER, window="e" * 64) is None
 
 
-def test_newest_receipt_about_a_subject_is_found(ledger: Ledger) -> None:
-    """A gate that fails again after it passed has failed, though the receipt is an old one."""
+def test_latest_receipt_about_a_subject_is_found(ledger: Ledger) -> None:
+    """A gate that passed and then failed again has failed, even if its receipt was known before."""
     subject = {"data": DATA, "config": CONFIG}
     bad, good = poc_receipt(passed=False), poc_receipt()
-    seen = []
+    outcomes = []
     for receipt in (bad, good, bad):
         ledger.record_receipt(receipt)
-        found = ledger.find_receipt("poc", subject)
-        assert found is not None
-        seen.append(found.passed)
+        stored_receipt = ledger.find_receipt("poc", subject)
+        assert stored_receipt is not None
+        outcomes.append(stored_receipt.passed)
 
-    assert seen == [False, True, False]
+    assert outcomes == [False, True, False]
     assert ledger.find_receipt("poc", subject | {"data": OTHER}) is None
     assert ledger.find_receipt("poc", {"data": CONFIG, "config": DATA}) is None
     assert ledger.find_receipt("poc", subject | {"window": WINDOW}) is None
@@ -216,12 +222,12 @@ def test_newest_receipt_about_a_subject_is_found(ledger: Ledger) -> None:
 
 
 def test_decision_can_be_found_as_a_receipt(ledger: Ledger) -> None:
-    receipt = decided(ledger, promotion_receipt(OTHER))
+    receipt = record_decision(ledger, promotion_receipt(OTHER))
 
-    found = ledger.find_receipt("promotion", {"candidate": OTHER})
+    stored_receipt = ledger.find_receipt("promotion", {"candidate": OTHER})
 
-    assert found is not None
-    assert found.digest == receipt.digest
+    assert stored_receipt is not None
+    assert stored_receipt.digest == receipt.digest
 
 
 def test_version_is_found_by_its_candidate(ledger: Ledger, store: ArtifactStore) -> None:
@@ -235,7 +241,7 @@ def test_version_is_found_by_its_candidate(ledger: Ledger, store: ArtifactStore)
 
 def test_register_rejects_a_second_decision(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
-    decided(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
+    record_decision(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
 
     with pytest.raises(
         ContractError, match=r"decision on this candidate, window and reference is final"
@@ -255,10 +261,12 @@ def test_promotion_receipt_must_have_all_decision_roles(
     with pytest.raises(ContractError, match=f"lacks {role}"):
         ledger.register(MODEL, lineage, [receipt])
     with pytest.raises(ContractError, match=f"lacks {role}"):
-        decided(ledger, receipt)
+        record_decision(ledger, receipt)
 
 
-def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: ArtifactStore) -> None:
+def test_register_rejects_lineage_that_does_not_match_candidate_or_model_name(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     lineage = sample_lineage(store).model_copy(update={"data": OTHER})
 
     with pytest.raises(ContractError, match="data, config, code and weights have the digest"):
@@ -286,20 +294,20 @@ def test_unknown_model_or_version_lists_the_known_ones(
     assert ledger.previous_production("x") is None
 
 
-def test_evidence_keeps_nan(ledger: Ledger, store: ArtifactStore) -> None:
+def test_nan_in_evidence_is_stored(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
     receipt = promotion_receipt(lineage.candidate)
     ledger.register(MODEL, lineage, [receipt])
 
-    (back,) = ledger.receipts(MODEL, 1)
+    (stored,) = ledger.receipts(MODEL, 1)
 
-    assert str(back.receipt.evidence["folds"][1]["low"]) == "nan"
-    assert back.receipt.digest == receipt.digest
+    assert str(stored.receipt.evidence["folds"][1]["low"]) == "nan"
+    assert stored.receipt.digest == receipt.digest
 
 
 @ON_BOTH
-def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
-    """REG-2: the audit is append-only, for SQL as well."""
+def test_append_only_tables_reject_updates_and_deletions(url: str, store: ArtifactStore) -> None:
+    """REG-2: database triggers reject direct SQL statements, too."""
     with RolloutLedger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger:
         promote_chain(ledger, store, 1)
         number = register_sample(
@@ -331,10 +339,12 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
 
 
 @ON_BOTH
-def test_failed_registration_leaves_nothing(ledger: Ledger, store: ArtifactStore) -> None:
-    """The second receipt is rejected after the version row was written: all is rolled back."""
+def test_failed_registration_is_rolled_back_completely(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """The second receipt is rejected after the row of the version was written."""
     lineage = sample_lineage(store)
-    decided(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
+    record_decision(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
     with pytest.raises(ContractError):
         ledger.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
 
@@ -360,7 +370,7 @@ def test_sqlite_is_in_wal_mode_and_waits_for_a_writer(tmp_path: Path, store: Art
             timer = threading.Timer(0.2, lambda: other.execute("COMMIT"))
             timer.start()
             started = time.monotonic()
-            assert ledger.models() == []  # readers do not wait
+            assert ledger.models() == []  # a read does not wait for the writer
             register_sample(ledger, store, salt=1)
             timer.join()
             assert time.monotonic() - started >= 0.2
@@ -368,27 +378,31 @@ def test_sqlite_is_in_wal_mode_and_waits_for_a_writer(tmp_path: Path, store: Art
             other.close()
 
 
-def test_production_version_at_a_time(ledger: Ledger, store: ArtifactStore) -> None:
-    """REG-2: between any two moves, at a move itself, before the first, and after a rollback."""
+def test_production_at_returns_the_version_of_that_time(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """REG-2: before the first move, at a move, between two moves, and after a rollback."""
     promote_chain(ledger, store, 2)
     ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
     moves = [line for line in ledger.history(MODEL) if line.revision is not None]
     instant = timedelta(microseconds=1)
 
-    def there(when: datetime) -> int | None:
-        found = ledger.production_at(MODEL, when)
-        return None if found is None else found.to_version
+    def production_version_at(when: datetime) -> int | None:
+        entry = ledger.production_at(MODEL, when)
+        return None if entry is None else entry.to_version
 
-    assert [there(move.at) for move in moves] == [1, 2, 1]
-    assert [there(move.at - instant) for move in moves] == [None, 1, 2]
-    elsewhere = moves[1].at.astimezone(timezone(timedelta(hours=9)))
-    assert there(elsewhere) == 2
-    found = ledger.production_at(MODEL, moves[2].at + instant)
-    assert found is not None
-    assert (found.action, found.actor) == ("rollback", "bob")
+    assert [production_version_at(move.at) for move in moves] == [1, 2, 1]
+    assert [production_version_at(move.at - instant) for move in moves] == [None, 1, 2]
+    in_other_zone = moves[1].at.astimezone(timezone(timedelta(hours=9)))
+    assert production_version_at(in_other_zone) == 2
+    entry = ledger.production_at(MODEL, moves[2].at + instant)
+    assert entry is not None
+    assert (entry.action, entry.actor) == ("rollback", "bob")
 
 
-def test_time_must_be_past_and_have_a_zone(ledger: Ledger, store: ArtifactStore) -> None:
+def test_production_at_rejects_future_times_and_times_without_zone(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     register_sample(ledger, store, salt=1)
 
     with pytest.raises(ContractError, match="must have a time zone"):
@@ -399,31 +413,31 @@ def test_time_must_be_past_and_have_a_zone(ledger: Ledger, store: ArtifactStore)
         ledger.production_at("x", NOW)
 
 
-def test_clock_that_goes_back_does_not_reorder_the_past(url: str, store: ArtifactStore) -> None:
+def test_clock_set_back_does_not_reorder_the_history(url: str, store: ArtifactStore) -> None:
     with Ledger.open(url, clock=Clock()) as ledger:
         promote_chain(ledger, store, 2)
     with Ledger.open(url, clock=Clock(NOW - timedelta(days=1))) as ledger:
-        done = ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+        rollback = ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
         moves = [line.at for line in ledger.history(MODEL) if line.revision is not None]
 
     assert moves == sorted(moves)
-    assert done.at == moves[-1]
+    assert rollback.at == moves[-1]
 
 
 @ON_BOTH
-def test_decisions_run_without_a_lock_and_repeat_after_a_concurrent_one(
+def test_decision_function_runs_without_lock_and_again_after_a_concurrent_decision(
     url: str, ledger: Ledger
 ) -> None:
-    """STAT-3: evaluation takes seconds; writers of other models must not wait or miss a line."""
-    asked, other = promotion_receipt(OTHER), promotion_receipt("e" * 64)
+    """STAT-3: an evaluation takes seconds; it must not block writers or miss their decisions."""
+    proposed, other = promotion_receipt(OTHER), promotion_receipt("e" * 64)
     received = []
 
-    def slow(earlier: Sequence[Receipt]) -> Receipt:
+    def decide_slowly(earlier: Sequence[Receipt]) -> Receipt:
         received.append(len(earlier))
         if len(received) == 1:
             with Ledger.open(url, clock=Clock()) as another:
-                decided(another, other)
-        return asked
+                record_decision(another, other)
+        return proposed
 
-    assert ledger.decide(MODEL, asked.subject, slow).digest == asked.digest
+    assert ledger.decide(MODEL, proposed.subject, decide_slowly).digest == proposed.digest
     assert received == [0, 1]

@@ -1,4 +1,4 @@
-"""REG-2: processes that die between any two steps, and concurrent processes."""
+"""Registry after processes were killed at any step, and with concurrent processes (REG-2)."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
 
 
-def drive(mode: str, url: str, tmp_path: Path, *, number: int = 1) -> Any:
-    """Run the driver; it checks the registry with verify after every death and every race."""
+def run_driver(mode: str, url: str, tmp_path: Path, *, number: int = 1) -> Any:
+    """Run ``ledger_driver``, which verifies the registry after every kill and race."""
     program = [sys.executable, "-m", "tests.sluice.registry.ledger_driver", mode, url]
     done = subprocess.run(
         [*program, str(tmp_path / "artifacts"), str(number)],
@@ -41,30 +41,30 @@ def drive(mode: str, url: str, tmp_path: Path, *, number: int = 1) -> Any:
     ],
     indirect=["url"],
 )
-def test_a_killed_change_is_complete_or_absent(
+def test_change_of_a_killed_process_is_complete_or_absent(
     action: str, stride: int, url: str, tmp_path: Path
 ) -> None:
-    """SIGKILL before every statement, around every commit, at every artifact read."""
-    deaths = drive(action, url, tmp_path, number=stride)
+    """SIGKILL before each statement, before and after each commit, and at each artifact read."""
+    kills = run_driver(action, url, tmp_path, number=stride)
 
-    assert deaths["undone"] > 20 / stride
+    assert kills["undone"] > 20 / stride
     if stride == 1:
-        assert deaths["kept"] >= 1  # killed after the commit: the move stands, with its history
+        assert kills["kept"] >= 1  # killed after the commit: the move and its history entry remain
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
-def test_killed_at_random_moments_leaves_a_consistent_registry(url: str, tmp_path: Path) -> None:
-    assert drive("random", url, tmp_path)["moves"] > 8 + 3  # 8 made before the killing
+def test_registry_is_consistent_after_kills_at_random_moments(url: str, tmp_path: Path) -> None:
+    assert run_driver("random", url, tmp_path)["moves"] > 8 + 3  # 8 moves precede the kills
 
 
 @pytest.mark.parametrize("racers", [8, pytest.param(50, marks=pytest.mark.exhaustive)])
 def test_exactly_one_concurrent_promoter_wins(racers: int, url: str, tmp_path: Path) -> None:
-    said = drive("race", url, tmp_path, number=racers)
+    result = run_driver("race", url, tmp_path, number=racers)
 
-    assert len(said) == racers
-    assert said.count("won") == 1
-    lost = [s for s in said if s.startswith("conflict: ")]
+    assert len(result) == racers
+    assert result.count("won") == 1
+    lost = [s for s in result if s.startswith("conflict: ")]
     assert len(lost) == racers - 1
     assert all("no version was expected in production" in s and " promoted " in s for s in lost)
 
@@ -77,20 +77,25 @@ def test_exactly_one_concurrent_promoter_wins(racers: int, url: str, tmp_path: P
     ],
     indirect=["url"],
 )
-def test_publisher_killed_anywhere_loses_nothing(url: str, stride: int, tmp_path: Path) -> None:
+def test_killed_publisher_loses_no_event_and_keeps_the_order(
+    url: str, stride: int, tmp_path: Path
+) -> None:
     """REG-2: after a crash, events are delivered again with the same key, in order."""
-    said = drive("publish", url, tmp_path, number=stride)
+    result = run_driver("publish", url, tmp_path, number=stride)
 
-    keys = dict(line.split() for line in said["received"])
-    assert len(said["received"]) > len(keys) == len(said["history"])
-    assert list(keys.values()) == said["history"]
+    keys = dict(line.split() for line in result["received"])
+    assert len(result["received"]) > len(keys) == len(result["history"])
+    assert list(keys.values()) == result["history"]
 
 
 @pytest.mark.exhaustive
-def test_racing_writers_agree(url: str, tmp_path: Path) -> None:
+def test_concurrent_writers_register_each_candidate_once_and_agree_on_one_decision(
+    url: str, tmp_path: Path
+) -> None:
     """Eight processes create tables, register one and eight candidates, and decide once."""
-    said = drive("register", url, tmp_path)
+    result = run_driver("register", url, tmp_path)
 
-    assert sorted(said["same"]) == ["False"] * 7 + ["True"]
-    assert said["different"] == [f"{number:02d}" for number in range(2, 10)]
-    assert len(set(said["decide"])) == 1
+    assert sorted(result["same"]) == ["False"] * 7 + ["True"]
+    assert result["different"] == [f"{number:02d}" for number in range(2, 10)]
+    assert len(set(result["decide"])) == 1
+    assert result["attempt"] == [f"{number:02d}" for number in range(1, 9)]

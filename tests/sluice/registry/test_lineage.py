@@ -1,4 +1,4 @@
-"""REG-1: complete lineage, and what incomplete lineage lacks."""
+"""Lineage of a version: missing fields, candidate digest, serialization (REG-1)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from sluice.training.members import TrainedModels
 from tests.sluice.registry.ledger_samples import NOW, sample_lineage
 
 
-def test_complete_lineage_lacks_nothing(store: ArtifactStore) -> None:
+def test_complete_lineage_has_no_missing_fields(store: ArtifactStore) -> None:
     assert sample_lineage(store).missing_fields() == ()
 
 
@@ -48,8 +48,10 @@ def test_missing_field_is_named(store: ArtifactStore, field: str, value: Any) ->
 
 def test_missing_members_and_environment_are_named(store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
-    bare = lineage.environment.model_copy(update={"python": "", "device": "", "libraries": {}})
-    changed = lineage.model_copy(update={"members": (), "environment": bare})
+    incomplete = lineage.environment.model_copy(
+        update={"python": "", "device": "", "libraries": {}}
+    )
+    changed = lineage.model_copy(update={"members": (), "environment": incomplete})
 
     assert changed.missing_fields() == (
         "seeds",
@@ -60,21 +62,21 @@ def test_missing_members_and_environment_are_named(store: ArtifactStore) -> None
     )
 
 
-def test_survives_json(store: ArtifactStore) -> None:
+def test_lineage_round_trips_through_json(store: ArtifactStore) -> None:
     lineage = sample_lineage(store).model_copy(update={"metrics": {"sharpe": float("-inf")}})
 
     assert Lineage.model_validate_json(lineage.model_dump_json()) == lineage
 
 
-def test_time_without_zone_is_refused(store: ArtifactStore) -> None:
+def test_time_without_zone_is_rejected(store: ArtifactStore) -> None:
     values = sample_lineage(store).model_dump() | {"created_at": NOW.replace(tzinfo=None)}
 
     with pytest.raises(ValidationError, match="timezone"):
         Lineage.model_validate(values)
 
 
-def test_candidate_equals_the_digest_of_the_training(store: ArtifactStore) -> None:
-    """Independent of log, times and reuse, exactly as TrainedModels has it."""
+def test_candidate_digest_equals_that_of_the_training(store: ArtifactStore) -> None:
+    """The event log, times and number of reused members do not affect the digest."""
     lineage = sample_lineage(store)
     trained = TrainedModels(
         data=lineage.data,
@@ -90,7 +92,7 @@ def test_candidate_equals_the_digest_of_the_training(store: ArtifactStore) -> No
     assert lineage.compute_candidate() == trained.candidate
 
 
-def test_every_artifact_has_a_role_of_its_own(store: ArtifactStore) -> None:
+def test_every_artifact_has_its_own_role(store: ArtifactStore) -> None:
     lineage = sample_lineage(store).model_copy(update={"artifacts": {"plot": "a" * 64}})
 
     assert len(lineage.weights()) == 2

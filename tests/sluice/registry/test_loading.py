@@ -1,4 +1,4 @@
-"""REG-2, REG-3: a version is loaded as in serving before it is promoted."""
+"""Loading of versions: a version that serving cannot load is not promoted (REG-2, REG-3)."""
 
 import pickle
 from pathlib import Path
@@ -24,7 +24,9 @@ from tests.sluice.registry.ledger_samples import (
 
 def with_weights(lineage: Lineage, weights: str) -> Lineage:
     member = lineage.members[0].model_copy(update={"weights": weights})
-    return named(lineage.model_copy(update={"members": (member, *lineage.members[1:])}))
+    return with_candidate_digest(
+        lineage.model_copy(update={"members": (member, *lineage.members[1:])})
+    )
 
 
 def with_config(lineage: Lineage, **changes: Any) -> Lineage:
@@ -33,18 +35,19 @@ def with_config(lineage: Lineage, **changes: Any) -> Lineage:
 
 def with_settings(lineage: Lineage, settings: dict[str, Any]) -> Lineage:
     update = {"resolved_config": settings, "config": digest_json(settings)}
-    return named(lineage.model_copy(update=update))
+    return with_candidate_digest(lineage.model_copy(update=update))
 
 
-def named(lineage: Lineage) -> Lineage:
+def with_candidate_digest(lineage: Lineage) -> Lineage:
     return lineage.model_copy(update={"candidate": lineage.compute_candidate()})
 
 
 def approve(ledger: Ledger, lineage: Lineage, reference: str = BASELINE) -> int:
-    about = {"config": lineage.config, "code": lineage.code}
-    judged = promotion_receipt(lineage.candidate, reference=reference, subject=about)
+    """Register lineage with the receipts that a promotion requires; return the version's number."""
+    subject = {"config": lineage.config, "code": lineage.code}
+    decision = promotion_receipt(lineage.candidate, reference=reference, subject=subject)
     poc = poc_receipt(config=lineage.config)
-    receipts = [poc.model_copy(update={"subject": poc.subject | about}), judged]
+    receipts = [poc.model_copy(update={"subject": poc.subject | subject}), decision]
     return ledger.register(MODEL, lineage, receipts).version.number
 
 
@@ -55,7 +58,7 @@ def promote(ledger: Ledger, store: ArtifactStore, number: int) -> None:
 def test_loaded_networks_predict_with_the_stored_weights(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
-    """A linear network whose weights are all 1.5: 1.5 * (last row + mean row) + 1.5."""
+    """All weights of the linear network are 1.5: 1.5 * (last row + mean row) + 1.5."""
     lineage = sample_lineage(store, salt=1)
     version = ledger.register(MODEL, lineage, []).version
     _, network = load_networks(version, store)
@@ -63,10 +66,12 @@ def test_loaded_networks_predict_with_the_stored_weights(
     assert network(torch.ones(1, 3, 2)).item() == pytest.approx(1.5 * 4 + 1.5)
 
 
-def unloadable(store: ArtifactStore, tmp_path: Path) -> dict[str, tuple[Lineage, str]]:
+def make_unloadable_lineages(
+    store: ArtifactStore, tmp_path: Path
+) -> dict[str, tuple[Lineage, str]]:
     good = sample_lineage(store, salt=1)
     torch.save({"w": torch.zeros(2)}, tmp_path / "w.pt")
-    saved, pickled = (tmp_path / "w.pt").read_bytes(), pickle.dumps({"w": [1.0]})
+    torch_saved, pickled = (tmp_path / "w.pt").read_bytes(), pickle.dumps({"w": [1.0]})
     return {
         "another architecture": (
             with_config(good, model={"architecture": "gru", "hidden": 4}),
@@ -84,30 +89,30 @@ def unloadable(store: ArtifactStore, tmp_path: Path) -> dict[str, tuple[Lineage,
             with_weights(good, store.put(pickled)),
             "and is a Python pickle.*may execute code of their author",
         ),
-        "torch.save": (with_weights(good, store.put(saved)), "as torch.save writes it"),
+        "torch.save": (with_weights(good, store.put(torch_saved)), "as torch.save writes it"),
     }
 
 
-CASES = ("another architecture", "another class", "no model", "pickle", "torch.save")
+UNLOADABLE_CASES = ("another architecture", "another class", "no model", "pickle", "torch.save")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", UNLOADABLE_CASES)
 def test_unloadable_version_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, tmp_path: Path, case: str
 ) -> None:
-    lineage, said = unloadable(store, tmp_path)[case]
+    lineage, message = make_unloadable_lineages(store, tmp_path)[case]
     number = approve(ledger, lineage)
 
-    with pytest.raises(IntegrityError, match=said):
+    with pytest.raises(IntegrityError, match=message):
         promote(ledger, store, number)
 
     assert ledger.production_number(MODEL) is None
 
 
-def test_rollback_loads_before_it_moves(
+def test_rollback_to_an_unloadable_version_does_not_move_production(
     ledger: Ledger, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes are intact, but their network no longer exists."""
+    """The artifacts are intact, but the workload class no longer exists."""
     promote_chain(ledger, store, 2)
     monkeypatch.delattr("tests.support.synthetic.SineWorkload")
 

@@ -1,4 +1,4 @@
-"""REG-2: the hash chain reveals manipulations, with or without triggers."""
+"""The hash chain of the registry's log reveals manipulations of the database (REG-2)."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.sluice.registry.ledger_samples import (
 
 
 class Intruder:
-    """Manipulate either database with SQL; triggers are dropped and recreated."""
+    """Runs SQL on either database; the append-only triggers are disabled and restored."""
 
     def __init__(self, url: str) -> None:
         self.database = Database.open(url, create=True)
@@ -55,19 +55,19 @@ class Intruder:
 def intruder(ledger: Ledger, url: str, store: ArtifactStore) -> Iterator[Intruder]:
     promote_chain(ledger, store, 2)
     ledger.record_receipt(poc_receipt(passed=False))
-    found = Intruder(url)
-    yield found
-    found.database.close()
+    intruder = Intruder(url)
+    yield intruder
+    intruder.database.close()
 
 
 def log_findings(ledger: Ledger, store: ArtifactStore) -> list[RegistryFinding]:
     return [f for f in ledger.verify(MODEL, store=store) if f.problem == "log"]
 
 
-def test_chain_equals_an_independent_computation(
+def test_log_digests_equal_an_independent_computation(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
-    """Independent computation: SHA-256 of [number, table, key, content, previous] as JSON."""
+    """Digest of a line: SHA-256 of [number, table, key, content, previous] as JSON."""
     assert log_findings(ledger, store) == []
     previous = "0" * 64
     lines = intruder.lines()
@@ -81,7 +81,7 @@ def test_chain_equals_an_independent_computation(
     assert tables.count("sluice_history") == 6  # register, stage, promote; twice
 
 
-def test_every_row_has_its_line(intruder: Intruder) -> None:
+def test_every_row_has_one_log_line(intruder: Intruder) -> None:
     logged = {(line.entity, line.key) for line in intruder.lines()}
     with intruder.database.read() as connection:
         num_rows = sum(
@@ -125,27 +125,24 @@ TAMPERING: list[tuple[Sequence[str], str]] = [
 ]
 
 
-def test_verify_finds_what_was_tampered_with(intruder: Intruder) -> None:
-    """REG-2: flipped byte, deleted line (the last too), edited row, re-ordered pair.
-
-    Each in a savepoint that is undone afterwards.
-    """
-    seen = []
+def test_verify_reports_every_kind_of_tampering(intruder: Intruder) -> None:
+    """Each manipulation of ``TAMPERING`` runs in a savepoint that is rolled back (REG-2)."""
+    messages = []
     with intruder.database.write() as connection:
-        for statements, said in TAMPERING:
-            undo = connection.begin_nested()
+        for statements, message in TAMPERING:
+            savepoint = connection.begin_nested()
             intruder.apply(connection, statements)
-            what = " ".join(finding.what for finding in log_verification.check(connection))
-            seen.append(said if said in what else what)
-            undo.rollback()
+            all_findings = " ".join(finding.what for finding in log_verification.check(connection))
+            messages.append(message if message in all_findings else all_findings)
+            savepoint.rollback()
 
-    assert seen == [said for _, said in TAMPERING]
+    assert messages == [message for _, message in TAMPERING]
 
 
-def test_removed_model_is_detected(
+def test_verify_reports_a_removed_model(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
-    """One chain over all models: it still contains the rows of a removed model."""
+    """The log covers all models, so it still contains the lines of a removed model."""
     ledger.register("other", sample_lineage(store, salt=5, model="other"), [])
     intruder.run(
         *(f"DELETE FROM {t} WHERE model = 'other'" for t in ("sluice_history", "sluice_pointers")),
@@ -153,10 +150,10 @@ def test_removed_model_is_detected(
         "DELETE FROM sluice_models WHERE name = 'other'",
     )
 
-    gone = [f.what for f in ledger.verify(None, store=store)]
+    findings = [f.what for f in ledger.verify(None, store=store)]
 
-    assert len(gone) == 3
-    assert all("the row is missing" in what for what in gone)
+    assert len(findings) == 3
+    assert all("the row is missing" in what for what in findings)
 
 
 def test_missing_head_blocks_writes(ledger: Ledger, intruder: Intruder) -> None:
@@ -166,7 +163,7 @@ def test_missing_head_blocks_writes(ledger: Ledger, intruder: Intruder) -> None:
         ledger.record_receipt(poc_receipt())
 
 
-def test_insert_or_replace_passes_the_triggers_and_is_found(
+def test_insert_or_replace_bypasses_the_triggers_and_is_reported(
     tmp_path: Path, store: ArtifactStore
 ) -> None:
     """SQLite fires no delete trigger for REPLACE; the log reveals the change."""

@@ -1,4 +1,4 @@
-"""Attacks by a writer of the database without the key."""
+"""Signatures of the registry's log against attackers who write the database without a key."""
 
 import json
 import shutil
@@ -30,8 +30,8 @@ from tests.sluice.registry.ledger_samples import (
 from tests.support.sqlite_files import sqlite_file
 
 
-def key_in(folder: Path, letter: bytes = b"k") -> SigningKey:
-    """Return the key whose file, known keys and anchor are in a folder."""
+def make_key(folder: Path, letter: bytes = b"k") -> SigningKey:
+    """Create a key file in a folder, in which the key list and anchor will be; return the key."""
     folder.mkdir(exist_ok=True)
     path = folder / "registry.key"
     path.write_bytes(letter * 32)
@@ -41,7 +41,7 @@ def key_in(folder: Path, letter: bytes = b"k") -> SigningKey:
 
 @pytest.fixture
 def key(tmp_path: Path) -> SigningKey:
-    return key_in(tmp_path / "keys")
+    return make_key(tmp_path / "keys")
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def signed(path: Path, key: SigningKey, store: ArtifactStore) -> str:
-    """A registry with two versions promoted in turn, every change signed; its URL."""
+def signed_url(path: Path, key: SigningKey, store: ArtifactStore) -> str:
+    """URL of a registry with versions 1 and 2 promoted in sequence, every change signed."""
     url = f"sqlite:///{path}"
     with Ledger.open(url, clock=Clock(), key=key) as ledger:
         promote_chain(ledger, store, 2)
@@ -60,7 +60,7 @@ def signed(path: Path, key: SigningKey, store: ArtifactStore) -> str:
 
 
 def attack(path: Path, *statements: str) -> None:
-    """Change the database as a writer can: drop the triggers and recreate them."""
+    """Run SQL statements as an attacker: drop the triggers and restore them afterwards."""
     _without_triggers(path, *statements)
     _restore_triggers(path)
 
@@ -82,8 +82,8 @@ def _without_triggers(path: Path, *statements: str) -> None:
     connection.close()
 
 
-def rewrite(path: Path) -> None:
-    """Change the actors in the history, rewrite the chain, and remove the signatures."""
+def rewrite_log(path: Path) -> None:
+    """Change an actor in the history, recompute the log, and remove the signatures."""
     _without_triggers(path, "UPDATE sluice_history SET actor = 'eve' WHERE id = 1")
     database = Database.open(f"sqlite:///{path}", create=False)
     with database.write() as connection:
@@ -97,70 +97,70 @@ def rewrite(path: Path) -> None:
 
 
 def forge_candidate(url: str, store: ArtifactStore) -> int:
-    """Insert a candidate with forged receipts in a correct chain; return its number."""
+    """Register a candidate with forged receipts and valid log lines; return its number."""
     with Ledger.open(url, clock=Clock()) as ledger:
         return register_sample(ledger, store, salt=9, reference=ledger.version(MODEL, 2).candidate)
 
 
-def honest_change(url: str, store: ArtifactStore, key: SigningKey) -> None:
+def roll_back_with_key(url: str, store: ArtifactStore, key: SigningKey) -> None:
     with Ledger.open(url, clock=Clock(), key=key) as ledger:
         ledger.rollback(MODEL, expected=2, actor="honest", reason="r", store=store)
 
 
-def file_receipt(url: str, key: SigningKey) -> None:
+def record_receipt(url: str, key: SigningKey) -> None:
     with Ledger.open(url, clock=Clock(), key=key) as ledger:
         ledger.record_receipt(poc_receipt(data="f" * 64))
 
 
-def findings(url: str, store: ArtifactStore, key: SigningKey) -> list[str]:
+def list_findings(url: str, store: ArtifactStore, key: SigningKey) -> list[str]:
     with Ledger.open(url, clock=Clock()) as ledger:
         return [f.what for f in ledger.verify(None, store=store, key=key)]
 
 
 def anchor_file(key: SigningKey) -> Path:
     assert key.path is not None
-    (found,) = key.path.parent.glob("registry.key.*.anchor.json")
-    return found
+    (path,) = key.path.parent.glob("registry.key.*.anchor.json")
+    return path
 
 
 @pytest.mark.parametrize("has_anchor", [True, False])
-def test_rewritten_chain_without_signatures_is_never_signed(
-    has_anchor: bool, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+def test_rewritten_log_without_signatures_is_not_signed(
+    has_anchor: bool, path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    rewrite(path)
+    rewrite_log(path)
     if not has_anchor:
         anchor_file(key).unlink()
 
     what = r"contains line \d+ \(.*line \d+ of the database differs" if has_anchor else r"line 1 of"
     with pytest.raises(IntegrityError, match=what):
-        honest_change(signed, store, key)
-    found = findings(signed, store, key)
-    assert "the whole log" in found[-1]
-    assert len(found) == 1 + has_anchor
+        roll_back_with_key(signed_url, store, key)
+    findings = list_findings(signed_url, store, key)
+    assert "the whole log" in findings[-1]
+    assert len(findings) == 1 + has_anchor
 
 
-def test_forged_candidate_is_not_signed_by_an_honest_promotion(
-    signed: str, store: ArtifactStore, key: SigningKey
+def test_promotion_does_not_sign_the_lines_of_a_forged_candidate(
+    signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+    with Ledger.open(signed_url, clock=Clock(), key=key) as ledger:
         first = ledger.unsigned_lines()[0].num_lines + 1
-    number = forge_candidate(signed, store)
+    number = forge_candidate(signed_url, store)
 
     with (
-        Ledger.open(signed, clock=Clock(), key=key) as ledger,
+        Ledger.open(signed_url, clock=Clock(), key=key) as ledger,
         pytest.raises(IntegrityError, match=rf"line {first} of the log .* not signed .*registry s"),
     ):
         ledger.promote(MODEL, number, expected=2, actor="honest", reason="r", store=store)
-    assert "are not signed with a known key" in findings(signed, store, key)[0]
-    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+    assert "are not signed with a known key" in list_findings(signed_url, store, key)[0]
+    with Ledger.open(signed_url, clock=Clock(), key=key) as ledger:
         assert ledger.production_number(MODEL) == 2
         head, lines = ledger.unsigned_lines()
         assert [line.line for line in lines] == list(range(first, head.num_lines + 1))
         assert f"register {MODEL} version {number}" in " ".join(line.what for line in lines)
         ledger.sign(head, actor="ada")
         ledger.promote(MODEL, number, expected=2, actor="honest", reason="r", store=store)
-    assert findings(signed, store, key) == []
-    database = Database.open(signed, create=False)
+    assert list_findings(signed_url, store, key) == []
+    database = Database.open(signed_url, create=False)
     with database.read() as connection:
         bridges = connection.execute(
             sa.select(signatures.c.actor, signatures.c.since, signatures.c.line).where(
@@ -171,17 +171,19 @@ def test_forged_candidate_is_not_signed_by_an_honest_promotion(
     assert [tuple(row) for row in bridges] == [("ada", first - 1, head.num_lines)]
 
 
-def test_only_reviewed_lines_are_signed(signed: str, store: ArtifactStore, key: SigningKey) -> None:
-    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+def test_lines_added_after_the_review_are_not_signed(
+    signed_url: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with Ledger.open(signed_url, clock=Clock(), key=key) as ledger:
         shown, _ = ledger.unsigned_lines()
-        forge_candidate(signed, store)
+        forge_candidate(signed_url, store)
         with pytest.raises(GateBlocked, match="when you reviewed it"):
             ledger.sign(shown, actor="ada")
         assert ledger.unsigned_lines()[1] != []
 
 
-def test_removed_signature_in_the_middle_is_found(
-    path: Path, signed: str, store: ArtifactStore, key: SigningKey
+def test_removed_signature_in_the_middle_is_reported(
+    path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     with sqlite_file(path) as connection:
         lines = [line for (line,) in connection.execute("SELECT line FROM sluice_signatures")]
@@ -189,22 +191,22 @@ def test_removed_signature_in_the_middle_is_found(
     assert len(lines) == 4
     attack(path, f"DELETE FROM sluice_signatures WHERE line = {lines[1]}")
 
-    assert findings(signed, store, key) == [
+    assert list_findings(signed_url, store, key) == [
         f"The signature of line {lines[1]} is missing, although the next signature, of line "
         f"{lines[2]}, names it as the previous one."
     ]
     attack(path, f"UPDATE sluice_signatures SET since = {lines[0]} WHERE line = {lines[2]}")
-    assert findings(signed, store, key) == [
+    assert list_findings(signed_url, store, key) == [
         f"The signature of line {lines[2]} was not made with the key that it names."
     ]
     attack(path, f"DELETE FROM sluice_signatures WHERE line = {lines[2]}")
     with pytest.raises(IntegrityError, match=f"signature of line {lines[2]} is missing"):
-        honest_change(signed, store, key)
+        roll_back_with_key(signed_url, store, key)
 
 
 @pytest.mark.parametrize("how", ["old copy", "truncated", "empty"])
-def test_database_that_lost_signed_lines_is_found(
-    how: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+def test_database_without_the_anchored_line_is_reported(
+    how: str, path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     with sqlite_file(path) as connection:
         (line, digest) = connection.execute("SELECT lines, digest FROM sluice_log_head").fetchone()
@@ -215,7 +217,7 @@ def test_database_that_lost_signed_lines_is_found(
     connection.close()
     if how == "old copy":
         shutil.copy(path, path.with_suffix(".old"))
-        honest_change(signed, store, key)
+        roll_back_with_key(signed_url, store, key)
         line += 1
         shutil.copy(path.with_suffix(".old"), path)
         ends = rf"ends with line {line - 1} \({digest[:12]}\)"
@@ -231,18 +233,18 @@ def test_database_that_lost_signed_lines_is_found(
         ends = f"ends with line {before} "
     else:
         path.unlink()
-        Ledger.open(signed, clock=Clock()).close()
+        Ledger.open(signed_url, clock=Clock()).close()
         ends = "ends with line 0 "
 
     expected = rf"{anchor_file(key)} contains line {line} \(.*the database {ends}"
     with pytest.raises(IntegrityError, match=expected):
-        file_receipt(signed, key)
+        record_receipt(signed_url, key)
     with (
-        Ledger.open(signed, clock=Clock(), key=key) as ledger,
+        Ledger.open(signed_url, clock=Clock(), key=key) as ledger,
         pytest.raises(IntegrityError, match=expected),
     ):
         ledger.sign(ledger.unsigned_lines()[0], actor="ada")
-    assert any(f"contains line {line} " in what for what in findings(signed, store, key))
+    assert any(f"contains line {line} " in what for what in list_findings(signed_url, store, key))
 
 
 @pytest.mark.parametrize(
@@ -252,8 +254,8 @@ def test_database_that_lost_signed_lines_is_found(
         *("kind = x'00'", "since = 'a'", "digest = x'ff'", "signature = 'x'", "line = 'a'"),
     ],
 )
-def test_edited_signature_is_a_finding(
-    change: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+def test_edited_signature_is_reported_and_blocks_changes(
+    change: str, path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     with sqlite_file(path) as connection:
         (last,) = connection.execute("SELECT max(line) FROM sluice_signatures").fetchone()
@@ -261,23 +263,23 @@ def test_edited_signature_is_a_finding(
     attack(path, f"UPDATE sluice_signatures SET {change} WHERE line = {last}")
 
     with pytest.raises(IntegrityError):
-        honest_change(signed, store, key)
-    assert findings(signed, store, key) != []
+        roll_back_with_key(signed_url, store, key)
+    assert list_findings(signed_url, store, key) != []
 
 
 def test_swapped_lines_are_not_signed(
-    path: Path, signed: str, store: ArtifactStore, key: SigningKey
+    path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    """Lines of the last signature; verify, which reads all lines, finds older ones."""
+    """A change only checks the lines of the last signature; verify checks all lines."""
     with sqlite_file(path) as connection:
         (last,) = connection.execute("SELECT max(since) FROM sluice_signatures").fetchone()
     connection.close()
-    honest = forge_candidate(signed, store)  # several lines under one signature
-    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+    number = forge_candidate(signed_url, store)  # several lines under one signature
+    with Ledger.open(signed_url, clock=Clock(), key=key) as ledger:
         ledger.sign(ledger.unsigned_lines()[0], actor="ada")
         head = ledger.unsigned_lines()[0].num_lines
     one, other = head - 2, head - 1
-    assert honest == 3
+    assert number == 3
     assert last < one
     columns = ("entity", "key", "content")
     attack(
@@ -293,13 +295,13 @@ def test_swapped_lines_are_not_signed(
     )
 
     with pytest.raises(IntegrityError, match=f"Line {one} of the log was changed, or does"):
-        honest_change(signed, store, key)
+        roll_back_with_key(signed_url, store, key)
 
 
-def test_edit_below_an_older_signature_blocks_moves(
-    path: Path, signed: str, store: ArtifactStore, key: SigningKey
+def test_edited_line_below_an_older_signature_blocks_moves(
+    path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    """A line changed with its digest; only its neighbors and the whole chain reveal it."""
+    """The line and its digest are consistent; only the neighboring lines reveal the edit."""
     with sqlite_file(path) as connection:
         values = connection.execute(
             "SELECT number, entity, key, previous FROM sluice_log WHERE number = 3"
@@ -313,8 +315,8 @@ def test_edit_below_an_older_signature_blocks_moves(
     )
 
     with pytest.raises(IntegrityError, match=r"does not match line 3|Line 4 of the log"):
-        honest_change(signed, store, key)
-    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        roll_back_with_key(signed_url, store, key)
+    with Ledger.open(signed_url, clock=Clock(), key=key) as ledger:
         number = register_sample(
             ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
         )
@@ -323,7 +325,7 @@ def test_edit_below_an_older_signature_blocks_moves(
         assert ledger.production_number(MODEL) == 2
 
 
-def test_concurrent_writers_sign_one_after_the_other(
+def test_changes_of_concurrent_writers_are_all_signed(
     url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     with Ledger.open(url, clock=Clock(), key=key) as ledger:
@@ -343,46 +345,46 @@ def test_concurrent_writers_sign_one_after_the_other(
     assert json.loads(anchor_file(key).read_text())["line"] == head.num_lines
 
 
-def test_lines_signed_with_another_key_are_not_signed(
-    tmp_path: Path, signed: str, store: ArtifactStore, key: SigningKey
+def test_lines_signed_with_an_unknown_key_block_changes(
+    tmp_path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    other = key_in(tmp_path / "eve", b"e")
+    other = make_key(tmp_path / "eve", b"e")
     with (
-        Ledger.open(signed, clock=Clock(), key=other) as ledger,
+        Ledger.open(signed_url, clock=Clock(), key=other) as ledger,
         pytest.raises(IntegrityError, match="line 1 of the log"),
     ):
         register_sample(ledger, store, salt=9)
-    forge_candidate(signed, store)
-    with Ledger.open(signed, clock=Clock(), key=other) as ledger:
+    forge_candidate(signed_url, store)
+    with Ledger.open(signed_url, clock=Clock(), key=other) as ledger:
         ledger.sign(ledger.unsigned_lines()[0], actor="honest")
 
     with pytest.raises(IntegrityError, match="is not signed by a known key"):
-        honest_change(signed, store, key)
-    assert "not signed with a known key" in findings(signed, store, key)[0]
+        roll_back_with_key(signed_url, store, key)
+    assert "not signed with a known key" in list_findings(signed_url, store, key)[0]
 
 
 def test_crash_before_the_anchor_is_written_is_recovered(
-    signed: str, store: ArtifactStore, key: SigningKey
+    signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     before = anchor_file(key).read_bytes()
-    honest_change(signed, store, key)
+    roll_back_with_key(signed_url, store, key)
     assert anchor_file(key).read_bytes() != before
     assert anchor_file(key).stat().st_mode & 0o777 == 0o600
     anchor_file(key).write_bytes(before)
 
-    assert findings(signed, store, key) == []
-    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+    assert list_findings(signed_url, store, key) == []
+    with Ledger.open(signed_url, clock=Clock(), key=key) as ledger:
         ledger.record_receipt(poc_receipt(data="f" * 64))
         lines = ledger.unsigned_lines()[0].num_lines
     assert json.loads(anchor_file(key).read_text())["line"] == lines
-    assert list(anchor_file(key).parent.glob(".*")) == []  # nothing half-written
+    assert list(anchor_file(key).parent.glob(".*")) == []  # no temporary file remains
 
 
-def test_change_is_not_made_if_the_anchor_is_not_writable(signed: str, key: SigningKey) -> None:
+def test_change_is_not_made_if_the_anchor_is_not_writable(signed_url: str, key: SigningKey) -> None:
     folder = anchor_file(key).parent
     moved = folder.with_name("moved")
-    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
-        folder.rename(moved)  # root may write anywhere but into a folder that is not there
+    with Ledger.open(signed_url, clock=Clock(), key=key) as ledger:
+        folder.rename(moved)  # root ignores modes, so the folder must be missing
         with pytest.raises(StorageError, match=r"cannot be stored at .*Nothing was changed"):
             ledger.record_receipt(poc_receipt(data="f" * 64))
         moved.rename(folder)
@@ -394,33 +396,34 @@ def test_change_is_not_made_if_the_anchor_is_not_writable(signed: str, key: Sign
 def test_unwritable_object_anchor_is_reported_after_the_change(
     tmp_path: Path, path: Path, store: ArtifactStore, key: SigningKey
 ) -> None:
-    """The object is added after the commit, so the change must not be repeated."""
+    """The anchor object is added after the commit, so the change must not be repeated."""
     assert key.path is not None
-    known, place = key.path.with_name(KNOWN_KEYS), tmp_path / "kept"
-    known.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: '{place}'\n")
-    known.chmod(0o600)
-    place.mkdir()
+    key_list, anchor_folder = key.path.with_name(KNOWN_KEYS), tmp_path / "kept"
+    key_list.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: '{anchor_folder}'\n")
+    key_list.chmod(0o600)
+    anchor_folder.mkdir()
     url = f"sqlite:///{path}"
-    in_the_way = place / registry_identity(url)[:16]
-    in_the_way.write_text("")
+    blocking_file = anchor_folder / registry_identity(url)[:16]
+    blocking_file.write_text("")
     with Ledger.open(url, clock=Clock(), key=key) as ledger:
         with pytest.raises(StorageError, match=r"made and signed.*not be stored.*Do not repeat"):
             register_sample(ledger, store, salt=1)
         versions = len(ledger.versions(MODEL))
-    in_the_way.unlink()
-    file_receipt(url, key)  # goes on, and keeps its line
+    blocking_file.unlink()
+    record_receipt(url, key)  # continues, and stores its line in the anchor
     assert versions == 1
-    assert len(list(place.rglob("*.json"))) == 1
+    assert len(list(anchor_folder.rglob("*.json"))) == 1
 
 
-def test_two_machines_share_a_registry_and_a_key(
-    tmp_path: Path, signed: str, store: ArtifactStore, key: SigningKey
+def test_two_machines_can_share_a_registry_and_a_key(
+    tmp_path: Path, signed_url: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    second = key_in(tmp_path / "second")
-    honest_change(signed, store, second)  # has no line yet, and trusts what the key signed
-    file_receipt(signed, key)  # the line beside this key is an older one
+    second = make_key(tmp_path / "second")
+    # The anchor of the second machine has no line yet; it trusts lines signed with the key.
+    roll_back_with_key(signed_url, store, second)
+    record_receipt(signed_url, key)  # the anchor of this machine has an older line
     for machine in (key, second):
-        assert findings(signed, store, machine) == []
+        assert list_findings(signed_url, store, machine) == []
 
 
 @pytest.mark.slow
@@ -428,14 +431,14 @@ def test_two_machines_share_a_registry_and_a_key(
 def test_shared_append_only_anchor_reveals_lost_lines_on_every_machine(
     form: str, tmp_path: Path, path: Path, store: ArtifactStore
 ) -> None:
-    machines = [key_in(tmp_path / "one"), key_in(tmp_path / "two")]
-    place = tmp_path / "kept"
+    machines = [make_key(tmp_path / "one"), make_key(tmp_path / "two")]
+    anchor_folder = tmp_path / "kept"
     for machine in machines:
         assert machine.path is not None
-        known = machine.path.with_name(KNOWN_KEYS)
-        where = form.format(place)
-        known.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: {where}\n")
-        known.chmod(0o600)
+        key_list = machine.path.with_name(KNOWN_KEYS)
+        where = form.format(anchor_folder)
+        key_list.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: {where}\n")
+        key_list.chmod(0o600)
     url = f"sqlite:///{path}"
     with Ledger.open(url, clock=Clock(), key=machines[0]) as ledger:
         register_sample(ledger, store, salt=1)
@@ -443,32 +446,32 @@ def test_shared_append_only_anchor_reveals_lost_lines_on_every_machine(
         if path.with_name("r.db-wal").exists():
             shutil.copy(path.with_name("r.db-wal"), path.with_suffix(".old-wal"))
         register_sample(ledger, store, salt=2)
-    assert findings(url, store, machines[1]) == []
-    (folder,) = place.iterdir()
-    kept = sorted(file.name for file in folder.iterdir())
-    assert len(kept) == 2
+    assert list_findings(url, store, machines[1]) == []
+    (folder,) = anchor_folder.iterdir()
+    anchor_files = sorted(file.name for file in folder.iterdir())
+    assert len(anchor_files) == 2
 
     shutil.copy(path.with_suffix(".old"), path)
     if path.with_suffix(".old-wal").exists():
         shutil.copy(path.with_suffix(".old-wal"), path.with_name("r.db-wal"))
-    assert any("contains line" in what for what in findings(url, store, machines[1]))
+    assert any("contains line" in what for what in list_findings(url, store, machines[1]))
     with (
         Ledger.open(url, clock=Clock(), key=machines[1]) as ledger,
         pytest.raises(IntegrityError, match="but the database ends with line"),
     ):
         register_sample(ledger, store, salt=3)
-    assert sorted(file.name for file in folder.iterdir()) == kept
+    assert sorted(file.name for file in folder.iterdir()) == anchor_files
 
 
-def no_json(file: Path) -> None:
+def write_invalid_json(file: Path) -> None:
     file.write_text("{")
 
 
-def other_line(file: Path) -> None:
+def change_line_number(file: Path) -> None:
     file.write_text(file.read_text().replace('"line":', '"line":1'))
 
 
-def folder_there(file: Path) -> None:
+def replace_by_folder(file: Path) -> None:
     file.unlink()
     file.mkdir()
 
@@ -476,28 +479,28 @@ def folder_there(file: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
-        (no_json, "is not a signed line"),
-        (other_line, "the signature is not by a known key"),
-        (folder_there, "cannot be read"),
+        (write_invalid_json, "is not a signed line"),
+        (change_line_number, "the signature is not by a known key"),
+        (replace_by_folder, "cannot be read"),
     ],
 )
-def test_damaged_anchor_is_a_finding(
+def test_damaged_anchor_is_reported_and_blocks_changes(
     damage: Callable[[Path], None],
     what: str,
-    signed: str,
+    signed_url: str,
     store: ArtifactStore,
     key: SigningKey,
 ) -> None:
     damage(anchor_file(key))
 
     with pytest.raises(StorageError, match=what):
-        honest_change(signed, store, key)
-    (found,) = findings(signed, store, key)
-    assert what in found
+        roll_back_with_key(signed_url, store, key)
+    (finding,) = list_findings(signed_url, store, key)
+    assert what in finding
 
 
 def test_signatures_from_before_schema_6_are_valid(
-    signed: str, store: ArtifactStore, key: SigningKey, path: Path
+    signed_url: str, store: ArtifactStore, key: SigningKey, path: Path
 ) -> None:
     with sqlite_file(path) as connection:
         rows = connection.execute("SELECT line, digest FROM sluice_signatures").fetchall()
@@ -511,11 +514,11 @@ def test_signatures_from_before_schema_6_are_valid(
             for line, digest in rows
         ),
     )
-    assert findings(signed, store, key) == []
-    honest_change(signed, store, key)
-    assert findings(signed, store, key) == []
+    assert list_findings(signed_url, store, key) == []
+    roll_back_with_key(signed_url, store, key)
+    assert list_findings(signed_url, store, key) == []
     attack(path, f"UPDATE sluice_signatures SET signature = 'x' WHERE line = {rows[0][0]}")
-    assert "was not made with the key" in findings(signed, store, key)[0]
+    assert "was not made with the key" in list_findings(signed_url, store, key)[0]
 
 
 def test_registry_without_a_key_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
@@ -534,9 +537,9 @@ def test_unsigned_lines_show_whole_model_names(
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         ledger.register(name, sample_lineage(store, model=name), [])
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock(), key=key) as ledger:
-        described = [line.what for line in ledger.unsigned_lines()[1]]
+        descriptions = [line.what for line in ledger.unsigned_lines()[1]]
 
-    assert f"models: name {name}" in described
+    assert f"models: name {name}" in descriptions
     assert any(
-        text.startswith(f"versions: model {name}, number 1, candidate ") for text in described
+        text.startswith(f"versions: model {name}, number 1, candidate ") for text in descriptions
     )

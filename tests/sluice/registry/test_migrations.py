@@ -1,4 +1,4 @@
-"""A registry with schema 1 is opened, keeps its content, and gets a log."""
+"""Migration of registries with older schemas: content, log, triggers and crashes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,17 +17,17 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, sample_lineage
 
-OLD = Path(__file__).with_name("schema_1")
-"""Tables and rows as the first schema had them: versions 1 to 3 promoted, then back to 2."""
+SCHEMA_1 = Path(__file__).with_name("schema_1")
+"""SQL of schema 1: versions 1 to 3 were promoted, then 3 was rolled back to 2."""
 
 
-def make_old(url: str) -> sa.Engine:
+def create_schema_1(url: str) -> sa.Engine:
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     name = engine.dialect.name
     with engine.begin() as connection:
         raw = connection.connection.driver_connection
         assert raw is not None
-        tables, rows = ((OLD / f"{n}.sql").read_text() for n in (name, "rows"))
+        tables, rows = ((SCHEMA_1 / f"{n}.sql").read_text() for n in (name, "rows"))
         if name == "sqlite":
             raw.executescript(tables + rows)
         else:
@@ -39,19 +39,21 @@ def make_old(url: str) -> sa.Engine:
 
 
 @pytest.fixture
-def old(url: str, store: ArtifactStore) -> str:
+def schema_1_url(url: str, store: ArtifactStore) -> str:
     for salt in (1, 2, 3):
         sample_lineage(store, salt=salt)
-    make_old(url).dispose()
+    create_schema_1(url).dispose()
     return url
 
 
-def later() -> Clock:
+def make_later_clock() -> Clock:
     return Clock(NOW.replace(year=2026))
 
 
-def test_old_registry_keeps_everything_and_verifies(old: str, store: ArtifactStore) -> None:
-    with Ledger.open(old, clock=later(), create=False) as ledger:
+def test_migrated_registry_keeps_its_content_and_verifies(
+    schema_1_url: str, store: ArtifactStore
+) -> None:
+    with Ledger.open(schema_1_url, clock=make_later_clock(), create=False) as ledger:
         assert ledger.verify(None, store=store) == []
         assert [v.state for v in ledger.versions(MODEL)] == ["archived", "production", "archived"]
         assert len(ledger.history(MODEL)) == 7
@@ -59,8 +61,8 @@ def test_old_registry_keeps_everything_and_verifies(old: str, store: ArtifactSto
         assert ledger.verify(None, store=store) == []
 
 
-def test_migrated_history_is_not_delivered_to_the_mirror_again(
-    old: str, store: ArtifactStore
+def test_migrated_history_is_not_published_to_the_mirror_again(
+    schema_1_url: str, store: ArtifactStore
 ) -> None:
     delivered: list[str] = []
 
@@ -68,15 +70,15 @@ def test_migrated_history_is_not_delivered_to_the_mirror_again(
         delivered.append(event.entry.action)
         return Delivery(ok=True, reason="")
 
-    with Ledger.open(old, clock=later()) as ledger:
+    with Ledger.open(schema_1_url, clock=make_later_clock()) as ledger:
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
         ledger.publish(MODEL, migrations.MIRROR_CONSUMER, deliver)
 
     assert delivered == ["rollback"]
 
 
-def test_migrated_rows_are_guarded_and_logged(old: str) -> None:
-    database = Database.open(old, create=False)
+def test_migrated_rows_are_append_only_and_logged(schema_1_url: str) -> None:
+    database = Database.open(schema_1_url, create=False)
     with pytest.raises(StorageError, match="append-only"), database.write() as connection:
         connection.execute(sa.text("UPDATE sluice_models SET name = 'x'"))
     with database.read() as connection:
@@ -87,37 +89,37 @@ def test_migrated_rows_are_guarded_and_logged(old: str) -> None:
     assert head.num_lines == 30
 
 
-def test_migration_happens_once_when_several_open_at_once(old: str, store: ArtifactStore) -> None:
-    def open_one(_: int) -> int:
-        with Ledger.open(old, clock=later()) as ledger:
+def test_concurrent_opens_migrate_once(schema_1_url: str, store: ArtifactStore) -> None:
+    def count_history(_: int) -> int:
+        with Ledger.open(schema_1_url, clock=make_later_clock()) as ledger:
             return len(ledger.history(MODEL))
 
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(open_one, range(6))) == [7] * 6
-    with Ledger.open(old, clock=later()) as ledger:
+        assert list(pool.map(count_history, range(6))) == [7] * 6
+    with Ledger.open(schema_1_url, clock=make_later_clock()) as ledger:
         assert ledger.verify(None, store=store) == []
 
 
-def test_migration_from_schema_2_adds_rollouts_and_loses_nothing(
-    old: str, store: ArtifactStore
+def test_migration_from_schema_2_adds_rollouts_and_keeps_content(
+    schema_1_url: str, store: ArtifactStore
 ) -> None:
-    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    engine = sa.create_engine(schema_1_url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         migrations.STEPS[1](connection)
         connection.execute(sa.update(tables.schema_version).values(number=2))
         assert not sa.inspect(connection).has_table("sluice_rollouts")
     engine.dispose()
 
-    with RolloutLedger.open(old, clock=later()) as ledger:
+    with RolloutLedger.open(schema_1_url, clock=make_later_clock()) as ledger:
         assert ledger.rollout(MODEL) is None
-        weights = ledger.traffic_split(MODEL)
-        assert weights is not None
-        assert weights.production == ledger.version(MODEL, 2).candidate
+        split = ledger.traffic_split(MODEL)
+        assert split is not None
+        assert split.production == ledger.version(MODEL, 2).candidate
         assert len(ledger.history(MODEL)) == 7
         assert ledger.verify(None, store=store) == []
         receipt = ledger.receipts(MODEL, 2)[0].receipt.digest
     row = {"id": "r", "model": MODEL, "version": 2, "receipt": receipt, "settings": "{}"}
-    database = Database.open(old, create=False)
+    database = Database.open(schema_1_url, create=False)
     with database.write() as connection:
         log.append(connection, tables.rollouts, **row, started_at=NOW)
     with pytest.raises(StorageError, match="append-only"), database.write() as connection:
@@ -125,19 +127,19 @@ def test_migration_from_schema_2_adds_rollouts_and_loses_nothing(
     database.close()
 
 
-def test_migration_from_schema_4_adds_own_lineages(old: str, store: ArtifactStore) -> None:
-    Ledger.open(old, clock=later()).close()
-    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+def test_migration_from_schema_4_adds_own_lineages(schema_1_url: str, store: ArtifactStore) -> None:
+    Ledger.open(schema_1_url, clock=make_later_clock()).close()
+    engine = sa.create_engine(schema_1_url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE sluice_own_lineages"))
         connection.execute(sa.update(tables.schema_version).values(number=4))
     engine.dispose()
 
-    with Ledger.open(old, clock=later()) as ledger:
+    with Ledger.open(schema_1_url, clock=make_later_clock()) as ledger:
         assert ledger.version(MODEL, 2).state == "production"
         assert ledger.verify(None, store=store) == []
     row = {"model": MODEL, "number": 2, "lineage": "{}", "registered_at": NOW}
-    database = Database.open(old, create=False)
+    database = Database.open(schema_1_url, create=False)
     with database.write() as connection:
         log.append(connection, tables.own_lineages, **row)
     with pytest.raises(StorageError, match="append-only"), database.write() as connection:
@@ -145,11 +147,11 @@ def test_migration_from_schema_4_adds_own_lineages(old: str, store: ArtifactStor
     database.close()
 
 
-def test_migration_from_schema_5_keeps_signatures(old: str, store: ArtifactStore) -> None:
+def test_migration_from_schema_5_keeps_signatures(schema_1_url: str, store: ArtifactStore) -> None:
     key = SigningKey(b"k" * 32)
-    with Ledger.open(old, clock=later(), key=key) as ledger:
+    with Ledger.open(schema_1_url, clock=make_later_clock(), key=key) as ledger:
         head, _ = ledger.unsigned_lines()
-    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    engine = sa.create_engine(schema_1_url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE sluice_refusals"))
         for column in ("since", "kind", "actor"):
@@ -168,7 +170,7 @@ def test_migration_from_schema_5_keeps_signatures(old: str, store: ArtifactStore
         connection.execute(sa.update(tables.schema_version).values(number=5))
     engine.dispose()
 
-    with Ledger.open(old, clock=later(), key=key) as ledger:
+    with Ledger.open(schema_1_url, clock=make_later_clock(), key=key) as ledger:
         assert ledger.verify(None, store=store, key=key) == []
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
         assert ledger.verify(None, store=store, key=key) == []
@@ -179,13 +181,13 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_crash_during_a_migration_leaves_the_old_schema_intact(
-    stride: int, old: str, store: ArtifactStore
+def test_crash_during_migration_leaves_the_old_schema_intact(
+    stride: int, schema_1_url: str, store: ArtifactStore
 ) -> None:
-    """Crash at each statement; the first schema must still be intact."""
-    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    """Crash at every ``stride``-th statement; schema 1 must remain intact."""
+    engine = sa.create_engine(schema_1_url.replace("postgresql:", "postgresql+psycopg:"))
     step = 1
-    while dies_at(step, old):
+    while is_killed_at(step, schema_1_url):
         with engine.connect() as connection:
             assert migrations.schema_version(connection) == 1
             assert not sa.inspect(connection).has_table("sluice_log")
@@ -193,25 +195,25 @@ def test_crash_during_a_migration_leaves_the_old_schema_intact(
     engine.dispose()
 
     assert step > 25
-    with Ledger.open(old, clock=later()) as ledger:
+    with Ledger.open(schema_1_url, clock=make_later_clock()) as ledger:
         assert ledger.verify(None, store=store) == []
 
 
-def dies_at(step: int, url: str) -> bool:
-    """Open the registry and stop at the ``step``-th statement; return whether it was reached."""
+def is_killed_at(step: int, url: str) -> bool:
+    """Open the registry, crash at its ``step``-th statement; return whether it was reached."""
     count = 0
 
-    def touch(*_: object) -> None:
+    def count_statement(*_: object) -> None:
         nonlocal count
         count += 1
         if count == step:
             raise Killed
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", touch)
+    sa.event.listen(sa.Engine, "before_cursor_execute", count_statement)
     try:
         Database.open(url, create=False).close()
     except Killed:
         return True
     finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", touch)
+        sa.event.remove(sa.Engine, "before_cursor_execute", count_statement)
     return False

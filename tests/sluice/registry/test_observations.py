@@ -1,4 +1,4 @@
-"""ROLL-2: reports of servers, on SQLite and PostgreSQL."""
+"""Reports of servers in the registry: traffic counts, server states and samples (ROLL-2)."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError, SamplesRefused, StorageError
-from sluice.registry import observations as module
+from sluice.registry import observations as observations_module
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import samples
 from sluice.rollout.observations import ArmCounts, TrafficCounts
@@ -29,13 +29,13 @@ def ledger(url: str) -> Iterator[RolloutLedger]:
 def rollout(ledger: RolloutLedger, store: ArtifactStore) -> Rollout:
     promote_chain(ledger, store, 1)
     register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
-    return start(ledger)
+    return start_rollout(ledger)
 
 
 AGREEMENT = PredictionAgreement(difference=0.5, spread=1.0, rows=10)
 
 
-def start(ledger: RolloutLedger) -> Rollout:
+def start_rollout(ledger: RolloutLedger) -> Rollout:
     return ledger.start_rollout(
         MODEL, 2, RolloutSettings(), actor="ada", reason="PROMOTE", agreement=AGREEMENT
     ).rollout
@@ -80,66 +80,68 @@ def sample(number: int, rollout: str | None = None) -> Sample:
     )
 
 
-def test_counts_are_summed_over_servers_for_one_step(
+def test_latest_counts_of_each_server_are_summed_for_the_current_step(
     ledger: RolloutLedger, rollout: Rollout
 ) -> None:
-    seen = ledger.observations
-    nobody = seen.traffic_counts(rollout)
-    seen.write(report("a", rollout=rollout, requests=1))
-    seen.write(report("a", rollout=rollout, requests=4, after_s=1))
-    seen.write(report("bb", rollout=rollout, requests=6, after_s=9))
-    seen.write(report("bb", rollout=rollout, requests=99, epoch=rollout.epoch + 1))
-    found = seen.traffic_counts(rollout)
+    observations = ledger.observations
+    before_reports = observations.traffic_counts(rollout)
+    observations.write(report("a", rollout=rollout, requests=1))
+    observations.write(report("a", rollout=rollout, requests=4, after_s=1))
+    observations.write(report("bb", rollout=rollout, requests=6, after_s=9))
+    observations.write(report("bb", rollout=rollout, requests=99, epoch=rollout.epoch + 1))
+    traffic = observations.traffic_counts(rollout)
 
-    assert (nobody.since, nobody.until) == (rollout.step_since, rollout.step_since)
-    assert (found.challenger.requests, found.challenger.errors) == (10, 5)
-    assert found.production.requests == 100
-    assert {s: arms.challenger.requests for s, arms in found.servers.items()} == {"a": 4, "bb": 6}
-    assert found.since == rollout.step_since + timedelta(seconds=1)
-    assert found.until == NOW + timedelta(hours=1, seconds=9)
+    assert (before_reports.since, before_reports.until) == (rollout.step_since, rollout.step_since)
+    assert (traffic.challenger.requests, traffic.challenger.errors) == (10, 5)
+    assert traffic.production.requests == 100
+    assert {s: arms.challenger.requests for s, arms in traffic.servers.items()} == {"a": 4, "bb": 6}
+    assert traffic.since == rollout.step_since + timedelta(seconds=1)
+    assert traffic.until == NOW + timedelta(hours=1, seconds=9)
 
 
 def test_servers_are_listed_by_their_latest_report(ledger: RolloutLedger) -> None:
-    seen = ledger.observations
+    observations = ledger.observations
     for after_s in (0, 50):
-        seen.write(report("a", after_s=after_s))
-    seen.write(report("b", after_s=10))
+        observations.write(report("a", after_s=after_s))
+    observations.write(report("b", after_s=10))
     since = NOW + timedelta(hours=1, seconds=20)
 
-    assert [s.server for s in seen.servers(MODEL, since=NOW)] == ["a", "b"]
-    assert [s.at for s in seen.servers(MODEL, since=since)] == [since + timedelta(seconds=30)]
-    assert seen.servers("another", since=NOW) == []
+    assert [s.server for s in observations.servers(MODEL, since=NOW)] == ["a", "b"]
+    assert [s.at for s in observations.servers(MODEL, since=since)] == [
+        since + timedelta(seconds=30)
+    ]
+    assert observations.servers("another", since=NOW) == []
 
 
-def test_samples_round_trip_in_order_and_old_ones_are_pruned(
+def test_samples_are_read_in_order_and_the_oldest_are_pruned(
     ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_SAMPLES", 5)
-    seen = ledger.observations
-    seen.write(report(kept=tuple(sample(i) for i in range(4))))
-    seen.write(report(kept=tuple(sample(i, "r") for i in range(4, 8))))
-    found = seen.samples(MODEL, newest=100)
+    monkeypatch.setattr(observations_module, "MAX_SAMPLES", 5)
+    observations = ledger.observations
+    observations.write(report(kept=tuple(sample(i) for i in range(4))))
+    observations.write(report(kept=tuple(sample(i, "r") for i in range(4, 8))))
+    stored = observations.samples(MODEL, newest=100)
 
-    assert [s.key for s in found] == [f"row {i}" for i in range(3, 8)]
-    assert found[0].production == ((1.0,), (2.0,))
-    assert [s.key for s in seen.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
+    assert [s.key for s in stored] == [f"row {i}" for i in range(3, 8)]
+    assert stored[0].production == ((1.0,), (2.0,))
+    assert [s.key for s in observations.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
 
 
 def write_refused_sample(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
-    poison = sample(1, rollout.id).model_copy(update={"key": key, "challenger": ((1.0,),)})
+    unstorable = sample(1, rollout.id).model_copy(update={"key": key, "challenger": ((1.0,),)})
     with pytest.raises(SamplesRefused, match="dropped 2 samples that it cannot store"):
-        ledger.observations.write(report(rollout=rollout, requests=4, kept=(sample(0), poison)))
+        ledger.observations.write(report(rollout=rollout, requests=4, kept=(sample(0), unstorable)))
 
 
 def test_unstorable_samples_do_not_block_counts(ledger: RolloutLedger, rollout: Rollout) -> None:
     write_refused_sample(ledger, rollout, "\ud800")
 
-    seen = ledger.observations
-    assert seen.traffic_counts(rollout).challenger.requests == 4
-    assert [server.server for server in seen.servers(MODEL, since=NOW)] == ["a"]
-    assert seen.samples(MODEL, newest=9) == []
-    seen.write(report(rollout=rollout, requests=5, kept=(sample(2),)))
-    assert [s.key for s in seen.samples(MODEL, newest=9)] == ["row 2"]
+    observations = ledger.observations
+    assert observations.traffic_counts(rollout).challenger.requests == 4
+    assert [server.server for server in observations.servers(MODEL, since=NOW)] == ["a"]
+    assert observations.samples(MODEL, newest=9) == []
+    observations.write(report(rollout=rollout, requests=5, kept=(sample(2),)))
+    assert [s.key for s in observations.samples(MODEL, newest=9)] == ["row 2"]
 
 
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
@@ -153,40 +155,44 @@ def test_samples_rejected_by_postgresql_do_not_block_counts(
     assert ledger.observations.samples(MODEL, newest=9) == []
 
 
-def test_the_first_pair_of_each_row_is_never_pruned_during_a_rollout(
+def test_first_pair_of_each_row_is_kept_during_a_rollout(
     ledger: RolloutLedger, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_SAMPLES", 3)
-    seen = ledger.observations
+    monkeypatch.setattr(observations_module, "MAX_SAMPLES", 3)
+    observations = ledger.observations
 
-    def pair(number: int, said: float) -> Sample:
-        found = sample(number, rollout.id)
-        return found.model_copy(update={"challenger": ((said,), (said,))})
+    def pair(number: int, prediction: float) -> Sample:
+        unpaired = sample(number, rollout.id)
+        return unpaired.model_copy(update={"challenger": ((prediction,), (prediction,))})
 
-    assert not seen.has_keys(rollout.id)
-    seen.write(report(kept=(pair(1, 5.0), sample(2, rollout.id), pair(1, 6.0), pair(3, 7.0))))
-    seen.write(report(kept=tuple(sample(i) for i in range(9))))
-    seen.write(report(kept=(pair(3, 8.0), pair(4, 9.0))))
-    kept = [(s.key, s.challenger[0][0]) for s in seen.pairs(rollout.id) if s.challenger]
+    assert not observations.has_keys(rollout.id)
+    observations.write(
+        report(kept=(pair(1, 5.0), sample(2, rollout.id), pair(1, 6.0), pair(3, 7.0)))
+    )
+    observations.write(report(kept=tuple(sample(i) for i in range(9))))
+    observations.write(report(kept=(pair(3, 8.0), pair(4, 9.0))))
+    kept = [(s.key, s.challenger[0][0]) for s in observations.pairs(rollout.id) if s.challenger]
 
     assert kept == [("row 1", 5.0), ("row 3", 7.0), ("row 4", 9.0)]
-    assert seen.has_keys(rollout.id)
-    assert len(seen.samples(MODEL, newest=100)) == 5
-    assert seen.pairs("another") == []
+    assert observations.has_keys(rollout.id)
+    assert len(observations.samples(MODEL, newest=100)) == 5
+    assert observations.pairs("another") == []
 
 
-def test_notes_are_stored_by_rollout(ledger: RolloutLedger, rollout: Rollout) -> None:
-    seen = ledger.observations
+def test_agreement_and_quality_are_stored_per_rollout(
+    ledger: RolloutLedger, rollout: Rollout
+) -> None:
+    observations = ledger.observations
 
-    assert seen.agreement(rollout.id) == AGREEMENT
-    assert seen.agreement("another") is None
-    assert seen.quality(rollout.id) == []
+    assert observations.agreement(rollout.id) == AGREEMENT
+    assert observations.agreement("another") is None
+    assert observations.quality(rollout.id) == []
 
 
-def test_a_rollout_starts_only_with_its_measured_agreement(
+def test_rollout_is_not_started_if_its_agreement_cannot_be_stored(
     ledger: RolloutLedger, store: ArtifactStore, url: str
 ) -> None:
-    """A crash in between would leave a rollout without comparison of predictions."""
+    """Otherwise the rollout would have no comparison of predictions."""
     promote_chain(ledger, store, 1)
     register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
     engine = sa.create_engine(url)
@@ -195,12 +201,12 @@ def test_a_rollout_starts_only_with_its_measured_agreement(
     engine.dispose()
 
     with pytest.raises(StorageError, match="sluice_rollout_notes"):
-        start(ledger)
+        start_rollout(ledger)
 
     assert ledger.rollout(MODEL) is None
 
 
-def test_a_sample_that_was_edited_is_named(ledger: RolloutLedger, url: str) -> None:
+def test_edited_sample_is_reported(ledger: RolloutLedger, url: str) -> None:
     ledger.observations.write(report(kept=(sample(1),)))
     engine = sa.create_engine(url)
     with engine.begin() as connection:

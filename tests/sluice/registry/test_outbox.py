@@ -1,4 +1,4 @@
-"""REG-2: every history entry is delivered at least once, in order, under one key."""
+"""Outbox: history entries are delivered in order, at least once, each with one key (REG-2)."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.sluice.registry.ledger_samples import (
 
 
 class Consumer:
-    """Consumer that fails or dies at chosen events."""
+    """Consumer that rejects an event (``fails_at``) or crashes after receiving it (``dies_at``)."""
 
     def __init__(self) -> None:
         self.received: list[HistoryEvent] = []
@@ -35,7 +35,7 @@ class Consumer:
         return [event.entry.action for event in self.received]
 
 
-def test_each_move_is_delivered_once_and_in_order(ledger: Ledger, store: ArtifactStore) -> None:
+def test_history_entries_are_delivered_once_in_order(ledger: Ledger, store: ArtifactStore) -> None:
     promote_chain(ledger, store, 2)
     consumer = Consumer()
 
@@ -52,21 +52,21 @@ def test_each_move_is_delivered_once_and_in_order(ledger: Ledger, store: Artifac
     assert first.reasons == (*steps, *steps)
 
 
-def test_consumers_and_models_do_not_wait_for_each_other(
+def test_failing_consumer_does_not_block_other_consumers_and_models(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     register_sample(ledger, store, salt=1)
     ledger.register("other", sample_lineage(store, model="other"), [])
-    broken, sound, other = Consumer(), Consumer(), Consumer()
-    broken.fails_at = "register"
+    failing, working, other = Consumer(), Consumer(), Consumer()
+    failing.fails_at = "register"
 
-    ledger.publish(MODEL, "broken", broken)
+    ledger.publish(MODEL, "broken", failing)
     ledger.publish("other", "broken", other)
-    ledger.publish(MODEL, "sound", sound)
+    ledger.publish(MODEL, "sound", working)
 
-    assert (broken.actions, other.actions) == ([], ["register"])
-    assert sound.actions == ["register", "stage"]
-    assert ledger.publish("nothing", "sound", sound).delivered == 0
+    assert (failing.actions, other.actions) == ([], ["register"])
+    assert working.actions == ["register", "stage"]
+    assert ledger.publish("nothing", "sound", working).delivered == 0
 
 
 def test_failed_delivery_blocks_later_events(ledger: Ledger, store: ArtifactStore) -> None:
@@ -74,17 +74,21 @@ def test_failed_delivery_blocks_later_events(ledger: Ledger, store: ArtifactStor
     consumer = Consumer()
     consumer.fails_at = "stage"
 
-    held = ledger.publish(MODEL, "board", consumer)
-    assert (held.delivered, held.waiting, held.reasons) == (1, 2, ("register", "out of order"))
+    blocked = ledger.publish(MODEL, "board", consumer)
+    assert (blocked.delivered, blocked.waiting, blocked.reasons) == (
+        1,
+        2,
+        ("register", "out of order"),
+    )
 
     consumer.fails_at = None
-    again = ledger.publish(MODEL, "board", consumer)
+    retried = ledger.publish(MODEL, "board", consumer)
 
-    assert (again.delivered, again.waiting) == (2, 0)
+    assert (retried.delivered, retried.waiting) == (2, 0)
     assert consumer.actions == ["register", "stage", "promote"]
 
 
-def test_crash_before_recording_repeats_the_delivery_under_the_same_key(
+def test_delivery_is_repeated_with_the_same_key_after_a_crash(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     promote_chain(ledger, store, 1)
@@ -100,7 +104,7 @@ def test_crash_before_recording_repeats_the_delivery_under_the_same_key(
     assert consumer.received[1] == consumer.received[2]
 
 
-def test_concurrent_publishers_lose_nothing(ledger: Ledger, store: ArtifactStore) -> None:
+def test_concurrent_publishers_lose_no_event(ledger: Ledger, store: ArtifactStore) -> None:
     """The second publisher delivers everything while the first is at its first event."""
     promote_chain(ledger, store, 1)
     inner, outer = Consumer(), Consumer()

@@ -1,6 +1,6 @@
-"""Further manipulations of the database: removed rows, other tables, other keys.
+"""Manipulations of the database by unsigned moves, old copies, removed rows and replaced tables.
 
-Each is another mechanism than the edits in ``test_production_check``.
+The edits of single rows are in ``test_production_check``.
 """
 
 import contextlib
@@ -26,30 +26,30 @@ from tests.sluice.registry.ledger_samples import (
     promote_chain,
     register_sample,
 )
-from tests.sluice.registry.test_production_check import Attacked, fill
+from tests.sluice.registry.test_production_check import Attacked, fill_registry
 from tests.support.sqlite_files import sqlite_file
 
 
 @pytest.fixture
 def attacked(tmp_path: Path) -> Iterator[Attacked]:
-    """Versions 1 and 2 promoted, 3 staging, 4 dev; in the embedded database."""
+    """A registry in SQLite: versions 1 and 2 promoted, 3 staging, 4 dev."""
     url = f"sqlite:///{tmp_path / 'registry.db'}"
     store = ArtifactStore(tmp_path / "artifacts")
     with RolloutLedger.open(url, clock=Clock()) as ledger:
-        fill(ledger, store)
+        fill_registry(ledger, store)
         yield Attacked(url, ledger, store)
 
 
 @pytest.fixture
-def attacked_anywhere(url: str, store: ArtifactStore) -> Iterator[Attacked]:
-    """The same, and in PostgreSQL where there is one."""
+def attacked_on_any_database(url: str, store: ArtifactStore) -> Iterator[Attacked]:
+    """The same registry in SQLite, and in PostgreSQL if available."""
     with RolloutLedger.open(url, clock=Clock()) as ledger:
-        fill(ledger, store)
+        fill_registry(ledger, store)
         yield Attacked(url, ledger, store)
 
 
-class Signed:
-    """A registry with signed changes, and a server with the key."""
+class SignedRegistry:
+    """A registry in which versions 1 and 2 were promoted and every change is signed."""
 
     def __init__(self, folder: Path) -> None:
         keys = folder / "keys"
@@ -68,7 +68,7 @@ class Signed:
         return RolloutLedger.open(self.url, clock=Clock(), key=key)
 
     def promote_third(self, ledger: RolloutLedger) -> str:
-        """Register and promote a version with whatever key a ledger has; return its candidate."""
+        """Register and promote version 3 through a ledger; return its candidate."""
         second = ledger.version(MODEL, 2).candidate
         number = register_sample(ledger, self.store, salt=3, reference=second)
         ledger.promote(MODEL, number, expected=2, actor="a", reason="r", store=self.store)
@@ -76,14 +76,14 @@ class Signed:
 
 
 @pytest.fixture
-def signed(tmp_path: Path) -> Iterator[Signed]:
-    made = Signed(tmp_path)
-    yield made
-    made.ledger.close()
+def signed(tmp_path: Path) -> Iterator[SignedRegistry]:
+    registry = SignedRegistry(tmp_path)
+    yield registry
+    registry.ledger.close()
 
 
-def test_a_server_with_the_key_ignores_unsigned_moves(signed: Signed) -> None:
-    """The forged rows, lines and head are those that the ledger would have written."""
+def test_server_with_the_key_rejects_unsigned_moves(signed: SignedRegistry) -> None:
+    """The forged move is consistent: a ledger without a key wrote it."""
     source = LedgerTrafficSplit(signed.ledger, MODEL)
     source.read()
     with signed.open(None) as forger:
@@ -102,12 +102,12 @@ def test_a_server_with_the_key_ignores_unsigned_moves(signed: Signed) -> None:
         assert again.production_findings(MODEL) != []
 
 
-def test_a_server_with_the_key_rejects_an_older_copy(signed: Signed) -> None:
-    """The copy is consistent in itself; the anchor is beside the key."""
+def test_server_with_the_key_rejects_an_older_copy_of_the_registry(signed: SignedRegistry) -> None:
+    """The copy is consistent; only the anchor, which is stored with the key, reveals it."""
     source = LedgerTrafficSplit(signed.ledger, MODEL)
     copy = signed.path.with_suffix(".copy")
-    with sqlite_file(signed.path) as database, sqlite_file(copy) as to:
-        database.backup(to)
+    with sqlite_file(signed.path) as database, sqlite_file(copy) as target:
+        database.backup(target)
     third = signed.promote_third(signed.ledger)
     assert source.read().production == third
 
@@ -125,15 +125,17 @@ def test_a_server_with_the_key_rejects_an_older_copy(signed: Signed) -> None:
         source.read()
 
 
-LOOKS: dict[str, Callable[[Signed], object]] = {
-    "a server": lambda it: LedgerTrafficSplit(it.ledger, MODEL).read(),
-    "verify": lambda it: it.ledger.verify(MODEL, store=it.store, key=it.key),
-    "its findings": lambda it: it.ledger.production_findings(MODEL),
+CHECKS: dict[str, Callable[[SignedRegistry], object]] = {
+    "a server": lambda registry: LedgerTrafficSplit(registry.ledger, MODEL).read(),
+    "verify": lambda registry: registry.ledger.verify(
+        MODEL, store=registry.store, key=registry.key
+    ),
+    "production findings": lambda registry: registry.ledger.production_findings(MODEL),
 }
 
 
-@pytest.mark.parametrize("who", LOOKS)
-def test_a_signed_move_during_a_check_is_not_a_finding(signed: Signed, who: str) -> None:
+@pytest.mark.parametrize("check", CHECKS)
+def test_signed_move_during_a_check_causes_no_finding(signed: SignedRegistry, check: str) -> None:
     """The check reads the database before the move and the anchor after it."""
     moved: list[str] = []
 
@@ -143,92 +145,92 @@ def test_a_signed_move_during_a_check_is_not_a_finding(signed: Signed, who: str)
             with signed.open(signed.key) as other:
                 moved[0] = signed.promote_third(other)
 
-    LedgerTrafficSplit(signed.ledger, MODEL).read()  # makes the secret
+    LedgerTrafficSplit(signed.ledger, MODEL).read()  # creates the secret
     sa.event.listen(signed.ledger._database._engine, "after_cursor_execute", promote)
 
     for _ in range(2):
-        seen = LOOKS[who](signed)  # a server would raise
-        assert seen if who == "a server" else seen == []
+        result = CHECKS[check](signed)  # a server would raise an error
+        assert result if check == "a server" else result == []
     assert LedgerTrafficSplit(signed.ledger, MODEL).read().production == moved[0] != ""
 
 
-def test_a_challenger_that_was_rolled_back_does_not_come_back(attacked: Attacked) -> None:
+def test_removed_abort_of_a_rollout_is_rejected(attacked: Attacked) -> None:
     """The last transition is removed, and the head reset to the previous one."""
     ledger, clock = attacked.ledger, Clock()
-    begun = ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r").rollout
+    started = ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r").rollout
     ledger.record_transition(
-        begun, transitions.abort(begun, now=clock(), actor="bob", reason="it errs")
+        started, transitions.abort(started, now=clock(), actor="bob", reason="it errs")
     )
     assert LedgerTrafficSplit(ledger, MODEL).read().challenger is None
 
     attacked.write(
         "DELETE FROM sluice_rollout_transitions WHERE outcome = 'abort'",
-        f"UPDATE sluice_rollout_heads SET revision = 0, state = '{begun.model_dump_json()}'",
+        f"UPDATE sluice_rollout_heads SET revision = 0, state = '{started.model_dump_json()}'",
     )
 
     with pytest.raises(
         RegistryInconsistent, match=r"sluice_rollout_transitions .* the row is missing"
     ):
-        LedgerTrafficSplit(ledger, MODEL).read()  # a server that starts now
+        LedgerTrafficSplit(ledger, MODEL).read()  # as a newly started server
     with pytest.raises(RegistryInconsistent):
-        ledger.traffic_split(MODEL)  # who drives the rollout
+        ledger.traffic_split(MODEL)  # as the controller
 
 
 FAILED = "(SELECT digest FROM sluice_receipts WHERE gate = 'poc' AND payload LIKE '%\"fail\"%')"
-HIDE_A_NO: dict[str, Sequence[str]] = {
-    "its link is gone": [f"DELETE FROM sluice_version_receipts WHERE receipt = {FAILED}"],
-    "it is gone": [
+REMOVE_REJECTION: dict[str, Sequence[str]] = {
+    "link removed": [f"DELETE FROM sluice_version_receipts WHERE receipt = {FAILED}"],
+    "receipt removed": [
         "PRAGMA defer_foreign_keys = ON",
         "CREATE TABLE kept AS SELECT * FROM sluice_receipts WHERE digest = " + FAILED,
         f"DELETE FROM sluice_receipts WHERE digest = {FAILED}",
     ],
-    "that it was said again is gone": [
+    "last recording removed": [
         "DELETE FROM sluice_recordings WHERE id = (SELECT max(id) FROM sluice_recordings)"
     ],
-    "that it was said again is of another receipt": [
+    "last recording moved to another receipt": [
         "UPDATE sluice_recordings SET receipt = (SELECT receipt FROM sluice_decisions LIMIT 1) "
         "WHERE id = (SELECT max(id) FROM sluice_recordings)"
     ],
 }
 
 
-@pytest.mark.parametrize("name", HIDE_A_NO)
-def test_a_verdict_cannot_be_removed_from_the_evidence(
+@pytest.mark.parametrize("name", REMOVE_REJECTION)
+def test_removed_rejection_is_detected_by_promotion_and_rollout(
     attacked: Attacked, tmp_path: Path, name: str
 ) -> None:
-    """Version 3 was approved; afterwards its POC gate failed, passed, and failed again."""
+    """Version 3 has verdict PROMOTE; later its POC gate failed, passed, and failed again."""
     ledger, store = attacked.ledger, attacked.store
     three = ledger.version(MODEL, 3).lineage
     for passed in (False, True, False):
         ledger.register(MODEL, three, [poc_receipt(passed=passed)])
-    acts: list[Callable[[], object]] = [
+    operations: list[Callable[[], object]] = [
         lambda: ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store),
         lambda: ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r"),
         lambda: ledger.require_promotable(MODEL, 3),
     ]
-    for act in acts:
+    for operation in operations:
         with pytest.raises(GateBlocked, match="poc"):
-            act()
+            operation()
 
     with sqlite_file(tmp_path / "registry.db") as database:  # without foreign keys
-        found = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-        triggers = found.fetchall()
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        triggers = database.execute(query).fetchall()
         for trigger, _ in triggers:
             database.execute(f"DROP TRIGGER {trigger}")
-        for statement in HIDE_A_NO[name]:
+        for statement in REMOVE_REJECTION[name]:
             database.execute(statement)
         for _, definition in triggers:
             database.execute(definition)
 
-    for act in acts:
+    for operation in operations:
         with pytest.raises(RegistryInconsistent, match="sluice registry verify"):
-            act()
+            operation()
     assert ledger.production_number(MODEL) == 2
 
 
 @pytest.mark.slow
-def test_a_view_in_place_of_a_table_is_found(attacked: Attacked) -> None:
-    """A view returns the correct version to the check and another one to the user."""
+def test_view_in_place_of_a_table_is_reported(attacked: Attacked) -> None:
+    """The view returns another version at random, so a check may read the correct one."""
     source = LedgerTrafficSplit(attacked.ledger, MODEL)
     before = source.read()
     attacked.write(
@@ -250,48 +252,46 @@ def test_a_view_in_place_of_a_table_is_found(attacked: Attacked) -> None:
 
 
 POSTGRESQL_TABLES: dict[str, Sequence[str]] = {
-    "a view that counts how often it was read": [
+    "view that returns another version at every sixth read": [
         "CREATE SEQUENCE reads",
         "ALTER TABLE sluice_pointers RENAME TO kept",
         "CREATE VIEW sluice_pointers AS SELECT model, name, "
         "CASE nextval('reads') % 6 WHEN 0 THEN 4 ELSE version END AS version, revision FROM kept",
     ],
-    "a rule that moves the pointer with the next line of history": [
+    "rule that moves the pointer at the next insert": [
         "CREATE RULE later AS ON INSERT TO sluice_history DO ALSO "
         "UPDATE sluice_pointers SET version = 4"
     ],
-    "a rule that lets nobody be refused on the record": [
+    "rule that suppresses records of rejected attempts": [
         "CREATE RULE quiet AS ON INSERT TO sluice_refusals DO INSTEAD NOTHING"
     ],
-    "a policy that hides rows from some": [
+    "policy that hides rows": [
         "ALTER TABLE sluice_history ENABLE ROW LEVEL SECURITY",
         "CREATE POLICY half ON sluice_history USING (revision = 1)",
     ],
-    "a child that has more rows": [
+    "child table with additional rows": [
         "CREATE TABLE more () INHERITS (sluice_rollout_heads)",
     ],
 }
-TABLES_AS_BEFORE: dict[str, Sequence[str]] = {
-    "a view that counts how often it was read": [
+RESTORE_TABLES: dict[str, Sequence[str]] = {
+    "view that returns another version at every sixth read": [
         "DROP VIEW sluice_pointers",
         "ALTER TABLE kept RENAME TO sluice_pointers",
     ],
-    "a rule that moves the pointer with the next line of history": [
-        "DROP RULE later ON sluice_history"
-    ],
-    "a rule that lets nobody be refused on the record": ["DROP RULE quiet ON sluice_refusals"],
-    "a policy that hides rows from some": [
+    "rule that moves the pointer at the next insert": ["DROP RULE later ON sluice_history"],
+    "rule that suppresses records of rejected attempts": ["DROP RULE quiet ON sluice_refusals"],
+    "policy that hides rows": [
         "DROP POLICY half ON sluice_history",
         "ALTER TABLE sluice_history DISABLE ROW LEVEL SECURITY",
     ],
-    "a child that has more rows": ["DROP TABLE more"],
+    "child table with additional rows": ["DROP TABLE more"],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_postgresql_tables_must_be_plain_tables(attacked_anywhere: Attacked) -> None:
-    attacked = attacked_anywhere
+def test_postgresql_tables_must_be_plain_tables(attacked_on_any_database: Attacked) -> None:
+    attacked = attacked_on_any_database
     source = LedgerTrafficSplit(attacked.ledger, MODEL, registry_check_interval_s=3600)
     before = source.read()
     for name, statements in POSTGRESQL_TABLES.items():
@@ -305,6 +305,6 @@ def test_postgresql_tables_must_be_plain_tables(attacked_anywhere: Attacked) -> 
         findings = attacked.ledger.verify(None, store=attacked.store)
         assert "table" in {finding.problem for finding in findings}, name
 
-        attacked.write(*TABLES_AS_BEFORE[name], is_silent=False)
+        attacked.write(*RESTORE_TABLES[name], is_silent=False)
         assert source.read() == before
         assert attacked.ledger.verify(None, store=attacked.store) == [], name

@@ -1,4 +1,4 @@
-"""REG-2: promotion on evidence, rollback along the history, neither by force."""
+"""Promotion requires receipts; rollback follows the history; neither can be forced (REG-2)."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -48,8 +48,8 @@ def rollback(ledger: Ledger, store: ArtifactStore, expected: int) -> int:
 
 
 def production(ledger: Ledger) -> int | None:
-    found = ledger.production(MODEL)
-    return None if found is None else found.number
+    version = ledger.production(MODEL)
+    return None if version is None else version.number
 
 
 @ON_BOTH
@@ -82,7 +82,7 @@ def test_promoting_the_production_version_changes_nothing(
     assert ledger.history(MODEL) == before
 
 
-POC, BAD_POC, ALIEN_POC = poc_receipt(), poc_receipt(passed=False), poc_receipt(data=OTHER)
+POC, BAD_POC, OTHER_POC = poc_receipt(), poc_receipt(passed=False), poc_receipt(data=OTHER)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ POC, BAD_POC, ALIEN_POC = poc_receipt(), poc_receipt(passed=False), poc_receipt(
     [
         ([], {}, "PROMOTE", "receipt of the poc gate is required and missing"),
         ([BAD_POC], {}, "PROMOTE", "poc gate is fail: POC-5"),
-        ([ALIEN_POC], {}, "PROMOTE", "poc receipt is about another data"),
+        ([OTHER_POC], {}, "PROMOTE", "poc receipt is about another data"),
         ([POC, BAD_POC], {}, "PROMOTE", "poc gate is fail"),
         ([POC], None, "PROMOTE", "receipt of the promotion gate is required and missing"),
         ([POC], {}, "REJECT", "promotion gate is REJECT"),
@@ -103,7 +103,7 @@ POC, BAD_POC, ALIEN_POC = poc_receipt(), poc_receipt(passed=False), poc_receipt(
         ([POC], {"code": OTHER}, "PROMOTE", "promotion receipt is about another code"),
     ],
 )
-def test_no_promotion_without_evidence(
+def test_promotion_without_required_receipts_is_blocked(
     ledger: Ledger,
     store: ArtifactStore,
     poc: Sequence[Receipt],
@@ -112,10 +112,10 @@ def test_no_promotion_without_evidence(
     cause: str,
 ) -> None:
     lineage = sample_lineage(store)
-    judged = []
+    decisions = []
     if subject is not None:
-        judged = [promotion_receipt(lineage.candidate, outcome=outcome, subject=subject)]
-    ledger.register(MODEL, lineage, [*poc, *judged])
+        decisions = [promotion_receipt(lineage.candidate, outcome=outcome, subject=subject)]
+    ledger.register(MODEL, lineage, [*poc, *decisions])
 
     with pytest.raises(GateBlocked, match=cause):
         promote(ledger, store, 1, None)
@@ -124,18 +124,18 @@ def test_no_promotion_without_evidence(
     assert all(entry.revision is None for entry in ledger.history(MODEL))
 
 
-AS_WRITTEN = poc_receipt(config=OTHER)
+POC_BEFORE_SEARCH = poc_receipt(config=OTHER)
 
 
 @pytest.mark.parametrize(
     ("receipts", "cause"),
     [
-        ([AS_WRITTEN], "search gate is required and missing"),
-        ([AS_WRITTEN, search_receipt(searched=OTHER, found=OTHER)], "about another found"),
+        ([POC_BEFORE_SEARCH], "search gate is required and missing"),
+        ([POC_BEFORE_SEARCH, search_receipt(searched=OTHER, found=OTHER)], "about another found"),
         ([POC, search_receipt(searched=OTHER)], "poc receipt is about another config"),
     ],
 )
-def test_searched_settings_need_the_search_receipt_and_the_poc_gate(
+def test_searched_settings_require_receipts_of_search_and_poc_gate(
     ledger: Ledger, store: ArtifactStore, receipts: Sequence[Receipt], cause: str
 ) -> None:
     lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
@@ -145,10 +145,14 @@ def test_searched_settings_need_the_search_receipt_and_the_poc_gate(
         promote(ledger, store, 1, None)
 
 
-def test_search_must_start_from_the_gated_settings(ledger: Ledger, store: ArtifactStore) -> None:
+def test_search_from_settings_that_passed_the_poc_gate_allows_promotion(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
     search = search_receipt(searched=OTHER)
-    ledger.register(MODEL, lineage, [AS_WRITTEN, search, promotion_receipt(lineage.candidate)])
+    ledger.register(
+        MODEL, lineage, [POC_BEFORE_SEARCH, search, promotion_receipt(lineage.candidate)]
+    )
 
     promote(ledger, store, 1, None)
 
@@ -160,7 +164,7 @@ def test_receipt_must_be_about_the_current_production_version(
 ) -> None:
     """Beating the baseline does not imply beating the production version."""
     promote_chain(ledger, store, 1)
-    register_sample(ledger, store, salt=2)  # judged against the baseline
+    register_sample(ledger, store, salt=2)  # compared with the baseline
 
     with pytest.raises(GateBlocked, match="about another reference"):
         promote(ledger, store, 2, 1)
@@ -175,7 +179,7 @@ def test_receipt_must_be_about_the_current_production_version(
 def test_later_verdict_about_another_reference_is_ignored(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
-    """3 beat 1, then lost to 2; 2 was rolled back, so what counts is that 3 beat 1."""
+    """3 beat 1, then lost to 2; 2 was rolled back, so only the verdict against 1 counts."""
     promote_chain(ledger, store, 2)
     first, second = (version.candidate for version in ledger.versions(MODEL))
     lineage = sample_lineage(store, salt=3)
@@ -197,9 +201,7 @@ def test_later_verdict_about_another_reference_is_ignored(
     assert production(ledger) == 3
 
 
-def test_a_later_rejection_overrides_an_earlier_approval(
-    ledger: Ledger, store: ArtifactStore
-) -> None:
+def test_later_rejection_overrides_an_earlier_promote(ledger: Ledger, store: ArtifactStore) -> None:
     register_sample(ledger, store, salt=1)
     lineage = ledger.version(MODEL, 1).lineage
     later = promotion_receipt(lineage.candidate, window="a" * 64, outcome="REJECT")
@@ -217,12 +219,12 @@ def test_rejection_stored_while_networks_load_counts(
     lineage = ledger.version(MODEL, 1).lineage
     later = promotion_receipt(lineage.candidate, window="a" * 64, outcome="REJECT")
 
-    def file_it() -> None:
+    def register_rejection() -> None:
         with Ledger.open(url, clock=Clock()) as another:
             another.register(MODEL, lineage, [later])
 
     with pytest.raises(GateBlocked, match="gate is REJECT"):
-        promote(ledger, InterruptedStore(tmp_path / "artifacts", file_it), 1, None)
+        promote(ledger, InterruptedStore(tmp_path / "artifacts", register_rejection), 1, None)
 
     assert production(ledger) is None
 
@@ -231,7 +233,7 @@ def test_repeated_promotion_receipt_does_not_override_a_rejection(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     """A run on the old window finds its earlier decision and registers it with the version."""
-    test_a_later_rejection_overrides_an_earlier_approval(ledger, store)
+    test_later_rejection_overrides_an_earlier_promote(ledger, store)
     lineage = ledger.version(MODEL, 1).lineage
     ledger.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
 
@@ -242,45 +244,46 @@ def test_repeated_promotion_receipt_does_not_override_a_rejection(
     assert newest.outcome == "REJECT"
 
 
-def test_decision_of_another_model_does_not_count_here(
+def test_decision_registered_for_another_model_does_not_count(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
-    """Two pipelines that differ only in name share candidates, and so their receipts."""
-    test_a_later_rejection_overrides_an_earlier_approval(ledger, store)
-    twin = sample_lineage(store, salt=1, model="other")
-    ledger.register("other", twin, [promotion_receipt(twin.candidate)])
+    """Two pipelines that differ only in name have the same candidates and receipts."""
+    test_later_rejection_overrides_an_earlier_promote(ledger, store)
+    same_lineage = sample_lineage(store, salt=1, model="other")
+    ledger.register("other", same_lineage, [promotion_receipt(same_lineage.candidate)])
 
-    assert ledger.version(MODEL, 1).candidate == twin.candidate
+    assert ledger.version(MODEL, 1).candidate == same_lineage.candidate
     with pytest.raises(GateBlocked, match="gate is REJECT"):
         promote(ledger, store, 1, None)
 
 
-def hand_over(ledger: Ledger, lineage: Lineage, receipt: Receipt) -> None:
+def register_receipt(ledger: Ledger, lineage: Lineage, receipt: Receipt) -> None:
     ledger.register(MODEL, lineage, [receipt])
 
 
-def record(ledger: Ledger, _: Lineage, receipt: Receipt) -> None:
+def record_receipt(ledger: Ledger, _: Lineage, receipt: Receipt) -> None:
     ledger.record_receipt(receipt)
 
 
 @ON_BOTH
-@pytest.mark.parametrize("say", [hand_over, record])
-def test_repeated_receipt_of_a_gate_becomes_its_latest(
+@pytest.mark.parametrize("record_again", [register_receipt, record_receipt])
+def test_repeated_receipt_becomes_the_latest_of_its_gate(
     ledger: Ledger,
     store: ArtifactStore,
-    say: Callable[[Ledger, Lineage, Receipt], None],
+    record_again: Callable[[Ledger, Lineage, Receipt], None],
 ) -> None:
-    """Fail, pass, the same fail, the same pass: a receipt keeps its digest and moves."""
+    """Receipts: fail, pass, the same fail, the same pass. Recording again keeps the digest."""
     lineage = sample_lineage(store)
     ledger.register(MODEL, lineage, [BAD_POC, promotion_receipt(lineage.candidate), POC])
-    say(ledger, lineage, BAD_POC)
+    record_again(ledger, lineage, BAD_POC)
     with pytest.raises(GateBlocked, match="poc gate is fail"):
         promote(ledger, store, 1, None)
 
-    say(ledger, lineage, POC)
+    record_again(ledger, lineage, POC)
     lines = [linked.line for linked in ledger.receipts(MODEL, 1)]
-    hand_over(ledger, lineage, POC)
-    assert [linked.line for linked in ledger.receipts(MODEL, 1)] == lines  # the newest already
+    register_receipt(ledger, lineage, POC)
+    # POC is already the latest receipt, so nothing is recorded.
+    assert [linked.line for linked in ledger.receipts(MODEL, 1)] == lines
 
     promote(ledger, store, 1, None)
     assert ledger.verify(MODEL, store=store) == []
@@ -291,7 +294,9 @@ def test_poc_receipt_for_other_settings_is_ignored(ledger: Ledger, store: Artifa
     lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
     first = search_receipt(searched=OTHER)
     again = first.model_copy(update={"evidence": {"num_trials": 21}})
-    ledger.register(MODEL, lineage, [AS_WRITTEN, first, promotion_receipt(lineage.candidate)])
+    ledger.register(
+        MODEL, lineage, [POC_BEFORE_SEARCH, first, promotion_receipt(lineage.candidate)]
+    )
     ledger.register(
         MODEL, lineage, [poc_receipt(config="b" * 64), search_receipt(searched="b" * 64)]
     )
@@ -305,8 +310,8 @@ def test_poc_receipt_for_other_settings_is_ignored(ledger: Ledger, store: Artifa
 def test_incomplete_lineage_is_not_promoted(ledger: Ledger, store: ArtifactStore) -> None:
     """REG-1: metrics and environment are part of a version."""
     full = sample_lineage(store)
-    bare = full.model_copy(update={"metrics": {}, "training_seconds": float("nan")})
-    ledger.register(MODEL, bare, [poc_receipt(), promotion_receipt(bare.candidate)])
+    incomplete = full.model_copy(update={"metrics": {}, "training_seconds": float("nan")})
+    ledger.register(MODEL, incomplete, [poc_receipt(), promotion_receipt(incomplete.candidate)])
 
     with pytest.raises(GateBlocked, match=r"lacks: metrics, training_seconds\."):
         promote(ledger, store, 1, None)
@@ -314,7 +319,7 @@ def test_incomplete_lineage_is_not_promoted(ledger: Ledger, store: ArtifactStore
 
 @pytest.mark.parametrize("role", ["weights", "event_log"])
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_damaged_artifact_is_not_promoted(
+def test_version_with_a_damaged_artifact_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, tmp_path: Path, role: str, damage: str
 ) -> None:
     """REG-3: every artifact is verified before the pointer moves."""
@@ -334,20 +339,22 @@ def test_damaged_artifact_is_not_promoted(
 
 
 @ON_BOTH
-def test_unexpected_production_is_a_conflict(ledger: Ledger, store: ArtifactStore) -> None:
+def test_promotion_with_another_expected_production_is_a_conflict(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     promote_chain(ledger, store, 2)
     reference = ledger.version(MODEL, 2).candidate
     register_sample(ledger, store, salt=3, reference=reference)
 
-    for expected, seen in ((1, "version 1 was expected"), (None, "no version was expected")):
-        with pytest.raises(PromotionConflict, match=rf"{seen}.*version 2 is.*ada promoted .* 20"):
+    for expected, message in ((1, "version 1 was expected"), (None, "no version was expected")):
+        with pytest.raises(
+            PromotionConflict, match=rf"{message}.*version 2 is.*ada promoted .* 20"
+        ):
             promote(ledger, store, 3, expected)
     assert production(ledger) == 2
 
 
-def test_two_rollbacks_go_back_two_versions_and_never_return(
-    ledger: Ledger, store: ArtifactStore
-) -> None:
+def test_two_rollbacks_go_back_two_versions(ledger: Ledger, store: ArtifactStore) -> None:
     promote_chain(ledger, store, 3)
     previous = ledger.previous_production(MODEL)
     assert previous is not None
@@ -369,7 +376,7 @@ def test_two_rollbacks_go_back_two_versions_and_never_return(
 def test_rollback_after_a_new_promotion_skips_rolled_back_versions(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
-    """1, 2, back to 1, then 3: the version before 3 is 1, not the faulty 2."""
+    """1, 2, rollback to 1, then 3: the rollback target of 3 is 1, not the faulty 2."""
     promote_chain(ledger, store, 2)
     rollback(ledger, store, 2)
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 1).candidate)
@@ -379,7 +386,7 @@ def test_rollback_after_a_new_promotion_skips_rolled_back_versions(
 
 
 def test_rolled_back_version_requires_reinstate(ledger: Ledger, store: ArtifactStore) -> None:
-    """Its receipt against version 1 is still true; a sensor must not act on it again."""
+    """Its receipt against version 1 is still valid, but a sensor must not promote it again."""
     promote_chain(ledger, store, 2)
     rollback(ledger, store, 2)
 
@@ -393,7 +400,7 @@ def test_rolled_back_version_requires_reinstate(ledger: Ledger, store: ArtifactS
     assert rollback(ledger, store, 2) == 1
 
 
-def test_rolled_back_version_returns_on_newer_evidence(
+def test_rolled_back_version_can_be_promoted_on_newer_evidence(
     ledger: Ledger, store: ArtifactStore
 ) -> None:
     promote_chain(ledger, store, 2)
@@ -409,32 +416,40 @@ def test_rolled_back_version_returns_on_newer_evidence(
     assert production(ledger) == 2
 
 
-def test_clock_ahead_at_the_approval_does_not_reinstate(url: str, store: ArtifactStore) -> None:
-    """The log determines the order: the clock was set back before the rollback."""
-    with Ledger.open(url, clock=Clock()) as now, Ledger.open(url, clock=Clock(AHEAD)) as ahead:
-        promote_chain(now, store, 1)
-        register_sample(ahead, store, salt=2, reference=now.version(MODEL, 1).candidate)
-        promote(now, store, 2, 1)
-        rollback(now, store, 2)
-
-        with pytest.raises(GateBlocked, match="rolled back by bob"):
-            promote(now, store, 2, 1)
-
-
-def test_clock_ahead_at_the_rollback_does_not_block_newer_evidence(
+def test_fast_clock_at_registration_does_not_bypass_reinstate(
     url: str, store: ArtifactStore
 ) -> None:
-    with Ledger.open(url, clock=Clock()) as now, Ledger.open(url, clock=Clock(AHEAD)) as ahead:
-        promote_chain(now, store, 2)
-        rollback(ahead, store, 2)
-        lineage = now.version(MODEL, 2).lineage
-        reference = now.version(MODEL, 1).candidate
+    """The log determines the order: the clock was set back before the rollback."""
+    with (
+        Ledger.open(url, clock=Clock()) as ledger,
+        Ledger.open(url, clock=Clock(AHEAD)) as fast_ledger,
+    ):
+        promote_chain(ledger, store, 1)
+        register_sample(fast_ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+        promote(ledger, store, 2, 1)
+        rollback(ledger, store, 2)
+
+        with pytest.raises(GateBlocked, match="rolled back by bob"):
+            promote(ledger, store, 2, 1)
+
+
+def test_fast_clock_at_rollback_does_not_block_newer_evidence(
+    url: str, store: ArtifactStore
+) -> None:
+    with (
+        Ledger.open(url, clock=Clock()) as ledger,
+        Ledger.open(url, clock=Clock(AHEAD)) as fast_ledger,
+    ):
+        promote_chain(ledger, store, 2)
+        rollback(fast_ledger, store, 2)
+        lineage = ledger.version(MODEL, 2).lineage
+        reference = ledger.version(MODEL, 1).candidate
         newer = promotion_receipt(lineage.candidate, reference=reference, window="b" * 64)
-        now.register(MODEL, lineage, [newer])
+        ledger.register(MODEL, lineage, [newer])
 
-        promote(now, store, 2, 1)
+        promote(ledger, store, 2, 1)
 
-        assert production(now) == 2
+        assert production(ledger) == 2
 
 
 def test_reinstate_does_not_bypass_the_gate(ledger: Ledger, store: ArtifactStore) -> None:
@@ -458,7 +473,9 @@ def test_rollback_rejects_an_unloadable_version(
     assert production(ledger) == 2
 
 
-def test_rollback_with_a_stale_view_is_a_conflict(ledger: Ledger, store: ArtifactStore) -> None:
+def test_rollback_with_a_stale_expected_version_is_a_conflict(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     """Two operators who both roll back version 3 must not go two versions back."""
     promote_chain(ledger, store, 3)
     rollback(ledger, store, 3)
@@ -475,7 +492,7 @@ def test_rollback_without_production_is_rejected(ledger: Ledger, store: Artifact
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("values", "what"),
     [
         ({"actor": " "}, "The actor of a change"),
         ({"reason": ""}, "The reason of a change"),
@@ -484,14 +501,14 @@ def test_rollback_without_production_is_rejected(ledger: Ledger, store: Artifact
     ],
 )
 def test_actor_and_reason_are_required(
-    ledger: Ledger, store: ArtifactStore, words: dict[str, str], what: str
+    ledger: Ledger, store: ArtifactStore, values: dict[str, str], what: str
 ) -> None:
     promote_chain(ledger, store, 2)
-    said = {"actor": "ada", "reason": "why"} | words
+    arguments = {"actor": "ada", "reason": "why"} | values
 
     with pytest.raises(ContractError, match=what):
         ledger.promote(
-            MODEL, 1, expected=2, store=store, actor=said["actor"], reason=said["reason"]
+            MODEL, 1, expected=2, store=store, actor=arguments["actor"], reason=arguments["reason"]
         )
     with pytest.raises(ContractError, match=what):
-        ledger.rollback(MODEL, expected=2, store=store, **said)
+        ledger.rollback(MODEL, expected=2, store=store, **arguments)

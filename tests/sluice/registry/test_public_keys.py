@@ -1,4 +1,4 @@
-"""Ed25519 signatures prove the exporter of a version to holders of the public key."""
+"""Ed25519 signatures of version files, verified with a list of trusted public keys."""
 
 import json
 import stat
@@ -58,14 +58,16 @@ RFC_8032 = [
 
 
 @pytest.mark.parametrize(("secret", "public", "message", "signature"), RFC_8032)
-def test_known_answers_of_rfc_8032(secret: str, public: str, message: str, signature: str) -> None:
-    key, said = ExporterPrivateKey(bytes.fromhex(secret)), bytes.fromhex(message)
+def test_signatures_equal_the_test_vectors_of_rfc_8032(
+    secret: str, public: str, message: str, signature: str
+) -> None:
+    key, content = ExporterPrivateKey(bytes.fromhex(secret)), bytes.fromhex(message)
 
     assert key.public.content.hex() == public
-    assert key.sign(said).hex() == signature
-    assert key.public.verify(bytes.fromhex(signature), said)
-    assert not key.public.verify(bytes.fromhex(signature), said + b"\0")
-    assert not key.public.verify(bytes(64), said)
+    assert key.sign(content).hex() == signature
+    assert key.public.verify(bytes.fromhex(signature), content)
+    assert not key.public.verify(bytes.fromhex(signature), content + b"\0")
+    assert not key.public.verify(bytes(64), content)
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def export(
     return target
 
 
-def bring(file: Path, folder: Path, trusted: TrustedKeys | None) -> ImportedVersion:
+def import_file(file: Path, folder: Path, trusted: TrustedKeys | None) -> ImportedVersion:
     with Ledger.open(f"sqlite:///{folder / 'home.db'}", clock=Clock()) as ledger:
         done = import_version(
             ledger,
@@ -117,7 +119,7 @@ def bring(file: Path, folder: Path, trusted: TrustedKeys | None) -> ImportedVers
     return done
 
 
-def test_signer_is_printed_and_recorded(
+def test_signer_is_returned_and_recorded_in_the_history(
     file: Path,
     away: tuple[Ledger, ArtifactStore],
     key: ExporterPrivateKey,
@@ -125,23 +127,23 @@ def test_signer_is_printed_and_recorded(
     tmp_path: Path,
 ) -> None:
     unsigned = export(away, tmp_path / "unsigned", None)
-    for folder, source, keys, said in (
+    for folder, source, keys, expected in (
         ("a", file, trusted, "signed by team_a"),
         ("b", file, None, f"signed by an unknown key, {key.public.text}"),
         ("c", unsigned, None, "unsigned"),
     ):
         (tmp_path / folder).mkdir()
-        assert bring(source, tmp_path / folder, keys).signed_by == said
+        assert import_file(source, tmp_path / folder, keys).signed_by == expected
 
 
-def test_with_trusted_keys_unsigned_and_unknown_signers_are_rejected(
+def test_unsigned_files_and_unknown_signers_are_rejected_if_keys_are_trusted(
     away: tuple[Ledger, ArtifactStore], trusted: TrustedKeys, tmp_path: Path
 ) -> None:
-    stranger = ExporterPrivateKey(bytes(32))
+    unknown_key = ExporterPrivateKey(bytes(32))
     with pytest.raises(IntegrityError, match=r"trusted key \(team_a, team_b\), but is unsigned"):
-        bring(export(away, tmp_path / "u", None), tmp_path, trusted)
+        import_file(export(away, tmp_path / "u", None), tmp_path, trusted)
     with pytest.raises(IntegrityError, match="signed by the unknown key ed25519:3b6a27bc"):
-        bring(export(away, tmp_path / "s", stranger), tmp_path, trusted)
+        import_file(export(away, tmp_path / "s", unknown_key), tmp_path, trusted)
 
     assert not (tmp_path / "home").exists()
 
@@ -162,26 +164,33 @@ def change_metrics(file: Path) -> None:
     forge_version(file, lambda version: version["lineage"]["metrics"].update(mse=0.1))
 
 
-def sign_again(file: Path) -> None:
-    """Keep the trusted key with the signature of another key."""
+def replace_signature(file: Path) -> None:
+    """Change the metrics and sign with another key, but name the trusted key."""
     change_metrics(file)
 
-    def signed(parts: Parts) -> bytes:
+    def make_signature(parts: Parts) -> bytes:
         key = parts[SIGNATURE].partition(b" ")[0]
         other = ManifestSignature.make(parts["manifest.json"], ExporterPrivateKey(bytes(32)))
         return key + b" " + other.text.partition(b" ")[2]
 
     parts = read_parts(file)
-    write_zip(file, parts | {SIGNATURE: signed(parts)})
+    write_zip(file, parts | {SIGNATURE: make_signature(parts)})
 
 
-def malformed(file: Path) -> None:
+def write_malformed_signature(file: Path) -> None:
     write_parts(file, read_parts(file) | {SIGNATURE: b"ed25519:zz 00"})
 
 
 @pytest.mark.parametrize(
     "change",
-    [change_header, change_weights, change_receipt, change_metrics, sign_again, malformed],
+    [
+        change_header,
+        change_weights,
+        change_receipt,
+        change_metrics,
+        replace_signature,
+        write_malformed_signature,
+    ],
 )
 @pytest.mark.parametrize("has_list", [True, False])
 def test_file_changed_after_signing_is_rejected(
@@ -194,7 +203,7 @@ def test_file_changed_after_signing_is_rejected(
     change(file)
 
     with pytest.raises(IntegrityError, match=r"Ed25519 signature of .* does not match its content"):
-        bring(file, tmp_path, trusted if has_list else None)
+        import_file(file, tmp_path, trusted if has_list else None)
 
     assert not (tmp_path / "home").exists()
 
@@ -207,10 +216,10 @@ def test_removing_the_signature_does_not_bypass_trusted_keys(
     write_zip(file, parts)
 
     with pytest.raises(IntegrityError, match="but is unsigned"):
-        bring(file, tmp_path, trusted)
+        import_file(file, tmp_path, trusted)
 
 
-def test_a_new_key_is_private_and_replaces_no_file(tmp_path: Path) -> None:
+def test_key_pair_is_private_and_existing_or_unsafe_files_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     public = make_key_pair(path, name="team_a")
 
@@ -231,7 +240,7 @@ def test_a_new_key_is_private_and_replaces_no_file(tmp_path: Path) -> None:
         ExporterPrivateKey.read(path)
 
 
-def test_a_list_of_trusted_keys_is_read_strictly(tmp_path: Path) -> None:
+def test_malformed_list_of_trusted_keys_is_rejected(tmp_path: Path) -> None:
     path, line = tmp_path / "trusted", f"team_a ed25519:{'a1' * 32}"
     path.write_text(f"# people\n\n  {line}\nteam_b ed25519:{'b2' * 32}\n")
 
@@ -245,8 +254,8 @@ def test_a_list_of_trusted_keys_is_read_strictly(tmp_path: Path) -> None:
         TrustedKeys.read(tmp_path / "nowhere")
 
 
-def test_signature_covers_every_part_by_the_manifest(file: Path) -> None:
+def test_manifest_lists_every_part_of_the_file(file: Path) -> None:
     parts = read_parts(file)
-    named = json.loads(parts["manifest.json"])["parts"]
+    manifest_parts = json.loads(parts["manifest.json"])["parts"]
 
-    assert set(named) == set(parts) - {"manifest.json", SIGNATURE}
+    assert set(manifest_parts) == set(parts) - {"manifest.json", SIGNATURE}

@@ -1,4 +1,4 @@
-"""Signing roles: actors bound to keys, and promotions with two persons."""
+"""Actors bound to personal keys, and promotions that require two persons."""
 
 import base64
 import contextlib
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import GateBlocked, SettingsError
+from sluice.base.errors import GateBlocked, IntegrityError, SettingsError
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
@@ -30,8 +30,8 @@ from tests.sluice.registry.ledger_samples import (
 PEOPLE = ("ada", "bob", "pipeline")
 
 
-def personal_key(path: Path) -> tuple[SigningKey, str]:
-    """Create a personal key; return it and its public key in the format of the list."""
+def make_personal_key(path: Path) -> tuple[SigningKey, str]:
+    """Create a private key file; return the key and its public key as in the key list."""
     private = Ed25519PrivateKey.generate()
     path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     path.chmod(0o600)
@@ -42,7 +42,7 @@ def personal_key(path: Path) -> tuple[SigningKey, str]:
     return key, base64.b64encode(spki + raw).decode()
 
 
-def list_keys(folder: Path, lines: list[str]) -> None:
+def write_key_list(folder: Path, lines: list[str]) -> None:
     path = folder / KNOWN_KEYS
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o600)
@@ -50,19 +50,19 @@ def list_keys(folder: Path, lines: list[str]) -> None:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> dict[str, SigningKey]:
-    """The key of each person, in one folder with the list of public keys."""
-    made = {name: personal_key(tmp_path / f"{name}.key") for name in PEOPLE}
-    list_keys(tmp_path, ["actors:", *(f"  {name}: {made[name][1]}" for name in PEOPLE)])
-    return {name: key for name, (key, _) in made.items()}
+    """The key of each person; the key files are in one folder with the key list."""
+    key_pairs = {name: make_personal_key(tmp_path / f"{name}.key") for name in PEOPLE}
+    write_key_list(tmp_path, ["actors:", *(f"  {name}: {key_pairs[name][1]}" for name in PEOPLE)])
+    return {name: key for name, (key, _) in key_pairs.items()}
 
 
-def require_two(tmp_path: Path, since: datetime = NOW) -> None:
+def require_two_persons(tmp_path: Path, since: datetime = NOW) -> None:
     path = tmp_path / KNOWN_KEYS
     path.write_text(path.read_text() + f"two_person_since: {since.isoformat()}\n")
 
 
-def begin(url: str, store: ArtifactStore, keys: dict[str, SigningKey]) -> int:
-    """Version 1 in production, and version 2 approved by the gates; return its number."""
+def promote_and_register(url: str, store: ArtifactStore, keys: dict[str, SigningKey]) -> int:
+    """Promote version 1; register version 2 with its receipts and return its number."""
     with Ledger.open(url, clock=Clock(), key=keys["pipeline"]) as ledger:
         register_sample(ledger, store, salt=1)
     with Ledger.open(url, clock=Clock(), key=keys["ada"]) as ledger:
@@ -81,13 +81,13 @@ def approve(url: str, key: SigningKey, actor: str) -> None:
         ledger.approve(MODEL, 2, actor=actor, reason="reviewed")
 
 
-def test_change_under_another_name_is_refused(
+def test_change_by_an_actor_without_that_key_is_rejected(
     url: str, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
-    begin(url, store, keys)
+    promote_and_register(url, store, keys)
 
-    for name, whose in (("bob", "another key"), ("mallory", "no key"), ("Ada", "no key")):
-        with pytest.raises(GateBlocked, match=rf"'{name}' has {whose} .*--actor ada"):
+    for name, problem in (("bob", "another key"), ("mallory", "no key"), ("Ada", "no key")):
+        with pytest.raises(GateBlocked, match=rf"'{name}' has {problem} .*--actor ada"):
             promote(url, store, keys["ada"], name)
     with Ledger.open(url, clock=Clock(), key=keys["ada"]) as ledger:
         assert ledger.production_number(MODEL) == 1
@@ -99,7 +99,7 @@ def test_change_under_another_name_is_refused(
         assert ledger.verify(None, store=store, key=keys["bob"]) == []
 
 
-class Modified(Ledger):
+class ModifiedClient(Ledger):
     """A modified client that writes any actor into the history and signs as bob."""
 
     @contextlib.contextmanager
@@ -109,43 +109,43 @@ class Modified(Ledger):
             yield connection
 
 
-def test_modified_client_that_writes_another_name_is_found(
+def test_verify_reports_an_actor_that_does_not_match_the_signing_key(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
-    begin(url, store, keys)
-    with Modified.open(url, clock=Clock(), key=keys["bob"]) as ledger:
+    promote_and_register(url, store, keys)
+    with ModifiedClient.open(url, clock=Clock(), key=keys["bob"]) as ledger:
         ledger.promote(MODEL, 2, expected=1, actor="ada", reason="r", store=store)
 
     with Ledger.open(url, clock=Clock()) as ledger:
-        (found,) = ledger.verify(None, store=store, key=keys["ada"])
-    assert "(promote to version 2) names 'ada' but is signed with another key" in found.what
+        (finding,) = ledger.verify(None, store=store, key=keys["ada"])
+    assert "(promote to version 2) names 'ada' but is signed with another key" in finding.what
 
 
-def test_private_key_list_is_found_with_the_shared_list(
+def test_verify_reports_an_actor_that_only_a_modified_key_list_names(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
-    begin(url, store, keys)
+    promote_and_register(url, store, keys)
     common = (tmp_path / KNOWN_KEYS).read_text()
-    half = common.split("bob: ")[1].split()[0]
-    list_keys(tmp_path, [common.rstrip(), f"  chief: {half}"])
+    public_key = common.split("bob: ")[1].split()[0]
+    write_key_list(tmp_path, [common.rstrip(), f"  chief: {public_key}"])
     promote(url, store, keys["bob"], "chief")
-    list_keys(tmp_path, [common])
+    write_key_list(tmp_path, [common])
 
     with Ledger.open(url, clock=Clock()) as ledger:
-        (found,) = ledger.verify(None, store=store, key=keys["ada"])
-    assert "signed as 'chief'" in found.what
+        (finding,) = ledger.verify(None, store=store, key=keys["ada"])
+    assert "signed as 'chief'" in finding.what
 
 
-@pytest.mark.parametrize("who", [[], ["ada"]])
-def test_promotion_needs_a_second_person(
-    who: list[str], tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
+@pytest.mark.parametrize("approvers", [[], ["ada"]])
+def test_promotion_requires_the_approval_of_a_second_person(
+    approvers: list[str], tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
-    begin(url, store, keys)
-    require_two(tmp_path, NOW.replace(minute=0))
-    for name in who:
+    promote_and_register(url, store, keys)
+    require_two_persons(tmp_path, NOW.replace(minute=0))
+    for name in approvers:
         approve(url, keys[name], name)
 
     with pytest.raises(GateBlocked, match=r"approval of an actor other.*registry approve"):
@@ -159,43 +159,43 @@ def test_promotion_needs_a_second_person(
     promote(url, store, keys["ada"], "ada")
     with Ledger.open(url, clock=Clock()) as ledger:
         assert ledger.production_number(MODEL) == 2
-        found = ledger.verify(None, store=store, key=keys["bob"])
-    # The first version was promoted by ada alone, after the moment from which two are needed.
-    assert [f.what for f in found] == [
+        findings = ledger.verify(None, store=store, key=keys["bob"])
+    # Ada promoted version 1 alone, after two persons were required.
+    assert [f.what for f in findings] == [
         f"{MODEL}: entry 3 of the history (promote to version 1) was made without the approval of "
         "another actor."
     ]
 
 
-def test_forged_or_unrelated_approval_is_invalid(
+def test_forged_or_unrelated_approval_does_not_count(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
-    begin(url, store, keys)
+    promote_and_register(url, store, keys)
     with Ledger.open(url, clock=Clock(), key=keys["bob"]) as ledger:
-        real = ledger.approve(MODEL, 2, actor="bob", reason="reviewed")
+        approval = ledger.approve(MODEL, 2, actor="bob", reason="reviewed")
         lineage = ledger.version(MODEL, 2).lineage
-    copies = [
-        real.model_copy(update={"reason": "all of them"}),
-        real.model_copy(update={"subject": real.subject | {"candidate": "0" * 64}}),
-        real.model_copy(
+    invalid_approvals = [
+        approval.model_copy(update={"reason": "all of them"}),
+        approval.model_copy(update={"subject": approval.subject | {"candidate": "0" * 64}}),
+        approval.model_copy(
             update={
-                "evidence": real.evidence
+                "evidence": approval.evidence
                 | {"signature": keys["ada"].sign("approval", "x"), "key_id": keys["bob"].key_id}
             }
         ),
     ]
     url = f"sqlite:///{tmp_path / 'other.db'}"
-    begin(url, store, keys)
-    require_two(tmp_path)
+    promote_and_register(url, store, keys)
+    require_two_persons(tmp_path)
     with Ledger.open(url, clock=Clock(), key=keys["pipeline"]) as ledger:
-        ledger.register(MODEL, lineage, copies)
+        ledger.register(MODEL, lineage, invalid_approvals)
 
     with pytest.raises(GateBlocked, match="approval of an actor other"):
         promote(url, store, keys["ada"], "ada")
 
 
-def test_approval_is_for_the_current_production_version(
+def test_approval_requires_the_key_of_its_actor_and_a_reason(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
@@ -207,21 +207,25 @@ def test_approval_is_for_the_current_production_version(
             ledger.approve(MODEL, 1, actor="pipeline", reason=" ")
     with (
         Ledger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger,
-        pytest.raises(Exception, match="not signed by a known key"),
+        pytest.raises(IntegrityError, match="not signed by a known key"),
     ):
         ledger.approve(MODEL, 1, actor="ada", reason="r")
 
 
-def test_retired_key_verifies_but_does_not_sign(tmp_path: Path, store: ArtifactStore) -> None:
+def test_retired_key_verifies_old_lines_but_cannot_sign(
+    tmp_path: Path, store: ArtifactStore
+) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
-    old, old_half = personal_key(tmp_path / "old.key")
+    old, old_public = make_personal_key(tmp_path / "old.key")
     with Ledger.open(url, clock=Clock(), key=old) as ledger:
         promote_chain(ledger, store, 1)
-    new, new_half = personal_key(tmp_path / "new.key")
+    new, new_public = make_personal_key(tmp_path / "new.key")
     with Ledger.open(url, clock=Clock(), key=new) as ledger:
         assert "the whole log" in ledger.verify(None, store=store, key=new)[0].what
     end = (NOW + timedelta(hours=1)).isoformat()
-    list_keys(tmp_path, [f"actors: {{pipeline: {new_half}}}", f"retired: {{'{old_half}': {end}}}"])
+    write_key_list(
+        tmp_path, [f"actors: {{pipeline: {new_public}}}", f"retired: {{'{old_public}': {end}}}"]
+    )
 
     with Ledger.open(url, clock=Clock(), key=new) as ledger:
         register_sample(ledger, store, salt=2)
@@ -230,7 +234,7 @@ def test_retired_key_verifies_but_does_not_sign(tmp_path: Path, store: ArtifactS
         Ledger.open(url, clock=Clock(), key=old)
 
 
-def test_openssl_keys_are_read_as_documented(tmp_path: Path) -> None:
+def test_keys_made_with_the_documented_openssl_commands_are_read(tmp_path: Path) -> None:
     path = tmp_path / "ada.key"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True)
     command = ["openssl", "pkey", "-in", str(path), "-pubout"]
@@ -259,22 +263,22 @@ def test_openssl_keys_are_read_as_documented(tmp_path: Path) -> None:
         ("actors: {pipeline: 'file:k'}\ntwo_person: true", "not a setting"),
     ],
 )
-def test_list_of_keys_is_read_strictly(text: str, what: str, tmp_path: Path) -> None:
+def test_invalid_key_list_is_rejected(text: str, what: str, tmp_path: Path) -> None:
     path = tmp_path / "k"
     path.write_bytes(b"k" * 32)
     path.chmod(0o600)
-    list_keys(tmp_path, [text])
+    write_key_list(tmp_path, [text])
 
     with pytest.raises(SettingsError, match=what):
         Keyring.load(SigningKey.read(path))
 
 
 @pytest.mark.parametrize("name", ["k", KNOWN_KEYS])
-def test_files_writable_by_others_are_rejected(name: str, tmp_path: Path) -> None:
+def test_key_files_writable_by_others_are_rejected(name: str, tmp_path: Path) -> None:
     path = tmp_path / "k"
     path.write_bytes(b"k" * 32)
     path.chmod(0o640)  # a group that only reads is how Kubernetes mounts a secret
-    list_keys(tmp_path, ["actors: {pipeline: 'file:k'}"])
+    write_key_list(tmp_path, ["actors: {pipeline: 'file:k'}"])
     assert Keyring.load(SigningKey.read(path)).actors == {"pipeline": SigningKey(b"k" * 32).key_id}
     (tmp_path / name).chmod(0o660)
 

@@ -1,4 +1,4 @@
-"""ROLL-2: samples of one user are deleted at once, and expired ones in batches."""
+"""Deletion of samples: all samples of one user, and expired samples in batches (ROLL-2)."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -28,7 +28,7 @@ def ledger(url: str) -> Iterator[RolloutLedger]:
 
 @pytest.fixture
 def rollout(ledger: RolloutLedger, store: ArtifactStore) -> str:
-    """Id of a rollout under way."""
+    """Id of a running rollout."""
     promote_chain(ledger, store, 1)
     register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
     settings = RolloutSettings()
@@ -36,7 +36,7 @@ def rollout(ledger: RolloutLedger, store: ArtifactStore) -> str:
 
 
 def sample(client: str | None, *, rollout: str | None = None, key: str | None = None) -> Sample:
-    said = ((1.0,),)
+    prediction = ((1.0,),)
     return Sample(
         at=NOW,
         rollout=rollout,
@@ -46,8 +46,8 @@ def sample(client: str | None, *, rollout: str | None = None, key: str | None = 
         arm="production",
         seconds=0.01,
         features=(4.25,),
-        production=said,
-        challenger=None if rollout is None else said,
+        production=prediction,
+        challenger=None if rollout is None else prediction,
     )
 
 
@@ -56,31 +56,40 @@ def report(*kept: Sample, at: datetime = NOW) -> ServerReport:
     return ServerReport(state=state, samples=kept)
 
 
-def name_of(ledger: RolloutLedger, user: str) -> str:
+def pseudonym_of(ledger: RolloutLedger, user: str) -> str:
     return client_pseudonym(
         client_of(user, "10.0.0.1"), secret=LedgerTrafficSplit(ledger, MODEL).read().secret
     )
 
 
-def test_erasing_deletes_exactly_the_samples_of_one_user(
+def test_erase_user_deletes_only_the_samples_of_that_user(
     ledger: RolloutLedger, rollout: str, store: ArtifactStore, url: str
 ) -> None:
-    seen, ada, bob = ledger.observations, name_of(ledger, "ada"), name_of(ledger, "bob")
-    pretends = sample(bob, key=f'"client":"{ada}"')
-    mine = [
+    observations, ada, bob = (
+        ledger.observations,
+        pseudonym_of(ledger, "ada"),
+        pseudonym_of(ledger, "bob"),
+    )
+    lookalike = sample(bob, key=f'"client":"{ada}"')
+    samples_of_ada = [
         sample(ada),
         sample(ada, key="row 0"),
         sample(ada, rollout=rollout, key="row 1"),
         sample(ada, rollout=rollout),
     ]
-    others = [sample(bob), pretends, sample(bob, rollout=rollout, key="row 2"), sample(None)]
-    seen.write(report(*mine, *others))
+    other_samples = [
+        sample(bob),
+        lookalike,
+        sample(bob, rollout=rollout, key="row 2"),
+        sample(None),
+    ]
+    observations.write(report(*samples_of_ada, *other_samples))
     transitions = ledger.rollout_transitions(rollout)
 
-    found = ledger.erase_user(MODEL, "ada")
-    again = ledger.erase_user(MODEL, "ada")
+    erased = ledger.erase_user(MODEL, "ada")
+    erased_again = ledger.erase_user(MODEL, "ada")
 
-    counts = found.model_dump(exclude={"model"})
+    counts = erased.model_dump(exclude={"model"})
     assert counts == {
         "samples": 4,
         "drift": 2,
@@ -89,9 +98,9 @@ def test_erasing_deletes_exactly_the_samples_of_one_user(
         "kept": 4,
         "unnamed": 1,
     }
-    assert (again.samples, again.kept) == (0, 4)
-    assert seen.samples(MODEL, newest=100) == others
-    assert [pair.key for pair in seen.pairs(rollout)] == ["row 2"]
+    assert (erased_again.samples, erased_again.kept) == (0, 4)
+    assert observations.samples(MODEL, newest=100) == other_samples
+    assert [pair.key for pair in observations.pairs(rollout)] == ["row 2"]
     assert ledger.rollout_transitions(rollout) == transitions
     assert ledger.verify(None, store=store, key=KEY) == []
     engine = sa.create_engine(url)
@@ -100,15 +109,15 @@ def test_erasing_deletes_exactly_the_samples_of_one_user(
         tables.reflect(connection)
         for table in tables.sorted_tables:
             for row in connection.execute(sa.select(table)):
-                assert ada not in str(row) or pretends.key in str(row).replace(chr(92), "")
+                assert ada not in str(row) or lookalike.key in str(row).replace(chr(92), "")
     engine.dispose()
 
 
-def test_erasing_ignores_other_models_and_partial_names(
+def test_erase_user_ignores_other_models_and_partial_names(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     promote_chain(ledger, store, 1)
-    ledger.observations.write(report(sample(name_of(ledger, "ada"))))
+    ledger.observations.write(report(sample(pseudonym_of(ledger, "ada"))))
 
     assert ledger.erase_user(MODEL, "ad").samples == 0
     assert ledger.erase_user(MODEL, "%").samples == 0
@@ -116,20 +125,20 @@ def test_erasing_ignores_other_models_and_partial_names(
     assert len(ledger.observations.samples(MODEL, newest=9)) == 1
 
 
-def test_each_report_deletes_a_batch_of_expired_samples(
+def test_each_report_deletes_a_limited_number_of_expired_samples(
     ledger: RolloutLedger, rollout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample_deletion, "_MAX_ROWS_PER_PASS", 3)
     kept = ledger.observations.with_retention(days=30)
     kept.write(report(*(sample("c", rollout=rollout, key=f"row {n}") for n in range(7))))
-    left = []
+    sample_counts = []
     for days in (29.9, 30.1, 30.2, 30.3, 30.4):
         at = NOW + timedelta(days=days)
         new = sample("c").model_copy(update={"at": at})
         kept.write(report(new, at=at))
-        left.append(len(kept.samples(MODEL, newest=100)))
+        sample_counts.append(len(kept.samples(MODEL, newest=100)))
 
-    assert left == [8, 6, 4, 4, 5], "one more comes each time, and up to three go"
+    assert sample_counts == [8, 6, 4, 4, 5], "each report adds one sample and deletes up to three"
     assert [s.key for s in kept.samples(MODEL, newest=100)] == [None] * 5
     assert kept.pairs(rollout) == []
 
@@ -141,12 +150,12 @@ def test_without_retention_no_sample_expires(ledger: RolloutLedger, rollout: str
     assert len(ledger.observations.samples(MODEL, newest=9)) == 1
 
 
-def test_the_command_prints_what_was_erased(
+def test_erase_command_prints_the_numbers_of_deleted_samples(
     ledger: RolloutLedger, rollout: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_REGISTRY_URL", url)
     monkeypatch.setenv("COLUMNS", "300")
-    ada = name_of(ledger, "ada")
+    ada = pseudonym_of(ledger, "ada")
     ledger.observations.write(report(sample(ada), sample(ada, rollout=rollout, key="row 1")))
 
     printed = invoke("erase", MODEL, "--user", "ada")

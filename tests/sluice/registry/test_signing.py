@@ -1,4 +1,4 @@
-"""A key reveals a completely rewritten log, which a hash chain alone cannot."""
+"""Signed logs: only the key reveals a log that was recomputed completely."""
 
 from pathlib import Path
 
@@ -17,38 +17,38 @@ from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, re
 KEY, OTHER = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
 
 
-def findings(ledger: Ledger, store: ArtifactStore, key: SigningKey = KEY) -> list[str]:
+def list_findings(ledger: Ledger, store: ArtifactStore, key: SigningKey = KEY) -> list[str]:
     return [f.what for f in ledger.verify(None, store=store, key=key)]
 
 
-def forge(path: Path, *, sign_again: bool = False) -> None:
-    """Edit a row and rewrite the whole chain, as a writer of the database can."""
+def forge_log(path: Path, *, remove_signatures: bool = False) -> None:
+    """Edit a row and recompute the whole log, as an attacker who can write the database."""
     database = Database.open(f"sqlite:///{path}", create=False)
     with database.write() as connection:
         for table in APPEND_ONLY:
             for action in ("update", "delete"):
                 connection.execute(sa.text(f"DROP TRIGGER {table.name}_no_{action}"))
         connection.execute(sa.text("UPDATE sluice_history SET actor = 'eve' WHERE id = 1"))
-        kept = connection.execute(sa.select(signatures)).all()
+        old_signatures = connection.execute(sa.select(signatures)).all()
         connection.execute(sa.delete(signatures))
         connection.execute(sa.delete(log.log))
         connection.execute(sa.delete(log_head))
         log.create_head(connection)
         rows = [(t, row) for t in LOGGED for row in connection.execute(sa.select(t))]
         log.append_existing_rows(connection, rows)
-        if kept and not sign_again:
-            connection.execute(sa.insert(signatures), [row._asdict() for row in kept])
+        if old_signatures and not remove_signatures:
+            connection.execute(sa.insert(signatures), [row._asdict() for row in old_signatures])
         append_only.restore_triggers(connection)
     database.close()
 
 
-def test_every_change_is_signed_and_verifies(url: str, store: ArtifactStore) -> None:
+def test_every_change_is_signed_and_verifies_with_the_key(url: str, store: ArtifactStore) -> None:
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         promote_chain(ledger, store, 2)
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
-        assert findings(ledger, store) == []
-        (unsigned,) = findings(ledger, store, OTHER)
+        assert list_findings(ledger, store) == []
+        (unsigned,) = list_findings(ledger, store, OTHER)
     assert "lines of the log (the whole log) are not signed with a known key" in unsigned
 
 
@@ -57,41 +57,41 @@ def test_unsigned_lines_are_reported_until_signed(url: str, store: ArtifactStore
         register_sample(ledger, store, salt=1)
     with Ledger.open(url, clock=Clock()) as ledger:
         register_sample(ledger, store, salt=2)
-        (unsigned,) = findings(ledger, store)
+        (unsigned,) = list_findings(ledger, store)
     assert unsigned.startswith("The last 8 lines of the log are not signed with a known key.")
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         head, lines = ledger.unsigned_lines()
         assert len(lines) == 8
         assert ledger.sign(head, actor="ada") == ledger.sign(head, actor="ada") == head
         assert ledger.unsigned_lines() == (head, [])
-        assert findings(ledger, store) == []
+        assert list_findings(ledger, store) == []
 
 
-def test_rewritten_chain_is_found_only_with_the_key(tmp_path: Path, store: ArtifactStore) -> None:
+def test_recomputed_log_is_detected_only_with_the_key(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         promote_chain(ledger, store, 1)
-    forge(tmp_path / "r.db")
+    forge_log(tmp_path / "r.db")
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         assert ledger.verify(None, store=store) == []
-        assert "Line 11 of the log does not match its signature." in findings(ledger, store)
+        assert "Line 11 of the log does not match its signature." in list_findings(ledger, store)
         with pytest.raises(IntegrityError, match="does not match its signature"):
             register_sample(ledger, store, salt=9)
         assert len(ledger.versions(MODEL)) == 1
 
 
-def test_removed_signatures_are_detected(tmp_path: Path, store: ArtifactStore) -> None:
+def test_removed_signatures_are_reported(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
         promote_chain(ledger, store, 1)
-    forge(tmp_path / "r.db", sign_again=True)
+    forge_log(tmp_path / "r.db", remove_signatures=True)
     with Ledger.open(url, clock=Clock()) as ledger:
-        (finding,) = findings(ledger, store)
+        (finding,) = list_findings(ledger, store)
 
     assert "the whole log" in finding
 
 
-def test_broken_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
+def test_inconsistent_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     with Ledger.open(url, clock=Clock()) as ledger:
         promote_chain(ledger, store, 1)
@@ -108,7 +108,7 @@ def test_broken_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
         ledger.sign(ledger.unsigned_lines()[0], actor="ada")
 
 
-def test_key_file_must_be_a_secret(tmp_path: Path) -> None:
+def test_missing_short_or_readable_key_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "key"
     with pytest.raises(SettingsError, match=r"cannot be read.*openssl rand"):
         SigningKey.read(path)

@@ -1,4 +1,4 @@
-"""Rollouts that an earlier version of Sluice stored are read with the current names."""
+"""Rollouts stored with earlier names of fields and values are read with the current names."""
 
 import json
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from sluice.registry.stored_rollouts import FIELDS, VALUES, parse_rollout, parse_transition
 from sluice.rollout.state import GuardReading, Transition
-from tests.sluice.rollout.rollout_samples import NOW, rollout, window
+from tests.sluice.rollout.rollout_samples import NOW, make_rollout, make_traffic_counts
 
 EARLIER_FIELDS = {new: old for old, new in FIELDS.items()}
 EARLIER_VALUES = {
@@ -15,58 +15,60 @@ EARLIER_VALUES = {
 }
 
 
-def earlier(value):
-    """Return JSON as an earlier version wrote it."""
+def to_earlier_format(value):
+    """Return parsed JSON with the names of fields and values of an earlier version."""
     if isinstance(value, list):
-        return [earlier(item) for item in value]
+        return [to_earlier_format(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
         EARLIER_FIELDS.get(name, name): EARLIER_VALUES.get(name, {}).get(item, item)
         if isinstance(item, str)
-        else earlier(item)
+        else to_earlier_format(item)
         for name, item in value.items()
     }
 
 
-def waiting() -> Transition:
+def make_waiting_transition() -> Transition:
     reading = GuardReading(
         guard="errors", evidence=2.0, limit=30.0, challenger=1, production=0, verdict="warn"
     )
-    held = rollout().model_copy(update={"phase": "awaiting_promotion"})
+    awaiting = make_rollout().model_copy(update={"phase": "awaiting_promotion"})
     return Transition(
         outcome="wait",
-        rollout=held,
+        rollout=awaiting,
         at=NOW,
         actor="sensor",
         reason="Not enough evidence.",
-        window=window(held, at=NOW),
+        window=make_traffic_counts(awaiting, at=NOW),
         guards=(reading,),
     )
 
 
-def test_an_earlier_rollout_is_read():
-    text = json.dumps(earlier(json.loads(rollout().model_dump_json())))
+def test_rollout_in_the_earlier_format_is_read():
+    text = json.dumps(to_earlier_format(json.loads(make_rollout().model_dump_json())))
 
     assert "seen_at" in text
     assert "max_dropped_rate" not in text
-    assert parse_rollout(text) == rollout()
+    assert parse_rollout(text) == make_rollout()
 
 
-def test_an_earlier_transition_is_read():
-    text = json.dumps(earlier(json.loads(waiting().model_dump_json())))
+def test_transition_in_the_earlier_format_is_read():
+    text = json.dumps(to_earlier_format(json.loads(make_waiting_transition().model_dump_json())))
 
     assert '"held"' in text
     assert '"suspect"' in text
     assert '"unshared"' in text
-    assert parse_transition(text) == waiting()
+    assert parse_transition(text) == make_waiting_transition()
 
 
-def test_a_current_transition_is_read():
-    assert parse_transition(waiting().model_dump_json()) == waiting()
+def test_transition_in_the_current_format_is_read():
+    assert (
+        parse_transition(make_waiting_transition().model_dump_json()) == make_waiting_transition()
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[1", "{}", '{"phase": "held"}'])
-def test_other_text_is_refused(text):
+def test_invalid_rollout_text_is_rejected(text):
     with pytest.raises(ValidationError):
         parse_rollout(text)

@@ -1,4 +1,4 @@
-"""A version stored by an earlier Sluice is read with the current settings."""
+"""Versions stored by an earlier Sluice with settings that no longer exist."""
 
 import os
 from pathlib import Path
@@ -31,22 +31,22 @@ OLD_SETTINGS = {
     "min_class_share": 0.02,
     "inverse_penalty": 1.0,
 }
-"""As commit 07efbfe stored them for the pipeline ``digits``."""
+"""Settings of the pipeline ``digits`` as commit 07efbfe stored them."""
 
 
-class ReseededSettings(DigitsSettings):
+class SettingsWithOwnOrderSeed(DigitsSettings):
     order_seed: int = 3
 
 
-class Reseeded(DigitsWorkload):
-    settings_type = ReseededSettings
+class WorkloadWithOwnOrderSeed(DigitsWorkload):
+    settings_type = SettingsWithOwnOrderSeed
 
 
 class InheritingSettings(DigitsSettings):
     pass
 
 
-class Inheriting(DigitsWorkload):
+class InheritingWorkload(DigitsWorkload):
     settings_type = InheritingSettings
 
 
@@ -56,17 +56,21 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def own(home: Home) -> ArtifactStore:
+def own_store(home: Home) -> ArtifactStore:
     return ArtifactStore(home.artifacts)
 
 
-def old_lineage(store: ArtifactStore, workload: str = "sluice.workloads.digits:DigitsWorkload"):
-    """Lineage of an image network with settings of an earlier Sluice."""
-    present = DigitsWorkload()
-    frame = present.compute_features(present.load_rows())
-    fold = present.plan_folds(frame)[0]
+def make_old_lineage(
+    store: ArtifactStore, workload: str = "sluice.workloads.digits:DigitsWorkload"
+):
+    """Return lineage of an image network with the settings of an earlier Sluice."""
+    digits_workload = DigitsWorkload()
+    frame = digits_workload.compute_features(digits_workload.load_rows())
+    fold = digits_workload.plan_folds(frame)[0]
     settings = ModelSettings(**NETWORK)
-    model = prepare_model(present, settings, present.examples(frame, fold.train), seed=0)
+    model = prepare_model(
+        digits_workload, settings, digits_workload.examples(frame, fold.train), seed=0
+    )
     lineage = with_weights(sample_lineage(store), store.put(pack_model(model)))
     lineage = lineage.model_copy(update={"members": lineage.members[:1], "seeds": (0,)})
     return with_settings(
@@ -74,72 +78,77 @@ def old_lineage(store: ArtifactStore, workload: str = "sluice.workloads.digits:D
     )
 
 
-def put_into_production(home: Home, store: ArtifactStore, lineage: Lineage) -> None:
-    """As stored by commit 07efbfe, without changes."""
+def promote_to_production(home: Home, store: ArtifactStore, lineage: Lineage) -> None:
     with Ledger.open(home.registry_url, clock=Clock()) as ledger:
         promote(ledger, store, approve(ledger, lineage))
 
 
-def production_examined(home: Home) -> Examination:
-    found = {e.name: e for e in examine(home, home.root / "no pipelines", DoctorSettings())}
-    assert found["registry"].healthy
-    return found[f"production of {MODEL}"]
+def examine_production(home: Home) -> Examination:
+    examinations = {e.name: e for e in examine(home, home.root / "no pipelines", DoctorSettings())}
+    assert examinations["registry"].healthy
+    return examinations[f"production of {MODEL}"]
 
 
 @pytest.mark.slow
-def test_production_with_a_removed_setting_is_served(home: Home, own: ArtifactStore) -> None:
-    put_into_production(home, own, old_lineage(own))
+def test_production_with_a_removed_setting_is_served(home: Home, own_store: ArtifactStore) -> None:
+    promote_to_production(home, own_store, make_old_lineage(own_store))
 
     with Ledger.open(home.registry_url, clock=Clock()) as ledger:
         version = ledger.production(MODEL)
-        assert ledger.verify(None, store=own) == []
-    require_finite(load_deployed(version, own))
+        assert ledger.verify(None, store=own_store) == []
+    require_finite(load_deployed(version, own_store))
     assert version.lineage.resolved_config["workload_settings"] == OLD_SETTINGS
-    examined = production_examined(home)
-    assert examined.healthy
-    assert "its setting 'order_seed' no longer exists" in examined.seen
+    examination = examine_production(home)
+    assert examination.healthy
+    assert "its setting 'order_seed' no longer exists" in examination.seen
 
 
 @pytest.mark.slow
 def test_doctor_reports_a_production_version_that_serve_rejects(
-    home: Home, own: ArtifactStore
+    home: Home, own_store: ArtifactStore
 ) -> None:
-    put_into_production(home, own, sample_lineage(own))
+    promote_to_production(home, own_store, sample_lineage(own_store))
     with Ledger.open(home.registry_url, clock=Clock()) as ledger:
         version = ledger.production(MODEL)
-    own.path(version.lineage.members[1].weights).unlink()
+    own_store.path(version.lineage.members[1].weights).unlink()
 
-    examined = {e.name: e for e in examine(home, home.root / "none", DoctorSettings())}
+    examinations = {e.name: e for e in examine(home, home.root / "none", DoctorSettings())}
 
-    assert not examined[f"production of {MODEL}"].healthy
-    assert "is required and missing" in examined[f"production of {MODEL}"].seen
+    assert not examinations[f"production of {MODEL}"].healthy
+    assert "is required and missing" in examinations[f"production of {MODEL}"].seen
 
 
-def test_an_unknown_setting_is_rejected_with_a_fix(own: ArtifactStore, home: Home) -> None:
-    lineage = old_lineage(own)
+def test_unknown_stored_setting_is_rejected_with_a_fix(
+    own_store: ArtifactStore, home: Home
+) -> None:
+    lineage = make_old_lineage(own_store)
     settings = lineage.resolved_config["workload_settings"] | {"row_seed": 1}
     lineage = with_settings(lineage, lineage.resolved_config | {"workload_settings": settings})
     with Ledger.open(home.registry_url, clock=Clock()) as ledger:
         version = ledger.register(MODEL, lineage, []).version
 
-    with pytest.raises(IntegrityError, match=r"'row_seed' is not a setting") as refused:
-        load_deployed(version, own)
+    with pytest.raises(IntegrityError, match=r"'row_seed' is not a setting") as error:
+        load_deployed(version, own_store)
 
-    assert "order_seed" not in refused.value.what
-    assert "Make the settings class accept them again" in refused.value.fix
+    assert "order_seed" not in error.value.what
+    assert "Make the settings class accept them again" in error.value.fix
 
 
-def test_a_workload_that_inherits_is_migrated_and_one_that_has_the_setting_keeps_it(
-    own: ArtifactStore,
+def test_removed_setting_is_dropped_unless_the_workload_defines_it(
+    own_store: ArtifactStore,
 ) -> None:
-    inheriting, _ = rebuild_workload(as_version(old_lineage(own, f"{__name__}:Inheriting")))
-    reseeded, _ = rebuild_workload(as_version(old_lineage(own, f"{__name__}:Reseeded")))
+    inheriting, _ = rebuild_workload(
+        as_version(make_old_lineage(own_store, f"{__name__}:InheritingWorkload"))
+    )
+    with_own_setting, _ = rebuild_workload(
+        as_version(make_old_lineage(own_store, f"{__name__}:WorkloadWithOwnOrderSeed"))
+    )
 
     assert not hasattr(inheriting.settings, "order_seed")
-    assert reseeded.settings.order_seed == 0
+    assert with_own_setting.settings.order_seed == 0
 
 
-def test_the_table_names_no_setting_that_exists() -> None:
+def test_removed_settings_do_not_exist_in_their_settings_class() -> None:
     from sluice.base.imports import import_object
 
     for removed in REMOVED:

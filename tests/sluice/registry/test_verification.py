@@ -1,4 +1,4 @@
-"""Findings of verify after the database was manipulated."""
+"""Findings of ``verify`` after artifacts or the database were manipulated."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ from tests.sluice.registry.ledger_samples import (
 
 
 class Intruder:
-    """Manipulate the database with SQL; triggers are dropped first and recreated afterwards."""
+    """Runs SQL on the database; the triggers are dropped before and restored afterwards."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def run(self, statement: str, *values: object) -> None:
         connection = sqlite3.connect(self.path)
-        found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-        triggers = found.fetchall()
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        triggers = connection.execute(query).fetchall()
         for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
         assert connection.execute(statement, values).rowcount > 0
@@ -52,7 +52,7 @@ def ledger(intruder: Intruder, store: ArtifactStore) -> Iterator[Ledger]:
         yield opened
 
 
-def found(ledger: Ledger, store: ArtifactStore) -> list[tuple[int | None, str]]:
+def list_problems(ledger: Ledger, store: ArtifactStore) -> list[tuple[int | None, str]]:
     return [(f.version, f.problem) for f in ledger.verify(None, store=store)]
 
 
@@ -60,10 +60,10 @@ def test_consistent_registry_has_no_findings(ledger: Ledger, store: ArtifactStor
     register_sample(ledger, store, salt=5)
     ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
-    assert found(ledger, store) == []
+    assert list_problems(ledger, store) == []
 
 
-def test_missing_and_changed_artifacts(
+def test_missing_and_changed_artifacts_are_reported(
     ledger: Ledger, store: ArtifactStore, tmp_path: Path
 ) -> None:
     members = ledger.version(MODEL, 1).lineage.members
@@ -79,22 +79,26 @@ def test_missing_and_changed_artifacts(
     assert "does not match its name" in findings[1].what
 
 
-def test_versions_of_another_home_are_one_finding_with_its_cause(
+def test_artifacts_in_another_home_are_one_finding_with_its_cause(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     """8 artifacts of two versions are missing; some artifacts are identical in both homes."""
-    elsewhere = ArtifactStore(tmp_path / "two" / "artifacts")
-    elsewhere.put(b"log 1 0")
+    other_store = ArtifactStore(tmp_path / "two" / "artifacts")
+    other_store.put(b"log 1 0")
 
-    (finding,) = ledger.verify(None, store=elsewhere)
+    (finding,) = ledger.verify(None, store=other_store)
 
     assert (finding.model, finding.version, finding.problem) == (MODEL, None, "artifact")
-    assert f"{elsewhere.root} has no weights of {MODEL} versions 1, 2: 7 artifacts" in finding.what
+    assert (
+        f"{other_store.root} has no weights of {MODEL} versions 1, 2: 7 artifacts" in finding.what
+    )
     assert f"The registry {ledger.url} is shared" in finding.what
-    assert f"Copy the artifacts folder of that home into {elsewhere.root}" in finding.fix
+    assert f"Copy the artifacts folder of that home into {other_store.root}" in finding.fix
 
 
-def test_versions_of_another_home_hide_nothing_else(ledger: Ledger, store: ArtifactStore) -> None:
+def test_artifacts_in_another_home_do_not_hide_other_findings(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
     """One version is in another home; a file of the other version is missing."""
     away, here = (ledger.version(MODEL, number).lineage for number in (1, 2))
     for digest in away.weights().values():
@@ -112,7 +116,7 @@ def test_versions_of_another_home_hide_nothing_else(ledger: Ledger, store: Artif
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"", save({})], ids=["pickle", "", "none"])
-def test_weights_that_are_not_safetensors(
+def test_weights_that_are_not_safetensors_are_reported(
     ledger: Ledger, store: ArtifactStore, content: bytes
 ) -> None:
     """REG-3: correct digest, wrong file format."""
@@ -128,14 +132,16 @@ def test_weights_that_are_not_safetensors(
     assert "safetensors file" in finding.what
 
 
-def test_edited_receipt(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
+def test_edited_receipt_is_reported(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
     statement = "UPDATE sluice_receipts SET payload = replace(payload, '0.054', '0.154')"
     intruder.run(statement + " WHERE gate = 'promotion'")
 
-    assert found(ledger, store) == [(1, "receipt"), (2, "receipt"), *([(None, "log")] * 2)]
+    assert list_problems(ledger, store) == [(1, "receipt"), (2, "receipt"), *([(None, "log")] * 2)]
 
 
-def test_rejection_edited_into_a_pass_is_not_promoted(
+def test_version_with_an_edited_receipt_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
@@ -146,32 +152,38 @@ def test_rejection_edited_into_a_pass_is_not_promoted(
     assert ledger.version(MODEL, 3).state == "dev"
 
 
-def test_unreadable_receipt(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
+def test_unreadable_receipt_is_reported(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
     intruder.run("UPDATE sluice_receipts SET payload = '{}' WHERE gate = 'poc'")
 
-    assert found(ledger, store) == [(2, "receipt"), (None, "log")]
+    assert list_problems(ledger, store) == [(2, "receipt"), (None, "log")]
 
 
-def test_weights_swapped_in_the_lineage(
+def test_swapped_weights_in_the_lineage_are_reported(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     """The other weights are intact and load, but no gate evaluated them as this version."""
-    theirs = ledger.version(MODEL, 1).lineage.members[0].weights
-    ours = ledger.version(MODEL, 2).lineage.members[0].weights
+    other_weights = ledger.version(MODEL, 1).lineage.members[0].weights
+    own_weights = ledger.version(MODEL, 2).lineage.members[0].weights
     intruder.run(
-        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 2", ours, theirs
+        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 2",
+        own_weights,
+        other_weights,
     )
 
-    assert found(ledger, store) == [(2, "lineage"), (None, "log")]
+    assert list_problems(ledger, store) == [(2, "lineage"), (None, "log")]
 
 
 def test_version_with_swapped_weights_is_not_a_rollback_target(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
-    ours = ledger.version(MODEL, 1).lineage.members[0].weights
-    theirs = ledger.version(MODEL, 2).lineage.members[0].weights
+    own_weights = ledger.version(MODEL, 1).lineage.members[0].weights
+    other_weights = ledger.version(MODEL, 2).lineage.members[0].weights
     intruder.run(
-        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 1", ours, theirs
+        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 1",
+        own_weights,
+        other_weights,
     )
 
     with pytest.raises(
@@ -180,14 +192,16 @@ def test_version_with_swapped_weights_is_not_a_rollback_target(
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
 
-def test_swapped_weights_are_not_promoted(
+def test_version_with_swapped_weights_is_not_promoted(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
-    ours = ledger.version(MODEL, 3).lineage.members[0].weights
-    theirs = ledger.version(MODEL, 1).lineage.members[0].weights
+    own_weights = ledger.version(MODEL, 3).lineage.members[0].weights
+    other_weights = ledger.version(MODEL, 1).lineage.members[0].weights
     intruder.run(
-        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3", ours, theirs
+        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3",
+        own_weights,
+        other_weights,
     )
 
     with pytest.raises(
@@ -197,7 +211,7 @@ def test_swapped_weights_are_not_promoted(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("synthetic:SineWorkload", "echo:Echo", "its settings have the digest"),
         (
@@ -208,16 +222,16 @@ def test_swapped_weights_are_not_promoted(
         ('"mse":0.643', '"mse":0.001', r"sluice_versions \[.*, 3\] does not match line \d+"),
     ],
 )
-def test_edited_lineage_is_not_promoted(
-    ledger: Ledger, store: ArtifactStore, intruder: Intruder, old: str, new: str, said: str
+def test_version_with_edited_lineage_is_not_promoted(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder, old: str, new: str, message: str
 ) -> None:
-    """Weights and digests are correct, but the served and displayed settings differ."""
+    """Weights and digests are correct, but settings or metrics were edited."""
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
     intruder.run(
         "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3", old, new
     )
 
-    with pytest.raises(IntegrityError, match=said):
+    with pytest.raises(IntegrityError, match=message):
         ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
 
 
@@ -226,20 +240,22 @@ def test_version_with_edited_settings_is_not_a_rollback_target(
 ) -> None:
     intruder.run("UPDATE sluice_versions SET lineage = replace(lineage, 'SineW', 'W')")
 
-    assert (1, "lineage") in found(ledger, store)
+    assert (1, "lineage") in list_problems(ledger, store)
     with pytest.raises(IntegrityError, match="its settings have the digest"):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
 
-def test_emptied_lineage(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
+def test_emptied_lineage_is_reported(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
     intruder.run("UPDATE sluice_versions SET lineage = '{}' WHERE number = 1")
 
-    assert found(ledger, store) == [(1, "lineage"), (None, "log")]
+    assert list_problems(ledger, store) == [(1, "lineage"), (None, "log")]
     with pytest.raises(IntegrityError, match="cannot be read"):
         ledger.versions(MODEL)
 
 
-def test_damaged_version_in_production_can_be_rolled_back(
+def test_production_version_with_damaged_lineage_can_be_rolled_back(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     intruder.run("UPDATE sluice_versions SET lineage = '{}' WHERE number = 2")
@@ -251,7 +267,7 @@ def test_damaged_version_in_production_can_be_rolled_back(
     assert done.version == 1
 
 
-def test_incomplete_lineage(ledger: Ledger, store: ArtifactStore) -> None:
+def test_incomplete_lineage_is_reported(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store, salt=3).model_copy(update={"metrics": {}})
     ledger.register(MODEL, lineage, [])
 
@@ -268,15 +284,15 @@ def test_incomplete_lineage(ledger: Ledger, store: ArtifactStore) -> None:
         "UPDATE sluice_pointers SET revision = revision + 1",
     ],
 )
-def test_moved_pointer(
+def test_moved_pointer_is_reported(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder, statement: str
 ) -> None:
     intruder.run(statement)
 
-    assert [problem for _, problem in found(ledger, store)] == ["pointer"]
+    assert [problem for _, problem in list_problems(ledger, store)] == ["pointer"]
 
 
-def test_rollback_refuses_a_moved_pointer(
+def test_rollback_rejects_a_moved_pointer(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     intruder.run("UPDATE sluice_pointers SET version = 1")
@@ -305,21 +321,21 @@ def test_rollback_refuses_a_moved_pointer(
         ("UPDATE sluice_log_head SET lines = 'x'", ["log"]),
     ],
 )
-def test_unreadable_row_is_a_finding_and_the_others_are_read(
+def test_unreadable_row_is_reported_and_does_not_hide_other_findings(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder, statement: str, problems: list[str]
 ) -> None:
     """SQLite stores any value in any column."""
     store.path(ledger.version(MODEL, 2).lineage.members[0].weights).unlink()
     intruder.run(statement)
 
-    assert [problem for _, problem in found(ledger, store)] == ["artifact", *problems]
+    assert [problem for _, problem in list_problems(ledger, store)] == ["artifact", *problems]
 
 
 @pytest.mark.parametrize(
     ("statement", "problems"),
     [
         ("UPDATE sluice_versions SET registered_at = 'x' WHERE number = 1", {"lineage", "log"}),
-        # The promotions of both versions rest on receipts about a candidate that is gone.
+        # The receipts of both promotions are about the removed candidate.
         (
             "UPDATE sluice_versions SET candidate = x'ff' WHERE number = 1",
             {"lineage", "history", "log"},
@@ -331,12 +347,12 @@ def test_unreadable_row_is_a_finding_and_the_others_are_read(
         ("UPDATE sluice_pointers SET version = 'x'", {"lineage", "pointer"}),
     ],
 )
-def test_unreadable_version_or_pointer_is_a_finding(
+def test_unreadable_version_or_pointer_is_reported(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder, statement: str, problems: set[str]
 ) -> None:
     intruder.run(statement)
 
-    assert {problem for _, problem in found(ledger, store)} == problems
+    assert {problem for _, problem in list_problems(ledger, store)} == problems
 
 
 def test_unreadable_head_blocks_writes(ledger: Ledger, intruder: Intruder) -> None:
@@ -360,14 +376,14 @@ def test_unreadable_history_blocks_moves(
     [
         ("DELETE FROM sluice_history WHERE revision = 1", ["history", "pointer"]),
         ("DELETE FROM sluice_history WHERE revision = 2", ["pointer"]),
-        # It does not follow, and its receipt compares with another version.
+        # It does not continue the previous move, and its receipt has another reference.
         ("UPDATE sluice_history SET from_version = 9 WHERE revision = 2", ["history", "history"]),
         ("UPDATE sluice_history SET revision = 7 WHERE revision = 2", ["history"]),
         ("UPDATE sluice_history SET receipt = NULL WHERE revision = 2", ["history"]),
         ("UPDATE sluice_history SET action = 'rollback' WHERE revision = 2", ["history"]),
     ],
 )
-def test_edited_history(
+def test_edited_history_is_reported(
     ledger: Ledger,
     store: ArtifactStore,
     intruder: Intruder,
@@ -376,10 +392,10 @@ def test_edited_history(
 ) -> None:
     intruder.run(statement)
 
-    assert [problem for _, problem in found(ledger, store)] == [*problems, "log"]
+    assert [problem for _, problem in list_problems(ledger, store)] == [*problems, "log"]
 
 
-def test_a_promotion_with_the_receipt_of_another_gate(
+def test_promotion_with_the_receipt_of_another_gate_is_reported(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     intruder.run(
@@ -392,7 +408,7 @@ def test_a_promotion_with_the_receipt_of_another_gate(
     assert finding.what.endswith(", which is a receipt of the poc gate.")
 
 
-def test_a_move_without_a_previous_one_names_no_version(
+def test_findings_about_a_removed_first_move_name_versions_and_move_numbers(
     ledger: Ledger, store: ArtifactStore, intruder: Intruder
 ) -> None:
     intruder.run("DELETE FROM sluice_history WHERE revision = 1")

@@ -1,4 +1,4 @@
-"""Every malformed version file is rejected with one error: no traceback, nothing stored."""
+"""Malformed version files are rejected with a readable error and without stored versions."""
 
 import json
 import random
@@ -29,29 +29,29 @@ _DEEP = b"[" * 200_000
 _NUM_FLIPS, _NUM_CUTS = 25, 15
 
 
-def raw(change: Callable[[bytes], bytes]) -> Change:
+def change_bytes(change: Callable[[bytes], bytes]) -> Change:
     return lambda file: file.write_bytes(change(file.read_bytes()))
 
 
-def part(name: str, content: bytes) -> Change:
+def replace_part(name: str, content: bytes) -> Change:
     return lambda file: write_parts(file, read_parts(file) | {name: content})
 
 
-def manifest(content: bytes) -> Change:
+def replace_manifest(content: bytes) -> Change:
     return lambda file: write_zip(file, read_parts(file) | {"manifest.json": content})
 
 
-def flipped(seed: int) -> Change:
+def flip_bits(seed: int) -> Change:
     def change(content: bytes) -> bytes:
         rng, changed = random.Random(seed), bytearray(content)
         for _ in range(1 + seed % 4):
             changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         return bytes(changed)
 
-    return raw(change)
+    return change_bytes(change)
 
 
-def flipped_directory(seed: int) -> Change:
+def flip_directory_bit(seed: int) -> Change:
     """Flip bits in the zip directory, the last kilobyte."""
 
     def change(content: bytes) -> bytes:
@@ -59,23 +59,23 @@ def flipped_directory(seed: int) -> Change:
         changed[-1 - rng.randrange(min(1_000, len(changed)))] ^= 1 << rng.randrange(8)
         return bytes(changed)
 
-    return raw(change)
+    return change_bytes(change)
 
 
-def header(change: Callable[[dict[str, Any]], object]) -> Change:
+def change_header(change: Callable[[dict[str, Any]], object]) -> Change:
     return lambda file: forge_weights(file, with_header(change))
 
 
-def text(content: bytes) -> Change:
+def replace_header(content: bytes) -> Change:
     return lambda file: forge_weights(file, with_text(content))
 
 
-def tensor(**changes: object) -> Change:
-    return header(lambda found: found["x_mean"].update(changes))
+def change_tensor(**changes: object) -> Change:
+    return change_header(lambda header: header["x_mean"].update(changes))
 
 
-def described(change: Callable[[dict[str, Any]], object]) -> Change:
-    """Change the description and recompute the affected digests."""
+def change_description(change: Callable[[dict[str, Any]], object]) -> Change:
+    """Change the description and update the manifest."""
 
     def changed(file: Path) -> None:
         parts = read_parts(file)
@@ -86,15 +86,15 @@ def described(change: Callable[[dict[str, Any]], object]) -> Change:
     return changed
 
 
-def mutations() -> Iterator[tuple[str, Change]]:
+def make_mutations() -> Iterator[tuple[str, Change]]:
     for k in range(_NUM_CUTS):
-        yield f"cut {k}", raw(lambda c, k=k: c[: len(c) * k // _NUM_CUTS])
+        yield f"cut {k}", change_bytes(lambda c, k=k: c[: len(c) * k // _NUM_CUTS])
     for seed in range(_NUM_FLIPS):
-        yield f"flip {seed}", flipped(seed)
-        yield f"flip in the directory {seed}", flipped_directory(seed)
+        yield f"flip {seed}", flip_bits(seed)
+        yield f"flip in the directory {seed}", flip_directory_bit(seed)
     yield (
         "encrypted",
-        raw(
+        change_bytes(
             lambda c: c.replace(
                 b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"
             )
@@ -102,15 +102,18 @@ def mutations() -> Iterator[tuple[str, Change]]:
     )
     yield (
         "unknown zip version",
-        raw(lambda c: c.replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xff")),
+        change_bytes(lambda c: c.replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xff")),
     )
-    yield "doubled", raw(lambda c: c + c[:100])
-    for name, change in (("manifest", manifest), ("version", lambda c: part("version.json", c))):
+    yield "doubled", change_bytes(lambda c: c + c[:100])
+    for name, change in (
+        ("manifest", replace_manifest),
+        ("version", lambda c: replace_part("version.json", c)),
+    ):
         for content in (b"", b"null", b"[]", b'"x"', b"\xff\xfe", b"[[[", b"NaN", b"1" * 5_000):
             yield f"{name} {content[:9]!r}", change(content)
-    yield "version nested", part("version.json", _DEEP)
-    yield "version nested in a field", part("version.json", b'{"lineage":' * 50_000)
-    yield "version key twice", part("version.json", b'{"number": 1, "number": 2}')
+    yield "version nested", replace_part("version.json", _DEEP)
+    yield "version nested in a field", replace_part("version.json", b'{"lineage":' * 50_000)
+    yield "version key twice", replace_part("version.json", b'{"number": 1, "number": 2}')
     for size in (0, 1, 2**31, 2**63 - 1, 2**64 - 1):
         long = struct.pack("<Q", size)
         yield f"header of {size}", lambda f, long=long: forge_weights(f, lambda c: long + c[8:])
@@ -118,7 +121,7 @@ def mutations() -> Iterator[tuple[str, Change]]:
     yield "weights cut", lambda f: forge_weights(f, lambda c: c[:-1])
     yield "weights with more", lambda f: forge_weights(f, lambda c: c + b"\0")
     for content in (b"", b"null", b"[]", b"\xff", _DEEP, b'{"a":' * 50_000, b'{"x_mean": NaN}'):
-        yield f"header {content[:9]!r}", text(content)
+        yield f"header {content[:9]!r}", replace_header(content)
     for changes in (
         {"dtype": "F64"},
         {"dtype": "F4"},
@@ -139,31 +142,37 @@ def mutations() -> Iterator[tuple[str, Change]]:
         {"data_offsets": None},
         {"loader": "os:system"},
     ):
-        yield f"tensor {str(changes)[:50]}", tensor(**changes)
-    yield "overlap", header(lambda h: h["x_std"].update(data_offsets=h["x_mean"]["data_offsets"]))
-    yield "tensor missing", header(lambda h: h.pop("x_std"))
-    yield "no metadata", header(lambda h: h.pop("__metadata__"))
-    yield "metadata number", header(lambda h: h.update(__metadata__={"sluice": 3}))
-    yield "metadata more", header(lambda h: h["__metadata__"].update(pickle="x"))
+        yield f"tensor {str(changes)[:50]}", change_tensor(**changes)
+    yield (
+        "overlap",
+        change_header(lambda h: h["x_std"].update(data_offsets=h["x_mean"]["data_offsets"])),
+    )
+    yield "tensor missing", change_header(lambda h: h.pop("x_std"))
+    yield "no metadata", change_header(lambda h: h.pop("__metadata__"))
+    yield "metadata number", change_header(lambda h: h.update(__metadata__={"sluice": 3}))
+    yield "metadata more", change_header(lambda h: h["__metadata__"].update(pickle="x"))
     for facts in ("", "null", "[]", "{}", "[" * 100_000, '{"num_features": NaN}', "\ud800"):
-        yield f"facts {facts[:9]!a}", header(lambda h, f=facts: h["__metadata__"].update(sluice=f))
-    yield "seeds", described(lambda v: v["lineage"].update(seeds="x"))
-    yield "members", described(lambda v: v["lineage"].update(members=[[]]))
-    yield "date", described(lambda v: v["lineage"].update(created_at="0000-99-99"))
-    yield "receipt", described(lambda v: v["receipts"][0].pop("gate"))
-    yield "history", described(lambda v: v["history"][0].update(action="evil"))
-    yield "not finite", lambda f: forge_version(f, _not_finite)
+        yield (
+            f"facts {facts[:9]!a}",
+            change_header(lambda h, f=facts: h["__metadata__"].update(sluice=f)),
+        )
+    yield "seeds", change_description(lambda v: v["lineage"].update(seeds="x"))
+    yield "members", change_description(lambda v: v["lineage"].update(members=[[]]))
+    yield "date", change_description(lambda v: v["lineage"].update(created_at="0000-99-99"))
+    yield "receipt", change_description(lambda v: v["receipts"][0].pop("gate"))
+    yield "history", change_description(lambda v: v["history"][0].update(action="evil"))
+    yield "non-finite seconds", lambda f: forge_version(f, _set_nonfinite_seconds)
 
 
-def _not_finite(version: dict[str, Any]) -> None:
+def _set_nonfinite_seconds(version: dict[str, Any]) -> None:
     version["lineage"]["training_seconds"] = float("nan")
 
 
-MUTATIONS = list(mutations())
+MUTATIONS = list(make_mutations())
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def valid_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("away")
     store = ArtifactStore(folder / "artifacts")
     with Ledger.open(f"sqlite:///{folder / 'away.db'}", clock=Clock()) as ledger:
@@ -174,12 +183,14 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "v").read_bytes()
 
 
-def test_every_malformed_file_is_rejected_with_one_error(sound: bytes, tmp_path: Path) -> None:
+def test_every_malformed_file_is_rejected_with_a_readable_error(
+    valid_file: bytes, tmp_path: Path
+) -> None:
     file, store = tmp_path / "v.sluice", ArtifactStore(tmp_path / "home")
-    taken, broken = [], []
+    accepted, wrong_errors = [], []
     with Ledger.open(f"sqlite:///{tmp_path / 'home.db'}", clock=Clock()) as ledger:
 
-        def bring() -> None:
+        def import_file() -> None:
             import_version(
                 ledger,
                 file,
@@ -192,23 +203,23 @@ def test_every_malformed_file_is_rejected_with_one_error(sound: bytes, tmp_path:
             )
 
         for name, change in MUTATIONS:
-            file.write_bytes(sound)
+            file.write_bytes(valid_file)
             change(file)
             try:
-                bring()
-                taken.append((name, file.read_bytes()))
+                import_file()
+                accepted.append((name, file.read_bytes()))
             except SluiceError as error:
                 if error.exit_code == EXIT_INTERNAL_ERROR or not error.fix:
-                    broken.append((name, repr(error)))
-            except Exception as error:  # what the command would print as a traceback
-                broken.append((name, repr(error)))
+                    wrong_errors.append((name, repr(error)))
+            except Exception as error:  # the command would print a traceback
+                wrong_errors.append((name, repr(error)))
 
-        assert broken == []
-        assert len(ledger.versions(MODEL)) == bool(taken)
+        assert wrong_errors == []
+        assert len(ledger.versions(MODEL)) == bool(accepted)
     assert len(MUTATIONS) >= 120
-    # A flipped bit in a date or an attribute that no reader of the zip looks at changes nothing.
-    unread = [name for name, content in taken if _same_parts(content, sound, tmp_path)]
-    assert [name for name, _ in taken] == unread
+    # A flipped bit in a zip date or attribute, which no reader uses, does not change the parts.
+    unaffected = [name for name, content in accepted if _same_parts(content, valid_file, tmp_path)]
+    assert [name for name, _ in accepted] == unaffected
 
 
 def _same_parts(one: bytes, other: bytes, folder: Path) -> bool:

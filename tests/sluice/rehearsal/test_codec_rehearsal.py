@@ -1,4 +1,4 @@
-"""ROLL-1: a rehearsal replays rows as texts, images and raw rows, through the codec."""
+"""ROLL-1: a rehearsal sends rows as texts, tokens, images and raw rows through the codec."""
 
 import json
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_a_healthy_challenger_is_promoted_and_no_request_fails(promoted: Promote
         where="test",
     )
 
-    found = rehearse(
+    rehearsal = rehearse(
         resolve(pipeline),
         ledger,
         store,
@@ -72,5 +72,5 @@ def test_a_healthy_challenger_is_promoted_and_no_request_fails(promoted: Promote
         on_sample=lambda _, __, ___: None,
     )
 
-    assert (found.ended, found.failed) == ("promoted", 0), found.reason
-    assert found.answered > 200
+    assert (rehearsal.ended, rehearsal.failed) == ("promoted", 0), rehearsal.reason
+    assert rehearsal.answered > 200

@@ -27,7 +27,7 @@ MODEL = DeployedModel(
 CLEAN = MODEL.predict(WINDOWS, None)
 
 
-def planted(
+def plant_fault(
     fault: InjectedFault, *, challenger: str = MODEL.candidate, seed: int = 0
 ) -> DeployedModel:
     return inject_fault(
@@ -36,45 +36,45 @@ def planted(
 
 
 @pytest.mark.parametrize("fault", ["none", "no_traffic"])
-def test_without_a_fault_nothing_changes(fault: InjectedFault) -> None:
-    assert planted(fault) is MODEL
+def test_the_model_without_a_planted_fault_is_unchanged(fault: InjectedFault) -> None:
+    assert plant_fault(fault) is MODEL
 
 
 def test_only_the_challenger_gets_a_fault() -> None:
-    assert planted("nan", challenger="p" * 64) is MODEL
+    assert plant_fault("nan", challenger="p" * 64) is MODEL
 
 
-def test_nan_and_errors_affect_the_same_fifth_of_the_windows_in_any_batch() -> None:
-    whole = planted("nan").predict(WINDOWS, None)
-    hit = np.isnan(whole).any(axis=(0, 2))
-    assert 0.15 < hit.mean() < 0.25
-    assert np.array_equal(whole[:, ~hit], CLEAN[:, ~hit])
-    model = planted("errors")
+def test_nan_and_errors_affect_the_same_fifth_of_the_windows_in_every_batch() -> None:
+    whole = plant_fault("nan").predict(WINDOWS, None)
+    is_affected = np.isnan(whole).any(axis=(0, 2))
+    assert 0.15 < is_affected.mean() < 0.25
+    assert np.array_equal(whole[:, ~is_affected], CLEAN[:, ~is_affected])
+    model = plant_fault("errors")
     for n in range(40):
-        if hit[n]:
+        if is_affected[n]:
             with pytest.raises(RuntimeError, match="injected by the rehearsal"):
                 model.predict(WINDOWS[n : n + 1], None)
         else:
             assert np.array_equal(model.predict(WINDOWS[n : n + 1], None), CLEAN[:, n : n + 1])
     assert not np.array_equal(
-        hit, np.isnan(planted("nan", seed=1).predict(WINDOWS, None)).any(axis=(0, 2))
+        is_affected, np.isnan(plant_fault("nan", seed=1).predict(WINDOWS, None)).any(axis=(0, 2))
     )
 
 
-def test_drift_shifts_every_answer_by_two_spreads() -> None:
-    assert planted("drift").predict(WINDOWS, None) - CLEAN == pytest.approx(3.0, abs=1e-5)
+def test_drift_shifts_every_prediction_by_two_spreads() -> None:
+    assert plant_fault("drift").predict(WINDOWS, None) - CLEAN == pytest.approx(3.0, abs=1e-5)
 
 
 def test_quality_adds_noise_of_one_spread_that_is_the_same_for_all_networks() -> None:
-    noise = planted("quality").predict(WINDOWS, None) - CLEAN
+    noise = plant_fault("quality").predict(WINDOWS, None) - CLEAN
     assert np.allclose(noise[0], noise[1])
     assert abs(noise.mean()) < 0.25
     assert 1.3 < noise.std() < 1.7
 
 
-def test_latency_takes_a_tenth_of_a_second_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("sluice.rehearsal.faults.time.sleep", slept.append)
-    answer = planted("latency").predict(WINDOWS, None)
-    assert slept == [0.1]
-    assert torch.equal(torch.from_numpy(answer), torch.from_numpy(CLEAN))
+def test_latency_delays_a_batch_by_100_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays_s: list[float] = []
+    monkeypatch.setattr("sluice.rehearsal.faults.time.sleep", delays_s.append)
+    output = plant_fault("latency").predict(WINDOWS, None)
+    assert delays_s == [0.1]
+    assert torch.equal(torch.from_numpy(output), torch.from_numpy(CLEAN))

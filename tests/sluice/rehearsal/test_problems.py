@@ -1,23 +1,23 @@
-"""ROLL-2: problems of the server that a rehearsal reports."""
+"""ROLL-2: a rehearsal reports problems of its servers."""
 
 from sluice.rehearsal.run import merge_problems
 from sluice.rollout.samples import ServerState
 from sluice.serving.split_sync import LOADING
 from tests.sluice.registry.ledger_samples import NOW
 
-GONE = "The traffic split cannot be read."
+UNREADABLE = "The traffic split cannot be read."
 
 
-def server(*problems: str) -> ServerState:
+def make_state(*problems: str) -> ServerState:
     return ServerState(
         server="s", model="m", at=NOW, started_at=NOW, epoch=1, production=1, problems=problems
     )
 
 
-def test_a_finished_load_is_no_problem_and_an_unfinished_one_is() -> None:
-    loading = merge_problems((), [server(LOADING, GONE)])
-    assert loading == (LOADING, GONE)
-    assert merge_problems(loading, [server(), server(LOADING)]) == (LOADING, GONE)
+def test_loading_is_reported_only_until_it_finishes() -> None:
+    loading = merge_problems((), [make_state(LOADING, UNREADABLE)])
+    assert loading == (LOADING, UNREADABLE)
+    assert merge_problems(loading, [make_state(), make_state(LOADING)]) == (LOADING, UNREADABLE)
 
-    assert merge_problems(loading, [server(), server()]) == (GONE,)
-    assert merge_problems((GONE,), [server(GONE)]) == (GONE,)
+    assert merge_problems(loading, [make_state(), make_state()]) == (UNREADABLE,)
+    assert merge_problems((UNREADABLE,), [make_state(UNREADABLE)]) == (UNREADABLE,)

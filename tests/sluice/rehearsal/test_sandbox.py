@@ -1,4 +1,4 @@
-"""ROLL-1: a rehearsal uses a copy; the clone is production's own networks as another version."""
+"""ROLL-1: a rehearsal uses a copy of the registry and a clone of the production version."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,35 +34,35 @@ def store(tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(tmp_path / "artifacts")
 
 
-def state(ledger: RolloutLedger) -> tuple[object, ...]:
+def read_state(ledger: RolloutLedger) -> tuple[object, ...]:
     receipts = [linked.receipt.digest for linked in ledger.receipts(MODEL, 2)]
     return ledger.history(MODEL), receipts, ledger.versions(MODEL), ledger.rollout(MODEL)
 
 
-def test_the_clone_has_every_network_under_another_seed(store: ArtifactStore) -> None:
+def test_a_clone_has_the_same_networks_under_other_seeds(store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
-    made = clone(lineage)
-    assert made.candidate != lineage.candidate
-    assert made.candidate == made.compute_candidate()
-    assert [m.weights for m in made.members] == [m.weights for m in lineage.members]
-    assert [m.seed for m in made.members] == [1, 0]
+    cloned = clone(lineage)
+    assert cloned.candidate != lineage.candidate
+    assert cloned.candidate == cloned.compute_candidate()
+    assert [m.weights for m in cloned.members] == [m.weights for m in lineage.members]
+    assert [m.seed for m in cloned.members] == [1, 0]
 
 
 def test_a_version_with_one_seed_cannot_be_cloned(store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
-    alone = lineage.model_copy(update={"seeds": (0,), "members": lineage.members[:1]})
+    one_seed = lineage.model_copy(update={"seeds": (0,), "members": lineage.members[:1]})
     with pytest.raises(ContractError, match="at least two seeds"):
-        clone(alone.model_copy(update={"candidate": alone.compute_candidate()}))
+        clone(one_seed.model_copy(update={"candidate": one_seed.compute_candidate()}))
 
 
 @pytest.mark.slow
-def test_a_rollout_in_the_sandbox_moves_nothing_in_the_real_registry(
+def test_a_rollout_in_the_sandbox_does_not_change_the_real_registry(
     store: ArtifactStore, tmp_path: Path
 ) -> None:
-    """Version 2 is in production there; its receipts name version 1, which is not copied."""
+    """Receipts of version 2, which is in production, name version 1, which is not copied."""
     with RolloutLedger.open(f"sqlite:///{tmp_path / 'real.db'}", clock=Clock()) as real:
         promote_chain(real, store, 2)
-        before = state(real)
+        before = read_state(real)
         production = real.production(MODEL)
         assert production is not None
         folder = tmp_path / "sandbox"
@@ -70,14 +70,14 @@ def test_a_rollout_in_the_sandbox_moves_nothing_in_the_real_registry(
         with open_sandbox(
             real, production, store, folder=folder, clock=lambda: datetime.now(UTC)
         ) as sandbox:
-            own = sandbox.ledger
-            assert own.production_number(MODEL) == sandbox.production.number
+            ledger = sandbox.ledger
+            assert ledger.production_number(MODEL) == sandbox.production.number
             assert sandbox.production.candidate == production.candidate
-            own.start_rollout(
+            ledger.start_rollout(
                 MODEL, sandbox.challenger.number, RolloutSettings(), actor="a", reason="b"
             )
-            assert own.verify(None, store=sandbox.store) == []
-        assert state(real) == before
+            assert ledger.verify(None, store=sandbox.store) == []
+        assert read_state(real) == before
 
         damaged = artifact_path(tmp_path / "artifacts", production.lineage.members[0].weights)
         damaged.write_bytes(b"other")
@@ -92,12 +92,12 @@ def test_a_rollout_in_the_sandbox_moves_nothing_in_the_real_registry(
 
 @pytest.mark.parametrize("seconds", [20.0, 60.0, 3600.0])
 @pytest.mark.parametrize("strategy", ["canary", "shadow", "blue-green", "ab"])
-def test_shorter_steps_leave_the_guards_as_they_are(seconds: float, strategy: str) -> None:
-    own = RolloutSettings.parse({"strategy": strategy}, where="test")
-    short = shorten_steps(own, seconds=seconds, step_timeout_s=seconds + 60)
+def test_shorter_steps_do_not_change_the_guards(seconds: float, strategy: str) -> None:
+    settings = RolloutSettings.parse({"strategy": strategy}, where="test")
+    short = shorten_steps(settings, seconds=seconds, step_timeout_s=seconds + 60)
     RolloutSettings.model_validate(short.model_dump())
     assert {name: getattr(short, name) for name in GUARDS} == {
-        name: getattr(own, name) for name in GUARDS
+        name: getattr(settings, name) for name in GUARDS
     }
     assert not short.needs_quality
     assert len(short.steps) * short.min_step_s < seconds

@@ -1,4 +1,4 @@
-"""ROLL-2: a step of a rehearsal ends on evidence, and the page shows what was served."""
+"""ROLL-2: steps of a rehearsal end on evidence, and the page shows the served shares."""
 
 import re
 from itertools import pairwise
@@ -16,7 +16,7 @@ from sluice.rollout.observations import ArmCounts
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Transition
 from sluice.rollout.transitions import promote
-from tests.sluice.rollout.rollout_samples import NOW, look, rollout, verdict
+from tests.sluice.rollout.rollout_samples import NOW, assess, make_rollout, make_verdict
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.25, 0.5])
@@ -26,49 +26,51 @@ def test_a_faulty_challenger_is_rolled_back_within_the_requests_of_a_step(
 ) -> None:
     settings = RolloutSettings(alpha=alpha, min_step_s=1)
     requests = requests_to_breach(settings, share)
-    sick = ArmCounts(requests=requests, errors=round(FAULTY_SHARE * requests))
+    faulty = ArmCounts(requests=requests, errors=round(FAULTY_SHARE * requests))
     healthy = ArmCounts(requests=round(requests * (1 - share) / share))
 
-    enough = look(rollout(settings), challenger=sick, production=healthy)
-    few = look(rollout(settings), challenger=ArmCounts(requests=4, errors=1), production=healthy)
+    after_breach = assess(make_rollout(settings), challenger=faulty, production=healthy)
+    few = assess(
+        make_rollout(settings), challenger=ArmCounts(requests=4, errors=1), production=healthy
+    )
 
-    assert enough.outcome == "roll_back"
+    assert after_breach.outcome == "roll_back"
     assert few.outcome == "wait"
 
 
 @pytest.mark.parametrize("seconds", [20.0, 60.0, 3600.0])
 @pytest.mark.parametrize("strategy", ["canary", "shadow", "blue-green", "ab"])
-def test_no_step_of_a_rehearsal_ends_before_its_guards_could_react(
+def test_no_step_of_a_rehearsal_ends_before_its_guards_can_react(
     seconds: float, strategy: str
 ) -> None:
-    own = RolloutSettings.parse({"strategy": strategy, "lease_s": 7200.0}, where="test")
-    short = shorten_steps(own, seconds=seconds, step_timeout_s=seconds + 60)
+    settings = RolloutSettings.parse({"strategy": strategy, "lease_s": 7200.0}, where="test")
+    short = shorten_steps(settings, seconds=seconds, step_timeout_s=seconds + 60)
     share = min((step.share for step in short.steps if not step.is_shadowed), default=0.5)
 
-    assert short.min_requests >= requests_to_breach(own, share)
+    assert short.min_requests >= requests_to_breach(settings, share)
     few = ArmCounts(requests=short.min_requests - 1)
-    step = look(rollout(short), after_s=seconds, challenger=few, production=few)
+    step = assess(make_rollout(short), after_s=seconds, challenger=few, production=few)
     assert step.outcome == "wait"
     assert f"Not enough evidence: {few.requests} of {short.min_requests}" in step.reason
 
 
 @pytest.fixture(scope="module")
 def promoted() -> Rehearsal:
-    """A canary whose challenger was served a little less than its share, and then promoted."""
+    """A canary whose challenger got slightly less than its share and was promoted."""
     settings = RolloutSettings(min_step_s=60, min_requests=100, max_step_s=600, lease_s=120)
-    at, transitions, moments = rollout(settings), [], []
+    at, transitions, samples = make_rollout(settings), [], []
     transitions.append(
         Transition(outcome="start", rollout=at, at=NOW, actor="ada", reason="A rehearsal.")
     )
     for challenger, production in ((400, 9600), (2400, 7600), (4900, 5100), (1000, 1000)):
-        seen = look(
+        transition = assess(
             at,
             challenger=ArmCounts(requests=challenger),
             production=ArmCounts(requests=production),
         )
-        at_s = (seen.at - NOW).total_seconds()
-        readings = read_guards(seen.rollout.evidence, settings)
-        moments.append(
+        at_s = (transition.at - NOW).total_seconds()
+        readings = read_guards(transition.rollout.evidence, settings)
+        samples.append(
             RehearsalSample(
                 at_s=at_s,
                 share=at.share,
@@ -79,8 +81,8 @@ def promoted() -> Rehearsal:
                 distance=None,
             )
         )
-        transitions.append(seen)
-        at = seen.rollout
+        transitions.append(transition)
+        at = transition.rollout
     transitions.append(promote(at, now=at.checked_at, actor="ada", reason="Every step passed."))
     return Rehearsal(
         model="m",
@@ -102,18 +104,18 @@ def promoted() -> Rehearsal:
         limits={reading.guard: reading.limit for reading in readings},
         drift_limit=4,
         transitions=tuple(transitions),
-        samples=tuple(moments),
+        samples=tuple(samples),
     )
 
 
-def test_each_step_has_its_planned_and_its_served_share(promoted: Rehearsal) -> None:
+def test_each_step_has_its_planned_and_served_share(promoted: Rehearsal) -> None:
     steps = served_steps(promoted.transitions)
 
     assert [(step.number, step.share, step.served_share) for step in steps] == [
         (1, 0.05, 0.04),
         (2, 0.25, 0.24),
         (3, 0.5, 0.49),
-        (4, 1.0, 1.0),  # the other half of the requests are copies for production
+        (4, 1.0, 1.0),  # production gets only shadow requests
     ]
     assert [step.is_shadowed for step in steps] == [False, False, False, True]
     assert [(step.until - step.since).total_seconds() for step in steps] == [60] * 4
@@ -140,13 +142,13 @@ def test_the_page_shows_the_served_shares_and_all_users_after_a_promotion(
         ("latency", {"challenger": ArmCounts(requests=400, timeouts=200)}),
         ("nan", {"challenger": ArmCounts(requests=400, not_finite=200)}),
         ("drift", {"drift": PredictionDrift(distance=9, limit=4, rows=400)}),
-        ("quality", {"quality": verdict("REJECT")}),
+        ("quality", {"quality": make_verdict("REJECT")}),
     ],
 )
 def test_the_reason_of_a_rollback_identifies_the_injected_fault(
     promoted: Rehearsal, fault: str, evidence: dict[str, Any]
 ) -> None:
-    rolled_back = look(rollout(), **evidence)
+    rolled_back = assess(make_rollout(), **evidence)
     changes = {"fault": fault, "ended": "rolled_back", "reason": rolled_back.reason}
 
     assert rolled_back.outcome == "roll_back"
@@ -165,7 +167,7 @@ def test_each_guard_has_its_own_row_in_the_figure(promoted: Rehearsal) -> None:
     assert [text.get_text() for text in figure.axes[-1].texts] == ["not measured"]
 
 
-def test_an_unexpected_end_has_advice_for_a_sandbox_and_an_expected_one_has_none(
+def test_only_an_unexpected_end_has_advice(
     promoted: Rehearsal,
 ) -> None:
     """On a busy machine a rehearsal may pause before the guards have enough evidence."""

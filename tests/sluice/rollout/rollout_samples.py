@@ -1,4 +1,4 @@
-"""A rollout with traffic counts and verdicts, for tests."""
+"""Sample rollouts, traffic counts, verdicts and checks for tests of rollouts."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,10 +13,10 @@ NOW = datetime(2025, 3, 14, 9, 0, tzinfo=UTC)
 SETTINGS = RolloutSettings(min_step_s=60, max_step_s=600, min_requests=100, lease_s=120)
 CANDIDATE, PRODUCTION = "c" * 64, "p" * 64
 HEALTHY = ArmCounts(requests=1000, errors=10, slower=50)
-SICK = ArmCounts(requests=1000, errors=200, slower=50)
+UNHEALTHY = ArmCounts(requests=1000, errors=200, slower=50)
 
 
-def rollout(settings: RolloutSettings = SETTINGS) -> Rollout:
+def make_rollout(settings: RolloutSettings = SETTINGS) -> Rollout:
     return first_transition(
         rollout_id="r1",
         model="m",
@@ -33,8 +33,8 @@ def rollout(settings: RolloutSettings = SETTINGS) -> Rollout:
     ).rollout
 
 
-def window(
-    of: Rollout,
+def make_traffic_counts(
+    rollout: Rollout,
     *,
     at: datetime,
     challenger: ArmCounts = HEALTHY,
@@ -43,18 +43,18 @@ def window(
     dropped: int = 0,
 ) -> TrafficCounts:
     return TrafficCounts(
-        rollout=of.id,
-        epoch=of.epoch if epoch is None else epoch,
-        since=of.step_since,
-        until=max(at, of.step_since),
+        rollout=rollout.id,
+        epoch=rollout.epoch if epoch is None else epoch,
+        since=rollout.step_since,
+        until=max(at, rollout.step_since),
         production=production,
         challenger=challenger,
         shadow_dropped=dropped,
     )
 
 
-def look(
-    of: Rollout,
+def assess(
+    rollout: Rollout,
     *,
     after_s: float = 60,
     challenger: ArmCounts = HEALTHY,
@@ -65,18 +65,20 @@ def look(
     drift: PredictionDrift | None = None,
     in_production: str | None = PRODUCTION,
 ) -> Transition:
-    """Check once, ``after_s`` after the last check."""
-    now = of.checked_at + timedelta(seconds=after_s)
-    seen = window(
-        of, at=now, challenger=challenger, production=production, epoch=epoch, dropped=dropped
+    """Return the transition of one check, ``after_s`` seconds after the last check."""
+    now = rollout.checked_at + timedelta(seconds=after_s)
+    traffic = make_traffic_counts(
+        rollout, at=now, challenger=challenger, production=production, epoch=epoch, dropped=dropped
     )
-    return advance(of, seen, now=now, production=in_production, quality=quality, drift=drift)
+    return advance(
+        rollout, traffic, now=now, production=in_production, quality=quality, drift=drift
+    )
 
 
-def verdict(
+def make_verdict(
     outcome: Outcome, *, candidate: str = CANDIDATE, reference: str = PRODUCTION
 ) -> Verdict:
-    """Return what a rollout reads of a verdict; how it is reached is the gate's own test."""
+    """Return a verdict with only the fields that a rollout reads."""
     return Verdict.model_construct(
         outcome=outcome, candidate=candidate, reference=reference, reason="Proven."
     )

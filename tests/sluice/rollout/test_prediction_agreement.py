@@ -1,4 +1,4 @@
-"""ROLL-2: predictions that differ more on live requests than on the held-out rows."""
+"""Prediction drift: the arms differ more on live requests than on held-out rows (ROLL-2)."""
 
 import math
 from datetime import UTC, datetime
@@ -17,9 +17,9 @@ from sluice.rollout.samples import Sample
 NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
 
 
-def pair(production: float | None, challenger: float | None) -> Sample:
-    def said(value: float | None) -> tuple[tuple[float, ...], ...] | None:
-        # Two networks whose mean is the answer.
+def make_pair(production: float | None, challenger: float | None) -> Sample:
+    def network_predictions(value: float | None) -> tuple[tuple[float, ...], ...] | None:
+        # Two networks whose mean is the prediction.
         return None if value is None else ((value - 1,), (value + 1,))
 
     return Sample(
@@ -29,83 +29,87 @@ def pair(production: float | None, challenger: float | None) -> Sample:
         arm="challenger",
         seconds=0.01,
         features=(0.0,),
-        production=said(production),
-        challenger=said(challenger),
+        production=network_predictions(production),
+        challenger=network_predictions(challenger),
     )
 
 
-def test_the_difference_of_known_answers() -> None:
-    found = measure_agreement(np.array([[0.0], [2.0]]), np.array([[1.0], [1.5]]))
+def test_agreement_of_known_predictions_is_computed() -> None:
+    measured = measure_agreement(np.array([[0.0], [2.0]]), np.array([[1.0], [1.5]]))
 
-    assert (found.difference, found.spread, found.rows) == (0.75, 1.0, 2)
-    assert found.unit == 0.75
+    assert (measured.difference, measured.spread, measured.rows) == (0.75, 1.0, 2)
+    assert measured.unit == 0.75
 
 
-def test_equal_models_have_a_limit_above_zero() -> None:
+def test_unit_of_nearly_equal_models_is_5_percent_of_the_spread() -> None:
     same = np.linspace(0, 10, 100)[:, None]
     agreement = measure_agreement(same, same + 1e-9)
 
     assert agreement.unit == pytest.approx(0.05 * same.std())
 
 
-def test_the_distance_is_relative_to_the_held_out_difference() -> None:
+def test_drift_distance_is_relative_to_the_held_out_difference() -> None:
     agreement = PredictionAgreement(difference=0.5, spread=1.0, rows=100)
-    near = [pair(float(i), i + 0.5) for i in range(20)]
-    far = [pair(float(i), i - 3.0) for i in range(20)]
+    near = [make_pair(float(i), i + 0.5) for i in range(20)]
+    far = [make_pair(float(i), i - 3.0) for i in range(20)]
 
     assert prediction_drift(near, agreement, limit=4, min_pairs=20).distance == pytest.approx(1)
-    found = prediction_drift(far, agreement, limit=4, min_pairs=20)
-    assert (found.distance, found.limit, found.rows) == (pytest.approx(6), 4, 20)
+    drift = prediction_drift(far, agreement, limit=4, min_pairs=20)
+    assert (drift.distance, drift.limit, drift.rows) == (pytest.approx(6), 4, 20)
 
 
-def test_only_the_newest_complete_pairs_count() -> None:
+def test_only_the_newest_complete_pairs_count_and_too_few_give_nan() -> None:
     agreement = PredictionAgreement(difference=0.5, spread=1.0, rows=100)
-    old = [pair(0.0, 0.0)] * 1000
-    new = [pair(0.0, 5.0)] * 300
-    halves = [pair(0.0, None), pair(None, 3.0)] * 50
+    old = [make_pair(0.0, 0.0)] * 1000
+    new = [make_pair(0.0, 5.0)] * 300
+    incomplete = [make_pair(0.0, None), make_pair(None, 3.0)] * 50
 
-    assert prediction_drift(old + new + halves, agreement, limit=4, min_pairs=9).distance == 10
-    few = prediction_drift(new[:8] + halves, agreement, limit=4, min_pairs=9)
-    assert math.isnan(few.distance)
-    assert few.rows == 8
+    assert prediction_drift(old + new + incomplete, agreement, limit=4, min_pairs=9).distance == 10
+    too_few = prediction_drift(new[:8] + incomplete, agreement, limit=4, min_pairs=9)
+    assert math.isnan(too_few.distance)
+    assert too_few.rows == 8
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("production", "challenger"),
     [
         (np.zeros((3, 1)), np.zeros((2, 1))),
         (np.zeros((0, 1)),) * 2,
         (np.ones((1, 1)), [[math.nan]]),
     ],
 )
-def test_predictions_that_cannot_be_compared_are_refused(
-    theirs: np.ndarray, ours: np.ndarray
+def test_predictions_of_unequal_shape_empty_or_not_finite_are_rejected(
+    production: np.ndarray, challenger: np.ndarray
 ) -> None:
     with pytest.raises(ContractError, match="must be finite, not empty and of the same shape"):
-        measure_agreement(np.array(theirs), np.array(ours))
+        measure_agreement(np.array(production), np.array(challenger))
 
 
-def of_clients(hostile: int, honest: int, *, far: float, near: float = 0.5) -> list[Sample]:
-    """Return pairs of clients of which some send what the arms answer most differently."""
+def make_pairs_of_clients(
+    hostile: int, honest: int, *, far: float, near: float = 0.5
+) -> list[Sample]:
+    """Return one pair per client; the arms differ by ``far`` for hostile clients, else ``near``."""
     differences = [("bad", n, far) for n in range(hostile)] + [
         ("ok", n, near) for n in range(honest)
     ]
     return [
-        pair(0.0, difference).model_copy(update={"client": f"{name} {number}"})
+        make_pair(0.0, difference).model_copy(update={"client": f"{name} {number}"})
         for name, number, difference in differences
     ]
 
 
-def test_one_client_alone_cannot_cause_drift() -> None:
+def test_drift_needs_several_clients() -> None:
     agreement = PredictionAgreement(difference=0.5, spread=1.0, rows=100)
-    one = [pair(0.0, 1e18).model_copy(update={"client": "bad 0"})] * 200
-    honest = of_clients(0, 30, far=0)
+    one = [make_pair(0.0, 1e18).model_copy(update={"client": "bad 0"})] * 200
+    honest = make_pairs_of_clients(0, 30, far=0)
 
     def distance(samples: list[Sample]) -> float:
         return prediction_drift(samples, agreement, limit=4, min_pairs=20).distance
 
     assert distance(one + honest) < 4, "200 of 230 pairs are of one client"
-    assert distance(of_clients(3, 97, far=1e18)) < 4, "3 of 100 clients"
-    assert distance(of_clients(0, 100, far=0, near=3.0)) == pytest.approx(6), "it is everybody's"
-    assert distance(of_clients(20, 80, far=1e3)) > 4, "20 of 100 are no single client"
+    assert distance(make_pairs_of_clients(3, 97, far=1e18)) < 4, "3 of 100 clients"
+    assert distance(make_pairs_of_clients(0, 100, far=0, near=3.0)) == pytest.approx(6), (
+        "all clients have the same difference"
+    )
+    assert distance(make_pairs_of_clients(20, 80, far=1e3)) > 4, "20 of 100 clients differ"
     assert distance(one) > 4, "there is no other client"

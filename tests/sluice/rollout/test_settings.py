@@ -16,7 +16,7 @@ from sluice.rollout.settings import RolloutSettings
         ({"strategy": "ab"}, (0.5,), (False,)),
     ],
 )
-def test_each_strategy_has_its_steps_and_compares_both_arms_at_all_of_them(values, shares, shadow):
+def test_strategy_defines_shares_and_shadow_of_its_steps(values, shares, shadow):
     steps = RolloutSettings.parse(values, where="test").steps
 
     assert tuple(step.share for step in steps) == shares
@@ -24,7 +24,7 @@ def test_each_strategy_has_its_steps_and_compares_both_arms_at_all_of_them(value
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"strategy": "shadow", "shares": [0.5]}, "shares is not used with shadow"),
         ({"shares": [0.5, 0.25, 1.0]}, "must increase"),
@@ -40,12 +40,12 @@ def test_each_strategy_has_its_steps_and_compares_both_arms_at_all_of_them(value
         ({"lease": 5}, "lease_s"),
     ],
 )
-def test_inconsistent_settings_are_refused(values, said):
-    with pytest.raises(SettingsError, match=said):
+def test_inconsistent_settings_are_rejected(values, message):
+    with pytest.raises(SettingsError, match=message):
         RolloutSettings.parse(values, where="test")
 
 
-def test_ab_needs_labels_for_any_quality_setting():
+def test_quality_is_needed_by_ab_and_if_required():
     assert RolloutSettings(strategy="ab").needs_quality
     assert not RolloutSettings().needs_quality
     assert RolloutSettings(quality="required").needs_quality

@@ -1,3 +1,5 @@
+"""Fixtures: a registry with a version in production and another one that may replace it."""
+
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,7 +15,7 @@ from tests.sluice.rollout_control.controller_samples import two_versions
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry where version 1 is in production and version 2 may follow; made once, copied."""
+    """Folder of a registry with version 1 in production and verdict PROMOTE on version 2."""
     folder = tmp_path_factory.mktemp("template")
     with RolloutLedger.open(f"sqlite:///{folder / 'registry.db'}", clock=Clock()) as opened:
         two_versions(opened, ArtifactStore(folder / "artifacts"))
@@ -32,7 +34,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def ledger(url: str, template: Path, tmp_path: Path) -> Iterator[RolloutLedger]:
-    """Version 1 is in production, version 2 may follow it."""
+    """A ledger on a copy of the template registry."""
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     with RolloutLedger.open(url, clock=Clock(NOW + timedelta(minutes=1))) as opened:
         yield opened

@@ -1,6 +1,7 @@
-"""Real processes that drive, race and die in a rollout: ``... MODE URL ARTIFACTS STRIDE``.
+"""Kill or race processes that control a rollout: ``python -m ... MODE URL ARTIFACTS STRIDE``.
 
-A program of its own, because it forks: the test process has threads. Prints what happened as JSON.
+This is a separate program because it forks, and the test process has threads. It prints the
+result as JSON.
 """
 
 import json
@@ -15,15 +16,15 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import transitions
 from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import reconcile, try_reconcile
-from tests.sluice.registry.ledger_driver import die_at, in_child, race
+from tests.sluice.registry.ledger_driver import die_at, race, run_in_child
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
 from tests.sluice.rollout_control.controller_samples import QUICK, current, report
 
 SECOND = timedelta(seconds=1)
 
 
-class Bench:
-    """One registry: version 2 is in production after 1; 3 and 4 were judged against it."""
+class ControllerDriver:
+    """A registry with version 2 in production and verdict PROMOTE on versions 3 and 4."""
 
     def __init__(self, url: str, artifacts: Path) -> None:
         self.url = url
@@ -41,22 +42,22 @@ class Bench:
         with self.open() as ledger:
             return ledger.start_rollout(MODEL, version, QUICK, actor="a", reason="r").rollout
 
-    def see(self) -> tuple[str, int | None, int]:
-        """Return phase, production and transitions, after checking that all of it agrees."""
+    def check_state(self) -> tuple[str, int | None, int]:
+        """Check consistency; return phase, production and number of transitions."""
         with self.open() as ledger:
             findings = ledger.verify(None, store=self.store)
             assert not findings, findings
             rollout = current(ledger)
-            weights = ledger.traffic_split(MODEL)
+            split = ledger.traffic_split(MODEL)
             number = ledger.production_number(MODEL)
-            assert weights is not None
+            assert split is not None
             assert number is not None
-            assert weights.production == ledger.version(MODEL, number).candidate
-            assert (weights.challenger is None) == (rollout.is_over or number != 2)
+            assert split.production == ledger.version(MODEL, number).candidate
+            assert (split.challenger is None) == (rollout.is_over or number != 2)
             return rollout.phase, number, len(ledger.rollout_transitions(rollout.id))
 
-    def bring(self) -> str:
-        """Report, reconcile and finish until the rollout is over; return its end."""
+    def complete(self) -> str:
+        """Report, reconcile and finish until the rollout is over; return its final phase."""
         with self.open() as ledger:
             while not (now := current(ledger)).is_over:
                 if now.phase == "awaiting_promotion":
@@ -67,35 +68,35 @@ class Bench:
             return current(ledger).phase
 
 
-def kill_everywhere(bench: Bench, stride: int) -> dict[str, object]:
-    """Kill the controller at every ``stride``-th step; another one continues."""
-    bench.start(3)
-    seen = [bench.see()]
+def kill_everywhere(driver: ControllerDriver, stride: int) -> dict[str, object]:
+    """Kill the controller at every ``stride``-th of its steps; another controller continues."""
+    driver.start(3)
+    states = [driver.check_state()]
     for step in range(1, 2000, stride):
 
         def work(step: int = step) -> None:
             die_at(step)
-            bench.bring()
+            driver.complete()
 
-        code = in_child(work)
-        seen.append(bench.see())
+        code = run_in_child(work)
+        states.append(driver.check_state())
         if code == 0:
             break
         assert code == -signal.SIGKILL, code
-    with bench.open() as ledger:
-        told = ledger.rollout_transitions(current(ledger).id)
-    return {"seen": seen, "outcomes": [transition.outcome for transition in told]}
+    with driver.open() as ledger:
+        recorded = ledger.rollout_transitions(current(ledger).id)
+    return {"states": states, "outcomes": [transition.outcome for transition in recorded]}
 
 
-def race_to_start(bench: Bench) -> list[str]:
+def race_to_start(driver: ControllerDriver) -> list[str]:
     """Let eight processes start a rollout of two versions at once."""
-    return race(lambda index: f"started {bench.start(3 + index % 2).version}")
+    return race(lambda index: f"started {driver.start(3 + index % 2).version}")
 
 
-def race_to_end(bench: Bench) -> dict[str, object]:
+def race_to_end(driver: ControllerDriver) -> dict[str, object]:
     """Promote, roll back, finish, abort and reconcile concurrently while promotion is awaited."""
-    bench.start(3)
-    with bench.open() as ledger:
+    driver.start(3)
+    with driver.open() as ledger:
         for _ in QUICK.steps:
             now = current(ledger)
             report(ledger, at=now.checked_at + SECOND)
@@ -103,17 +104,17 @@ def race_to_end(bench: Bench) -> dict[str, object]:
         assert current(ledger).phase == "awaiting_promotion"
 
     def work(index: int) -> str:
-        with bench.open() as ledger:
+        with driver.open() as ledger:
             if index in (0, 1):
-                return ledger.finish_rollout(MODEL, actor="s", store=bench.store).outcome
+                return ledger.finish_rollout(MODEL, actor="s", store=driver.store).outcome
             if index == 2:
                 ledger.promote(
-                    MODEL, 4, expected=2, actor="bob", reason="by hand", store=bench.store
+                    MODEL, 4, expected=2, actor="bob", reason="manual", store=driver.store
                 )
-                return "promoted by hand"
+                return "promoted manually"
             if index == 3:
-                ledger.rollback(MODEL, expected=2, actor="eve", reason="bad", store=bench.store)
-                return "rolled back by hand"
+                ledger.rollback(MODEL, expected=2, actor="eve", reason="bad", store=driver.store)
+                return "rolled back manually"
             rollout = current(ledger)
             if index == 4:
                 abort = transitions.abort(
@@ -121,31 +122,31 @@ def race_to_end(bench: Bench) -> dict[str, object]:
                 )
                 ledger.record_transition(rollout, abort)
                 return "aborted"
-            looked = try_reconcile(ledger, MODEL, now=rollout.checked_at + SECOND)
-            return "no look" if looked is None else f"looked: {looked.outcome}"
+            transition = try_reconcile(ledger, MODEL, now=rollout.checked_at + SECOND)
+            return "not checked" if transition is None else f"checked: {transition.outcome}"
 
-    said = race(work)
-    with bench.open() as ledger:  # whoever looks next ends what is not over
+    results = race(work)
+    with driver.open() as ledger:  # the next check ends a rollout that is still running
         now = current(ledger)
         try_reconcile(ledger, MODEL, now=now.checked_at + SECOND)
         history = [f"{e.action} {e.to_version}" for e in ledger.history(MODEL) if e.from_version]
-    return {"said": said, "seen": bench.see(), "history": history}
+    return {"results": results, "state": driver.check_state(), "history": history}
 
 
 def main() -> None:
-    """Run one mode, or each on a file of its own: what all of them import takes seconds."""
+    """Run one mode, or ``each`` mode on its own database: the imports take seconds."""
     mode, url, artifacts, stride = sys.argv[1:5]
-    run: dict[str, Callable[[Bench], object]] = {
-        "kill": lambda bench: kill_everywhere(bench, int(stride)),
+    run: dict[str, Callable[[ControllerDriver], object]] = {
+        "kill": lambda driver: kill_everywhere(driver, int(stride)),
         "start": race_to_start,
         "end": race_to_end,
     }
     modes = list(run) if mode == "each" else [mode]
-    told = {
-        name: run[name](Bench(url if mode == name else f"{url}-{name}", Path(artifacts)))
+    results = {
+        name: run[name](ControllerDriver(url if mode == name else f"{url}-{name}", Path(artifacts)))
         for name in modes
     }
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

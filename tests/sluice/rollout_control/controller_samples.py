@@ -1,4 +1,4 @@
-"""A rollout in a real ledger, servers that report, and rows whose labels arrive."""
+"""Helpers for tests of the rollout controller: registered versions, server reports, samples."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -25,10 +25,10 @@ from tests.sluice.registry.ledger_samples import (
 )
 
 NUM_NETWORKS = 6
-LEARNED_THROUGH = 399
-"""Row label up to which both versions learned; the target of the next row is known, too."""
+TRAINED_THROUGH = 399
+"""Label of the last training row of both versions; its target includes the next row."""
 
-UNSEEN = LEARNED_THROUGH + 2
+FIRST_UNSEEN_ROW = TRAINED_THROUGH + 2
 HEALTHY = ArmCounts(requests=200, errors=2)
 SICK = ArmCounts(requests=200, errors=90)
 QUICK = RolloutSettings(
@@ -41,20 +41,20 @@ WORKLOAD = resolve(PIPELINE).workload
 
 
 def two_versions(ledger: RolloutLedger, store: ArtifactStore) -> None:
-    """Put version 1 into production; version 2 was judged against it."""
+    """Promote version 1 and register version 2 with verdict PROMOTE against it."""
     reference = None
     for salt in (1, 2):
         lineage = sample_lineage(store, salt=salt)
         members = tuple(
-            member.model_copy(update={"trained_through": str(LEARNED_THROUGH)})
+            member.model_copy(update={"trained_through": str(TRAINED_THROUGH)})
             for member in lineage.members
         )
         lineage = lineage.model_copy(update={"members": members})
         lineage = lineage.model_copy(update={"candidate": lineage.compute_candidate()})
-        judged = promotion_receipt(
+        decision = promotion_receipt(
             lineage.candidate, **({} if reference is None else {"reference": reference})
         )
-        number = ledger.register(MODEL, lineage, [poc_receipt(), judged]).version.number
+        number = ledger.register(MODEL, lineage, [poc_receipt(), decision]).version.number
         if reference is None:
             ledger.promote(MODEL, 1, expected=None, actor="ada", reason="first", store=store)
             reference = ledger.version(MODEL, number).candidate
@@ -65,15 +65,17 @@ def begin(
     settings: RolloutSettings = QUICK,
     agreement: PredictionAgreement | None = None,
 ) -> Rollout:
+    """Start a rollout of version 2."""
     return ledger.start_rollout(
         MODEL, 2, settings, actor="ada", reason="The gate said PROMOTE.", agreement=agreement
     ).rollout
 
 
 def current(ledger: RolloutLedger) -> Rollout:
-    found = ledger.rollout(MODEL)
-    assert found is not None
-    return found
+    """Return the latest rollout."""
+    rollout = ledger.rollout(MODEL)
+    assert rollout is not None
+    return rollout
 
 
 def report(
@@ -85,7 +87,7 @@ def report(
     problem: str = "",
     server: str = "s1",
 ) -> None:
-    """Let a server report what it counted at the step under way."""
+    """Write the report of a server for the current step of the rollout."""
     now = current(ledger)
     ledger.observations.write(
         ServerReport(
@@ -113,18 +115,19 @@ def report(
 
 
 def later(ledger: RolloutLedger, seconds: float = 1) -> datetime:
+    """Return the time ``seconds`` after the last check of the rollout."""
     return current(ledger).checked_at + timedelta(seconds=seconds)
 
 
 def echo_frame(num_rows: int = 899) -> pd.DataFrame:
-    """Return the feature frame of Echo once a number of rows has labels."""
+    """Return the feature frame of Echo when ``num_rows`` rows have labels."""
     return WORKLOAD.compute_features(WORKLOAD.load_rows()).iloc[:num_rows]
 
 
-def answers(
+def make_predictions(
     target_N: NDArray[np.float64], *, error: float, seed: int, networks: int = NUM_NETWORKS
 ) -> NDArray[np.float64]:
-    """Return what each network says of each row (N, M): the target off by ``error``."""
+    """Return predictions (N, M) of M networks: the target plus noise of scale ``error``."""
     noise = np.random.default_rng(seed).normal(scale=error, size=(target_N.size, networks))
     return np.asarray(target_N[:, None] + noise)
 
@@ -137,22 +140,22 @@ def pairs(
     production_error: float = 1.0,
     networks: int = NUM_NETWORKS,
 ) -> list[Sample]:
-    """Return samples of rows of the frame that both arms answered."""
+    """Return one sample with the predictions of both arms per row of the frame."""
     target_N = echo_frame()["echo"].to_numpy()[list(rows)]
-    ours = answers(target_N, error=challenger_error, seed=1, networks=networks)
-    theirs = answers(target_N, error=production_error, seed=2, networks=networks)
+    challenger_NM = make_predictions(target_N, error=challenger_error, seed=1, networks=networks)
+    production_NM = make_predictions(target_N, error=production_error, seed=2, networks=networks)
     return [
-        sample(
+        make_sample(
             rollout,
             key=str(row),
-            challenger=tuple((float(v),) for v in ours[n]),
-            production=tuple((float(v),) for v in theirs[n]),
+            challenger=tuple((float(v),) for v in challenger_NM[n]),
+            production=tuple((float(v),) for v in production_NM[n]),
         )
         for n, row in enumerate(rows)
     ]
 
 
-def sample(
+def make_sample(
     rollout: Rollout,
     *,
     key: str | None,

@@ -1,4 +1,4 @@
-"""ROLL-1: concurrent and killed controller processes change the rollout atomically."""
+"""Concurrent and killed controller processes change the rollout atomically (ROLL-1)."""
 
 import json
 import subprocess
@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
 
 
-def drive(mode: str, url: str, tmp_path: Path, *, stride: int = 1) -> Any:
-    """Run the driver; it checks the registry after every death and every race."""
+def run_driver(mode: str, url: str, tmp_path: Path, *, stride: int = 1) -> Any:
+    """Run ``controller_process``, which checks the registry after every kill and race."""
     program = [sys.executable, "-m", "tests.sluice.rollout_control.controller_process", mode, url]
     done = subprocess.run(
         [*program, str(tmp_path / "artifacts"), str(stride)],
@@ -34,55 +34,57 @@ def drive(mode: str, url: str, tmp_path: Path, *, stride: int = 1) -> Any:
     return json.loads(done.stdout)
 
 
-def assert_one_started(said: list[str]) -> None:
-    started = [s for s in said if s.startswith("started")]
-    refused = [s for s in said if "RolloutConflict" in s and "is rolling already" in s]
-    assert (len(started), len(refused)) == (1, 7), said
+def assert_one_started(results: list[str]) -> None:
+    started = [s for s in results if s.startswith("started")]
+    rejected = [s for s in results if "RolloutConflict" in s and "is rolling already" in s]
+    assert (len(started), len(rejected)) == (1, 7), results
 
 
-def assert_one_ended_it(told: dict[str, Any]) -> None:
-    """One of them won, the others got an error, and no change is partial."""
-    phase, production, _ = told["seen"]
+def assert_one_process_ended_it(result: dict[str, Any]) -> None:
+    """At most one process moved production, and the phase of the rollout agrees with it."""
+    phase, production, _ = result["state"]
     moves = {"promote 3": 3, "promote 4": 4, "rollback 1": 1}
-    made = [move for move in told["history"] if move in moves]
-    assert len(made) <= 1, told
-    assert production == (moves[made[0]] if made else 2)
-    assert phase == ("promoted" if made == ["promote 3"] else "rolled_back")
-    if not made:
-        assert "aborted" in told["said"]
+    completed_moves = [move for move in result["history"] if move in moves]
+    assert len(completed_moves) <= 1, result
+    assert production == (moves[completed_moves[0]] if completed_moves else 2)
+    assert phase == ("promoted" if completed_moves == ["promote 3"] else "rolled_back")
+    if not completed_moves:
+        assert "aborted" in result["results"]
 
 
-def assert_it_went_on_after_deaths(told: dict[str, Any]) -> None:
-    assert told["outcomes"] == ["start", "advance", "advance", "promote"]
-    seen = [tuple(each) for each in told["seen"]]
-    assert seen[-1] == ("promoted", 3, 4)
-    assert all((phase == "promoted") == (number == 3) for phase, number, _ in seen)
-    assert [n for *_, n in seen] == sorted(n for *_, n in seen)
-    assert len({n for *_, n in seen}) >= 3  # it went on through several deaths
+def assert_completed_after_kills(result: dict[str, Any]) -> None:
+    assert result["outcomes"] == ["start", "advance", "advance", "promote"]
+    states = [tuple(each) for each in result["states"]]
+    assert states[-1] == ("promoted", 3, 4)
+    assert all((phase == "promoted") == (number == 3) for phase, number, _ in states)
+    assert [n for *_, n in states] == sorted(n for *_, n in states)
+    assert len({n for *_, n in states}) >= 3  # the rollout advanced between the kills
 
 
 ASSERTIONS: dict[str, Callable[[Any], None]] = {
     "start": assert_one_started,
-    "end": assert_one_ended_it,
-    "kill": assert_it_went_on_after_deaths,
+    "end": assert_one_process_ended_it,
+    "kill": assert_completed_after_kills,
 }
 
 
-def test_concurrent_controllers_may_be_killed_at_any_time(url: str, tmp_path: Path) -> None:
-    """SIGKILL before a statement, around a commit, at an artifact read; another one goes on."""
-    told = drive("each", url, tmp_path, stride=31)
+def test_rollout_stays_consistent_with_killed_and_concurrent_controllers(
+    url: str, tmp_path: Path
+) -> None:
+    """Modes: race to start, race to end, and SIGKILL of the controller at every 31st step."""
+    result = run_driver("each", url, tmp_path, stride=31)
 
-    assert told.keys() == ASSERTIONS.keys()
-    for mode, assert_as_it_should in ASSERTIONS.items():
-        assert_as_it_should(told[mode])
+    assert result.keys() == ASSERTIONS.keys()
+    for mode, assert_result in ASSERTIONS.items():
+        assert_result(result[mode])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ASSERTIONS)
-def test_the_same_on_every_database_at_every_other_step(
+def test_rollout_stays_consistent_on_each_database_with_kills_at_every_second_step(
     mode: str, any_url: str, tmp_path: Path
 ) -> None:
-    told = drive(mode, any_url, tmp_path, stride=2)
+    result = run_driver(mode, any_url, tmp_path, stride=2)
 
-    assert told.keys() == {mode}
-    ASSERTIONS[mode](told[mode])
+    assert result.keys() == {mode}
+    ASSERTIONS[mode](result[mode])

@@ -1,4 +1,4 @@
-"""DATA-5, ROLL-2: rows that a rollout failed on become a suite for later candidates."""
+"""Regression suites from rows on which a rolled-back challenger failed (DATA-5, ROLL-2)."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -18,18 +18,18 @@ from sluice.rollout_control.failures import FailedRows, save_failures_suite
 from sluice.rollout_control.quality import evaluate_live_quality
 from tests.sluice.registry.ledger_samples import MODEL, NOW
 from tests.sluice.rollout_control.controller_samples import (
+    FIRST_UNSEEN_ROW,
     PIPELINE,
     QUICK,
     SICK,
-    UNSEEN,
     WORKLOAD,
     begin,
     current,
     echo_frame,
     later,
+    make_sample,
     pairs,
     report,
-    sample,
 )
 
 
@@ -38,7 +38,7 @@ def library(tmp_path: Path, store: ArtifactStore) -> SuiteLibrary:
     return SuiteLibrary(tmp_path / "suites", store)
 
 
-def keep(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899) -> FailedRows:
+def save_suite(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899) -> FailedRows:
     return save_failures_suite(
         ledger,
         current(ledger).id,
@@ -49,32 +49,36 @@ def keep(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899) -> F
     )
 
 
-def test_failed_requests_become_the_next_candidates_suite(
+def test_rows_of_failed_requests_are_saved_as_a_suite(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger)
     failed = [
-        sample(rollout, key="503", fault="errors"),
-        sample(rollout, key="620", fault="not_finite"),
-        sample(rollout, key="503", fault="timeouts"),
-        sample(rollout, key=None, fault="errors"),
-        sample(rollout, key="505", fault="errors").model_copy(update={"arm": "production"}),
-        sample(rollout, key="99999", fault="errors"),
+        make_sample(rollout, key="503", fault="errors"),
+        make_sample(rollout, key="620", fault="not_finite"),
+        make_sample(rollout, key="503", fault="timeouts"),
+        make_sample(rollout, key=None, fault="errors"),
+        make_sample(rollout, key="505", fault="errors").model_copy(update={"arm": "production"}),
+        make_sample(rollout, key="99999", fault="errors"),
     ]
     samples = failed + pairs(rollout, range(700, 720))
     report(ledger, at=later(ledger), challenger=SICK, samples=samples)
-    done = reconcile(ledger, MODEL, now=later(ledger))
-    assert done is not None
-    assert done.outcome == "roll_back"
+    transition = reconcile(ledger, MODEL, now=later(ledger))
+    assert transition is not None
+    assert transition.outcome == "roll_back"
 
-    early, whole, again = keep(ledger, library, 550), keep(ledger, library), keep(ledger, library)
+    with_550_labels, complete, second = (
+        save_suite(ledger, library, 550),
+        save_suite(ledger, library),
+        save_suite(ledger, library),
+    )
 
-    assert early.suite is not None
-    assert early.suite.num_rows == 1  # row 620 has no label yet
-    assert whole.suite is not None
-    assert (whole.suite.name, whole.suite.version) == (f"rollout-{rollout.id[:8]}", 2)
-    assert again == whole
-    suite = library.load(whole.suite.name).suite
+    assert with_550_labels.suite is not None
+    assert with_550_labels.suite.num_rows == 1  # row 620 has no label yet
+    assert complete.suite is not None
+    assert (complete.suite.name, complete.suite.version) == (f"rollout-{rollout.id[:8]}", 2)
+    assert second == complete
+    suite = library.load(complete.suite.name).suite
     assert {row.label: row.reason for row in suite.rows} == {
         "503": "the challenger answered after the deadline; the challenger raised an error "
         "(2 times)",
@@ -83,28 +87,27 @@ def test_failed_requests_become_the_next_candidates_suite(
     assert suite.origin == Failures(source=f"rollout of {MODEL} version 2 of 2025-03-14")
 
 
-def test_fewer_rows_remove_nothing_from_the_suite(
+def test_deleted_samples_do_not_remove_rows_from_the_suite(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger)
-    report(ledger, at=later(ledger), challenger=SICK, samples=[
-        sample(rollout, key="503", fault="errors"), sample(rollout, key="504", fault="errors")
-    ])  # fmt: skip
+    samples = [make_sample(rollout, key=key, fault="errors") for key in ("503", "504")]
+    report(ledger, at=later(ledger), challenger=SICK, samples=samples)
     reconcile(ledger, MODEL, now=later(ledger))
-    whole = keep(ledger, library)
+    complete = save_suite(ledger, library)
     with ledger._database.write() as connection:
         # Not '%504%': a digest in the other sample may contain these characters.
         delete = 'DELETE FROM sluice_samples WHERE payload LIKE \'%"key":"504"%\''
         assert connection.exec_driver_sql(delete).rowcount == 1
 
-    assert keep(ledger, library) == whole
+    assert save_suite(ledger, library) == complete
 
 
-def test_rejecting_labels_name_the_rows_with_the_largest_loss(
+def test_suite_after_a_rejection_has_the_rows_with_the_largest_loss_difference(
     ledger: RolloutLedger, store: ArtifactStore, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger)
-    rows = range(UNSEEN, UNSEEN + 300)
+    rows = range(FIRST_UNSEEN_ROW, FIRST_UNSEEN_ROW + 300)
     samples = pairs(rollout, rows, challenger_error=2.0)
     report(ledger, at=later(ledger), samples=samples)
     evaluate_live_quality(
@@ -112,63 +115,63 @@ def test_rejecting_labels_name_the_rows_with_the_largest_loss(
     )
     reconcile(ledger, MODEL, now=later(ledger))
 
-    made = keep(ledger, library)
+    saved = save_suite(ledger, library)
 
-    assert made.suite is not None
-    assert made.suite.num_rows == 30  # the worst tenth
+    assert saved.suite is not None
+    assert saved.suite.num_rows == 30  # the worst tenth
     echo = echo_frame()["echo"]
 
-    def lost(label: str) -> float:
-        pair = samples[int(label) - UNSEEN]
+    def loss_difference(label: str) -> float:
+        pair = samples[int(label) - FIRST_UNSEEN_ROW]
         assert pair.challenger is not None
         assert pair.production is not None
         mean = [sum((v - echo[int(label)]) ** 2 for (v,) in arm) / len(arm)
                 for arm in (pair.challenger, pair.production)]  # fmt: skip
         return float(mean[0] - mean[1])
 
-    chosen = set(library.load(made.suite.name).suite.labels)
+    chosen = set(library.load(saved.suite.name).suite.labels)
     others = {str(row) for row in rows} - chosen
-    assert min(map(lost, chosen)) >= max(map(lost, others))
-    first = library.load(made.suite.name).suite.rows[0]
+    assert min(map(loss_difference, chosen)) >= max(map(loss_difference, others))
+    first = library.load(saved.suite.name).suite.rows[0]
     assert first.reason.startswith("loss ")
 
 
-def test_prediction_drift_names_the_rows_with_the_largest_difference(
+def test_suite_after_prediction_drift_has_the_rows_with_the_largest_difference(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger, agreement=PredictionAgreement(difference=0.1, spread=1.0, rows=100))
     near, far = ((0.0,),), ((50.0,),)
     samples = [
-        sample(rollout, key=str(row), production=near, challenger=far if row < 545 else near)
+        make_sample(rollout, key=str(row), production=near, challenger=far if row < 545 else near)
         for row in range(500, 620)
     ]
     report(ledger, at=later(ledger), samples=samples)
-    done = reconcile(ledger, MODEL, now=later(ledger))
-    assert done is not None
-    assert done.reason.startswith("The predictions of the challenger differ too much")
+    transition = reconcile(ledger, MODEL, now=later(ledger))
+    assert transition is not None
+    assert transition.reason.startswith("The predictions of the challenger differ too much")
 
-    made = keep(ledger, library)
+    saved = save_suite(ledger, library)
 
-    assert made.suite is not None
-    suite = library.load(made.suite.name).suite
+    assert saved.suite is not None
+    suite = library.load(saved.suite.name).suite
     assert suite.labels == tuple(map(str, range(500, 545)))
     assert suite.rows[0].reason == "prediction differs from production's by 50"
 
 
-def test_unanswered_shadow_requests_are_failures(
+def test_unanswered_shadow_requests_are_saved_as_failures(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     settings = RolloutSettings(strategy="blue-green", min_step_s=0, min_requests=1)
     rollout = begin(ledger, settings)
-    copied = sample(rollout, key="510", production=((1.0,),))
-    copied = copied.model_copy(update={"arm": "production"})
-    report(ledger, at=later(ledger), challenger=SICK, samples=[copied])
+    shadow_sample = make_sample(rollout, key="510", production=((1.0,),))
+    shadow_sample = shadow_sample.model_copy(update={"arm": "production"})
+    report(ledger, at=later(ledger), challenger=SICK, samples=[shadow_sample])
     reconcile(ledger, MODEL, now=later(ledger))
 
-    made = keep(ledger, library)
+    saved = save_suite(ledger, library)
 
-    assert made.suite is not None
-    reasons = [row.reason for row in library.load(made.suite.name).suite.rows]
+    assert saved.suite is not None
+    reasons = [row.reason for row in library.load(saved.suite.name).suite.rows]
     assert reasons == ["the challenger did not answer a shadow request"]
 
 
@@ -176,20 +179,20 @@ def test_without_rows_or_evidence_no_suite_is_saved(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     rollout = begin(ledger, QUICK)
-    assert "was not rolled back because of its traffic" in keep(ledger, library).reason
-    nameless = [sample(rollout, key=None, fault="errors")]
-    report(ledger, at=later(ledger), challenger=SICK, samples=nameless)
+    assert "was not rolled back because of its traffic" in save_suite(ledger, library).reason
+    samples_without_key = [make_sample(rollout, key=None, fault="errors")]
+    report(ledger, at=later(ledger), challenger=SICK, samples=samples_without_key)
     reconcile(ledger, MODEL, now=later(ledger))
-    assert "row keys, which clients send in the field 'keys'" in keep(ledger, library).reason
+    assert "row keys, which clients send in the field 'keys'" in save_suite(ledger, library).reason
 
-    again = begin(ledger)
-    report(ledger, at=later(ledger), samples=[sample(again, key="77777", fault="errors")])
+    second = begin(ledger)
+    report(ledger, at=later(ledger), samples=[make_sample(second, key="77777", fault="errors")])
     now = current(ledger)
     abort = transitions.abort(now, now=now.checked_at, actor="bob", reason="not today")
     ledger.record_transition(now, abort)
-    told = keep(ledger, library)
-    assert told.suite is None
-    assert told.reason.endswith("not today.")
+    result = save_suite(ledger, library)
+    assert result.suite is None
+    assert result.reason.endswith("not today.")
     assert library.names() == ()
     with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
         save_failures_suite(ledger, "nope", WORKLOAD, echo_frame(), library, later(ledger))

@@ -1,4 +1,4 @@
-"""ROLL-1, ROLL-2: the page of a rollout, from the ledger alone."""
+"""Page of a rollout, generated from the ledger (ROLL-1, ROLL-2)."""
 
 import re
 import shutil
@@ -26,23 +26,23 @@ from sluice.rollout_control.report import save_rollout_page
 from sluice.rollout_control.timeline import TimelineMark, timeline_svg
 from tests.sluice.registry.ledger_samples import MODEL, NOW
 from tests.sluice.rollout_control.controller_samples import (
+    FIRST_UNSEEN_ROW,
     PIPELINE,
     SICK,
-    UNSEEN,
     WORKLOAD,
     begin,
     current,
     echo_frame,
+    make_sample,
     pairs,
     report,
-    sample,
 )
 
 SETTINGS = RolloutSettings(min_step_s=300, min_requests=100, quality_rows=60, max_step_s=1200)
 
 
-class Slow:
-    """A clock that the test moves."""
+class ManualClock:
+    """Clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = NOW + timedelta(minutes=1)
@@ -52,21 +52,21 @@ class Slow:
 
 
 @pytest.fixture
-def clock() -> Slow:
-    return Slow()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def ledger(url: str, template: Path, tmp_path: Path, clock: Slow) -> Iterator[RolloutLedger]:
+def ledger(url: str, template: Path, tmp_path: Path, clock: ManualClock) -> Iterator[RolloutLedger]:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     with RolloutLedger.open(url, clock=clock) as opened:
         yield opened
 
 
-def pass_time(
-    ledger: RolloutLedger, clock: Slow, seconds: int, counts: ArmCounts | None = None
+def advance_time(
+    ledger: RolloutLedger, clock: ManualClock, seconds: int, counts: ArmCounts | None = None
 ) -> None:
-    """Reconcile often enough for the lease, while servers report."""
+    """Advance the clock in steps of 150 s; report ``counts`` and reconcile at each step."""
     for _ in range(seconds // 150):
         clock.now += timedelta(seconds=150)
         if counts is not None:
@@ -74,46 +74,48 @@ def pass_time(
         reconcile(ledger, MODEL, now=clock.now)
 
 
-def healthy_story(ledger: RolloutLedger, store: ArtifactStore, clock: Slow) -> None:
+def run_promoted_rollout(ledger: RolloutLedger, store: ArtifactStore, clock: ManualClock) -> None:
     rollout = begin(ledger, SETTINGS, PredictionAgreement(difference=1.2, spread=0.9, rows=700))
-    samples = pairs(rollout, range(UNSEEN, UNSEEN + 300), challenger_error=0.7)
+    samples = pairs(rollout, range(FIRST_UNSEEN_ROW, FIRST_UNSEEN_ROW + 300), challenger_error=0.7)
     report(ledger, at=clock.now, samples=samples)
     evaluate_live_quality(
-        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(UNSEEN + 80), clock.now
+        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(FIRST_UNSEEN_ROW + 80), clock.now
     )
-    pass_time(ledger, clock, 1200, ArmCounts(requests=210, errors=1))
+    advance_time(ledger, clock, 1200, ArmCounts(requests=210, errors=1))
     evaluate_live_quality(ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(), clock.now)
-    pass_time(ledger, clock, 300, ArmCounts(requests=200, errors=1))
+    advance_time(ledger, clock, 300, ArmCounts(requests=200, errors=1))
     ledger.finish_rollout(MODEL, actor="rollout_job", store=store)
 
 
-def rolled_back_story(ledger: RolloutLedger, clock: Slow) -> None:
+def run_rolled_back_rollout(ledger: RolloutLedger, clock: ManualClock) -> None:
     rollout = begin(ledger, SETTINGS)
-    pass_time(ledger, clock, 300, ArmCounts(requests=210, errors=1))
-    failed = [sample(rollout, key=str(500 + n), fault="errors") for n in range(30)]
+    advance_time(ledger, clock, 300, ArmCounts(requests=210, errors=1))
+    failed = [make_sample(rollout, key=str(500 + n), fault="errors") for n in range(30)]
     clock.now += timedelta(seconds=60)
     report(ledger, at=clock.now, challenger=SICK, samples=failed)
     reconcile(ledger, MODEL, now=clock.now)
 
 
-def paused_story(ledger: RolloutLedger, clock: Slow) -> None:
+def run_paused_rollout(ledger: RolloutLedger, clock: ManualClock) -> None:
     begin(ledger, SETTINGS)
-    pass_time(ledger, clock, 300, ArmCounts(requests=210, errors=1))
+    advance_time(ledger, clock, 300, ArmCounts(requests=210, errors=1))
     now = current(ledger)
     clock.now += timedelta(seconds=20)
-    by_hand = transitions.pause(
+    pause = transitions.pause(
         now, now=clock.now, actor="ada <ops>", reason="The market opens & nobody is here."
     )
-    ledger.record_transition(now, by_hand)
-    pass_time(ledger, clock, 600)
+    ledger.record_transition(now, pause)
+    advance_time(ledger, clock, 600)
     resumed = transitions.resume(
         current(ledger), now=clock.now, actor="ada <ops>", reason="It has opened."
     )
     ledger.record_transition(current(ledger), resumed)
-    pass_time(ledger, clock, 1350)
+    advance_time(ledger, clock, 1350)
 
 
-def page_of(ledger: RolloutLedger, tmp_path: Path, clock: Slow, store: ArtifactStore) -> str:
+def save_page(
+    ledger: RolloutLedger, tmp_path: Path, clock: ManualClock, store: ArtifactStore
+) -> str:
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
     rollout = current(ledger)
     failed = save_failures_suite(
@@ -136,19 +138,19 @@ def page_of(ledger: RolloutLedger, tmp_path: Path, clock: Slow, store: ArtifactS
     return saved.path.read_text()
 
 
-def words(page: str) -> str:
+def extract_text(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.partition("<main>")[2])).split())
 
 
-def test_the_page_of_a_promoted_rollout(
-    ledger: RolloutLedger, store: ArtifactStore, clock: Slow, tmp_path: Path
+def test_page_of_a_promoted_rollout(
+    ledger: RolloutLedger, store: ArtifactStore, clock: ManualClock, tmp_path: Path
 ) -> None:
-    healthy_story(ledger, store, clock)
-    page = page_of(ledger, tmp_path, clock, store)
+    run_promoted_rollout(ledger, store, clock)
+    page = save_page(ledger, tmp_path, clock, store)
 
     assert first_tag(page) == ("promoted", "good")
-    told = words(page)
-    for said in (
+    text = extract_text(page)
+    for expected in (
         "The challenger was promoted after 25 min: every step passed.",
         "ada started the rollout of version 2 to replace version 1, strategy canary "
         "(5 %, 25 %, 50 %, 100 %). Reason: The gate said PROMOTE.",
@@ -157,20 +159,20 @@ def test_the_page_of_a_promoted_rollout(
         "PROMOTE 300",
         "All decisions together spend alpha = 0.05",
     ):
-        assert said in told
+        assert expected in text
     assert page.count("<circle") == 6  # start, four steps, promoted
-    assert "breach" not in told
+    assert "breach" not in text
 
 
-def test_the_page_of_a_rolled_back_rollout(
-    ledger: RolloutLedger, store: ArtifactStore, clock: Slow, tmp_path: Path
+def test_page_of_a_rolled_back_rollout(
+    ledger: RolloutLedger, store: ArtifactStore, clock: ManualClock, tmp_path: Path
 ) -> None:
-    rolled_back_story(ledger, clock)
-    page = page_of(ledger, tmp_path, clock, store)
+    run_rolled_back_rollout(ledger, clock)
+    page = save_page(ledger, tmp_path, clock, store)
 
     assert first_tag(page) == ("rolled back", "bad")
-    told = words(page)
-    for said in (
+    text = extract_text(page)
+    for expected in (
         "The challenger was rolled back after 6 min at 25 % of the users, by rollout. The "
         "challenger is worse than production: 90 errors in 200 requests of the challenger",
         "errors breach",
@@ -178,29 +180,29 @@ def test_the_page_of_a_rolled_back_rollout(
         "of suite 'rollout-",
         "2: 25 % challenger 50 % 200 90 (45 %)",
     ):
-        assert said in told
+        assert expected in text
 
 
-def test_the_page_of_a_paused_rollout_escapes_names(
-    ledger: RolloutLedger, store: ArtifactStore, clock: Slow, tmp_path: Path
+def test_page_of_a_paused_rollout_escapes_names(
+    ledger: RolloutLedger, store: ArtifactStore, clock: ManualClock, tmp_path: Path
 ) -> None:
-    paused_story(ledger, clock)
-    page = page_of(ledger, tmp_path, clock, store)
+    run_paused_rollout(ledger, clock)
+    page = save_page(ledger, tmp_path, clock, store)
 
     assert first_tag(page) == ("paused", "unsure")
-    told = words(page)
-    for said in (
+    text = extract_text(page)
+    for expected in (
         "The rollout is paused at 25 % of the users. The step is inconclusive after 1200 s",
         "and the rollout paused 2 times",
         "ada <ops> The market opens & nobody is here.",
         "No verdict: fewer than 60 rows had labels.",
     ):
-        assert said in told
+        assert expected in text
     assert "ada &lt;ops&gt;" in page
     assert "<ops>" not in page
 
 
-def test_the_curve_is_the_share_and_ends_now() -> None:
+def test_timeline_plots_the_share_until_the_given_time() -> None:
     marks = [
         TimelineMark(at=NOW, share=0.0, tone="plain", tooltip="start"),
         TimelineMark(at=NOW + timedelta(seconds=50), share=0.5, tone="good", tooltip="on & on"),
@@ -212,11 +214,11 @@ def test_the_curve_is_the_share_and_ends_now() -> None:
     points = [tuple(map(float, point.split(","))) for point in line[1].split()]
     assert [x for x, _ in points] == [52, 517, 517, 982]  # left edge, middle, right edge
     (bottom, _, half, _) = (y for _, y in points)
-    assert (bottom, half) == (227, 140)  # the floor at 53 + 174, and half way up
+    assert (bottom, half) == (227, 140)  # share 0 at 53 + 174, share 0.5 in the middle
     assert "on &amp; on" in svg
 
 
-def test_an_unknown_rollout_is_refused(ledger: RolloutLedger, tmp_path: Path) -> None:
+def test_unknown_rollout_is_rejected(ledger: RolloutLedger, tmp_path: Path) -> None:
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
     with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
         save_rollout_page(ledger, "nope", failed=None, home=home, environ={}, now=NOW)

@@ -1,4 +1,4 @@
-"""ROLL-2: arriving labels decide on a rollout by the promotion gate and its alpha."""
+"""Decisions of the promotion gate on a rollout as labels arrive (ROLL-2)."""
 
 import io
 
@@ -17,9 +17,9 @@ from sluice.rollout_control.quality import evaluate_live_quality, judge_quality
 from sluice.verdicts.verdict import Verdict
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.controller_samples import (
+    FIRST_UNSEEN_ROW,
     PIPELINE,
     QUICK,
-    UNSEEN,
     WORKLOAD,
     begin,
     current,
@@ -29,115 +29,118 @@ from tests.sluice.rollout_control.controller_samples import (
     report,
 )
 
-ROWS = range(UNSEEN, UNSEEN + 300)
+ROWS = range(FIRST_UNSEEN_ROW, FIRST_UNSEEN_ROW + 300)
 
 
-def note(ledger: RolloutLedger, store: ArtifactStore, num_rows: int = 899) -> Verdict | None:
+def evaluate(ledger: RolloutLedger, store: ArtifactStore, num_rows: int = 899) -> Verdict | None:
+    """Evaluate the rollout when the first ``num_rows`` rows have labels."""
     frame = echo_frame(num_rows)
     return evaluate_live_quality(
         ledger, MODEL, WORKLOAD, PIPELINE.gate, store, frame, later(ledger)
     )
 
 
-def test_a_challenger_that_labels_prove_worse_is_rolled_back(
+def test_challenger_with_significantly_larger_loss_is_rolled_back(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     rollout = begin(ledger)
     report(ledger, at=later(ledger), samples=pairs(rollout, ROWS, challenger_error=2.0))
-    verdict = note(ledger, store)
+    verdict = evaluate(ledger, store)
 
     assert verdict is not None
     assert verdict.outcome == "REJECT"
     assert (verdict.candidate, verdict.reference) == (rollout.candidate, rollout.production)
-    assert verdict.gain == pytest.approx(1 - 4, abs=0.4)  # mean squares of the errors planted
-    done = reconcile(ledger, MODEL, now=later(ledger))
-    assert done is not None
-    assert (done.outcome, done.quality) == ("roll_back", "REJECT")
-    assert done.reason.startswith(
+    assert verdict.gain == pytest.approx(1 - 4, abs=0.4)  # mean squares of the simulated errors
+    transition = reconcile(ledger, MODEL, now=later(ledger))
+    assert transition is not None
+    assert (transition.outcome, transition.quality) == ("roll_back", "REJECT")
+    assert transition.reason.startswith(
         "Labelled rows show that the challenger is worse: Significantly worse"
     )
-    assert note(ledger, store) is None  # it is over
+    assert evaluate(ledger, store) is None  # the rollout is over
 
 
-def test_an_ab_rollout_ends_with_a_promote_of_the_gate(
+def test_ab_rollout_advances_only_after_verdict_promote(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     settings = RolloutSettings(strategy="ab", min_step_s=0, min_requests=1, quality_rows=60)
     rollout = begin(ledger, settings)
     report(ledger, at=later(ledger), samples=pairs(rollout, ROWS, challenger_error=0.5))
-    waits = reconcile(ledger, MODEL, now=later(ledger))
-    verdict = note(ledger, store)
-    ends = reconcile(ledger, MODEL, now=later(ledger))
+    before = reconcile(ledger, MODEL, now=later(ledger))
+    verdict = evaluate(ledger, store)
+    after = reconcile(ledger, MODEL, now=later(ledger))
 
-    assert waits is not None
+    assert before is not None
     assert (
         "The step requires the verdict PROMOTE of the gate on labelled pairs; the verdict is: none "
-        "yet" in waits.reason
+        "yet" in before.reason
     )
     assert verdict is not None
     assert verdict.outcome == "PROMOTE"
-    assert ends is not None
-    assert (ends.outcome, current(ledger).phase) == ("advance", "awaiting_promotion")
+    assert after is not None
+    assert (after.outcome, current(ledger).phase) == ("advance", "awaiting_promotion")
 
 
-def test_one_verdict_for_each_window_of_new_labels(
+def test_each_full_window_of_new_labels_gets_one_verdict_with_spent_alpha(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     rollout = begin(ledger)
     report(ledger, at=later(ledger), samples=pairs(rollout, ROWS))
-    arrived = [UNSEEN + n for n in (59, 60, 61, 119, 120, 250)]
-    found = [note(ledger, store, num_rows) for num_rows in arrived]
+    last_labelled_rows = [FIRST_UNSEEN_ROW + n for n in (59, 60, 61, 119, 120, 250)]
+    results = [evaluate(ledger, store, num_rows) for num_rows in last_labelled_rows]
 
-    assert [verdict and verdict.num_rows for verdict in found] == [None, 60, None, None, 120, 250]
-    verdicts = [verdict for verdict in found if verdict is not None]
+    assert [verdict and verdict.num_rows for verdict in results] == [None, 60, None, None, 120, 250]
+    verdicts = [verdict for verdict in results if verdict is not None]
     assert [v.attempt for v in verdicts] == [1, 2, 3]
-    gate = PIPELINE.gate.alpha
-    assert [v.alpha for v in verdicts] == [spent_alpha(gate, look) for look in (1, 2, 3)]
-    assert {v.alpha_of_all for v in verdicts} == {gate}
+    alpha = PIPELINE.gate.alpha
+    assert [v.alpha for v in verdicts] == [spent_alpha(alpha, attempt) for attempt in (1, 2, 3)]
+    assert {v.alpha_of_all for v in verdicts} == {alpha}
     assert ledger.observations.quality(rollout.id) == verdicts
 
 
-def test_the_compared_losses_are_stored(ledger: RolloutLedger, store: ArtifactStore) -> None:
+def test_compared_losses_are_stored(ledger: RolloutLedger, store: ArtifactStore) -> None:
     rollout = begin(ledger)
     report(ledger, at=later(ledger), samples=pairs(rollout, ROWS))
-    verdict = note(ledger, store)
+    verdict = evaluate(ledger, store)
 
     assert verdict is not None
-    kept = pd.read_parquet(io.BytesIO(store.get(verdict.tables["candidate live losses"])))
-    assert kept["loss"].mean() == pytest.approx(verdict.candidate_loss)
-    assert kept["row"].nunique() == 300
+    table = pd.read_parquet(io.BytesIO(store.get(verdict.tables["candidate live losses"])))
+    assert table["loss"].mean() == pytest.approx(verdict.candidate_loss)
+    assert table["row"].nunique() == 300
 
 
-def test_too_few_rows_are_inconclusive_and_spend_no_alpha(
+def test_too_few_networks_are_inconclusive_and_spend_no_alpha(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
-    few = begin(ledger)
-    samples = pairs(few, ROWS[:130], challenger_error=3.0, networks=2)
+    rollout = begin(ledger)
+    samples = pairs(rollout, ROWS[:130], challenger_error=3.0, networks=2)
     report(ledger, at=later(ledger), samples=samples)
-    verdicts = [note(ledger, store, UNSEEN + n) for n in (60, 120)]
+    verdicts = [evaluate(ledger, store, FIRST_UNSEEN_ROW + n) for n in (60, 120)]
 
     for verdict in verdicts:
         assert verdict is not None
         assert verdict.outcome == "INCONCLUSIVE"
         assert "the candidate has 2 seeds, required 5" in verdict.lacking
         assert verdict.attempt == 1
-    done = reconcile(ledger, MODEL, now=later(ledger))
-    assert done is not None
-    assert done.outcome != "roll_back"
+    transition = reconcile(ledger, MODEL, now=later(ledger))
+    assert transition is not None
+    assert transition.outcome != "roll_back"
 
 
-def test_without_a_rollout_nothing_is_judged(ledger: RolloutLedger, store: ArtifactStore) -> None:
+def test_without_rollout_or_samples_there_is_no_verdict(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
     frame = echo_frame()
     assert (
         evaluate_live_quality(ledger, MODEL, WORKLOAD, PIPELINE.gate, store, frame, ledger._clock())
         is None
     )
     begin(ledger)
-    assert note(ledger, store) is None  # nobody was asked yet
+    assert evaluate(ledger, store) is None  # no request was answered yet
 
 
 def live_losses(rng: np.random.Generator, rows: int) -> tuple[LossTable, LossTable]:
-    """Two models of one quality, each good on rows of its own; networks hardly differ."""
+    """Return losses of two equally good models that are good on different rows."""
 
     def table(subject: str) -> LossTable:
         skill_N = rng.normal(size=rows)
@@ -165,30 +168,30 @@ def first_rows(table: LossTable, rows: int) -> LossTable:
 
 
 @pytest.mark.slow
-def test_healthy_pairs_are_rejected_in_at_most_alpha_of_all_rollouts() -> None:
-    """Six decisions on growing labels: 6 of 60 are rejected, 24 if they did not share alpha."""
+def test_equally_good_challengers_are_rejected_at_the_rate_alpha() -> None:
+    """Six decisions per rollout: 6 of 60 rollouts are rejected; 24 if alpha were not shared."""
     rng = np.random.default_rng(1)
     gate = GateSettings(alpha=0.2, min_rows=30, equivalence_margin_share=0)
-    wrong = 0
+    num_rejected = 0
     for _ in range(60):
-        ours, theirs = live_losses(rng, 240)
+        challenger, production = live_losses(rng, 240)
         verdicts: list[Verdict] = []
         for rows in range(40, 241, 40):
             verdicts.append(
                 judge_quality(
-                    first_rows(ours, rows),
-                    first_rows(theirs, rows),
+                    first_rows(challenger, rows),
+                    first_rows(production, rows),
                     gate,
                     earlier_verdicts=verdicts,
                     horizon_rows=0,
                     unit="loss",
                 )
             )
-        wrong += any(verdict.outcome == "REJECT" for verdict in verdicts)
+        num_rejected += any(verdict.outcome == "REJECT" for verdict in verdicts)
 
-    assert 2 <= wrong <= 12
+    assert 2 <= num_rejected <= 12
 
 
-def test_quality_rows_stay_with_the_rollout(ledger: RolloutLedger) -> None:
+def test_rollout_keeps_its_quality_rows(ledger: RolloutLedger) -> None:
     begin(ledger)
     assert current(ledger).settings.quality_rows == QUICK.quality_rows == 60

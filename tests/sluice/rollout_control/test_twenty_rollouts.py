@@ -1,4 +1,4 @@
-"""Twenty rollouts in a row under load, half of them faulty: a real server, ledger and clients."""
+"""Twenty consecutive rollouts under load, ten of them faulty; server and clients are real."""
 
 import time
 from collections.abc import Iterator
@@ -29,19 +29,19 @@ FAULTS = (
     "none", "errors", "none", "nan", "latency", "none", "drift", "none", "crash", "leak",
     "none", "none", "hang", "none", "errors", "none", "crash", "none", "none", "leak",
 )  # fmt: skip
-LOOK_S = 1.0
-PATIENCE_S = 150.0
-SWAP_S = 2.0
-GROWTH_BYTES = 16 * 2**20
-"""From the 5th rollout to the 20th: under 1.1 MiB each."""
+CHECK_INTERVAL_S = 1.0
+MAX_ROLLOUT_S = 150.0
+MAX_SWAP_S = 2.0
+MAX_GROWTH_BYTES = 16 * 2**20
+"""Maximum growth of resident memory from the 5th to the 20th rollout, 1.1 MiB per rollout."""
 SALT = 1000
-"""Versions differ by a thousandth: so little that a shift of the predictions is seen."""
+"""Weights of consecutive versions differ by 0.1 %, so that a drift fault is detectable."""
 SETTINGS = RolloutSettings(
-    min_step_s=1, min_requests=5, max_step_s=PATIENCE_S, lease_s=60, min_pairs=20
+    min_step_s=1, min_requests=5, max_step_s=MAX_ROLLOUT_S, lease_s=60, min_pairs=20
 )
 SERVING = ServingSettings(
     samples_per_s=20,
-    # A busy machine is not the challenger's fault.
+    # Generous, so that a busy machine does not cause faults of the challenger.
     deadline_s=10,
     challenger_deadline_s=2,
     max_challenger_memory_bytes=2**29,
@@ -49,8 +49,8 @@ SERVING = ServingSettings(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """One rollout, and the server after it."""
+class CompletedRollout:
+    """Result of one rollout, and resources of the server after it."""
 
     number: int
     fault: str
@@ -74,89 +74,91 @@ def ledger(tmp_path: Path) -> Iterator[RolloutLedger]:
 
 
 def register_all(ledger: RolloutLedger, store: ArtifactStore) -> dict[int, str]:
-    """Register all versions, each judged against what will be in production; faults by number."""
+    """Register all versions with verdicts against their production; return faults by number."""
     first = register_sample(ledger, store, salt=SALT)
     ledger.promote(MODEL, first, expected=None, actor="ada", reason="first", store=store)
     reference, faults = ledger.version(MODEL, first).candidate, {}
     assert reference != BASELINE
-    for place, fault in enumerate(FAULTS, start=1):
-        number = register_sample(ledger, store, salt=SALT + place, reference=reference)
+    for position, fault in enumerate(FAULTS, start=1):
+        number = register_sample(ledger, store, salt=SALT + position, reference=reference)
         faults[number] = fault
         if fault == "none":
             reference = ledger.version(MODEL, number).candidate
     return faults
 
 
-def held_out(
+def measure_held_out_agreement(
     ledger: RolloutLedger, store: ArtifactStore, number: int
 ) -> tuple[InputContract, PredictionAgreement]:
-    """Compare a version, without its fault, with production on windows as clients send them."""
+    """Measure the agreement of a version without its fault with production on random windows."""
     production = ledger.production(MODEL)
     assert production is not None
-    ours, theirs = (
+    challenger, production = (
         load_deployed(version, store) for version in (ledger.version(MODEL, number), production)
     )
-    shape = (300, theirs.contract.seq_len, len(theirs.contract.columns))
+    shape = (300, production.contract.seq_len, len(production.contract.columns))
     x_NLD = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-    answers = [model.predict(x_NLD, None).mean(axis=0) for model in (theirs, ours)]
-    return theirs.contract, measure_agreement(*answers)
+    predictions = [model.predict(x_NLD, None).mean(axis=0) for model in (production, challenger)]
+    return production.contract, measure_agreement(*predictions)
 
 
-def bring(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transition:
+def run_rollout(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transition:
     """Start a rollout and reconcile it each second until it is over."""
-    _, agreement = held_out(ledger, store, number)
+    _, agreement = measure_held_out_agreement(ledger, store, number)
     started = ledger.start_rollout(
         MODEL, number, SETTINGS, actor="ada", reason="PROMOTE", agreement=agreement
     )
-    late = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + MAX_ROLLOUT_S
     last = started
-    while time.monotonic() < late:
-        time.sleep(LOOK_S)
+    while time.monotonic() < deadline:
+        time.sleep(CHECK_INTERVAL_S)
         last = try_reconcile(ledger, MODEL, now=now()) or last
         if last.rollout.phase == "awaiting_promotion":
             return ledger.finish_rollout(MODEL, actor="ada", store=store)
         if last.rollout.is_over:
             return last
-    raise AssertionError(f"version {number} has not ended after {PATIENCE_S} s: {last.reason}")
+    raise AssertionError(f"version {number} has not ended after {MAX_ROLLOUT_S} s: {last.reason}")
 
 
-def swap_s(answers: list[Answer], end: Transition) -> float:
-    """Return how long after the decision the last request was routed by the older split [s].
+def measure_swap_s(answers: list[Answer], end: Transition) -> float:
+    """Return the time from the decision to the last request routed by the older split [s].
 
-    When it was sent: one that a challenger held up is answered by its deadline, whatever follows.
+    The send time counts, because a challenger may delay a response until its deadline.
     """
-    decided = end.at.timestamp()
+    decided_at = end.at.timestamp()
     new = end.rollout.version if end.outcome == "promote" else end.rollout.production_version
-    late = [
-        answer.sent_at - decided
+    delays_s = [
+        answer.sent_at - decided_at
         for answer in answers
         if answer.rollout == end.rollout.id or (answer.version, answer.arm) != (new, "production")
     ]
-    return max([0.0, *late])
+    return max([0.0, *delays_s])
 
 
-def settled(server: psutil.Process, seen: set[psutil.Process]) -> tuple[int, int, int]:
-    """Wait until no challenger is left; handles, threads and resident bytes of the server."""
-    late = time.monotonic() + 10
+def measure_server(
+    server: psutil.Process, processes_seen: set[psutil.Process]
+) -> tuple[int, int, int]:
+    """Wait until no challenger runs; return handles, threads and resident bytes of the server."""
+    deadline = time.monotonic() + 10
     while children := server.children(recursive=True):
-        seen.update(children)
-        assert time.monotonic() < late, f"left behind: {children}"
+        processes_seen.update(children)
+        assert time.monotonic() < deadline, f"left behind: {children}"
         time.sleep(0.1)
-    looks = []
-    for _ in range(10):  # reports and reads of the weights come and go
-        looks.append((server.num_fds(), server.num_threads(), server.memory_info().rss))
+    measurements = []
+    for _ in range(10):  # reports and reads of the split cause short-lived resources
+        measurements.append((server.num_fds(), server.num_threads(), server.memory_info().rss))
         time.sleep(0.1)
-    handles, threads, resident = (min(values) for values in zip(*looks, strict=True))
+    handles, threads, resident = (min(values) for values in zip(*measurements, strict=True))
     return handles, threads, resident
 
 
-def table(played: list[Played]) -> str:
+def format_table(completed: list[CompletedRollout]) -> str:
     lines = ["", "  # fault    ended          s  swap s  fds  threads  RSS MiB  reason"]
     lines += [
-        f"{one.number:3d} {one.fault:8s} {one.end.rollout.phase:11s} {one.seconds:4.0f} "
-        f"{one.swap_s:7.2f} {one.handles:4d} {one.threads:8d} {one.resident / 2**20:8.1f}  "
-        f"{one.end.reason[:90]}"
-        for one in played
+        f"{row.number:3d} {row.fault:8s} {row.end.rollout.phase:11s} {row.seconds:4.0f} "
+        f"{row.swap_s:7.2f} {row.handles:4d} {row.threads:8d} {row.resident / 2**20:8.1f}  "
+        f"{row.end.reason[:90]}"
+        for row in completed
     ]
     return "\n".join(lines)
 
@@ -167,7 +169,7 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
 ) -> None:
     store = ArtifactStore(tmp_path / "artifacts")
     faults = register_all(ledger, store)
-    contract, agreement = held_out(ledger, store, 2)
+    contract, agreement = measure_held_out_agreement(ledger, store, 2)
     config = FaultyServerConfig(
         registry_url=f"sqlite:///{tmp_path / 'registry.db'}",
         artifacts=str(tmp_path / "artifacts"),
@@ -177,7 +179,7 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
         spread=agreement.spread,
         log=str(tmp_path / "server.log"),
     )
-    played: list[Played] = []
+    completed: list[CompletedRollout] = []
     challengers: set[psutil.Process] = set()
     with running_faulty_server(config) as (process, port):
         server = psutil.Process(process.pid)
@@ -185,40 +187,42 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
             port, columns=contract.columns, seq_len=contract.seq_len, per_s=PER_S
         ) as clients:
             time.sleep(3)
-            for place, (number, fault) in enumerate(faults.items(), start=1):
-                began, first = time.monotonic(), len(clients.answers)
-                end = bring(ledger, store, number)
+            for position, (number, fault) in enumerate(faults.items(), start=1):
+                start_time, first = time.monotonic(), len(clients.answers)
+                end = run_rollout(ledger, store, number)
                 challengers.update(server.children(recursive=True))
-                took = time.monotonic() - began
-                time.sleep(SWAP_S + 1)
-                handles, threads, resident = settled(server, challengers)
-                one = Played(
-                    number=place,
+                elapsed_s = time.monotonic() - start_time
+                time.sleep(MAX_SWAP_S + 1)
+                handles, threads, resident = measure_server(server, challengers)
+                result = CompletedRollout(
+                    number=position,
                     fault=fault,
                     end=end,
-                    seconds=took,
-                    swap_s=swap_s(clients.answers[first:], end),
+                    seconds=elapsed_s,
+                    swap_s=measure_swap_s(clients.answers[first:], end),
                     handles=handles,
                     threads=threads,
                     resident=resident,
                 )
-                played.append(one)
-                print(table([one]) if place == 1 else table([one]).splitlines()[-1], flush=True)
-                wanted = "promoted" if fault == "none" else "rolled_back"
-                assert end.rollout.phase == wanted, end.reason  # else the next one has no receipt
+                completed.append(result)
+                table = format_table([result])
+                print(table if position == 1 else table.splitlines()[-1], flush=True)
+                expected_phase = "promoted" if fault == "none" else "rolled_back"
+                # With another phase, the receipts of the next version would be invalid.
+                assert end.rollout.phase == expected_phase, end.reason
         counts = (clients.sent, len(clients.answers))
     print(f"{counts[0]} requests, p99 {_p99_ms(clients.answers):.1f} ms, {len(challengers)} pids")
     failed = [answer for answer in clients.answers if answer.status != 200]
 
     assert failed == []
-    assert counts[0] - counts[1] <= 8  # those that were waiting for their moment at the end
-    assert max(one.swap_s for one in played) <= SWAP_S
-    assert len(challengers) >= len(played) / 2  # a bad one may be gone before it is looked for
-    assert [one for one in challengers if one.is_running()] == []
-    fifth, last = played[4], played[-1]
+    assert counts[0] - counts[1] <= 8  # requests not yet sent at the end
+    assert max(result.swap_s for result in completed) <= MAX_SWAP_S
+    assert len(challengers) >= len(completed) / 2  # a faulty one may end before it is recorded
+    assert [process for process in challengers if process.is_running()] == []
+    fifth, last = completed[4], completed[-1]
     assert last.handles <= fifth.handles + 1
     assert last.threads <= fifth.threads
-    assert last.resident <= fifth.resident + GROWTH_BYTES
+    assert last.resident <= fifth.resident + MAX_GROWTH_BYTES
 
 
 def _p99_ms(answers: list[Answer]) -> float:

@@ -1,4 +1,4 @@
-"""CSV files as nobody prepared them, one for each kind of table."""
+"""Generated CSV files without any preparation, one for each kind of table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +66,7 @@ TABLES: dict[str, Callable[[np.random.Generator], Table]] = {
 
 
 def write_csv(kind: str, path: Path) -> str:
-    """Write the file of a kind, and return its target."""
+    """Write the table of a kind to a file, and return its target column."""
     rows, target = TABLES[kind](np.random.default_rng(7))
     rows.to_csv(path, index=False, sep=";" if kind == "categories" else ",")
     return target

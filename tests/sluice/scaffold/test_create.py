@@ -1,4 +1,4 @@
-"""The files of a new pipeline: they load, their tests pass, and none is overwritten."""
+"""The generated files of a new pipeline load, pass their tests, and overwrite nothing."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def create(folder: Path, data: str, target: str | None, name: str = "my_model"):
     return create_for_init(folder, folder / data, target=target, name=name)
 
 
-def images(folder: Path, *labels: str, number: int = 90, size=(20, 30)) -> None:
+def write_images(folder: Path, *labels: str, number: int = 90, size=(20, 30)) -> None:
     for label in labels:
         (folder / label).mkdir(parents=True)
         for index in range(number):
@@ -34,7 +34,7 @@ def images(folder: Path, *labels: str, number: int = 90, size=(20, 30)) -> None:
 
 
 @pytest.mark.slow
-def test_the_generated_tests_pass_for_every_kind_of_data(tmp_path: Path) -> None:
+def test_generated_tests_pass_for_every_kind_of_data(tmp_path: Path) -> None:
     for kind in TABLES:
         target = write_csv(kind, tmp_path / f"{kind}.csv")
         create(tmp_path, f"{kind}.csv", target, name=f"a_{kind}")
@@ -63,7 +63,7 @@ def test_the_generated_tests_pass_for_every_kind_of_data(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_the_pipeline_file_is_valid_and_the_code_is_formatted(kind: str, tmp_path: Path) -> None:
+def test_generated_pipeline_file_is_valid_and_code_is_formatted(kind: str, tmp_path: Path) -> None:
     target = write_csv(kind, tmp_path / "data.csv")
 
     created = create(tmp_path, "data.csv", target)
@@ -94,7 +94,7 @@ def test_the_pipeline_file_is_valid_and_the_code_is_formatted(kind: str, tmp_pat
     assert len(code[0].splitlines()) < 40
 
 
-def test_texts_with_quotes_and_long_lists_are_valid_code(tmp_path: Path) -> None:
+def test_quotes_and_long_lists_give_valid_code(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values = [f'say "{number}", then\\a - b \u00f6' for number in range(12)]
     rows = {'a "b"': rng.choice(values, 200), "y": rng.normal(size=200)}
@@ -111,7 +111,7 @@ def test_texts_with_quotes_and_long_lists_are_valid_code(tmp_path: Path) -> None
     assert max(map(len, code.splitlines())) <= 100
 
 
-def test_a_parquet_file_and_json_lines_are_read(tmp_path: Path) -> None:
+def test_parquet_and_json_lines_files_are_read(tmp_path: Path) -> None:
     write_csv("numbers", tmp_path / "data.csv")
     rows = pd.read_csv(tmp_path / "data.csv")
     rows.to_parquet(tmp_path / "data.parquet")
@@ -124,7 +124,7 @@ def test_a_parquet_file_and_json_lines_are_read(tmp_path: Path) -> None:
         assert created.inputs == ("area", "age")
 
 
-def test_the_stored_index_of_a_parquet_file_orders_its_rows(tmp_path: Path) -> None:
+def test_stored_index_of_a_parquet_file_orders_its_rows(tmp_path: Path) -> None:
     days = pd.date_range("2024-01-01", periods=240, name="day")
     values = np.random.default_rng(0).normal(size=(240, 2))
     rows = pd.DataFrame(values, columns=["x", "y"], index=days).astype({"x": "Float64"})
@@ -138,8 +138,8 @@ def test_the_stored_index_of_a_parquet_file_orders_its_rows(tmp_path: Path) -> N
     assert created.inputs == ("day", "y, 1 earlier", "y, 7 earlier", "x")
 
 
-def test_images_are_classes_of_one_size(tmp_path: Path) -> None:
-    images(tmp_path / "photos", "cat", "dog")
+def test_image_folders_become_classes_of_one_size(tmp_path: Path) -> None:
+    write_images(tmp_path / "photos", "cat", "dog")
 
     created = create(tmp_path, "photos", None)
 
@@ -149,8 +149,8 @@ def test_images_are_classes_of_one_size(tmp_path: Path) -> None:
     assert 'classes = ("cat", "dog")' in created.files[1].read_text()
 
 
-def test_a_subfolder_without_images_is_mentioned(tmp_path: Path) -> None:
-    images(tmp_path / "photos", "cat", "dog")
+def test_subfolder_without_images_is_noted(tmp_path: Path) -> None:
+    write_images(tmp_path / "photos", "cat", "dog")
     (tmp_path / "photos" / "bird").mkdir()
 
     assert inspect_images(tmp_path / "photos").class_notes == (
@@ -158,8 +158,8 @@ def test_a_subfolder_without_images_is_mentioned(tmp_path: Path) -> None:
     )
 
 
-def test_large_images_are_made_smaller(tmp_path: Path) -> None:
-    images(tmp_path / "photos", "cat", "dog", size=(400, 300))
+def test_large_images_are_resized(tmp_path: Path) -> None:
+    write_images(tmp_path / "photos", "cat", "dog", size=(400, 300))
 
     created = create(tmp_path, "photos", None)
 
@@ -207,7 +207,7 @@ def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None
 
 def test_a_target_is_required_for_a_table_and_refused_for_images(tmp_path: Path) -> None:
     write_csv("numbers", tmp_path / "data.csv")
-    images(tmp_path / "photos", "cat", "dog", number=1)
+    write_images(tmp_path / "photos", "cat", "dog", number=1)
 
     with pytest.raises(SettingsError, match=r"data\.csv to predict is unknown"):
         create(tmp_path, "data.csv", None)
@@ -215,11 +215,11 @@ def test_a_target_is_required_for_a_table_and_refused_for_images(tmp_path: Path)
         create(tmp_path, "photos", "label")
 
 
-def test_a_folder_that_is_not_sufficient_is_refused(tmp_path: Path) -> None:
+def test_insufficient_image_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    images(tmp_path / "single", "cat")
-    images(tmp_path / "few", "cat", "dog", number=10)
-    images(tmp_path / "broken", "cat", "dog")
+    write_images(tmp_path / "single", "cat")
+    write_images(tmp_path / "few", "cat", "dog", number=10)
+    write_images(tmp_path / "broken", "cat", "dog")
     (tmp_path / "broken" / "cat" / "7.png").write_bytes(
         (tmp_path / "broken" / "cat" / "7.png").read_bytes()[:-40]
     )

@@ -1,4 +1,4 @@
-"""What is guessed from the columns of a table, and what is refused."""
+"""Guesses of task, order and inputs from the columns of a table, and refused tables."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.sluice.scaffold.tables import write_csv
 ROWS = 240
 
 
-def guess(path: Path, kind: str):
+def inspect_generated(path: Path, kind: str):
     return inspect_table(path, write_csv(kind, path))
 
 
@@ -22,38 +22,38 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data.csv"
 
 
-def inputs(found) -> list[str]:
+def input_codes(found) -> list[str]:
     return [each.code for each in found.inputs]
 
 
-def left_out(found) -> dict[str, str]:
+def omitted_columns(found) -> dict[str, str]:
     return {each.name: each.reason for each in found.left_out}
 
 
-def columns(path: Path, **values) -> None:
+def write_columns(path: Path, **values) -> None:
     rng = np.random.default_rng(0)
     pd.DataFrame({"x": rng.normal(size=ROWS), "y": rng.normal(size=ROWS)} | values).to_csv(
         path, index=False
     )
 
 
-def test_numbers(path):
-    found = guess(path, "numbers")
+def test_numeric_table_is_a_regression_without_identifiers_and_constants(path):
+    found = inspect_generated(path, "numbers")
 
     assert (found.task.value, found.order.value, found.classes) == ("regression", "hash", ())
-    assert inputs(found) == ['Number("area")', 'Number("age")']
-    assert left_out(found) == {
+    assert input_codes(found) == ['Number("area")', 'Number("age")']
+    assert omitted_columns(found) == {
         "Id": "identifier: a different integer in every row",
         "country": "constant, always 'DE'",
     }
 
 
-def test_dates_order_the_rows_and_give_earlier_targets(path):
-    found = guess(path, "dates")
+def test_dates_order_the_rows_and_give_lagged_targets(path):
+    found = inspect_generated(path, "dates")
 
     assert found.order.value == "time"
     assert found.source == {"kind": "csv", "index": "Day", "date_format": "%d/%m/%Y"}
-    assert inputs(found) == [
+    assert input_codes(found) == [
         'Calendar("Day", ("weekday", "yearday"))',
         'Lag("sales", 1)',
         'Lag("sales", 7)',
@@ -61,64 +61,64 @@ def test_dates_order_the_rows_and_give_earlier_targets(path):
     ]
 
 
-def test_categories_and_missing_values(path):
-    found = guess(path, "categories")
+def test_categories_and_missing_values_become_inputs(path):
+    found = inspect_generated(path, "categories")
 
     assert (found.task.value, found.classes) == ("classification", ("no", "yes"))
     assert found.source["separator"] == ";"
-    assert inputs(found)[0] == 'Category("city", ("Bonn", "Kassel", "New York"), missing=True)'
-    assert inputs(found)[1].startswith('Number("income", fill=')
+    assert input_codes(found)[0] == 'Category("city", ("Bonn", "Kassel", "New York"), missing=True)'
+    assert input_codes(found)[1].startswith('Number("income", fill=')
     assert "filled with the median" in found.inputs[1].reason
-    assert list(left_out(found)) == ["customer"]
+    assert list(omitted_columns(found)) == ["customer"]
 
 
-def test_a_text_alone_gets_more_features(path):
-    found = guess(path, "texts")
+def test_single_text_column_gets_a_width_of_256(path):
+    found = inspect_generated(path, "texts")
 
-    assert inputs(found) == ['Text("review", width=256)']
+    assert input_codes(found) == ['Text("review", width=256)']
     assert found.classes == ("negative", "positive")
 
 
 def test_imbalanced_classes_are_noted(path):
-    found = guess(path, "imbalanced")
+    found = inspect_generated(path, "imbalanced")
 
     assert found.classes == ("0", "1")
     (note,) = found.target_notes
     assert note.startswith("Imbalanced: class '1' has")
 
 
-def test_rows_of_one_date_stay_together(path):
+def test_rows_with_equal_dates_are_detected(path):
     days = pd.date_range("2024-01-01", periods=ROWS // 2).repeat(2)
-    columns(path, day=days)
+    write_columns(path, day=days)
 
     found = inspect_table(path, "y")
 
     assert (found.order.value, found.has_repeated_times) == ("time", True)
-    assert inputs(found) == ['Calendar("day", ("weekday",))', 'Number("x")']
+    assert input_codes(found) == ['Calendar("day", ("weekday",))', 'Number("x")']
 
 
 def test_dates_of_birth_and_few_dates_do_not_order_rows(path):
     few = np.tile(pd.date_range("2024-01-01", periods=10).astype(str), ROWS // 10)
-    columns(path, birthday=pd.date_range("1950-01-01", periods=ROWS, freq="40D"), day=few)
+    write_columns(path, birthday=pd.date_range("1950-01-01", periods=ROWS, freq="40D"), day=few)
 
     found = inspect_table(path, "y")
 
     assert found.order.value == "hash"
-    assert inputs(found)[1] == 'Calendar("birthday", ("weekday", "yearday"))'
+    assert input_codes(found)[1] == 'Calendar("birthday", ("weekday", "yearday"))'
 
 
-def test_columns_that_give_the_target_away_are_left_out(path):
+def test_columns_that_determine_the_target_are_left_out(path):
     label = np.random.default_rng(1).choice(["a", "b"], ROWS)
-    columns(path, label=label, code=np.where(label == "a", 7, 9), copy=np.arange(ROWS) * 1.5)
+    write_columns(path, label=label, code=np.where(label == "a", 7, 9), copy=np.arange(ROWS) * 1.5)
 
-    assert left_out(inspect_table(path, "label"))["code"] == "it determines the target"
-    assert "code" not in left_out(inspect_table(path, "y"))
-    columns(path, doubled=pd.read_csv(path)["y"] * 2)
-    assert left_out(inspect_table(path, "y")) == {"doubled": "it determines the target"}
+    assert omitted_columns(inspect_table(path, "label"))["code"] == "it determines the target"
+    assert "code" not in omitted_columns(inspect_table(path, "y"))
+    write_columns(path, doubled=pd.read_csv(path)["y"] * 2)
+    assert omitted_columns(inspect_table(path, "y")) == {"doubled": "it determines the target"}
 
 
-def test_columns_that_are_no_inputs_are_left_out_with_the_reason(path):
-    columns(
+def test_unusable_columns_are_left_out_with_the_reason(path):
+    write_columns(
         path,
         empty=[None] * ROWS,
         amount=[f"{number:,} EUR" for number in range(1_000, 1_000 + ROWS)],
@@ -127,7 +127,7 @@ def test_columns_that_are_no_inputs_are_left_out_with_the_reason(path):
         infinite=[np.inf] + [1.5, 2.5] * (ROWS // 2 - 1) + [1.5],
     )
 
-    found = left_out(inspect_table(path, "y"))
+    found = omitted_columns(inspect_table(path, "y"))
 
     assert found["empty"] == "every value is missing"
     assert found["amount"].startswith("numbers with a unit or separators, such as '1,000 EUR'")
@@ -143,13 +143,13 @@ def test_numbers_that_json_stores_as_text_are_left_out(tmp_path, form):
     rows["amount"] = [form.format(number) for number in range(1, ROWS + 1)]
     rows.to_json(file, orient="records", lines=True)
 
-    reason = left_out(inspect_table(file, "y"))["amount"]
+    reason = omitted_columns(inspect_table(file, "y"))["amount"]
 
     assert reason == f"numbers that are stored as text, such as {form.format(1)!r}: convert them"
 
 
-def test_many_values_of_a_category_are_reduced_to_the_frequent_ones(path):
-    columns(path, shop=[f"s{number**2 % 41}" for number in range(ROWS)])
+def test_categories_with_many_values_keep_the_frequent_ones(path):
+    write_columns(path, shop=[f"s{number**2 % 41}" for number in range(ROWS)])
 
     (shop,) = [each for each in inspect_table(path, "y").inputs if each.name == "shop"]
 
@@ -158,7 +158,7 @@ def test_many_values_of_a_category_are_reduced_to_the_frequent_ones(path):
 
 
 def test_repeated_rows_are_reported(path):
-    columns(path)
+    write_columns(path)
     rows = pd.read_csv(path)
     pd.concat([rows, rows.head(20)]).to_csv(path, index=False)
 
@@ -170,7 +170,7 @@ def test_repeated_rows_are_reported(path):
 
 
 def test_rows_without_a_target_are_noted(path):
-    columns(path)
+    write_columns(path)
     rows = pd.read_csv(path)
     rows.loc[:4, "y"] = np.nan
     rows.to_csv(path, index=False)
@@ -189,14 +189,14 @@ def test_rows_without_a_target_are_noted(path):
     ],
 )
 def test_a_target_that_cannot_be_predicted_is_refused(values, target, message, path):
-    columns(path, **values)
+    write_columns(path, **values)
 
     with pytest.raises(ContractError, match=message):
         inspect_table(path, target)
 
 
 def test_the_nearest_column_is_suggested(path):
-    columns(path, price=np.arange(ROWS))
+    write_columns(path, price=np.arange(ROWS))
 
     with pytest.raises(SettingsError, match="Did you mean 'price'"):
         inspect_table(path, "prise")
@@ -216,7 +216,7 @@ def test_the_nearest_column_is_suggested(path):
         ("x,y\n1,2\n1,2,3\n", "cannot be parsed as CSV"),
     ],
 )
-def test_files_that_are_not_sufficient_are_refused(content, message, path):
+def test_insufficient_files_are_refused(content, message, path):
     path.write_text(content)
 
     with pytest.raises(ContractError, match=message):

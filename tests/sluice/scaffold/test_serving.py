@@ -1,4 +1,4 @@
-"""The model of a new pipeline is served from rows as the file has them."""
+"""Models of generated pipelines are served from rows in the form of the file."""
 
 import sys
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from sluice.serving.contract import CodecContract
 from sluice.serving.deployed import DeployedModel
 from sluice.workloads.workload import Workload
 from tests.sluice.scaffold.tables import TABLES, write_csv
-from tests.sluice.serving.serving_samples import live, quick_settings
+from tests.sluice.serving.serving_samples import quick_settings, run_server
 
-SENT = {
+REQUEST_COLUMNS = {
     "numbers": ("area", "age"),
     "dates": ("sales", "promotion", "Day"),
     "categories": ("city", "income"),
@@ -31,15 +31,15 @@ SENT = {
 }
 
 
-class Features(nn.Module):
-    """Returns the features of the newest row (B, D) instead of a prediction."""
+class LastRow(nn.Module):
+    """Return the features of the newest row (B, D) instead of a prediction."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[:, -1]
 
 
 @pytest.fixture(autouse=True)
-def modules() -> Iterator[None]:
+def _remove_modules() -> Iterator[None]:
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -47,15 +47,15 @@ def modules() -> Iterator[None]:
             del sys.modules[name]
 
 
-def workload_of(kind: str, folder: Path) -> Workload:
+def make_workload(kind: str, folder: Path) -> Workload:
     target = write_csv(kind, folder / "data.csv")
     create_for_init(folder, folder / "data.csv", target=target, name=f"served_{kind}")
     return resolve(read_pipeline(folder / f"served_{kind}.yaml")).workload
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_clients_send_the_columns_of_the_file(kind: str, tmp_path: Path) -> None:
-    workload = workload_of(kind, tmp_path)
+def test_requests_have_the_columns_of_the_file(kind: str, tmp_path: Path) -> None:
+    workload = make_workload(kind, tmp_path)
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
 
@@ -66,12 +66,12 @@ def test_clients_send_the_columns_of_the_file(kind: str, tmp_path: Path) -> None
     assert (found.outcome, found.numbers["codec"]) == ("pass", "rows")
     assert found.numbers["max_deviation"] == 0
     body = workload.request_of(raw, frame, np.array([30]))
-    assert tuple(body["columns"]) == SENT[kind]
+    assert tuple(body["columns"]) == REQUEST_COLUMNS[kind]
     assert len(body["rows"][0]) == (8 if kind == "dates" else 1)
 
 
-def test_the_newest_target_of_a_series_is_never_used(tmp_path: Path) -> None:
-    workload = workload_of("dates", tmp_path)
+def test_newest_target_of_a_series_is_not_used(tmp_path: Path) -> None:
+    workload = make_workload("dates", tmp_path)
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     codec = workload.codec()
@@ -90,7 +90,7 @@ def test_the_newest_target_of_a_series_is_never_used(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rows_of_the_file_are_sent_by_http(tmp_path: Path) -> None:
-    workload = workload_of("categories", tmp_path)
+    workload = make_workload("categories", tmp_path)
     codec = workload.codec()
     model = DeployedModel(
         version=1,
@@ -102,7 +102,7 @@ def test_rows_of_the_file_are_sent_by_http(tmp_path: Path) -> None:
             body=codec.schema(),
         ),
         target=workload.target_column,
-        networks=(Features(),),
+        networks=(LastRow(),),
         codec=codec,
     )
     rows = pd.read_csv(tmp_path / "data.csv", sep=";")[["income", "city"]].head(12)
@@ -111,7 +111,7 @@ def test_rows_of_the_file_are_sent_by_http(tmp_path: Path) -> None:
     cells = [[[None if pd.isna(value) else value for value in row]] for row in rows.to_numpy()]
     split = TrafficSplit(epoch=1, production=model.candidate)
 
-    with live({model.candidate: model}, split, settings=quick_settings()) as server:
+    with run_server({model.candidate: model}, split, settings=quick_settings()) as server:
         answer = server.client.post("/predict", json={"columns": [*rows], "rows": cells})
 
     assert answer.status_code == 200, answer.text

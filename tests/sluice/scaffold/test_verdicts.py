@@ -1,4 +1,4 @@
-"""From data that nobody prepared to a verdict, without an edit."""
+"""Generated pipelines reach a verdict on unprepared data without any edit."""
 
 import json
 from pathlib import Path
@@ -14,12 +14,12 @@ from tests.sluice.scaffold.tables import write_csv
 VERDICTS = {"PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE"}
 
 
-def run(arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> str:
+def init_and_run(arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the verdict on the first candidate of new data.
 
     Args:
         arguments: Arguments of ``sluice init``.
-        name: Name of the pipeline; each test has its own, as Python keeps one module per name.
+        name: Name of the pipeline, unique per test, because Python imports a module name once.
         capsys: Captures the output.
     """
     assert run_command(["init", *arguments, "--name", name]) == 0
@@ -42,25 +42,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_categories_with_missing_values(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_categories_with_missing_values_reach_a_verdict(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = write_csv("categories", folder / "data.csv")
 
-    assert run(["data.csv", "--target", target], "verdict_categories", capsys) in VERDICTS
+    assert init_and_run(["data.csv", "--target", target], "verdict_categories", capsys) in VERDICTS
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["numbers", "dates", "texts", "imbalanced"])
-def test_csv(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_tables_reach_a_verdict(
+    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = write_csv(kind, folder / "data.csv")
 
-    assert run(["data.csv", "--target", target], f"verdict_{kind}", capsys) in VERDICTS
+    assert init_and_run(["data.csv", "--target", target], f"verdict_{kind}", capsys) in VERDICTS
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("template", ["images", "text", "tabular"])
-def test_samples(template: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_reach_a_verdict(
+    template: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sample = make_sample(template)  # type: ignore[arg-type]
     write_files(folder, sample.files)
     target = [] if sample.target is None else ["--target", sample.target]
 
-    assert run([sample.data, *target], f"verdict_sample_{template}", capsys) in VERDICTS
+    assert init_and_run([sample.data, *target], f"verdict_sample_{template}", capsys) in VERDICTS

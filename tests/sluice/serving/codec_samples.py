@@ -51,13 +51,13 @@ def make_workload(kind: str, folder: Path) -> Workload:
 
 def networks(workload: Workload, *, salt: int) -> list[Scaled]:
     """Return two networks with random weights."""
-    found = []
+    built = []
     for seed in (0, 1):
         torch.manual_seed(10 * salt + seed)
         first = network_input(workload, 50)
         num_features = 0 if isinstance(first, dict) else first.shape[-1]
         network = workload.build_model(num_features, 1, ModelSettings(architecture="linear"))
-        found.append(
+        built.append(
             Scaled(
                 network,
                 num_features=num_features,
@@ -66,7 +66,7 @@ def networks(workload: Workload, *, salt: int) -> list[Scaled]:
                 scale_target=workload.scale_target,
             )
         )
-    return found
+    return built
 
 
 def codec_lineage(
@@ -74,9 +74,9 @@ def codec_lineage(
     store: ArtifactStore,
     *,
     salt: int,
-    built: Sequence[Scaled] | None = None,
+    trained: Sequence[Scaled] | None = None,
 ) -> Lineage:
-    """Return lineage of two networks of a workload; by default with random weights."""
+    """Return the lineage of two networks of a workload, by default with random weights."""
     settings = {
         "workload": f"{type(workload).__module__}:{type(workload).__name__}",
         "workload_settings": workload.settings.model_dump(mode="json"),
@@ -91,7 +91,7 @@ def codec_lineage(
             update={"weights": store.put(pack_model(network)), "trained_through": last_known}
         )
         for member, network in zip(
-            sample.members, built or networks(workload, salt=salt), strict=True
+            sample.members, trained or networks(workload, salt=salt), strict=True
         )
     )
     draft = sample.model_copy(

@@ -1,4 +1,4 @@
-"""Small models that predict, fail, hang or return NaN, behind the real app on a socket."""
+"""Small networks that predict, raise, hang or return NaN, and a server that serves them."""
 
 import contextlib
 import io
@@ -35,51 +35,51 @@ MODEL = "demo"
 CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
 
 
-class Says(nn.Module):
-    """Its number plus 1.5 a - 0.5 b of the last row."""
+class LinearNetwork(nn.Module):
+    """Returns 1.5 a - 0.5 b of the last row, plus an offset."""
 
-    def __init__(self, number: float) -> None:
+    def __init__(self, offset: float) -> None:
         super().__init__()
-        self.number = number
+        self.offset = offset
 
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, -1] @ torch.tensor([[1.5], [-0.5]]) + self.number
+        return x[:, -1] @ torch.tensor([[1.5], [-0.5]]) + self.offset
 
 
-class Raises(nn.Module):
+class RaisingNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise RuntimeError(f"secret payload {x.sum()}")
 
 
-class Hangs(nn.Module):
-    """Until the test lets it go."""
+class HangingNetwork(nn.Module):
+    """Blocks in its forward pass until the test sets the event."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.go = threading.Event()
+        self.released = threading.Event()
 
     def forward(self, x: Tensor) -> Tensor:
-        self.go.wait(20)
+        self.released.wait(20)
         return x[:, -1].mean(dim=1, keepdim=True)
 
 
-class Gated(Says):
-    """Answers at once while its gate is open, and raises once it is broken."""
+class GatedNetwork(LinearNetwork):
+    """Blocks while its gate is closed, and raises while ``is_broken`` is set."""
 
-    def __init__(self, number: float) -> None:
-        super().__init__(number)
+    def __init__(self, offset: float) -> None:
+        super().__init__(offset)
         self.gate = threading.Event()
         self.gate.set()
-        self.broken = False
+        self.is_broken = False
 
     def forward(self, x: Tensor) -> Tensor:
         self.gate.wait(20)
-        if self.broken:
+        if self.is_broken:
             raise TypeError(f"secret payload {x.sum()}")
         return super().forward(x)
 
 
-class SaysNaN(nn.Module):
+class NaNNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[:, -1, :1] * torch.nan
 
@@ -101,7 +101,7 @@ def deployed(
 
 
 @dataclass
-class Source:
+class SplitSource:
     """A source of traffic splits that can be made unavailable."""
 
     split: TrafficSplit
@@ -116,12 +116,12 @@ class Source:
 
 
 @dataclass
-class Live:
-    """A server in this process, and what a test changes of it."""
+class RunningServer:
+    """A server in this process, with its source of traffic splits and its log."""
 
     url: str
     serving: Serving
-    source: Source
+    source: SplitSource
     models: dict[str, DeployedModel]
     log: io.StringIO
     client: httpx.Client = field(init=False)
@@ -130,27 +130,27 @@ class Live:
         headers = {"authorization": f"Bearer {SECRET}"}
         self.client = httpx.Client(base_url=self.url, headers=headers, timeout=20)
 
-    def ask(self, *values: float, **more: Any) -> httpx.Response:
+    def predict(self, *values: float, **more: Any) -> httpx.Response:
         return self.client.post("/predict", json=body(*values, **more))
 
-    def wait_for(self, true: Callable[[], bool]) -> None:
+    def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition; the server polls every few milliseconds."""
         pause = threading.Event()
         for _ in range(500):
-            if true():
+            if condition():
                 return
             pause.wait(0.01)
-        raise AssertionError("it did not happen within 5 s")
+        raise AssertionError("the condition was not met within 5 s")
 
-    def put(self, **split: Any) -> TrafficSplit:
-        """Set a split of the next epoch and wait until it is in force."""
+    def set_split(self, **split: Any) -> TrafficSplit:
+        """Set a split with the next epoch and wait until the server applies it."""
         epoch = self.source.split.epoch + 1
         self.source.split = TrafficSplit(**({"production": candidate("one")} | split), epoch=epoch)
         self.wait_for(lambda: self.serving.router.table.split.epoch == epoch)
         return self.source.split
 
-    def challenge(self, name: str, *, share: float = 1.0, **more: Any) -> TrafficSplit:
-        return self.put(challenger=candidate(name), rollout=f"r-{name}", share=share, **more)
+    def set_challenger(self, name: str, *, share: float = 1.0, **more: Any) -> TrafficSplit:
+        return self.set_split(challenger=candidate(name), rollout=f"r-{name}", share=share, **more)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.getvalue().splitlines()]
@@ -162,7 +162,7 @@ class Live:
 
 
 def body(*values: float, **more: Any) -> dict[str, Any]:
-    """A request with one window for each value, which both columns hold in the last row."""
+    """Return a request with one window per value; both columns have it in the last row."""
     windows = [[[0.0, 0.0], [0.0, 0.0], [value, value]] for value in values]
     return {"columns": ["a", "b"], "windows": windows} | more
 
@@ -189,13 +189,13 @@ def quick_settings(**changes: Any) -> ServingSettings:
 
 
 @contextlib.contextmanager
-def live(
+def run_server(
     models: dict[str, DeployedModel],
     split: TrafficSplit,
     *,
     settings: ServingSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    source: Source | None = None,
+    source: SplitSource | None = None,
     isolate: Isolate | None = None,
     webhook: RollbackWebhook | None = None,
     reports: ReportSink | None = None,
@@ -204,13 +204,13 @@ def live(
     tls: Tls | None = None,
     name: str = MODEL,
     host: str = "127.0.0.1",
-) -> Iterator[Live]:
-    """Run the real server on a free port of this machine."""
-    source, log = source or Source(split), io.StringIO()
+) -> Iterator[RunningServer]:
+    """Run the server on a free port of this machine."""
+    source, log = source or SplitSource(split), io.StringIO()
     serving = open_serving(
         name,
         source,
-        lambda wanted: models[wanted],
+        lambda digest: models[digest],
         isolate=isolate,
         settings=settings,
         tokens=tokens or Tokens.of(serve=SECRET, hook=HOOK_SECRET),
@@ -232,7 +232,9 @@ def live(
     thread = threading.Thread(target=run)
     thread.start()
     assert ready.wait(10)
-    running = Live(f"http{'s' if tls else ''}://127.0.0.1:{ports[0]}", serving, source, models, log)
+    running = RunningServer(
+        f"http{'s' if tls else ''}://127.0.0.1:{ports[0]}", serving, source, models, log
+    )
     try:
         yield running
     finally:

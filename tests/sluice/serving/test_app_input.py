@@ -1,4 +1,4 @@
-"""Invalid input over a real socket: every error says what to do, and none is a 5xx."""
+"""Invalid requests over a socket get a 4xx response that says what to do."""
 
 import json
 import re
@@ -7,23 +7,23 @@ import socket
 import httpx
 import pytest
 
-from tests.sluice.serving.serving_samples import SECRET, Live, body
+from tests.sluice.serving.serving_samples import SECRET, RunningServer, body
 
 
-def test_predictions_are_the_mean_of_all_networks(server: Live) -> None:
-    one, many = server.ask(2.0), server.ask(2.0, 3.0, 4.0)
+def test_predictions_are_the_mean_of_all_networks(server: RunningServer) -> None:
+    one, many = server.predict(2.0), server.predict(2.0, 3.0, 4.0)
 
     assert one.json()["outputs"] == [[3.0]]
     assert many.json()["outputs"] == [[3.0], [4.0], [5.0]]
 
 
-def test_columns_are_matched_by_name(server: Live) -> None:
-    asked = body(0.0)
-    asked["windows"][0][-1] = [8.0, 0.0]
-    turned = asked | {"columns": ["b", "a"]}
+def test_columns_are_matched_by_name(server: RunningServer) -> None:
+    request = body(0.0)
+    request["windows"][0][-1] = [8.0, 0.0]
+    swapped = request | {"columns": ["b", "a"]}
 
-    assert server.client.post("/predict", json=asked).json()["outputs"] == [[13.0]]
-    assert server.client.post("/predict", json=turned).json()["outputs"] == [[-3.0]]
+    assert server.client.post("/predict", json=request).json()["outputs"] == [[13.0]]
+    assert server.client.post("/predict", json=swapped).json()["outputs"] == [[-3.0]]
 
 
 def window(*rows: list[object], columns: tuple[str, ...] = ("a", "b")) -> bytes:
@@ -34,7 +34,7 @@ GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "said"),
+    ("content", "status", "message"),
     [
         (b"", 400, "must be JSON"),
         (b"{", 400, "must be JSON"),
@@ -72,63 +72,65 @@ GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_a_bad_body_is_refused_with_its_place(
-    server: Live, content: bytes, status: int, said: str
+def test_an_invalid_body_is_refused_with_the_location_of_the_error(
+    server: RunningServer, content: bytes, status: int, message: str
 ) -> None:
-    answer = server.client.post(
+    response = server.client.post(
         "/predict", content=content, headers={"content-type": "application/json"}
     )
-    problem = answer.json()
+    problem = response.json()
 
-    assert answer.status_code == status
-    assert re.search(said, problem["what"] + problem["do"]), problem
+    assert response.status_code == status
+    assert re.search(message, problem["what"] + problem["do"]), problem
     assert problem["do"]
-    assert problem["trace"] == answer.headers["x-trace-id"]
+    assert problem["trace"] == response.headers["x-trace-id"]
 
 
-def test_the_error_of_a_body_names_the_fields_of_a_request(server: Live) -> None:
-    answer = server.client.post("/predict", json={"x": [1.0, 2.0]}).json()
+def test_the_error_of_an_invalid_body_lists_the_fields_of_a_request(server: RunningServer) -> None:
+    response = server.client.post("/predict", json={"x": [1.0, 2.0]}).json()
 
-    assert answer["why"] == (
+    assert response["why"] == (
         "A request to this model has 'columns', 'windows', and optionally 'model', 'user', 'keys'."
     )
 
 
-def test_a_value_too_large_for_the_model_is_a_client_error(server: Live) -> None:
-    """Finite in single precision; what a model makes of it is not, so no model is asked."""
-    answer = server.ask(3e38)
+def test_a_value_too_large_for_the_model_is_a_client_error(server: RunningServer) -> None:
+    """The value is finite in float32, but the prediction would not be; no model is called."""
+    response = server.predict(3e38)
 
-    assert answer.status_code == 422
-    assert "must be from -9.22337e+18 to 9.22337e+18, got 3e+38" in answer.json()["what"]
-
-
-def test_another_content_type_is_refused(server: Live) -> None:
-    answer = server.client.post("/predict", content=b"a=1", headers={"content-type": "text/csv"})
-
-    assert answer.status_code == 415
+    assert response.status_code == 422
+    assert "must be from -9.22337e+18 to 9.22337e+18, got 3e+38" in response.json()["what"]
 
 
-@pytest.mark.parametrize("shown", [None, "Bearer wrong", f"Basic {SECRET}", SECRET, "Bearer"])
+def test_another_content_type_is_refused(server: RunningServer) -> None:
+    response = server.client.post("/predict", content=b"a=1", headers={"content-type": "text/csv"})
+
+    assert response.status_code == 415
+
+
+@pytest.mark.parametrize(
+    "authorization", [None, "Bearer wrong", f"Basic {SECRET}", SECRET, "Bearer"]
+)
 @pytest.mark.parametrize("route", ["/predict", "/model", "/rollout", "/metrics"])
-def test_without_the_token_the_model_is_not_described(
-    server: Live, route: str, shown: str | None
+def test_a_request_without_the_token_gets_401_without_the_model_name(
+    server: RunningServer, route: str, authorization: str | None
 ) -> None:
-    headers = {} if shown is None else {"authorization": shown}
-    answer = httpx.request(
+    headers = {} if authorization is None else {"authorization": authorization}
+    response = httpx.request(
         "POST" if route == "/predict" else "GET", server.url + route, headers=headers
     )
 
-    assert answer.status_code == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    assert "demo" not in answer.text
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert "demo" not in response.text
 
 
 @pytest.mark.parametrize("route", ["/healthz", "/readyz", "/openapi.json"])
-def test_probes_need_no_token(server: Live, route: str) -> None:
+def test_probes_need_no_token(server: RunningServer, route: str) -> None:
     assert httpx.get(server.url + route).status_code == 200
 
 
-def test_an_unknown_route_gets_the_same_error_schema(server: Live) -> None:
+def test_an_unknown_route_gets_the_same_error_schema(server: RunningServer) -> None:
     missing, wrong = server.client.get("/nothing"), server.client.get("/predict")
 
     assert (missing.status_code, wrong.status_code) == (404, 405)
@@ -137,48 +139,48 @@ def test_an_unknown_route_gets_the_same_error_schema(server: Live) -> None:
     assert wrong.json()["what"] == "This route accepts POST, got GET."
 
 
-def raw(server: Live, head: str, *parts: bytes) -> tuple[bytes, int]:
-    """Send bytes; return the answer and how many were taken before the server closed."""
+def send_raw(server: RunningServer, header: str, *parts: bytes) -> tuple[bytes, int]:
+    """Send a request; return the response and the number of body bytes sent before it."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(
             f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\n"
-            f"Content-Type: application/json\r\n{head}\r\n\r\n".encode()
+            f"Content-Type: application/json\r\n{header}\r\n\r\n".encode()
         )
-        taken = 0
+        num_sent = 0
         for part in parts:
             try:
                 connection.sendall(part)
             except OSError:
                 break
-            taken += len(part)
-        answer = b""
+            num_sent += len(part)
+        response = b""
         while True:
             try:
-                more = connection.recv(65536)
+                part_received = connection.recv(65536)
             except ConnectionError:
-                more = b""
-            if not more:
-                return answer, taken
-            answer += more
+                part_received = b""
+            if not part_received:
+                return response, num_sent
+            response += part_received
 
 
-def test_100_mb_are_refused_by_content_length_without_reading(server: Live) -> None:
-    answer, _ = raw(server, "Content-Length: 104857600")  # and nothing follows
+def test_a_content_length_of_100_mb_is_refused_before_the_body(server: RunningServer) -> None:
+    response, _ = send_raw(server, "Content-Length: 104857600")  # no body is sent
 
-    assert answer.startswith(b"HTTP/1.1 413")
-    assert b"100,000 bytes" in answer
+    assert response.startswith(b"HTTP/1.1 413")
+    assert b"100,000 bytes" in response
 
 
-def test_100_mb_without_content_length_are_cut_off(server: Live) -> None:
+def test_a_chunked_body_of_100_mb_is_cut_off(server: RunningServer) -> None:
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    _, taken = raw(server, "Transfer-Encoding: chunked", *([chunk] * 1600))
+    _, num_sent = send_raw(server, "Transfer-Encoding: chunked", *([chunk] * 1600))
 
-    assert taken < 50 * 2**20
+    assert num_sent < 50 * 2**20
     assert "413" in {key for key in _statuses(server)}
 
 
-def _statuses(server: Live) -> set[str]:
+def _statuses(server: RunningServer) -> set[str]:
     return {
         key.split('status="')[1][:3]
         for key, value in server.metrics().items()
@@ -186,13 +188,13 @@ def _statuses(server: Live) -> set[str]:
     }
 
 
-def test_a_missing_body_times_out(server: Live) -> None:
-    answer, _ = raw(server, "Content-Length: 50", b"{")
+def test_an_incomplete_body_times_out(server: RunningServer) -> None:
+    response, _ = send_raw(server, "Content-Length: 50", b"{")
 
-    assert answer.startswith(b"HTTP/1.1 408")
+    assert response.startswith(b"HTTP/1.1 408")
 
 
-def test_a_client_that_disconnects_during_its_body_causes_no_error(server: Live) -> None:
+def test_a_client_that_disconnects_during_its_body_causes_no_error(server: RunningServer) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     before = len(server.lines())
     with socket.create_connection((host, int(port))) as connection:
@@ -205,19 +207,19 @@ def test_a_client_that_disconnects_during_its_body_causes_no_error(server: Live)
     assert [(x["refused"], x["level"]) for x in server.lines()[before:]] == [("malformed", "info")]
 
 
-def test_the_trace_id_of_the_caller_is_kept(server: Live) -> None:
-    mine = "4bf92f3577b34da6a3ce929d0e0e4736"
-    headers = {"traceparent": f"00-{mine}-00f067aa0ba902b7-01"}
-    answer = server.client.post("/predict", json=body(1.0), headers=headers)
+def test_the_trace_id_of_the_client_is_kept(server: RunningServer) -> None:
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+    response = server.client.post("/predict", json=body(1.0), headers=headers)
     other = server.client.post("/predict", json=body(1.0), headers={"traceparent": "x"})
 
-    assert answer.json()["trace"] == answer.headers["x-trace-id"] == mine
+    assert response.json()["trace"] == response.headers["x-trace-id"] == trace_id
     assert len(other.json()["trace"]) == 32
-    assert next(x for x in server.lines() if x.get("trace") == mine)["status"] == 200
+    assert next(x for x in server.lines() if x.get("trace") == trace_id)["status"] == 200
 
 
-def test_no_payload_user_or_path_is_logged(server: Live) -> None:
-    server.ask(4711.25125, user="ada@example.org")
+def test_no_payload_user_or_path_is_logged(server: RunningServer) -> None:
+    server.predict(4711.25125, user="ada@example.org")
     server.client.get("/secret-path-of-4711.25125")
     server.wait_for(lambda: '"other"' in server.log.getvalue())
     log = server.log.getvalue()
@@ -227,18 +229,18 @@ def test_no_payload_user_or_path_is_logged(server: Live) -> None:
     assert SECRET not in log
 
 
-def test_the_openapi_description_has_every_observed_status(server: Live) -> None:
-    described = server.client.get("/openapi.json").json()["paths"]["/predict"]["post"]
+def test_the_openapi_schema_declares_every_observed_status(server: RunningServer) -> None:
+    operation = server.client.get("/openapi.json").json()["paths"]["/predict"]["post"]
 
-    assert _statuses(server) <= set(described["responses"]) | {"405"}
-    assert described["security"]
-    assert described["requestBody"]["content"]["application/json"]["schema"]["required"] == [
+    assert _statuses(server) <= set(operation["responses"]) | {"405"}
+    assert operation["security"]
+    assert operation["requestBody"]["content"]["application/json"]["schema"]["required"] == [
         "columns",
         "windows",
     ]
 
 
-def test_labels_of_metrics_are_bounded(server: Live) -> None:
+def test_labels_of_metrics_are_bounded(server: RunningServer) -> None:
     before = len(server.metrics())
     for number in range(20):
         server.client.get(f"/path-{number}")

@@ -1,4 +1,4 @@
-"""A challenger's process sees neither tokens nor passwords of the server."""
+"""The process of a challenger cannot read the tokens and passwords of the server."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from sluice.serving.arm_environment import arm_environment
 from sluice.serving.isolation import Isolation
 from sluice.serving.settings import ServingSettings
 from tests.sluice.serving.serving_samples import quick_settings
-from tests.sluice.serving.test_isolation import recipe
+from tests.sluice.serving.test_isolation import loader_spec
 from tests.support.challengers import candidate
 
 SECRETS = (
@@ -58,23 +58,23 @@ def test_a_challenger_cannot_read_secrets(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("MY_MODE", "fast")
     settings = quick_settings(challenger_environment=("MY_MODE",))
-    with Isolation(recipe(tmp_path), settings) as isolation:
+    with Isolation(loader_spec(tmp_path), settings) as isolation:
         isolation.load(candidate("curious"), threading.Event())
-        seen = json.loads((tmp_path / "environment.json").read_text())
+        environment = json.loads((tmp_path / "environment.json").read_text())
 
-    assert "secret" not in seen.values()
-    assert seen["MY_MODE"] == "fast"
-    assert seen["PATH"] == os.environ["PATH"]
+    assert "secret" not in environment.values()
+    assert environment["MY_MODE"] == "fast"
+    assert environment["PATH"] == os.environ["PATH"]
 
 
 PARENT = """
 import ctypes, os
 from sluice.serving.arm_environment import hide_from_children
-if os.geteuid() == 0:  # root may read whatever there is
+if os.geteuid() == 0:  # root may read everything
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as it is of a process that did not change its user
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: changing the user cleared it
 {hide}
 if os.fork():
     os.wait()
@@ -92,17 +92,17 @@ else:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
 def test_a_child_cannot_read_the_memory_of_a_hidden_parent() -> None:
-    def said(hide: str) -> set[str]:
-        ended = subprocess.run(
+    def read_parent(hide: str) -> set[str]:
+        completed = subprocess.run(
             [sys.executable, "-c", PARENT.format(hide=hide)],
             capture_output=True,
             text=True,
             check=True,
         )
-        return set(ended.stdout.splitlines())
+        return set(completed.stdout.splitlines())
 
-    assert "environ read" in said("pass")
-    assert said("hide_from_children()") == {
+    assert "environ read" in read_parent("pass")
+    assert read_parent("hide_from_children()") == {
         "environ refused",
         "mem refused",
         "maps refused",

@@ -13,7 +13,7 @@ from sluice.serving.http_errors import InvalidInput
 from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, PredictRequest
 
 
-def scaled(mean: float, std: float, *, constant: float = 5.0) -> Scaled:
+def make_network(mean: float, std: float, *, constant: float = 5.0) -> Scaled:
     """A network of two columns, of which the second was constant in training."""
     network = Scaled(
         nn.Linear(2, 1), num_features=2, num_outputs=1, scale_inputs=True, scale_target=False
@@ -23,27 +23,27 @@ def scaled(mean: float, std: float, *, constant: float = 5.0) -> Scaled:
     return network
 
 
-def asked(*values: float, columns: tuple[str, ...] = ("a", "b")) -> PredictRequest:
+def make_request(*values: float, columns: tuple[str, ...] = ("a", "b")) -> PredictRequest:
     return PredictRequest(columns=list(columns), windows=[[list(values)]])
 
 
 def test_bounds_are_a_million_deviations_of_the_widest_network() -> None:
-    found = _column_bounds([scaled(10.0, 2.0), scaled(12.0, 3.0)], num_columns=2)
+    bounds = _column_bounds([make_network(10.0, 2.0), make_network(12.0, 3.0)], num_columns=2)
 
-    assert found is not None
-    assert found[0] == pytest.approx((12 - 3e6, 12 + 3e6))
-    assert found[1] == (-MAX_MAGNITUDE, MAX_MAGNITUDE), "a constant column has no scale"
+    assert bounds is not None
+    assert bounds[0] == pytest.approx((12 - 3e6, 12 + 3e6))
+    assert bounds[1] == (-MAX_MAGNITUDE, MAX_MAGNITUDE), "a constant column has no scale"
 
 
 def test_networks_without_scales_keep_single_precision_bounds() -> None:
-    assert _column_bounds([scaled(0.0, 1.5), nn.Linear(2, 1)], num_columns=2) is None
-    assert _column_bounds([scaled(0.0, 1.5)], num_columns=3) is None
+    assert _column_bounds([make_network(0.0, 1.5), nn.Linear(2, 1)], num_columns=2) is None
+    assert _column_bounds([make_network(0.0, 1.5)], num_columns=3) is None
     assert np.isfinite(np.float32(MAX_MAGNITUDE) ** 2)
 
 
-def test_the_scales_of_encoded_inputs_are_not_bounds_of_the_columns() -> None:
+def test_scales_of_encoded_inputs_do_not_bound_the_columns() -> None:
     """A client sends prices; the network standardises their logarithms."""
-    network = scaled(0.0, 1.5)
+    network = make_network(0.0, 1.5)
     network.encoder = InputEncoder(lambda x, _: x, {"unit": torch.ones(1)})
 
     assert _column_bounds([network], num_columns=2) is None
@@ -54,15 +54,17 @@ def test_a_value_out_of_bounds_is_refused_with_its_column_in_any_order(value: fl
     contract = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
 
     with pytest.raises(InvalidInput) as refused:
-        contract.read_windows(asked(0.5, value, columns=("b", "a")))
+        contract.read_windows(make_request(0.5, value, columns=("b", "a")))
 
     assert refused.value.what == (
         f"A value of column 'a' must be from -10 to 10, got {value:.6g} at windows.0.0."
     )
-    assert contract.read_windows(asked(1.0, 10.0, columns=("b", "a"))).tolist() == [[[10.0, 1.0]]]
+    assert contract.read_windows(make_request(1.0, 10.0, columns=("b", "a"))).tolist() == [
+        [[10.0, 1.0]]
+    ]
 
 
-def test_models_with_other_bounds_take_the_same_requests() -> None:
+def test_models_with_different_bounds_accept_the_same_requests() -> None:
     one = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
     two = InputContract(columns=("a", "b"), seq_len=1)
 

@@ -1,4 +1,4 @@
-"""ROLL-2: limits of what one client contributes to the evidence."""
+"""ROLL-2: limits on the evidence that one client contributes."""
 
 import random
 
@@ -9,7 +9,7 @@ from sluice.serving.client_limits import BREACH_FAULTS, PERIOD_S, ClientLimits
 from sluice.serving.step_counters import ARMS, NO_FAULTS, GuardFaults, evidence_faults
 
 
-def faults(
+def count_faults(
     clients: ClientLimits,
     client: str,
     *,
@@ -24,7 +24,7 @@ def faults(
     )
 
 
-def seen(count: int, *, address: str = "gateway") -> ClientLimits:
+def record_clients(count: int, *, address: str = "gateway") -> ClientLimits:
     clients = ClientLimits()
     for number in range(count):
         clients.record_request("production", f"user {number}", address=address, now=0.0)
@@ -35,23 +35,27 @@ def seen(count: int, *, address: str = "gateway") -> ClientLimits:
     ("count", "counted"), [(1, 40), (25, 40), (110, 8), (420, 2), (1000, 1), (5000, 1)]
 )
 def test_failures_of_all_clients_breach_and_those_of_one_do_not(count: int, counted: int) -> None:
-    """At 5 % of 420 clients 20 are expected on the challenger: two faults of each are 40.
+    """With 420 clients at 5 %, 20 use the challenger, and two faults of each make 40.
 
-    Clients are told apart by a digest, so that a few more are needed than the numbers say.
+    Clients are counted by a short digest, so collisions require slightly more of them.
     """
-    clients = seen(count)
+    clients = record_clients(count)
 
-    assert faults(clients, "user 0") == counted
-    assert faults(clients, "user 1", arm="production") == counted, "both arms alike"
-    assert faults(clients, "user 0", now=2 * PERIOD_S - 1) == counted, "again, a period later"
+    assert count_faults(clients, "user 0") == counted
+    assert count_faults(clients, "user 1", arm="production") == counted, (
+        "the limit is the same for both arms"
+    )
+    assert count_faults(clients, "user 0", now=2 * PERIOD_S - 1) == counted, (
+        "the limit applies again in the next period"
+    )
 
 
-def test_new_users_of_one_address_share_the_limit_of_its_network() -> None:
-    clients = seen(1000)
+def test_new_users_of_one_address_share_one_limit() -> None:
+    clients = record_clients(1000)
     for number in range(10):
         clients.record_request("challenger", f"user new {number}", address="attacker", now=0.0)
-    sybils = sum(faults(clients, f"user new {n}", address="attacker") for n in range(10))
-    gateway = sum(faults(clients, f"user {n}") for n in range(100))
+    sybils = sum(count_faults(clients, f"user new {n}", address="attacker") for n in range(10))
+    gateway = sum(count_faults(clients, f"user {n}") for n in range(100))
 
     assert sybils == 1
     assert gateway == pytest.approx(BREACH_FAULTS, abs=1)
@@ -60,28 +64,28 @@ def test_new_users_of_one_address_share_the_limit_of_its_network() -> None:
 def test_a_client_is_compared_about_as_often_as_typical_clients() -> None:
     clients = ClientLimits()
 
-    def compared(client: str, requests: int, *, now: float) -> int:
+    def count_compared(client: str, requests: int, *, now: float) -> int:
         return sum(
             clients.record_request("production", client, address="gateway", now=now)
             for _ in range(requests)
         )
 
-    alone = compared("user 0", 500, now=0.0)
+    only_client = count_compared("user 0", 500, now=0.0)
     for _ in range(3):
         for number in range(200):
-            compared(f"user {number}", 1, now=PERIOD_S)
-    usual = sum(compared(f"user {number}", 1, now=PERIOD_S) for number in range(200))
-    loud = compared("user loud", 5000, now=PERIOD_S)
+            count_compared(f"user {number}", 1, now=PERIOD_S)
+    typical = sum(count_compared(f"user {number}", 1, now=PERIOD_S) for number in range(200))
+    frequent = count_compared("user loud", 5000, now=PERIOD_S)
 
-    assert alone == 500, "nobody else is there"
-    assert usual > 190, "but for some that share their part"
-    assert loud <= 2 * 5 + 1
+    assert only_client == 500, "it is the only client"
+    assert typical > 190, "a few share a digest"
+    assert frequent <= 2 * 5 + 1
 
 
 def test_every_client_is_sampled_with_the_same_probability() -> None:
-    clients = seen(1000)
+    clients = record_clients(1000)
 
-    def drawn(client: str, requests: int) -> int:
+    def count_samples(client: str, requests: int) -> int:
         count = 0
         for _ in range(requests):
             if clients.may_sample(client, per_s=1.0, now=1.0):
@@ -89,25 +93,31 @@ def test_every_client_is_sampled_with_the_same_probability() -> None:
                 count += 1
         return count
 
-    each = [drawn(f"user {number}", 50) for number in range(1000)]
+    samples = [count_samples(f"user {number}", 50) for number in range(1000)]
 
-    assert set(each) == {0, 1}
-    assert sum(each) == pytest.approx(300, abs=60), "300 s of one a second"
+    assert set(samples) == {0, 1}
+    assert sum(samples) == pytest.approx(300, abs=60), "one per second for 300 s"
 
 
-def test_faults_of_both_arms_are_no_evidence() -> None:
-    errors, late, slow = GuardFaults({"errors"}), GuardFaults({"timeouts"}), GuardFaults({"slower"})
+def test_faults_of_both_arms_are_not_evidence() -> None:
+    errors, timeouts, slow = (
+        GuardFaults({"errors"}),
+        GuardFaults({"timeouts"}),
+        GuardFaults({"slower"}),
+    )
 
     assert evidence_faults("challenger", errors, NO_FAULTS) == errors
-    assert evidence_faults("challenger", errors, late) == NO_FAULTS, "in whatever way each fails"
+    assert evidence_faults("challenger", errors, timeouts) == NO_FAULTS, (
+        "regardless of the type of fault"
+    )
     assert evidence_faults("challenger", slow, slow) == NO_FAULTS
     assert evidence_faults("challenger", slow, errors) == NO_FAULTS
-    assert evidence_faults("challenger", late | slow, slow) == late
+    assert evidence_faults("challenger", timeouts | slow, slow) == timeouts
     assert evidence_faults("production", errors, errors) == NO_FAULTS
 
 
 def test_a_slightly_slower_challenger_is_not_the_only_slow_arm() -> None:
-    """It is slow whenever production is, so production's slow responses must count as well."""
+    """It is slow whenever production is slow, so slow responses of production count as well."""
     slow, errors = GuardFaults({"slower"}), GuardFaults({"errors"})
 
     assert evidence_faults("production", slow, slow) == slow
@@ -115,8 +125,8 @@ def test_a_slightly_slower_challenger_is_not_the_only_slow_arm() -> None:
 
 
 def test_the_fault_limit_of_a_gateway_scales_with_the_requests_of_the_arm() -> None:
-    """Or production's slow answers would end to count first, and the challenger's go on."""
-    clients = seen(1000)
+    """Otherwise production reaches its limit first, and only the challenger keeps counting."""
+    clients = record_clients(1000)
     users_of: dict[ArmName, range] = {"challenger": range(50), "production": range(50, 1000)}
     counted = {
         arm: sum(
@@ -135,9 +145,9 @@ def test_the_fault_limit_of_a_gateway_scales_with_the_requests_of_the_arm() -> N
 
 def test_would_count_predicts_count_fault_without_side_effects() -> None:
     draw = random.Random(7)
-    clients = seen(60)
+    clients = record_clients(60)
     for number in range(3000):
-        # Some have many faults, so that the limits of clients and of networks both apply.
+        # Some clients have many faults, so that the limits of clients and of networks both apply.
         client = f"user {min(draw.randrange(60), draw.randrange(60), draw.randrange(60))}"
         arm = draw.choice(ARMS)
         address = draw.choice(("gateway", "192.0.2.1"))

@@ -1,4 +1,4 @@
-"""Texts, tokens, images and raw rows are served by the real server, from a real registry."""
+"""A server with a registry serves texts, tokens, images and raw rows."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ from sluice.serving.model_arrays import as_arrays, concatenate
 from sluice.workloads.workload import Workload
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, as_version
 from tests.sluice.serving.codec_samples import KINDS, codec_lineage, make_workload, register
-from tests.sluice.serving.serving_samples import Live, live, quick_settings
+from tests.sluice.serving.serving_samples import RunningServer, quick_settings, run_server
 from tests.support.codec_workloads import network_input
 
 ROW = 100
@@ -41,7 +41,7 @@ ROW = 100
 
 @dataclass
 class Registry:
-    """A ledger with versions 1 and 2 of a model, of which the first is in production."""
+    """A ledger with versions 1 and 2 of a model; version 1 is in production."""
 
     workload: Workload
     ledger: RolloutLedger
@@ -75,7 +75,7 @@ def registry(
 
 
 class Reports:
-    """Keeps the samples that the server reports."""
+    """Collects the samples that the server reports."""
 
     def __init__(self) -> None:
         self.samples: list[Any] = []
@@ -85,8 +85,8 @@ class Reports:
 
 
 @pytest.fixture(scope="module")
-def served(registry: Registry) -> Iterator[tuple[Live, list[Any]]]:
-    """Production in this process; challengers in their own, loaded from the registry."""
+def served(registry: Registry) -> Iterator[tuple[RunningServer, list[Any]]]:
+    """A server with production in this process and challengers in their own processes."""
     loader = ledger_loader_spec(registry.url, MODEL, registry.store.root)
     settings = quick_settings(
         deadline_s=20.0,
@@ -99,7 +99,7 @@ def served(registry: Registry) -> Iterator[tuple[Live, list[Any]]]:
     one, reports = registry.load(1), Reports()
     with (
         Isolation(loader, settings) as isolation,
-        live(
+        run_server(
             {one.candidate: one},
             TrafficSplit(epoch=1, production=one.candidate),
             settings=settings,
@@ -112,27 +112,27 @@ def served(registry: Registry) -> Iterator[tuple[Live, list[Any]]]:
 
 
 @pytest.fixture
-def server(served: tuple[Live, list[Any]]) -> Live:
+def server(served: tuple[RunningServer, list[Any]]) -> RunningServer:
     return served[0]
 
 
 @pytest.fixture
-def samples(served: tuple[Live, list[Any]]) -> list[Any]:
+def samples(served: tuple[RunningServer, list[Any]]) -> list[Any]:
     return served[1]
 
 
-def expected(deployed: DeployedModel, workload: Workload, *rows: int) -> list[list[float]]:
-    """Return the predictions for the stored examples, without any code of the server."""
+def expected_outputs(deployed: DeployedModel, workload: Workload, *rows: int) -> list[list[float]]:
+    """Compute the predictions for stored examples without the code of the server."""
     outputs = []
     for row in rows:
         x = network_input(workload, row)
         with torch.inference_mode():
-            found = torch.stack([_response(network, x) for network in deployed.networks])
-        outputs.append(found.double().mean(dim=0)[0].tolist())
+            payload = torch.stack([_run_network(network, x) for network in deployed.networks])
+        outputs.append(payload.double().mean(dim=0)[0].tolist())
     return outputs
 
 
-def _response(network: nn.Module, x: ModelInput) -> Tensor:
+def _run_network(network: nn.Module, x: ModelInput) -> Tensor:
     """Return the output of a network, or for a language model the score of its tokens."""
     if not isinstance(network, ServedNetwork):
         return cast("Tensor", network(x))
@@ -143,22 +143,24 @@ def _response(network: nn.Module, x: ModelInput) -> Tensor:
 
 
 def test_a_request_gets_the_prediction_of_the_stored_example(
-    registry: Registry, server: Live
+    registry: Registry, server: RunningServer
 ) -> None:
     one = registry.load(1)
-    answer = server.client.post("/predict", json=registry.body(ROW) | {"keys": ["k"]})
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["outputs"] == expected(one, registry.workload, ROW)
+    response = server.client.post("/predict", json=registry.body(ROW) | {"keys": ["k"]})
+    assert response.status_code == 200, response.text
+    assert response.json()["outputs"] == expected_outputs(one, registry.workload, ROW)
 
-    several = server.client.post("/predict", json=registry.body(60, 61, 62))
-    assert several.status_code == 200, several.text
+    batch_response = server.client.post("/predict", json=registry.body(60, 61, 62))
+    assert batch_response.status_code == 200, batch_response.text
     np.testing.assert_allclose(
-        several.json()["outputs"], expected(one, registry.workload, 60, 61, 62), rtol=1e-6
+        batch_response.json()["outputs"],
+        expected_outputs(one, registry.workload, 60, 61, 62),
+        rtol=1e-6,
     )
 
 
 def test_concurrent_requests_of_other_lengths_do_not_change_a_prediction(
-    registry: Registry, server: Live
+    registry: Registry, server: RunningServer
 ) -> None:
     one = registry.load(1)
     rows = list(range(60, 84))
@@ -166,31 +168,33 @@ def test_concurrent_requests_of_other_lengths_do_not_change_a_prediction(
     async def ask() -> list[list[float]]:
         headers = {"authorization": server.client.headers["authorization"]}
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=30) as client:
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(client.post("/predict", json=registry.body(row)) for row in rows)
             )
-        return [answer.json()["outputs"][0] for answer in answers]
+        return [response.json()["outputs"][0] for response in responses]
 
     np.testing.assert_allclose(
-        asyncio.run(ask()), expected(one, registry.workload, *rows), rtol=1e-6
+        asyncio.run(ask()), expected_outputs(one, registry.workload, *rows), rtol=1e-6
     )
 
 
-def test_the_descriptions_state_the_body(registry: Registry, server: Live) -> None:
+def test_model_and_openapi_descriptions_include_the_body_schema(
+    registry: Registry, server: RunningServer
+) -> None:
     field = next(name for name in registry.body(ROW) if name != "columns")
-    described = server.client.get("/model").json()["input"]
+    description = server.client.get("/model").json()["input"]
     codec = registry.workload.codec()
-    assert described["kind"] == codec.kind
-    assert described["digest"] == codec.identity().digest
-    assert described["body"] == codec.schema()
+    assert description["kind"] == codec.kind
+    assert description["digest"] == codec.identity().digest
+    assert description["body"] == codec.schema()
     post = server.client.get("/openapi.json").json()["paths"]["/predict"]["post"]
     schema = post["requestBody"]["content"]["application/json"]["schema"]
     assert field in schema["required"]
     assert schema["properties"][field]["maxItems"] == codec.max_elements
 
 
-def test_bodies_that_do_not_fit_are_refused_in_the_usual_format(
-    registry: Registry, server: Live
+def test_invalid_bodies_get_the_common_error_format(
+    registry: Registry, server: RunningServer
 ) -> None:
     good = registry.body(ROW)
     field = next(name for name in good if name != "columns")
@@ -205,8 +209,8 @@ def test_bodies_that_do_not_fit_are_refused_in_the_usual_format(
         (good | {"model": "other"}, 404, "unknown_model"),
         (many, 413, "too_large"),
     ):
-        answer = server.client.post("/predict", json=body)
-        assert (answer.status_code, answer.json()["kind"]) == (status, kind), answer.text
+        response = server.client.post("/predict", json=body)
+        assert (response.status_code, response.json()["kind"]) == (status, kind), response.text
     huge = json.dumps(good | {"user": "u" * (5 * 2**20)}).encode()
     headers = {"content-type": "application/json"}
     assert server.client.post("/predict", content=huge, headers=headers).status_code == 413
@@ -230,7 +234,7 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
 }
 
 
-def test_a_large_batch_is_computed_in_parts_of_a_request(registry: Registry) -> None:
+def test_a_batch_above_max_elements_is_split(registry: Registry) -> None:
     one = registry.load(1)
     assert one.codec is not None
     x = concatenate([as_arrays(network_input(registry.workload, 80))] * 5)
@@ -247,21 +251,23 @@ def test_a_large_batch_is_computed_in_parts_of_a_request(registry: Registry) -> 
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
-def test_an_element_that_does_not_decode_is_named(registry: Registry, server: Live) -> None:
-    change, seen = HOSTILE[registry.workload.codec().kind]
-    answer = server.client.post("/predict", json=change(registry.body(ROW)))
-    assert (answer.status_code, answer.json()["kind"]) == (422, "invalid_input")
-    assert seen in answer.json()["what"]
-    if registry.workload.codec().kind == "rows":  # JSON of Python's json module allows NaN
+def test_the_error_locates_an_element_that_does_not_decode(
+    registry: Registry, server: RunningServer
+) -> None:
+    change, message = HOSTILE[registry.workload.codec().kind]
+    response = server.client.post("/predict", json=change(registry.body(ROW)))
+    assert (response.status_code, response.json()["kind"]) == (422, "invalid_input")
+    assert message in response.json()["what"]
+    if registry.workload.codec().kind == "rows":  # Python's json module parses NaN
         body = json.dumps(registry.body(ROW)).replace("[[[", "[[[NaN, ", 1)
-        answer = server.client.post(
+        response = server.client.post(
             "/predict", content=body, headers={"content-type": "application/json"}
         )
-        assert answer.status_code in (400, 422)
+        assert response.status_code in (400, 422)
 
 
-def test_samples_have_a_digest_of_the_element(
-    registry: Registry, server: Live, samples: list[Any]
+def test_samples_contain_a_digest_of_the_element(
+    registry: Registry, server: RunningServer, samples: list[Any]
 ) -> None:
     samples.clear()
     for row in (70, 70, 71):
@@ -278,7 +284,7 @@ def test_samples_have_a_digest_of_the_element(
 
 @pytest.mark.exhaustive
 def test_a_challenger_in_its_own_process_answers_and_gets_shadow_requests(
-    registry: Registry, server: Live, samples: list[Any]
+    registry: Registry, server: RunningServer, samples: list[Any]
 ) -> None:
     one, two = registry.load(1), registry.load(2)
 
@@ -292,33 +298,35 @@ def test_a_challenger_in_its_own_process_answers_and_gets_shadow_requests(
         )
 
     def ask(arm: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        payload: dict[str, Any] = {}
 
-        def answered() -> bool:
-            found.update(server.client.post("/predict", json=registry.body(ROW)).json())
-            return found["arm"] == arm
+        def is_from_arm() -> bool:
+            payload.update(server.client.post("/predict", json=registry.body(ROW)).json())
+            return payload["arm"] == arm
 
         for _ in range(10):  # the process imports torch
             try:
-                server.wait_for(answered)
+                server.wait_for(is_from_arm)
                 break
             except AssertionError:
                 continue
-        return found
+        return payload
 
     put(share=1.0)
     np.testing.assert_allclose(
-        ask("challenger")["outputs"], expected(two, registry.workload, ROW), rtol=1e-6
+        ask("challenger")["outputs"], expected_outputs(two, registry.workload, ROW), rtol=1e-6
     )
     server.wait_for(lambda: any(s.challenger and s.production for s in samples))
 
     put(share=0.0, shadow=True)
     np.testing.assert_allclose(
-        ask("production")["outputs"], expected(one, registry.workload, ROW), rtol=1e-6
+        ask("production")["outputs"], expected_outputs(one, registry.workload, ROW), rtol=1e-6
     )
     before = server.metrics()
     server.client.post("/predict", json=registry.body(ROW))
-    server.wait_for(lambda: _shadowed(server.metrics()) > _shadowed(before))
+    server.wait_for(
+        lambda: _count_shadow_requests(server.metrics()) > _count_shadow_requests(before)
+    )
 
     server.source.split = TrafficSplit(
         epoch=server.source.split.epoch + 1, production=one.candidate
@@ -326,12 +334,12 @@ def test_a_challenger_in_its_own_process_answers_and_gets_shadow_requests(
     server.wait_for(lambda: server.serving.router.table.challenger is None)
 
 
-def _shadowed(metrics: dict[str, float]) -> float:
+def _count_shadow_requests(metrics: dict[str, float]) -> float:
     return sum(value for name, value in metrics.items() if name.startswith("sluice_shadow"))
 
 
-def test_another_tokenizer_than_in_training_is_refused(tmp_path: Path) -> None:
-    """TRACE-3, at the promotion, when a server loads, and when a rollout would start."""
+def test_a_tokenizer_that_differs_from_training_is_refused(tmp_path: Path) -> None:
+    """TRACE-3: at promotion, when a server loads the version, and when a rollout starts."""
     workload = make_workload("texts", tmp_path / "data")
     store, url = ArtifactStore(tmp_path / "artifacts"), f"sqlite:///{tmp_path / 'registry.db'}"
     with RolloutLedger.open(url, clock=Clock()) as ledger:

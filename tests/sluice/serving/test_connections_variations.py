@@ -1,4 +1,4 @@
-"""Further attacks on connections and bodies, each by a different mechanism."""
+"""Further attacks by connections and request bodies do not affect other clients."""
 
 import contextlib
 import json
@@ -22,15 +22,20 @@ from sluice.serving.http_errors import InvalidInput
 from sluice.workloads.codecs.window_requests import PredictRequest
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     body,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
-from tests.sluice.serving.test_connections import answer_of, closed, connect, described
+from tests.sluice.serving.test_connections import (
+    connect,
+    count_closed,
+    count_descriptions,
+    read_until_closed,
+)
 from tests.support.ipv6_flood import ADDRESSES, PER_ADDRESS
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
@@ -41,91 +46,105 @@ POST = (
     + HOST
     + f"Authorization: Bearer {SECRET}\r\nContent-Type: application/json\r\n".encode()
 )
-ASKED = json.dumps(body(1.0)).encode()
-CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(ASKED), ASKED)
+CONTENT = json.dumps(body(1.0)).encode()
+CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(CONTENT), CONTENT)
 HIDDEN = b"GET /rollout HTTP/1.1\r\n" + HOST + b"\r\n"
-"""A request that a proxy takes for a part of the body before it; it would be answered with 401."""
-MANY = 4 * 2**20
+"""A request that a proxy regards as part of the previous body. If handled, it gets 401."""
+MAX_BODY_BYTES = 4 * 2**20
 ATTACKER = "127.0.0.4"
-"""Shares its address, and the one connection of it, with honest clients, as behind a gateway."""
+"""Address that the attacker shares with honest clients, as behind a gateway.
+
+One connection per address is allowed.
+"""
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Live]:
-    model = deployed("one", 1, Says(1.0))
+def server() -> Iterator[RunningServer]:
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick_settings(
-        max_body_bytes=MANY,
+        max_body_bytes=MAX_BODY_BYTES,
         connections=ConnectionSettings(
             max_connections=64, max_per_address=1, header_timeout_s=5.0, write_timeout_s=15.0
         ),
     )
-    with live({model.candidate: model}, ONE, settings=settings) as running:
+    with run_server({model.candidate: model}, ONE, settings=settings) as running:
         yield running
 
 
-def slowest(server: Live, attack: Callable[[], None]) -> float:
-    """Return the longest time [s] that another address waits for an answer during an attack."""
+def measure_latency(server: RunningServer, attack: Callable[[], None]) -> float:
+    """Return the highest latency [s] of requests from another address during an attack."""
     done = threading.Event()
 
     def ask() -> float:
         transport = httpx.HTTPTransport(local_address="127.0.0.3")
         with httpx.Client(transport=transport, base_url=server.url, headers=TOKEN) as client:
-            worst = 0.0
+            latency_s = 0.0
             while not done.is_set():
                 began = time.monotonic()
                 assert client.post("/predict", json=body(1.0)).status_code in (200, 429)
-                worst = max(worst, time.monotonic() - began)
-        return worst
+                latency_s = max(latency_s, time.monotonic() - began)
+        return latency_s
 
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask)
+        future = pool.submit(ask)
         try:
             attack()
         finally:
             done.set()
-        return asked.result()
+        return future.result()
 
 
-def repeated(element: bytes, around: bytes = b"%s") -> bytes:
-    return around % b",".join([element] * ((MANY - 100) // (len(element) + 1)))
+def repeat_element(element: bytes, template: bytes = b"%s") -> bytes:
+    return template % b",".join([element] * ((MAX_BODY_BYTES - 100) // (len(element) + 1)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make_content", "message"),
     [
-        (lambda: repeated(b'""', b'{"columns":["a","b"],"windows":[[[%s]]]}'), "windows.0.0.0: "),
-        (lambda: repeated(b"[]", b'{"columns":["a","b"],"windows":[[%s]]}'), "windows.0.0: "),
-        (lambda: repeated(b"[]", b'{"columns":["a","b"],"windows":[%s]}'), "windows.0: "),
-        (lambda: repeated(b'""', b'{"columns":["a"],"windows":[[[0]]],"keys":[%s]}'), "keys.0: "),
-        (lambda: repeated(b"0", b'{"columns":[%s],"windows":[[[0]]]}'), "columns.0: "),
-        (lambda: b"{%s}" % b",".join(b'"%x":0' % n for n in range(MANY // 10)), "unknown keys"),
+        (
+            lambda: repeat_element(b'""', b'{"columns":["a","b"],"windows":[[[%s]]]}'),
+            "windows.0.0.0: ",
+        ),
+        (lambda: repeat_element(b"[]", b'{"columns":["a","b"],"windows":[[%s]]}'), "windows.0.0: "),
+        (lambda: repeat_element(b"[]", b'{"columns":["a","b"],"windows":[%s]}'), "windows.0: "),
+        (
+            lambda: repeat_element(b'""', b'{"columns":["a"],"windows":[[[0]]],"keys":[%s]}'),
+            "keys.0: ",
+        ),
+        (lambda: repeat_element(b"0", b'{"columns":[%s],"windows":[[[0]]]}'), "columns.0: "),
+        (
+            lambda: b"{%s}" % b",".join(b'"%x":0' % n for n in range(MAX_BODY_BYTES // 10)),
+            "unknown keys",
+        ),
     ],
     ids=["values", "rows", "windows", "keys", "columns", "unknown keys"],
 )
-def test_a_body_with_an_error_in_every_element_does_not_block_the_server(
-    server: Live, make: Callable[[], bytes], said: str
+def test_a_body_with_an_error_in_every_element_does_not_block_the_event_loop(
+    server: RunningServer, make_content: Callable[[], bytes], message: str
 ) -> None:
-    """One of 4 MiB took 6 s of the event loop and 2.2 GB, to describe 1,400,000 errors."""
-    content = make()
-    answers: list[httpx.Response] = []
+    """The description of 1,400,000 errors (4 MiB body) took 6 s of the event loop and 2.2 GB."""
+    content = make_content()
+    responses: list[httpx.Response] = []
     headers = {"content-type": "application/json"}
-    worst = slowest(
+    latency_s = measure_latency(
         server,
-        lambda: answers.append(server.client.post("/predict", content=content, headers=headers)),
+        lambda: responses.append(server.client.post("/predict", content=content, headers=headers)),
     )
 
-    assert answers[0].status_code == 422
-    assert said in answers[0].json()["what"]
-    assert len(answers[0].content) < 3000
-    assert worst < 2.0
+    assert responses[0].status_code == 422
+    assert message in responses[0].json()["what"]
+    assert len(responses[0].content) < 3000
+    assert latency_s < 2.0
 
 
 @pytest.mark.parametrize(
-    "names", [("feature_" * (MANY // 8),), [f"f{n}" for n in range(99_999)]], ids=["long", "many"]
+    "names",
+    [("feature_" * (MAX_BODY_BYTES // 8),), [f"f{n}" for n in range(99_999)]],
+    ids=["long", "many"],
 )
-def test_unknown_column_names_are_cheap(names: Sequence[str]) -> None:
-    """A long one was compared with all that are known, and each known one with all that came."""
+def test_unknown_column_names_are_reported_within_150_ms(names: Sequence[str]) -> None:
+    """Each unknown name used to be compared with each known one to find a suggestion."""
     contract = InputContract(columns=tuple(f"feature_{n}" for n in range(500)), seq_len=1)
     request = PredictRequest(columns=list(names), windows=[[[0.0]]])
     began = time.thread_time()
@@ -137,26 +156,25 @@ def test_unknown_column_names_are_cheap(names: Sequence[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("burst", [1, 4])
-def test_unread_responses_occupy_no_slots(server: Live, burst: int) -> None:
-    """Without a token: all connections had an answer under way, and everybody else got 503.
+def test_unread_responses_occupy_no_slots(server: RunningServer, burst: int) -> None:
+    """Otherwise a client without a token occupies all connections, and others get 503.
 
-    A request that came in advance, or comes while the client does not read, must not give the place
-    back.
+    The slot must stay evictable when the client pipelines requests or sends more without reading.
     """
-    httpx.get(f"{server.url}/openapi.json")  # the first one takes its time
-    sent, initial, evicted = 0, described(server), closed(server, "evicted")
+    httpx.get(f"{server.url}/openapi.json")  # the first response is slow
+    sent, initial, evicted = 0, count_descriptions(server), count_closed(server, "evicted")
     request = b"GET /openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
     with connect(server, ATTACKER) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         began = changed = time.monotonic()
         answered = 0.0
-        # Half a second without a further response: the buffers of both kernels are full. After a
-        # shorter time they may still take some, and a client whose response moves keeps its place.
+        # After 0.5 s without a further response, the buffers of both kernels are full. After less,
+        # they may still accept data, and a client that makes progress keeps its slot.
         while (now := time.monotonic()) - began < 60 and now - changed < 0.5:
-            if described(server) - initial > answered:
-                answered, changed = described(server) - initial, now
+            if count_descriptions(server) - initial > answered:
+                answered, changed = count_descriptions(server) - initial, now
             waiting = sent - answered
-            if waiting < 8:  # more than 16 would be refused as too many in advance
+            if waiting < 8:  # more than 16 would exceed the limit of pipelined requests
                 for _ in range(0, 8 - int(waiting), burst):
                     connection.sendall(request * burst)
                     sent += burst
@@ -165,41 +183,41 @@ def test_unread_responses_occupy_no_slots(server: Live, burst: int) -> None:
         for _ in range(3):
             with connect(server, ATTACKER) as honest:
                 honest.sendall(b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
-                statuses.append(answer_of(honest)[:12])
+                statuses.append(read_until_closed(honest)[:12])
 
     assert waiting >= 8
     assert statuses == [b"HTTP/1.1 200"] * 3
-    assert closed(server, "evicted") > evicted
+    assert count_closed(server, "evicted") > evicted
 
 
-def test_incomplete_bodies_are_dropped_for_others_of_their_token() -> None:
-    """Few connections: 33 such bodies took all 128 MiB, and the only token's holders got 503."""
-    model = deployed("one", 1, Says(1.0))
+def test_incomplete_bodies_are_dropped_for_requests_with_the_same_token() -> None:
+    """Otherwise 33 such bodies occupy all 128 MiB, and all requests with the token get 503."""
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick_settings(body_timeout_s=20.0, body_grace_s=20.0, max_body_memory_bytes=400_000)
     almost = POST + b"Content-Length: 100000\r\n\r\n" + b" " * 99_999
     with (
-        live({model.candidate: model}, ONE, settings=settings) as server,
+        run_server({model.candidate: model}, ONE, settings=settings) as server,
         contextlib.ExitStack() as stack,
     ):
-        held = [stack.enter_context(connect(server)) for _ in range(4)]
-        for connection in held:
+        connections = [stack.enter_context(connect(server)) for _ in range(4)]
+        for connection in connections:
             connection.sendall(almost)
         memory = server.serving.admission._memory._share
         server.wait_for(lambda: memory.used >= 399_996)
-        fresh = server.ask(1.0).status_code
-        server.wait_for(lambda: server.ask(1.0).status_code == 200)
-        after = [server.ask(1.0).status_code for _ in range(5)]
-        ended = held[0].recv(65536)
-        for connection in held[1:]:  # and those that stayed are still good
+        first_status = server.predict(1.0).status_code
+        server.wait_for(lambda: server.predict(1.0).status_code == 200)
+        statuses = [server.predict(1.0).status_code for _ in range(5)]
+        dropped = connections[0].recv(65536)
+        for connection in connections[1:]:  # the remaining bodies are still read
             connection.sendall(b"x")
-        rest = [connection.recv(65536)[:12] for connection in held[1:]]
+        responses = [connection.recv(65536)[:12] for connection in connections[1:]]
 
         assert memory.used == 0
 
-    assert fresh == 503  # at full speed nobody ends anybody
-    assert after == [200] * 5
-    assert ended.startswith(b"HTTP/1.1 503")
-    assert rest == [b"HTTP/1.1 400"] * 3
+    assert first_status == 503  # a body at full speed is not dropped
+    assert statuses == [200] * 5
+    assert dropped.startswith(b"HTTP/1.1 503")
+    assert responses == [b"HTTP/1.1 400"] * 3
 
 
 @pytest.mark.parametrize(
@@ -213,13 +231,13 @@ def test_incomplete_bodies_are_dropped_for_others_of_their_token() -> None:
         ("fe80::1%eth0", "fe80::/64"),
     ],
 )
-def test_a_client_cannot_choose_its_network(address: str, network: str) -> None:
+def test_limits_apply_to_the_network_of_an_address(address: str, network: str) -> None:
     assert address_for_limits(address) == network
 
 
 @pytest.mark.slow
 def test_one_ipv6_network_is_one_address() -> None:
-    """It has 2^64 addresses: limits of an address, and a client's share of faults, were none."""
+    """A /64 network has 2^64 addresses, so limits per address would have no effect."""
     unshare = shutil.which("unshare")
     added = [f"ip addr add {address}/64 dev lo nodad" for address in ADDRESSES]
     script = " && ".join(["ip link set lo up", *added, f'exec "{sys.executable}" -m "$0"'])
@@ -231,19 +249,21 @@ def test_one_ipv6_network_is_one_address() -> None:
             check=False,
         ).returncode
     ):
-        pytest.skip("This machine lets nobody make a network namespace with IPv6 (unshare -rn).")
-    ended = subprocess.run(
+        pytest.skip(
+            "A network namespace with IPv6 cannot be created on this machine (unshare -rn)."
+        )
+    completed = subprocess.run(
         [unshare, "-rn", "sh", "-c", script, "tests.support.ipv6_flood"],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    found = json.loads(ended.stdout)
+    counts = json.loads(completed.stdout)
 
-    assert found["before"] == 2 * PER_ADDRESS + 1
-    assert found["before"] < found["flooded"] <= found["before"] + PER_ADDRESS
-    assert found["origins"] == 1
+    assert counts["before"] == 2 * PER_ADDRESS + 1
+    assert counts["before"] < counts["flooded"] <= counts["before"] + PER_ADDRESS
+    assert counts["origins"] == 1
 
 
 @pytest.mark.parametrize(
@@ -261,17 +281,17 @@ def test_one_ipv6_network_is_one_address() -> None:
         (b"/healthz?next=http://evil.example/", b"127.0.0.1", b"200"),
     ],
 )
-def test_the_host_of_an_absolute_target_is_used(
-    server: Live, target: bytes, host: bytes, status: bytes
+def test_the_host_of_an_absolute_target_is_checked(
+    server: RunningServer, target: bytes, host: bytes, status: bytes
 ) -> None:
-    """A proxy routes by the target, but the server checked only the Host header."""
+    """A proxy routes by the target, so a check of the Host header alone is not enough."""
     with connect(server) as connection:
         connection.sendall(
             b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
         )
-        answer = answer_of(connection)
+        response = read_until_closed(connection)
 
-    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert response.startswith(b"HTTP/1.1 " + status)
 
 
 def test_a_path_has_no_host() -> None:
@@ -284,9 +304,9 @@ def test_a_path_has_no_host() -> None:
     [
         [POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS, HIDDEN],
         [POST + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n" + CHUNKS, HIDDEN],
-        [POST + b"Content-Length: 4\r\nContent-Length: 90\r\n\r\n" + ASKED, HIDDEN],
-        [POST + b"Content-Length: 4, 4\r\n\r\n" + ASKED, HIDDEN],
-        [POST + b"Content-Length: +4\r\n\r\n" + ASKED, HIDDEN],
+        [POST + b"Content-Length: 4\r\nContent-Length: 90\r\n\r\n" + CONTENT, HIDDEN],
+        [POST + b"Content-Length: 4, 4\r\n\r\n" + CONTENT, HIDDEN],
+        [POST + b"Content-Length: +4\r\n\r\n" + CONTENT, HIDDEN],
         [POST + b"Transfer-Encoding : chunked\r\n\r\n" + CHUNKS, HIDDEN],
         [POST + b"Transfer-Encoding: xchunked\r\n\r\n" + CHUNKS, HIDDEN],
         [POST + b"Transfer-Encoding: chunked, identity\r\n\r\n" + CHUNKS, HIDDEN],
@@ -298,22 +318,22 @@ def test_a_path_has_no_host() -> None:
     ],
     ids=lambda parts: parts[0][len(POST) : len(POST) + 30].decode().strip(),
 )
-def test_request_smuggling_is_refused(server: Live, parts: list[bytes]) -> None:
-    """Proxies that take another header for the length of a body pass such requests on."""
+def test_request_smuggling_is_refused(server: RunningServer, parts: list[bytes]) -> None:
+    """Proxies that derive the body length from another header forward such requests."""
     for sent in ([b"".join(parts)], parts):
         with connect(server) as connection:
             for part in sent:
                 with contextlib.suppress(OSError):
                     connection.sendall(part)
-            answer = answer_of(connection)
+            response = read_until_closed(connection)
 
-        assert answer.count(b"HTTP/1.1 ") <= 1
-        assert b"HTTP/1.1 401" not in answer
+        assert response.count(b"HTTP/1.1 ") <= 1
+        assert b"HTTP/1.1 401" not in response
 
 
 @pytest.mark.slow
-def test_short_connections_from_many_addresses_delay_no_request(server: Live) -> None:
-    """Half of them leave at once, half close their side only; 2,000 in about a second."""
+def test_short_connections_from_many_addresses_delay_no_request(server: RunningServer) -> None:
+    """Half of 2,000 connections in a second close fully, half close their sending side only."""
 
     def churn() -> None:
         opened: list[socket.socket] = []
@@ -331,7 +351,7 @@ def test_short_connections_from_many_addresses_delay_no_request(server: Live) ->
         for connection in opened:
             connection.close()
 
-    worst = slowest(server, churn)
+    latency_s = measure_latency(server, churn)
     server.wait_for(lambda: server.metrics()["sluice_connections"] <= 3)
 
-    assert worst < 2.0
+    assert latency_s < 2.0

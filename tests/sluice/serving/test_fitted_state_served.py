@@ -1,4 +1,4 @@
-"""Two versions with states of different train rows answer the same requests in a rollout."""
+"""Two versions with different fitted states serve the same requests in a rollout."""
 
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,21 @@ from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
 from tests.sluice.registry.ledger_samples import MODEL, Clock
 from tests.sluice.serving.codec_samples import codec_lineage, register
-from tests.sluice.serving.serving_samples import live, quick_settings
+from tests.sluice.serving.serving_samples import quick_settings, run_server
 from tests.support.rents import Rents
 
 ROWS = np.array([3, 599])  # the city of the last row is in no train row
 
 
-def built(workload: Rents, frame: pd.DataFrame, fold: int) -> list[Scaled]:
-    planned = workload.plan_folds(frame)[fold]
-    fitted = fit_workload(workload, frame, planned)
-    train = fitted.examples(frame, planned.train)
+def train_networks(workload: Rents, frame: pd.DataFrame, fold: int) -> list[Scaled]:
+    fold_rows = workload.plan_folds(frame)[fold]
+    fitted = fit_workload(workload, frame, fold_rows)
+    train = fitted.examples(frame, fold_rows.train)
     settings = ModelSettings(architecture="linear")
     return [prepare_model(fitted, settings, train, seed=seed).eval() for seed in (0, 1)]
 
 
-def expected(networks: list[Scaled], workload: Rents, frame: pd.DataFrame) -> Any:
+def expected_outputs(networks: list[Scaled], workload: Rents, frame: pd.DataFrame) -> Any:
     x = workload.examples(frame, RowRange(start=0, stop=len(frame))).take(ROWS).inputs
     with torch.inference_mode():
         return torch.stack([network(x) for network in networks]).double().mean(dim=0).numpy()
@@ -46,10 +46,11 @@ def test_production_and_challenger_use_their_own_state(tmp_path: Path) -> None:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     store, url = ArtifactStore(tmp_path / "artifacts"), f"sqlite:///{tmp_path / 'registry.db'}"
-    networks = [built(workload, frame, fold) for fold in (0, 1)]
+    networks = [train_networks(workload, frame, fold) for fold in (0, 1)]
     with RolloutLedger.open(url, clock=Clock()) as ledger:
         first, second = (
-            codec_lineage(workload, store, salt=number, built=networks[number]) for number in (0, 1)
+            codec_lineage(workload, store, salt=number, trained=networks[number])
+            for number in (0, 1)
         )
         number = register(ledger, first)
         ledger.promote(MODEL, number, expected=None, actor="a", reason="b", store=store)
@@ -70,16 +71,16 @@ def test_production_and_challenger_use_their_own_state(tmp_path: Path) -> None:
         )
         loaded: dict[str, DeployedModel] = {one.candidate: one, two.candidate: two}
         settings = quick_settings(deadline_s=20.0, challenger_deadline_s=15.0)
-        with live(loaded, split, settings=settings, name=MODEL) as server:
-            answer = server.client.post("/predict", json=body)
-            assert answer.status_code == 200, answer.text
-            assert answer.json()["arm"] == name
-            outputs[name] = np.array(answer.json()["outputs"])
+        with run_server(loaded, split, settings=settings, name=MODEL) as server:
+            response = server.client.post("/predict", json=body)
+            assert response.status_code == 200, response.text
+            assert response.json()["arm"] == name
+            outputs[name] = np.array(response.json()["outputs"])
 
     np.testing.assert_allclose(
-        outputs["production"], expected(networks[0], workload, frame), rtol=1e-6
+        outputs["production"], expected_outputs(networks[0], workload, frame), rtol=1e-6
     )
     np.testing.assert_allclose(
-        outputs["challenger"], expected(networks[1], workload, frame), rtol=1e-6
+        outputs["challenger"], expected_outputs(networks[1], workload, frame), rtol=1e-6
     )
     assert not np.allclose(outputs["production"], outputs["challenger"])

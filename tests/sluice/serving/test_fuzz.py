@@ -1,6 +1,6 @@
-"""Whatever is sent to any route, the app answers as its own description says, and never with 5xx.
+"""Responses to generated requests match the OpenAPI schema of the app and are never 5xx.
 
-The requests come from schemathesis, which reads /openapi.json of the very app.
+Schemathesis generates the requests from /openapi.json of the app.
 """
 
 import io
@@ -27,7 +27,7 @@ from sluice.serving.traffic_split import InMemoryTrafficSplit
 from tests.sluice.serving.serving_samples import (
     MODEL,
     SECRET,
-    Says,
+    LinearNetwork,
     candidate,
     deployed,
     quick_settings,
@@ -35,7 +35,7 @@ from tests.sluice.serving.serving_samples import (
 from tests.sluice.serving.test_rollback_webhook import Rollbacks
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
-GUARDED = (
+TOKEN_ROUTES = (
     "POST /predict",
     "POST /hooks/rollback",
     "GET /model",
@@ -43,14 +43,14 @@ GUARDED = (
     "GET /metrics",
     "GET /problems",
 )
-OPEN = ("GET /healthz", "GET /readyz")
+PUBLIC_ROUTES = ("GET /healthz", "GET /readyz")
 
-# The right token is put into every request on purpose, whatever the generator thinks of it; and
-# columns that fit the description need not be those of the model.
-NOT_ASKED = [ignored_auth, positive_data_acceptance]
+# Tests set the token themselves, so the check of ignored authentication does not apply. Columns
+# that are valid by the schema may be unknown to the model.
+EXCLUDED_CHECKS = [ignored_auth, positive_data_acceptance]
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
-FITS = st.fixed_dictionaries(
+WELL_FORMED_BODIES = st.fixed_dictionaries(
     {
         "columns": st.permutations(["a", "b"]),
         "windows": st.lists(
@@ -65,10 +65,13 @@ FITS = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def schema() -> Any:
-    """The description of an app with a canary, in this process."""
+    """The OpenAPI schema of an app in this process, during a canary rollout."""
     models = {
         model.candidate: model
-        for model in (deployed("one", 1, Says(1.0)), deployed("two", 2, Says(2.0)))
+        for model in (
+            deployed("one", 1, LinearNetwork(1.0)),
+            deployed("two", 2, LinearNetwork(2.0)),
+        )
     }
     split = TrafficSplit(
         epoch=1,
@@ -96,38 +99,41 @@ def schema() -> Any:
 
 def test_all_routes_are_described(schema: Any) -> None:
     assert set(schema) | {"/openapi.json"} == set(ROUTES)
-    assert {found.ok().label for found in schema.get_all_operations()} == {*GUARDED, *OPEN}
+    assert {operation_result.ok().label for operation_result in schema.get_all_operations()} == {
+        *TOKEN_ROUTES,
+        *PUBLIC_ROUTES,
+    }
 
 
 @pytest.mark.slow
-def test_generated_requests_are_answered_as_described(schema: Any) -> None:
-    answers = _fuzz(schema, examples=1)
+def test_responses_to_generated_requests_match_the_schema(schema: Any) -> None:
+    results = _fuzz(schema, examples=1)
 
-    assert _guarded_without_token(answers) == {401}
-    assert _reads_with_token(answers) == {200}
+    assert _guarded_statuses_without_token(results) == {401}
+    assert _read_statuses_with_token(results) == {200}
 
 
 @pytest.mark.exhaustive
-def test_many_generated_requests_are_answered_as_described(schema: Any) -> None:
-    answers = _fuzz(schema, examples=200)
+def test_responses_to_many_generated_requests_match_the_schema(schema: Any) -> None:
+    results = _fuzz(schema, examples=200)
 
-    assert _guarded_without_token(answers) == {401}
-    assert _reads_with_token(answers) == {200}
+    assert _guarded_statuses_without_token(results) == {401}
+    assert _read_statuses_with_token(results) == {200}
 
 
 @pytest.mark.slow
-def test_windows_that_fit_are_predicted_or_refused_whatever_their_numbers(schema: Any) -> None:
+def test_well_formed_windows_get_200_or_422(schema: Any) -> None:
     assert _predict(schema, examples=20) == {200, 422}
 
 
 @pytest.mark.exhaustive
-def test_many_windows_that_fit_are_predicted_or_refused(schema: Any) -> None:
+def test_many_well_formed_windows_get_200_or_422(schema: Any) -> None:
     assert _predict(schema, examples=3000) == {200, 422}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """Statuses of the answers to one kind of requests."""
+class FuzzResult:
+    """Statuses of the responses to one kind of request."""
 
     label: str
     mode: GenerationMode
@@ -135,40 +141,40 @@ class Answers:
     statuses: set[int]
 
 
-def _guarded_without_token(answers: list[Answers]) -> set[int]:
-    asked = [a for a in answers if a.label in GUARDED and not a.has_token]
-    assert {a.label for a in asked} == set(GUARDED)
-    return set().union(*(a.statuses for a in asked))
+def _guarded_statuses_without_token(results: list[FuzzResult]) -> set[int]:
+    selected = [a for a in results if a.label in TOKEN_ROUTES and not a.has_token]
+    assert {a.label for a in selected} == set(TOKEN_ROUTES)
+    return set().union(*(a.statuses for a in selected))
 
 
-def _reads_with_token(answers: list[Answers]) -> set[int]:
-    reads = {label for label in (*GUARDED, *OPEN) if not label.startswith("POST")}
-    asked = [a for a in answers if a.label in reads and a.has_token and a.mode.is_positive]
-    assert {a.label for a in asked} == reads
-    return set().union(*(a.statuses for a in asked))
+def _read_statuses_with_token(results: list[FuzzResult]) -> set[int]:
+    reads = {label for label in (*TOKEN_ROUTES, *PUBLIC_ROUTES) if not label.startswith("POST")}
+    selected = [a for a in results if a.label in reads and a.has_token and a.mode.is_positive]
+    assert {a.label for a in selected} == reads
+    return set().union(*(a.statuses for a in selected))
 
 
-def _fuzz(schema: Any, *, examples: int) -> list[Answers]:
-    """Send what fits the description and what does not, with the token and without.
+def _fuzz(schema: Any, *, examples: int) -> list[FuzzResult]:
+    """Send valid and invalid requests, with and without the token.
 
-    Every answer is compared with the description as it comes.
+    Each response is validated against the schema.
     """
-    answers = []
-    for found in schema.get_all_operations():
-        operation = found.ok()
+    results = []
+    for operation_result in schema.get_all_operations():
+        operation = operation_result.ok()
         for mode in GenerationMode:
-            if operation.label in OPEN and mode.is_negative:
-                continue  # nothing is sent that could be wrong
+            if operation.label in PUBLIC_ROUTES and mode.is_negative:
+                continue  # the request has no part that could be invalid
             for headers in (TOKEN, {}):
-                answers.append(
-                    Answers(
+                results.append(
+                    FuzzResult(
                         label=operation.label,
                         mode=mode,
                         has_token=bool(headers),
                         statuses=_statuses(operation, mode, headers, examples=examples),
                     )
                 )
-    return answers
+    return results
 
 
 def _statuses(
@@ -176,11 +182,11 @@ def _statuses(
 ) -> set[int]:
     statuses = set()
 
-    @_calm(examples)
+    @_fuzz_settings(examples)
     @given(case=operation.as_strategy(generation_mode=mode))
     def send(case: Any) -> None:
-        answer = case.call_and_validate(headers=headers, excluded_checks=NOT_ASKED)
-        statuses.add(answer.status_code)
+        response = case.call_and_validate(headers=headers, excluded_checks=EXCLUDED_CHECKS)
+        statuses.add(response.status_code)
 
     send()
     return statuses
@@ -190,19 +196,19 @@ def _predict(schema: Any, *, examples: int) -> set[int]:
     statuses = set()
     operation = schema["/predict"]["POST"]
 
-    @_calm(examples)
-    @given(body=FITS)
+    @_fuzz_settings(examples)
+    @given(body=WELL_FORMED_BODIES)
     def send(body: Any) -> None:
         case = operation.Case(body=body, media_type="application/json")
-        answer = case.call_and_validate(headers=TOKEN, excluded_checks=NOT_ASKED)
-        statuses.add(answer.status_code)
+        response = case.call_and_validate(headers=TOKEN, excluded_checks=EXCLUDED_CHECKS)
+        statuses.add(response.status_code)
 
     send()
     return statuses
 
 
-def _calm(examples: int) -> settings:
-    """Return settings under which the same requests are made each time, however slow."""
+def _fuzz_settings(examples: int) -> settings:
+    """Return settings that generate the same requests each time, without a deadline."""
     return settings(
         max_examples=examples,
         deadline=None,

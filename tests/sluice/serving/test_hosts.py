@@ -8,12 +8,12 @@ import pytest
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.http_errors import MisdirectedRequest
 from sluice.serving.settings import ServingSettings
-from tests.sluice.serving.serving_samples import SECRET, Live, body
+from tests.sluice.serving.serving_samples import SECRET, RunningServer, body
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
 
 
-def trusts(hosts: TrustedHosts, *values: str) -> bool:
+def is_accepted(hosts: TrustedHosts, *values: str) -> bool:
     try:
         hosts.require(value.encode("latin-1") for value in values)
     except MisdirectedRequest:
@@ -26,7 +26,7 @@ def trusts(hosts: TrustedHosts, *values: str) -> bool:
     ["127.0.0.1", "127.0.0.1:8000", "localhost", "LOCALHOST:1", "localhost.:80", "[::1]:8000"],
 )
 def test_loopback_names_are_trusted(value: str) -> None:
-    assert trusts(TrustedHosts("127.0.0.1", ()), value)
+    assert is_accepted(TrustedHosts("127.0.0.1", ()), value)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_loopback_names_are_trusted(value: str) -> None:
         " localhost",
     ],
 )
-def test_other_names_are_not(value: str) -> None:
-    assert not trusts(TrustedHosts("127.0.0.1", ()), value)
+def test_other_host_names_are_not_trusted(value: str) -> None:
+    assert not is_accepted(TrustedHosts("127.0.0.1", ()), value)
 
 
 def test_one_host_header_is_required() -> None:
@@ -78,12 +78,12 @@ def test_one_host_header_is_required() -> None:
         ("0.0.0.0", "evilmodels.example.org", False),
     ],
 )
-def test_the_address_listened_on_and_further_names_are_trusted(
+def test_the_listen_address_and_configured_names_are_trusted(
     host: str, value: str, *, is_trusted: bool
 ) -> None:
     hosts = TrustedHosts(host, ["API.example.org", "*.models.example.org"])
 
-    assert trusts(hosts, value) == is_trusted
+    assert is_accepted(hosts, value) == is_trusted
 
 
 def test_wildcards_must_have_a_valid_form() -> None:
@@ -94,38 +94,40 @@ def test_wildcards_must_have_a_valid_form() -> None:
 
 
 @pytest.mark.parametrize("route", ["/predict", "/healthz", "/readyz", "/openapi.json", "/nothing"])
-def test_another_host_gets_421_on_every_route(server: Live, route: str) -> None:
-    answer = httpx.request(
+def test_another_host_gets_421_on_every_route(server: RunningServer, route: str) -> None:
+    response = httpx.request(
         "POST" if route == "/predict" else "GET",
         server.url + route,
         headers=TOKEN | {"host": "evil.example"},
         content=json.dumps(body(1.0)) if route == "/predict" else None,
     )
 
-    assert (answer.status_code, answer.json()["kind"]) == (421, "misdirected_request")
-    assert "got 'evil.example'" in answer.json()["what"]
-    assert "serving.trusted_hosts" in answer.json()["do"]
+    assert (response.status_code, response.json()["kind"]) == (421, "misdirected_request")
+    assert "got 'evil.example'" in response.json()["what"]
+    assert "serving.trusted_hosts" in response.json()["do"]
 
 
 @pytest.mark.parametrize(
     "declared", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_content_types_allowed_without_cors_get_415(server: Live, declared: str | None) -> None:
-    """Such posts became samples of the drift check."""
+def test_content_types_allowed_without_cors_get_415(
+    server: RunningServer, declared: str | None
+) -> None:
+    """A web page can send them without a preflight; they would become samples of drift."""
     before = server.metrics()['sluice_arm_requests_total{arm="production"}']
     headers = TOKEN | ({} if declared is None else {"content-type": declared})
     content = json.dumps(body(1.0)).encode()
-    answer = httpx.post(f"{server.url}/predict", headers=headers, content=content)
+    response = httpx.post(f"{server.url}/predict", headers=headers, content=content)
 
-    assert answer.status_code == 415
-    assert "declared as application/json" in answer.json()["what"]
+    assert response.status_code == 415
+    assert "declared as application/json" in response.json()["what"]
     assert server.metrics()['sluice_arm_requests_total{arm="production"}'] == before
 
 
 @pytest.mark.parametrize("path", ["/healthz/", "/predict/", "/model/", "//evil.example/"])
-def test_nothing_is_redirected(server: Live, path: str) -> None:
-    """A redirect went to whatever host the request named."""
-    answer = server.client.get(server.url + path)
+def test_a_trailing_or_double_slash_is_not_redirected(server: RunningServer, path: str) -> None:
+    """The target of a redirect would be the host that the request names."""
+    response = server.client.get(server.url + path)
 
-    assert answer.status_code == 404
-    assert "location" not in answer.headers
+    assert response.status_code == 404
+    assert "location" not in response.headers

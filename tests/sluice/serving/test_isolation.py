@@ -23,12 +23,12 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.wire_protocol import MAX_BYTES, OUTPUT, InvalidFrame, LoaderSpec, pack, unpack
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     body,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 from tests.support import challengers
 from tests.support.challengers import CONTRACT, candidate
@@ -36,8 +36,8 @@ from tests.support.challengers import CONTRACT, candidate
 MEMORY = 2**27
 
 
-def more(*values: Any) -> Any:
-    """Another test covers most of it."""
+def exhaustive_case(*values: Any) -> Any:
+    """Return a case for exhaustive runs; another case covers most of its code."""
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
@@ -52,20 +52,20 @@ def settings(**changes: Any) -> ServingSettings:
 
 
 @dataclass
-class Rig:
-    """A server whose challengers live in processes, each of which left its number in the folder."""
+class ProcessRig:
+    """A server whose challengers run in processes; each process creates a file named by its pid."""
 
-    server: Live
+    server: RunningServer
     folder: Path
 
     def alive(self) -> list[int]:
-        """Numbers of processes that are there, zombies included."""
+        """Return the pids of existing processes, including zombies."""
         return [
             int(file.name) for file in self.folder.iterdir() if psutil.pid_exists(int(file.name))
         ]
 
     def challenge(self, name: str | None) -> None:
-        """Give all traffic to a challenger, or to production; its loading is not waited for."""
+        """Route all traffic to a challenger or to production, without waiting until it loads."""
         source = self.server.source
         source.split = TrafficSplit(
             epoch=source.split.epoch + 1,
@@ -76,35 +76,35 @@ class Rig:
         )
 
     def end(self) -> None:
-        """Go back to production, and wait until no process is left."""
+        """Return to production and wait until no process exists."""
         self.challenge(None)
-        wanted = self.server.source.split
-        wait_for(lambda: self.server.serving.router.table.split == wanted)
+        split = self.server.source.split
+        wait_for(lambda: self.server.serving.router.table.split == split)
         wait_for(lambda: self.alive() == [])
 
     def pid(self) -> int:
-        """Wait until the challenger answers; return its process."""
-        found: list[int] = []
+        """Wait until the challenger responds and return its pid."""
+        pids: list[int] = []
 
-        def answered() -> bool:
-            said = self.server.ask(challengers.RETURN_PID, user="ada").json()
-            if said["arm"] == "challenger":
-                found.append(int(said["outputs"][0][0]))
-            return bool(found)
+        def has_responded() -> bool:
+            message = self.server.predict(challengers.RETURN_PID, user="ada").json()
+            if message["arm"] == "challenger":
+                pids.append(int(message["outputs"][0][0]))
+            return bool(pids)
 
-        wait_for(answered)
-        return found[0]
+        wait_for(has_responded)
+        return pids[0]
 
 
-def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
-    """A process may take seconds to start on a busy machine."""
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, f"it did not happen within {seconds:g} s"
+def wait_for(condition: Callable[[], bool], *, seconds: float = 20.0) -> None:
+    """Wait for a condition; on a busy machine a process takes seconds to start."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition was not met within {seconds:g} s"
         time.sleep(0.03)
 
 
-def recipe(folder: Path) -> LoaderSpec:
+def loader_spec(folder: Path) -> LoaderSpec:
     return LoaderSpec(load="tests.support.challengers:load", arguments={"folder": str(folder)})
 
 
@@ -115,63 +115,63 @@ def window(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessRig]:
     folder = tmp_path_factory.mktemp("processes")
-    production = deployed("one", 1, Says(1.0), contract=CONTRACT)
-    chosen = settings()
-    with Isolation(recipe(folder), chosen) as isolation:
+    production = deployed("one", 1, LinearNetwork(1.0), contract=CONTRACT)
+    serving_settings = settings()
+    with Isolation(loader_spec(folder), serving_settings) as isolation:
         split = TrafficSplit(epoch=1, production=production.candidate)
-        promoted = deployed("two", 2, Says(2.0), contract=CONTRACT)
+        promoted = deployed("two", 2, LinearNetwork(2.0), contract=CONTRACT)
         models = {model.candidate: model for model in (production, promoted)}
-        with live(models, split, settings=chosen, isolate=isolation.load) as server:
-            yield Rig(server, folder)
-    assert Rig(server, folder).alive() == []
+        with run_server(models, split, settings=serving_settings, isolate=isolation.load) as server:
+            yield ProcessRig(server, folder)
+    assert ProcessRig(server, folder).alive() == []
 
 
 @pytest.fixture
-def two(rig: Rig) -> Iterator[Rig]:
-    """All traffic on the challenger 'two', whose process is new and ends with the test."""
+def two(rig: ProcessRig) -> Iterator[ProcessRig]:
+    """All traffic goes to the challenger 'two' in a new process, which ends with the test."""
     rig.challenge("two")
     rig.pid()
     yield rig
     rig.end()
 
 
-def counts(server: Live, arm: str) -> dict[str, int]:
-    found = server.client.get("/rollout").json()["window"][arm]
-    return {kind: number for kind, number in found.items() if number and kind != "slower"}
+def count_faults(server: RunningServer, arm: str) -> dict[str, int]:
+    pids = server.client.get("/rollout").json()["window"][arm]
+    return {kind: number for kind, number in pids.items() if number and kind != "slower"}
 
 
-def problems(server: Live) -> str:
+def problems(server: RunningServer) -> str:
     return " ".join(server.client.get("/problems").json()["problems"])
 
 
 @contextlib.contextmanager
-def steady_load(server: Live) -> Iterator[list[int]]:
-    """Ask all the time; every answer's status."""
-    stop, seen = threading.Event(), list[int]()
+def steady_load(server: RunningServer) -> Iterator[list[int]]:
+    """Send requests continuously and collect the status of each response."""
+    stop, statuses = threading.Event(), list[int]()
 
-    def ask() -> None:
+    def send_requests() -> None:
         headers = {"authorization": f"Bearer {SECRET}"}
         with httpx.Client(base_url=server.url, headers=headers, timeout=20) as client:
             while not stop.wait(0.03):
-                seen.append(client.post("/predict", json=body(1.0)).status_code)
+                statuses.append(client.post("/predict", json=body(1.0)).status_code)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=send_requests)
     thread.start()
     try:
-        yield seen
-        enough = len(seen) + 5
-        wait_for(lambda: len(seen) > enough)
+        yield statuses
+        num_wanted = len(statuses) + 5
+        wait_for(lambda: len(statuses) > num_wanted)
     finally:
         stop.set()
         thread.join(20)
 
 
-def test_a_challenger_answers_from_another_process(two: Rig) -> None:
-    answer = two.server.ask(3.0, -1.0, user="ada").json()
+def test_a_challenger_answers_from_another_process(two: ProcessRig) -> None:
+    response = two.server.predict(3.0, -1.0, user="ada").json()
 
-    assert (answer["outputs"], answer["arm"], answer["version"]) == (
+    assert (response["outputs"], response["arm"], response["version"]) == (
         [[6.0], [-2.0]],
         "challenger",
         2,
@@ -182,38 +182,38 @@ def test_a_challenger_answers_from_another_process(two: Rig) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("value", "fault", "said"),
+    ("value", "fault", "message"),
     [
         (challengers.SEGFAULT, "errors", "ended by signal SIGSEGV"),
-        more(challengers.EXIT, "errors", "ended with status 3"),
-        more(challengers.BABBLE, "errors", "sent an invalid frame"),
+        exhaustive_case(challengers.EXIT, "errors", "ended with status 3"),
+        exhaustive_case(challengers.BABBLE, "errors", "sent an invalid frame"),
         (challengers.LEAK, "errors", "MiB, the limit is 128"),
         (challengers.LOOP, "timeouts", "hung for 3 s"),
     ],
 )
 def test_a_failing_process_fails_no_request_and_restarts(
-    two: Rig, value: int, fault: str, said: str
+    two: ProcessRig, value: int, fault: str, message: str
 ) -> None:
-    """Under load: production answers, the fault is counted, the problem is reported and solved."""
+    """Under load, production responds, the fault is counted, and the problem is reported."""
     before = two.pid()
     with steady_load(two.server) as statuses:
-        wait_for(lambda: two.server.ask(value).json()["fallback"])
-        wait_for(lambda: said in problems(two.server))
+        wait_for(lambda: two.server.predict(value).json()["fallback"])
+        wait_for(lambda: message in problems(two.server))
         after = two.pid()
         wait_for(lambda: problems(two.server) == "")
 
     assert set(statuses) == {200}
-    assert counts(two.server, "challenger")[fault] >= 1
-    assert counts(two.server, "production") == {}
+    assert count_faults(two.server, "challenger")[fault] >= 1
+    assert count_faults(two.server, "production") == {}
     assert two.alive() == [after] != [before], "the old process is reaped"
 
 
-def test_an_error_of_a_network_is_reported_by_its_location_only(two: Rig) -> None:
+def test_an_error_of_a_network_is_reported_by_its_location_only(two: ProcessRig) -> None:
     before = two.pid()
-    said = two.server.ask(challengers.RAISE).json()
-    line = next(x for x in reversed(two.server.lines()) if x.get("trace") == said["trace"])
+    message = two.server.predict(challengers.RAISE).json()
+    line = next(x for x in reversed(two.server.lines()) if x.get("trace") == message["trace"])
 
-    assert (said["outputs"], said["fallback"]) == ([[1.0 + challengers.RAISE]], True)
+    assert (message["outputs"], message["fallback"]) == ([[1.0 + challengers.RAISE]], True)
     assert (line["challenger_fault"], line["challenger_error"]) == ("errors", "TypeError")
     assert "secret payload" not in two.server.log.getvalue()
     assert two.pid() == before
@@ -226,56 +226,60 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def test_child_processes_of_a_challenger_end_with_it(two: Rig) -> None:
-    two.server.ask(challengers.SPAWN)
-    (started,) = psutil.Process(two.pid()).children()
-    assert not has_ended(started)
-    two.server.ask(challengers.EXIT)
-    wait_for(lambda: has_ended(started))
+def test_child_processes_of_a_challenger_end_with_it(two: ProcessRig) -> None:
+    two.server.predict(challengers.SPAWN)
+    (child,) = psutil.Process(two.pid()).children()
+    assert not has_ended(child)
+    two.server.predict(challengers.EXIT)
+    wait_for(lambda: has_ended(child))
 
-    assert has_ended(started)
+    assert has_ended(child)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("dies while loading", "the process ended by signal SIGSEGV"),
         ("raises while loading", "did not load: ImportError('no such code')"),
     ],
 )
 def test_a_challenger_that_does_not_load_leaves_production_serving(
-    rig: Rig, name: str, said: str
+    rig: ProcessRig, name: str, message: str
 ) -> None:
     rig.challenge(name)
 
-    wait_for(lambda: said in problems(rig.server))
-    assert rig.server.ask(1.0).json()["arm"] == "production"
+    wait_for(lambda: message in problems(rig.server))
+    assert rig.server.predict(1.0).json()["arm"] == "production"
     rig.end()
 
 
-def test_a_rollback_does_not_wait_for_a_challenger_that_hangs_while_it_loads(rig: Rig) -> None:
+def test_a_rollback_does_not_wait_for_a_challenger_that_hangs_while_loading(
+    rig: ProcessRig,
+) -> None:
     rig.challenge("hangs while loading")
     wait_for(lambda: rig.alive() != [])
     assert "still loading" in problems(rig.server)
     rig.challenge(None)
-    wanted = rig.server.source.split
-    wait_for(lambda: rig.server.serving.router.table.split == wanted)
-    # It hangs for a minute, which is more than anybody waited here.
+    split = rig.server.source.split
+    wait_for(lambda: rig.server.serving.router.table.split == split)
+    # The load hangs for a minute, longer than all waits of this test.
     rig.end()
     assert problems(rig.server) == ""
 
 
-def test_a_promotion_loads_the_challenger_in_process_without_a_failed_request(two: Rig) -> None:
+def test_a_promotion_loads_the_challenger_in_process_without_a_failed_request(
+    two: ProcessRig,
+) -> None:
     with steady_load(two.server) as statuses:
-        two.server.put(production=candidate("two"))
+        two.server.set_split(production=candidate("two"))
         wait_for(lambda: two.alive() == [])
-        answer = two.server.ask(1.0).json()
+        response = two.server.predict(1.0).json()
 
-    assert (answer["arm"], answer["version"], answer["outputs"]) == ("production", 2, [[3.0]])
+    assert (response["arm"], response["version"], response["outputs"]) == ("production", 2, [[3.0]])
     assert set(statuses) == {200}
 
 
-def swap(rig: Rig, times: int) -> None:
+def replace_challenger(rig: ProcessRig, times: int) -> None:
     for _ in range(times):
         rig.challenge("two")
         rig.pid()
@@ -284,24 +288,26 @@ def swap(rig: Rig, times: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.exhaustive)])
-def test_swaps_leave_no_process_handle_or_thread(rig: Rig, times: int) -> None:
-    swap(rig, 1)
-    me = psutil.Process()
+def test_changes_of_the_challenger_leak_no_process_descriptor_or_thread(
+    rig: ProcessRig, times: int
+) -> None:
+    replace_challenger(rig, 1)
+    process = psutil.Process()
 
-    def held() -> tuple[int, int]:
-        return me.num_fds(), threading.active_count()
+    def count_resources() -> tuple[int, int]:
+        return process.num_fds(), threading.active_count()
 
-    before, memory = held(), me.memory_info().rss
-    swap(rig, times)
+    before, memory = count_resources(), process.memory_info().rss
+    replace_challenger(rig, times)
 
-    wait_for(lambda: held() <= before)
-    assert me.memory_info().rss - memory < 2**24
+    wait_for(lambda: count_resources() <= before)
+    assert process.memory_info().rss - memory < 2**24
 
 
 @pytest.mark.slow
-def test_a_process_has_predicted_once_before_a_user_asks(tmp_path: Path) -> None:
-    """A network's first prediction is slow; the guards judge one that fails."""
-    with Isolation(recipe(tmp_path), settings()) as isolation:
+def test_a_process_predicts_once_before_its_first_request(tmp_path: Path) -> None:
+    """The first prediction of a network is slow and may fail."""
+    with Isolation(loader_spec(tmp_path), settings()) as isolation:
         model = isolation.load(candidate("raises the first time"), threading.Event())
 
         assert model.predict(window(3.0), None).mean(axis=0).tolist() == [[6.0]]
@@ -309,8 +315,8 @@ def test_a_process_has_predicted_once_before_a_user_asks(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_restarts_are_bounded_and_the_last_error_is_reported(tmp_path: Path) -> None:
-    chosen = settings().model_copy(update={"max_challenger_restarts": 1})
-    with Isolation(recipe(tmp_path), chosen) as isolation:
+    serving_settings = settings().model_copy(update={"max_challenger_restarts": 1})
+    with Isolation(loader_spec(tmp_path), serving_settings) as isolation:
         model = isolation.load(candidate("two"), threading.Event())
         for _ in range(2):
             wait_for(lambda: model.problem == "")
@@ -323,39 +329,41 @@ def test_restarts_are_bounded_and_the_last_error_is_reported(tmp_path: Path) -> 
             model.predict(window(1.0), None)
 
 
-def test_a_challenger_beyond_its_load_time_or_memory_is_ended(tmp_path: Path) -> None:
-    late = settings(challenger_load_timeout_s=0.01)
+def test_a_challenger_that_exceeds_its_load_timeout_is_refused(tmp_path: Path) -> None:
+    short_timeout = settings(challenger_load_timeout_s=0.01)
     with (
-        Isolation(recipe(tmp_path), late) as isolation,
+        Isolation(loader_spec(tmp_path), short_timeout) as isolation,
         pytest.raises(ContractError, match="did not load within"),
     ):
         isolation.load(candidate("hangs while loading"), threading.Event())
 
 
 def test_a_shadow_request_yields_between_networks_unless_a_request_waits(tmp_path: Path) -> None:
-    """The same process answers both; what is asked for by a user must not wait for a copy."""
-    process = ArmProcess(recipe(tmp_path), candidate("two"), environment=os.environ)
+    """One process handles both, and a request of a user must not wait for a shadow request."""
+    process = ArmProcess(loader_spec(tmp_path), candidate("two"), environment=os.environ)
     wait_for(lambda: process.wait_for_model(1.0) is not None)
     pauses: list[str] = []
-    answers: list[float] = []
+    user_outputs: list[float] = []
     user = threading.Thread(
-        target=lambda: answers.append(process.predict(window(4.0), None)[1, 0, 0])
+        target=lambda: user_outputs.append(process.predict(window(4.0), None)[1, 0, 0])
     )
 
-    def pause_until_somebody_waits() -> None:
+    def pause_until_user_waits() -> None:
         pauses.append("waited")
         user.start()
         wait_for(lambda: process.is_user_waiting)
 
     try:
         assert process.predict(window(5.0), lambda: pauses.append("paused"))[1, 0, 0] == 15.0
-        assert process.predict(window(6.0), pause_until_somebody_waits)[1, 0, 0] == 18.0
+        assert process.predict(window(6.0), pause_until_user_waits)[1, 0, 0] == 18.0
         user.join(20)
     finally:
         process.end("was stopped")
 
-    assert pauses == ["paused", "paused", "waited"], "two networks, and one for the user's sake"
-    assert answers == [12.0]
+    assert pauses == ["paused", "paused", "waited"], (
+        "one pause per network, and one for the waiting user"
+    )
+    assert user_outputs == [12.0]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, -1])

@@ -16,8 +16,8 @@ class Handle:
         self.cancelled = True
 
 
-class Loop:
-    """An event loop whose time a test sets."""
+class SimulatedLoop:
+    """An event loop with a simulated clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ class Loop:
         self.calls.append((when, call, handle))
         return handle
 
-    def go_to(self, now: float) -> None:
+    def advance_to(self, now: float) -> None:
         while due := sorted(c for c in self.calls if c[0] <= now and not c[2].cancelled):
             self.calls.remove(due[0])
             self.now = due[0][0]
@@ -41,68 +41,68 @@ class Loop:
 
 @pytest.fixture
 def loop() -> Any:
-    return Loop()
+    return SimulatedLoop()
 
 
 def test_the_timer_fires_at_the_last_deadline(loop: Any) -> None:
-    ends: list[float] = []
-    timer = LazyTimer(loop, lambda: ends.append(loop.now))
+    fired: list[float] = []
+    timer = LazyTimer(loop, lambda: fired.append(loop.now))
     for number in range(100):
-        loop.go_to(0.1 * number)
+        loop.advance_to(0.1 * number)
         timer.set(None)
         timer.set(loop.now + 5)
-    loop.go_to(100)
+    loop.advance_to(100)
 
-    assert ends == [pytest.approx(9.9 + 5)]
+    assert fired == [pytest.approx(9.9 + 5)]
 
 
-def test_moving_the_deadline_schedules_one_callback_per_period(loop: Any) -> None:
-    asked = 0
+def test_100_postponements_schedule_one_callback(loop: Any) -> None:
+    num_scheduled = 0
     timer = LazyTimer(loop, lambda: None)
     for number in range(100):
         before = len(loop.calls)
         timer.set(5 + 0.01 * number)
-        asked += len(loop.calls) - before
+        num_scheduled += len(loop.calls) - before
 
-    assert asked == 1
+    assert num_scheduled == 1
 
 
-def test_an_earlier_deadline_is_respected(loop: Any) -> None:
-    ends: list[float] = []
-    timer = LazyTimer(loop, lambda: ends.append(loop.now))
+def test_the_timer_fires_at_an_earlier_deadline(loop: Any) -> None:
+    fired: list[float] = []
+    timer = LazyTimer(loop, lambda: fired.append(loop.now))
     timer.set(60.0)
     timer.set(10.0)
-    loop.go_to(100)
+    loop.advance_to(100)
 
-    assert ends == [10.0]
+    assert fired == [10.0]
 
 
 @pytest.mark.parametrize("end", ["cancel", "none"])
-def test_without_a_deadline_nothing_is_called(loop: Any, end: str) -> None:
-    ends: list[float] = []
-    timer = LazyTimer(loop, lambda: ends.append(loop.now))
+def test_a_timer_without_a_deadline_does_not_fire(loop: Any, end: str) -> None:
+    fired: list[float] = []
+    timer = LazyTimer(loop, lambda: fired.append(loop.now))
     timer.set(5.0)
     if end == "cancel":
         timer.cancel()
     else:
         timer.set(None)
-    loop.go_to(100)
+    loop.advance_to(100)
 
-    assert ends == []
+    assert fired == []
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, pytest.param("uvloop")])
 def test_the_timer_works_with_uvloop_and_asyncio(new_loop: Any) -> None:
     uvloop = pytest.importorskip("uvloop")
     running = uvloop.new_event_loop() if new_loop == "uvloop" else new_loop()
-    ended = running.create_future()
-    timer = LazyTimer(running, lambda: ended.set_result(running.time()))
+    future = running.create_future()
+    timer = LazyTimer(running, lambda: future.set_result(running.time()))
     start = running.time()
     timer.set(start + 0.02)
     timer.set(start + 0.0507)
     try:
-        at = running.run_until_complete(asyncio.wait_for(ended, 10))
+        fired_at = running.run_until_complete(asyncio.wait_for(future, 10))
     finally:
         running.close()
 
-    assert at >= start + 0.0507 - 0.002
+    assert fired_at >= start + 0.0507 - 0.002

@@ -9,7 +9,7 @@ from sluice.serving.log_writer import LogWriter
 
 
 class Stream(io.StringIO):
-    """Counts its writes."""
+    """Counts calls of write."""
 
     writes = 0
 
@@ -35,14 +35,14 @@ def test_lines_of_one_loop_iteration_are_one_write() -> None:
     assert stream.getvalue().count("\n") == 4
 
 
-def test_without_an_event_loop_a_line_is_written_immediately() -> None:
+def test_a_line_outside_an_event_loop_is_written_immediately() -> None:
     stream = Stream()
     LogWriter(stream).write("line\n")
 
     assert stream.getvalue() == "line\n"
 
 
-def test_lines_of_other_threads_are_complete() -> None:
+def test_lines_of_concurrent_threads_are_not_mixed_or_lost() -> None:
     stream = Stream()
     writer = LogWriter(stream)
     sent = [f"{thread} {number}\n" for thread in range(4) for number in range(500)]

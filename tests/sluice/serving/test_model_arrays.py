@@ -1,4 +1,4 @@
-"""Decoded inputs are batched only in one shape, and reach another process with the same bits."""
+"""Decoded inputs are batched by shape and reach another process with identical bits."""
 
 import numpy as np
 import pytest
@@ -13,18 +13,18 @@ IMAGE = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)
 
 
 @pytest.mark.parametrize("x", [WINDOWS, TEXT, LONGER, IMAGE, IMAGE.transpose(0, 2, 3, 1)])
-def test_inputs_reach_another_process_with_the_same_bits(x):
-    found = unpack_inputs(pack_inputs(PREDICT, x))
+def test_unpacked_inputs_equal_the_packed_ones(x):
+    unpacked = unpack_inputs(pack_inputs(PREDICT, x))
 
-    np.testing.assert_equal(found, x)
-    assert element_digests(found) == element_digests(x)
+    np.testing.assert_equal(unpacked, x)
+    assert element_digests(unpacked) == element_digests(x)
 
 
-def test_the_frame_of_windows_is_unchanged():
+def test_windows_are_packed_as_a_plain_array_frame():
     assert pack_inputs(PREDICT, WINDOWS) == pack(PREDICT, WINDOWS)
 
 
-def test_only_inputs_of_one_form_are_batched():
+def test_only_inputs_of_equal_shape_and_dtype_are_batched():
     assert can_batch(TEXT, TEXT)
     assert can_batch(WINDOWS, WINDOWS[:1])
     assert not can_batch(TEXT, LONGER)
@@ -36,7 +36,7 @@ def test_only_inputs_of_one_form_are_batched():
     assert batch["mask"].shape == (2, 3)
 
 
-def test_a_digest_depends_on_the_element_alone():
+def test_a_digest_depends_only_on_its_element_and_the_key():
     batch = concatenate([TEXT, {**TEXT, "ids": TEXT["ids"] + 1}])
 
     first, second = element_digests(batch)

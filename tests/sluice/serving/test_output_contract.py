@@ -1,4 +1,4 @@
-"""A server states what its outputs are, and a classifier names its classes."""
+"""A server describes its outputs, including the classes of a classifier."""
 
 import threading
 from pathlib import Path
@@ -15,7 +15,7 @@ from sluice.serving.isolation import Isolation
 from sluice.serving.ledger_models import LedgerModels, ledger_loader_spec
 from tests.sluice.registry.ledger_samples import MODEL, Clock
 from tests.sluice.serving.codec_samples import codec_lineage, register
-from tests.sluice.serving.serving_samples import live, quick_settings
+from tests.sluice.serving.serving_samples import quick_settings, run_server
 from tests.support.codec_workloads import FolderSettings, TextWorkload, write_texts
 
 
@@ -46,11 +46,11 @@ def test_the_description_of_a_model_states_its_output(
         register(ledger, lineage)
         model = LedgerModels(ledger, MODEL, store).load(lineage.candidate)
         split = TrafficSplit(epoch=1, production=model.candidate)
-        with live({model.candidate: model}, split, settings=quick_settings()) as server:
+        with run_server({model.candidate: model}, split, settings=quick_settings()) as server:
             described = server.client.get("/model").json()["output"]
     assert described == output.model_dump(mode="json")
 
-    if workload_type is Moods:  # a challenger's process reports the same
+    if workload_type is Moods:  # the process of a challenger reports the same contract
         loader = ledger_loader_spec(url, MODEL, store.root)
         with Isolation(loader, quick_settings()) as isolation:
             assert isolation.load(lineage.candidate, threading.Event()).output == output

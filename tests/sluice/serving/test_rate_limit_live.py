@@ -1,4 +1,4 @@
-"""Limits, leases with a clock that goes back, and a hanging source, on running servers."""
+"""Request limits, expired leases and a hanging source of splits, on running servers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,14 @@ import httpx
 from sluice.base.errors import StorageError
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.deployed import DeployedModel
-from tests.sluice.serving.serving_samples import Gated, Says, Source, candidate, deployed, live
+from tests.sluice.serving.serving_samples import (
+    GatedNetwork,
+    LinearNetwork,
+    SplitSource,
+    candidate,
+    deployed,
+    run_server,
+)
 from tests.sluice.serving.serving_samples import quick_settings as quick
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
@@ -17,41 +24,41 @@ ONE = TrafficSplit(epoch=1, production=candidate("one"))
 
 
 def test_requests_beyond_the_rate_get_429_and_are_counted() -> None:
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick(requests_per_s=0.01, burst_requests=3)
-    with live({model.candidate: model}, ONE, settings=settings) as server:
-        answers = [server.ask(1.0) for _ in range(5)]
+    with run_server({model.candidate: model}, ONE, settings=settings) as server:
+        responses = [server.predict(1.0) for _ in range(5)]
         key = 'sluice_http_requests_total{method="POST",route="/predict",status="429"}'
 
-        assert [a.status_code for a in answers] == [200, 200, 200, 429, 429]
-        assert answers[-1].headers["retry-after"] == "1"
+        assert [a.status_code for a in responses] == [200, 200, 200, 429, 429]
+        assert responses[-1].headers["retry-after"] == "1"
         assert server.metrics()[key] == 2
         assert httpx.get(f"{server.url}/readyz").status_code == 200
 
 
 def test_requests_beyond_the_concurrency_limit_get_503() -> None:
-    network = Gated(1.0)
+    network = GatedNetwork(1.0)
     model = deployed("one", 1, network)
-    with live({model.candidate: model}, ONE, settings=quick(max_in_flight=2)) as server:
+    with run_server({model.candidate: model}, ONE, settings=quick(max_in_flight=2)) as server:
         network.gate.clear()
         with ThreadPoolExecutor(2) as pool:
-            waiting = [pool.submit(server.ask, 1.0) for _ in range(2)]
+            waiting = [pool.submit(server.predict, 1.0) for _ in range(2)]
             server.wait_for(lambda: server.serving.admission.num_predicting == 2)
-            beyond = server.ask(1.0)
+            refused = server.predict(1.0)
             network.gate.set()
 
-    assert beyond.status_code == 503
-    assert beyond.json()["kind"] == "overloaded"
-    assert {answer.result().status_code for answer in waiting} == {200}
+    assert refused.status_code == 503
+    assert refused.json()["kind"] == "overloaded"
+    assert {response.result().status_code for response in waiting} == {200}
 
 
 def test_hanging_production_is_reported_on_healthz() -> None:
-    network = Gated(1.0)
+    network = GatedNetwork(1.0)
     model = deployed("one", 1, network)
     settings = quick(deadline_s=0.02, challenger_deadline_s=0.01)
-    with live({model.candidate: model}, ONE, settings=settings) as server:
+    with run_server({model.candidate: model}, ONE, settings=settings) as server:
         network.gate.clear()
-        server.ask(1.0)
+        server.predict(1.0)
         server.wait_for(lambda: httpx.get(f"{server.url}/healthz").status_code == 503)
         ready = httpx.get(f"{server.url}/readyz").json()["ready"]
         network.gate.set()
@@ -61,7 +68,7 @@ def test_hanging_production_is_reported_on_healthz() -> None:
 
 
 def test_an_expired_lease_stays_expired_when_the_clock_goes_back() -> None:
-    models = [deployed("one", 1, Says(1.0)), deployed("two", 2, Says(2.0))]
+    models = [deployed("one", 1, LinearNetwork(1.0)), deployed("two", 2, LinearNetwork(2.0))]
     now = [NOON]
     split = TrafficSplit(
         epoch=2,
@@ -71,61 +78,67 @@ def test_an_expired_lease_stays_expired_when_the_clock_goes_back() -> None:
         share=1.0,
         expires_at=NOON + timedelta(minutes=1),
     )
-    with live(
+    with run_server(
         {m.candidate: m for m in models}, split, settings=quick(), clock=lambda: now[0]
     ) as server:
-        arms = [server.ask(1.0).json()["arm"]]
+        arms = [server.predict(1.0).json()["arm"]]
         for moment in (NOON + timedelta(minutes=2), NOON):
             now[0] = moment
-            arms.append(server.ask(1.0).json()["arm"])
+            arms.append(server.predict(1.0).json()["arm"])
         renewed = NOON + timedelta(minutes=9)
         server.source.split = split.model_copy(update={"expires_at": renewed})
         server.wait_for(lambda: server.serving.router.table.split.expires_at == renewed)
-        arms.append(server.ask(1.0).json()["arm"])
+        arms.append(server.predict(1.0).json()["arm"])
 
     assert arms == ["challenger", "production", "production", "challenger"]
 
 
 def test_a_hanging_source_is_read_once_and_delays_no_request() -> None:
-    go = threading.Event()
+    released = threading.Event()
     calls = []
 
-    class Stuck(Source):
+    class HangingSource(SplitSource):
         def read(self) -> TrafficSplit:
             calls.append(1)
             if len(calls) == 3:
-                go.wait(20)
+                released.wait(20)
             return self.split
 
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick(registry_timeout_s=0.05)
-    with live({model.candidate: model}, ONE, settings=settings, source=Stuck(ONE)) as server:
+    with run_server(
+        {model.candidate: model}, ONE, settings=settings, source=HangingSource(ONE)
+    ) as server:
         server.wait_for(lambda: server.serving.split_sync.problems != [])
         server.wait_for(lambda: server.metrics()["sluice_weights_failures_total"] >= 3)
-        answer, asked, told = server.ask(1.0), len(calls), server.serving.split_sync.problems
-        go.set()
+        response, num_reads, problems = (
+            server.predict(1.0),
+            len(calls),
+            server.serving.split_sync.problems,
+        )
+        released.set()
         server.wait_for(lambda: server.serving.split_sync.problems == [])
 
-    assert answer.status_code == 200
-    assert asked == 3
-    assert "no answer within 0.05 s" in told[0]
+    assert response.status_code == 200
+    assert num_reads == 3
+    assert "no answer within 0.05 s" in problems[0]
 
 
 def test_a_hanging_load_blocks_neither_predictions_nor_shutdown() -> None:
-    go = threading.Event()
+    released = threading.Event()
 
     class Models(dict[str, DeployedModel]):
         def __missing__(self, _: str) -> DeployedModel:
-            go.wait(20)
+            released.wait(20)
             raise StorageError("The store is gone.", fix="Wait.")
 
-    model = deployed("one", 1, Says(1.0))
-    with live(Models({model.candidate: model}), ONE, settings=quick()) as server:
+    model = deployed("one", 1, LinearNetwork(1.0))
+    with run_server(Models({model.candidate: model}), ONE, settings=quick()) as server:
         server.source.split = TrafficSplit(epoch=2, production=candidate("two"))
         server.wait_for(lambda: any(t.name == "loading" for t in threading.enumerate()))
-        answer = server.ask(1.0)
+        response = server.predict(1.0)
     still_loading = any(t.name == "loading" for t in threading.enumerate())
-    go.set()
+    released.set()
 
-    assert (answer.status_code, answer.json()["version"]) == (200, 1)
+    assert (response.status_code, response.json()["version"]) == (200, 1)
     assert still_loading

@@ -1,4 +1,4 @@
-"""ROLL-2: a server reports its state, and keeps answering if reports fail."""
+"""ROLL-2: a server reports its state and continues to serve if reports fail."""
 
 import json
 import threading
@@ -11,19 +11,19 @@ from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.settings import ServingSettings
 from tests.sluice.serving.serving_samples import (
-    Live,
-    Raises,
-    Says,
+    LinearNetwork,
+    RaisingNetwork,
+    RunningServer,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 MODELS = [
-    deployed("one", 1, Says(1.0), Says(3.0)),
-    deployed("two", 2, Says(5.0)),
-    deployed("raises", 3, Raises()),
+    deployed("one", 1, LinearNetwork(1.0), LinearNetwork(3.0)),
+    deployed("two", 2, LinearNetwork(5.0)),
+    deployed("raises", 3, RaisingNetwork()),
 ]
 BY_DIGEST = {model.candidate: model for model in MODELS}
 SETTINGS = quick_settings(report_interval_s=0.02, samples_per_s=1000)
@@ -32,7 +32,7 @@ SETTINGS = quick_settings(report_interval_s=0.02, samples_per_s=1000)
 @dataclass
 class Sink:
     reports: list[ServerReport] = field(default_factory=list)
-    down: bool = False
+    is_down: bool = False
     refuses: bool = False
     hangs: threading.Event | None = None
     is_waiting: bool = False
@@ -41,7 +41,7 @@ class Sink:
         if self.hangs is not None:
             self.is_waiting = True
             self.hangs.wait(10)
-        if self.down:
+        if self.is_down:
             raise StorageError("The registry is gone.", fix="Wait.")
         if self.refuses and report.samples:
             self.reports.append(report.model_copy(update={"samples": ()}))
@@ -53,41 +53,49 @@ class Sink:
         return [sample for report in self.reports for sample in report.samples]
 
 
-def serving(sink: Sink, settings: ServingSettings = SETTINGS):  # type: ignore[no-untyped-def]
-    one = TrafficSplit(epoch=1, production=candidate("one"))
-    return live(dict(BY_DIGEST), one, settings=settings, reports=sink)
+def run_reporting_server(sink: Sink, settings: ServingSettings = SETTINGS):  # type: ignore[no-untyped-def]
+    split = TrafficSplit(epoch=1, production=candidate("one"))
+    return run_server(dict(BY_DIGEST), split, settings=settings, reports=sink)
 
 
-def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
+def test_reports_contain_state_counts_and_predictions_of_both_arms() -> None:
     sink = Sink()
-    with serving(sink) as server:
-        server.ask(7.0, keys=["monday"])
+    with run_reporting_server(sink) as server:
+        server.predict(7.0, keys=["monday"])
         server.wait_for(lambda: bool(sink.samples))
-        server.challenge("two", share=1.0)
-        server.ask(8.0, 9.0, keys=["tuesday", "wednesday"])
+        server.set_challenger("two", share=1.0)
+        server.predict(8.0, 9.0, keys=["tuesday", "wednesday"])
         server.wait_for(lambda: len(sink.samples) == 2)
         server.wait_for(lambda: sink.reports[-1].state.challenger == 2)
-    alone, both = sink.samples
+    before_rollout, during_rollout = sink.samples
     last = sink.reports[-1]
 
-    assert (alone.key, alone.rollout, alone.arm) == ("monday", None, "production")
-    assert (alone.production, alone.challenger) == (((8.0,), (10.0,)), None)
-    assert alone.features == (7.0, 7.0)
-    assert (both.key, both.rollout, both.arm) == ("tuesday", "r-two", "challenger")
-    assert (both.production, both.challenger) == (((9.0,), (11.0,)), ((13.0,),))
+    assert (before_rollout.key, before_rollout.rollout, before_rollout.arm) == (
+        "monday",
+        None,
+        "production",
+    )
+    assert (before_rollout.production, before_rollout.challenger) == (((8.0,), (10.0,)), None)
+    assert before_rollout.features == (7.0, 7.0)
+    assert (during_rollout.key, during_rollout.rollout, during_rollout.arm) == (
+        "tuesday",
+        "r-two",
+        "challenger",
+    )
+    assert (during_rollout.production, during_rollout.challenger) == (((9.0,), (11.0,)), ((13.0,),))
     assert last.state.draining
     assert last.counts is not None
-    # The copy for the pair is no request.
+    # The copy of a request to the other arm is not counted as a request.
     assert (last.counts.challenger.requests, last.counts.production.requests) == (1, 0)
     assert len({report.state.server for report in sink.reports}) == 1
 
 
 def test_a_sample_identifies_its_client_only_with_the_secret() -> None:
     sink = Sink()
-    with serving(sink) as server:
-        server.put(secret="ab" * 32)
-        server.ask(7.0, user="ada")
-        server.ask(8.0)
+    with run_reporting_server(sink) as server:
+        server.set_split(secret="ab" * 32)
+        server.predict(7.0, user="ada")
+        server.predict(8.0)
         server.wait_for(lambda: len(sink.samples) == 2)
 
     names = [
@@ -100,27 +108,27 @@ def test_a_sample_identifies_its_client_only_with_the_secret() -> None:
 
 def test_failed_requests_of_a_challenger_are_sampled_with_their_key() -> None:
     sink = Sink()
-    with serving(sink) as server:
-        server.challenge("raises", share=1.0)
-        assert server.ask(7.0, keys=["monday"]).json()["fallback"]
+    with run_reporting_server(sink) as server:
+        server.set_challenger("raises", share=1.0)
+        assert server.predict(7.0, keys=["monday"]).json()["fallback"]
         server.wait_for(lambda: any(s.fault for s in sink.samples))
     failed = next(s for s in sink.samples if s.fault)
 
     assert (failed.key, failed.fault, failed.arm) == ("monday", "errors", "challenger")
 
 
-def test_a_registry_that_is_gone_or_hangs_costs_no_request_and_no_sample() -> None:
-    sink = Sink(down=True)
-    with serving(sink) as server:
-        said = problems_of(server)
-        server.wait_for(lambda: "The registry is gone" in said())
-        assert server.ask(7.0).status_code == 200
-        sink.down = False
+def test_an_unavailable_or_hanging_registry_loses_no_request_and_no_sample() -> None:
+    sink = Sink(is_down=True)
+    with run_reporting_server(sink) as server:
+        problems = problem_reader(server)
+        server.wait_for(lambda: "The registry is gone" in problems())
+        assert server.predict(7.0).status_code == 200
+        sink.is_down = False
         server.wait_for(lambda: bool(sink.samples))
-        server.wait_for(lambda: not said())
+        server.wait_for(lambda: not problems())
         sink.hangs = threading.Event()
-        server.wait_for(lambda: "no answer" in said() or "not answered" in said())
-        assert server.ask(7.0).status_code == 200
+        server.wait_for(lambda: "no answer" in problems() or "not answered" in problems())
+        assert server.predict(7.0).status_code == 200
         sink.hangs.set()
 
     assert sink.samples[0].features == (7.0, 7.0)
@@ -128,27 +136,27 @@ def test_a_registry_that_is_gone_or_hangs_costs_no_request_and_no_sample() -> No
 
 def test_refused_samples_are_dropped_and_reported_once() -> None:
     sink = Sink(refuses=True)
-    with serving(sink) as server:
-        said = problems_of(server)
-        assert server.ask(7.0).status_code == 200
-        server.wait_for(lambda: "does not take them" in said())
-        told = len(sink.reports)
-        server.wait_for(lambda: len(sink.reports) > told + 3)
-        assert "Reports to the registry fail" not in said()
+    with run_reporting_server(sink) as server:
+        problems = problem_reader(server)
+        assert server.predict(7.0).status_code == 200
+        server.wait_for(lambda: "does not take them" in problems())
+        num_reports = len(sink.reports)
+        server.wait_for(lambda: len(sink.reports) > num_reports + 3)
+        assert "Reports to the registry fail" not in problems()
         assert server.metrics()["sluice_report_failures_total"] == 0
         lines = [line for line in server.lines() if "does not take" in json.dumps(line)]
         assert len(lines) == 1
         sink.refuses = False
-        assert server.ask(8.0).status_code == 200
-        server.wait_for(lambda: not said())
+        assert server.predict(8.0).status_code == 200
+        server.wait_for(lambda: not problems())
 
     assert [sample.features for sample in sink.samples] == [(8.0, 8.0)]
 
 
 def test_a_server_whose_reports_fail_lets_its_lease_expire() -> None:
-    """Its faults are not counted: the lease is renewed by the reports of the other servers."""
+    """Its faults would not be counted while reports of other servers renew the lease."""
     sink = Sink()
-    with serving(sink) as server:
+    with run_reporting_server(sink) as server:
         router, lease_s = server.serving.router, 3600
 
         def renew() -> datetime:
@@ -159,36 +167,38 @@ def test_a_server_whose_reports_fail_lets_its_lease_expire() -> None:
             server.source.split = split
             return until
 
-        server.challenge("two", expires_at=datetime.now(UTC) + timedelta(hours=1))
-        heard = renew()
-        server.wait_for(lambda: router.table.split.expires_at == heard)
-        sink.down = True
-        server.wait_for(lambda: "Reports to the registry fail" in problems_of(server)())
+        server.set_challenger("two", expires_at=datetime.now(UTC) + timedelta(hours=1))
+        applied = renew()
+        server.wait_for(lambda: router.table.split.expires_at == applied)
+        sink.is_down = True
+        server.wait_for(lambda: "Reports to the registry fail" in problem_reader(server)())
         reads = server.source.reads
-        unheard = renew()
+        pending = renew()
         server.wait_for(lambda: server.source.reads > reads + 3)
-        assert router.table.split.expires_at == heard
-        sink.down = False
-        server.wait_for(lambda: router.table.split.expires_at == unheard)
+        assert router.table.split.expires_at == applied
+        sink.is_down = False
+        server.wait_for(lambda: router.table.split.expires_at == pending)
 
 
-def test_the_final_report_waits_for_the_one_that_is_being_written() -> None:
+def test_the_final_report_waits_for_a_report_in_progress() -> None:
     sink = Sink()
-    with serving(sink, SETTINGS.model_copy(update={"registry_timeout_s": 5.0})) as server:
+    with run_reporting_server(
+        sink, SETTINGS.model_copy(update={"registry_timeout_s": 5.0})
+    ) as server:
         sink.hangs = threading.Event()
         server.wait_for(lambda: sink.is_waiting)
-        threading.Timer(0.7, sink.hangs.set).start()  # longer than the server takes to get there
+        threading.Timer(0.7, sink.hangs.set).start()  # after the server has started to drain
 
     assert sink.reports[-1].state.draining
 
 
-def problems_of(server: Live):  # type: ignore[no-untyped-def]
+def problem_reader(server: RunningServer):  # type: ignore[no-untyped-def]
     return lambda: " ".join(server.client.get("/problems").json()["problems"])
 
 
 def test_each_window_needs_one_key() -> None:
-    with serving(Sink()) as server:
-        refused = server.ask(1.0, 2.0, keys=["monday"])
+    with run_reporting_server(Sink()) as server:
+        refused = server.predict(1.0, 2.0, keys=["monday"])
 
     assert refused.status_code == 422
     assert "as many entries as windows (2), got 1" in refused.json()["what"]

@@ -1,4 +1,4 @@
-"""The head of a response is written with its body, and also without one."""
+"""The header of a response is written together with its body, or alone without a body."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from sluice.serving.response_writer import ResponseWriter
 
 @dataclass
 class Transport:
-    """What was written, and whether it was closed."""
+    """Records written data and whether it was closed."""
 
     written: list[bytes] = field(default_factory=list)
     closed: bool = False
@@ -24,7 +24,7 @@ class Transport:
 
 @dataclass
 class Cycle:
-    """What a writer reads of uvicorn's."""
+    """The attribute of uvicorn's request cycle that a writer reads."""
 
     response_started: bool = False
 
@@ -36,7 +36,7 @@ def parts() -> tuple[Any, Any, ResponseWriter]:
     return transport, cycle, ResponseWriter(transport, cycle)
 
 
-def test_head_and_body_are_one_write(parts: tuple[Any, Any, ResponseWriter]) -> None:
+def test_header_and_body_are_one_write(parts: tuple[Any, Any, ResponseWriter]) -> None:
     transport, cycle, writer = parts
     cycle.response_started = True
     writer.write(b"head ")
@@ -61,7 +61,7 @@ def test_100_continue_is_sent_immediately(
 
 
 @pytest.mark.parametrize("body", [[], [b""]])
-def test_a_head_without_a_body_is_written(
+def test_a_header_without_a_body_is_written_on_close(
     parts: tuple[Any, Any, ResponseWriter], body: list[bytes]
 ) -> None:
     transport, cycle, writer = parts

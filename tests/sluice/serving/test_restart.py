@@ -1,4 +1,4 @@
-"""Restarted servers: unnoticed behind a balancer; after a kill the ledger decides."""
+"""Servers restart without failed requests behind a balancer and recover from a kill."""
 
 import asyncio
 import json
@@ -38,26 +38,26 @@ REQUEST = (
 
 
 @dataclass
-class Nursery:
+class ServerProcesses:
     """Starts servers on the registry of a home and ends them."""
 
     process: "subprocess.Popen[str]"
     home: Home
     pids: dict[int, int] = field(default_factory=dict)
-    """By port."""
+    """Process ids by port."""
 
     def start(self, port: int) -> dict[str, Any]:
-        """Return what the server says once it is ready."""
+        """Start a server and return its ready message."""
         out = self.home.root / f"{port}-{time.monotonic_ns()}"
-        self.pids[port] = self._ask(
+        self.pids[port] = self._send_command(
             arguments=["serve", MODEL, "--port", str(port)],
             environ={"SLUICE_HOME": str(self.home.root)},
             out=str(out),
             err=f"{out}.err",
         )
         for _ in range(2000):
-            if out.exists() and (said := out.read_text()).endswith("\n"):
-                return dict(json.loads(said))
+            if out.exists() and (message := out.read_text()).endswith("\n"):
+                return dict(json.loads(message))
             time.sleep(0.01)
         raise AssertionError(Path(f"{out}.err").read_text())
 
@@ -65,12 +65,12 @@ class Nursery:
         """Send a signal; return the exit code."""
         pid = self.pids.pop(port)
         os.kill(pid, number)
-        return self._ask(wait=pid)
+        return self._send_command(wait=pid)
 
-    def _ask(self, **asked: Any) -> int:
+    def _send_command(self, **command: Any) -> int:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
+        print(json.dumps(command), file=self.process.stdin, flush=True)
         return int(self.process.stdout.readline())
 
 
@@ -87,7 +87,7 @@ def ledger(home: Home) -> Iterator[RolloutLedger]:
 
 
 @pytest.fixture(scope="module")
-def forking() -> Iterator["subprocess.Popen[str]"]:
+def fork_server() -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.nursery"],
         stdin=subprocess.PIPE,
@@ -102,30 +102,30 @@ def forking() -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.fixture
-def nursery(
-    forking: "subprocess.Popen[str]", home: Home, ledger: RolloutLedger
-) -> Iterator[Nursery]:
+def servers(
+    fork_server: "subprocess.Popen[str]", home: Home, ledger: RolloutLedger
+) -> Iterator[ServerProcesses]:
     assert ledger.models() == [MODEL]
-    started = Nursery(forking, home)
-    yield started
-    for port in tuple(started.pids):
-        started.end(port, signal.SIGKILL)
+    processes = ServerProcesses(fork_server, home)
+    yield processes
+    for port in tuple(processes.pids):
+        processes.end(port, signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_rolling_restart_fails_no_request(nursery: Nursery) -> None:
-    load, codes = _restarted_under_load(nursery, requests=1)
+def test_a_rolling_restart_fails_no_request(servers: ServerProcesses) -> None:
+    load, codes = _restarted_under_load(servers, requests=1)
 
     assert codes == [0, 0]
     assert load.failures == []
-    assert load.answered == load.sent > PER_S  # each gives a second of notice
+    assert load.answered == load.sent > PER_S  # the drain of each restart takes about a second
 
 
 @pytest.mark.exhaustive
 def test_ten_thousand_requests_survive_restarting_servers(
-    nursery: Nursery, record_property: Callable[[str, object], None]
+    servers: ServerProcesses, record_property: Callable[[str, object], None]
 ) -> None:
-    load, codes = _restarted_under_load(nursery, requests=10_000)
+    load, codes = _restarted_under_load(servers, requests=10_000)
 
     record_property(
         "measurement",
@@ -139,64 +139,67 @@ def test_ten_thousand_requests_survive_restarting_servers(
 
 
 @pytest.mark.slow
-def test_a_killed_server_follows_the_ledger_and_restarts_its_counts(
-    nursery: Nursery, home: Home, ledger: RolloutLedger
+def test_a_killed_server_restores_its_split_and_counts_nothing_twice(
+    servers: ServerProcesses, home: Home, ledger: RolloutLedger
 ) -> None:
-    """Mid-rollout: what it had counted stays in the registry, and nothing counts twice.
+    """During a rollout, counts of the killed server stay in the registry.
 
-    Its challenger's process ends with it.
+    The process of its challenger ends with it.
     """
     before = ledger.version(MODEL, 1).candidate
     number = register_sample(ledger, ArtifactStore(home.artifacts), salt=2, reference=before)
     settings = RolloutSettings(shares=(0.5, 1.0), min_requests=1000)
     rollout = ledger.start_rollout(MODEL, number, settings, actor="ada", reason="try").rollout
     port = _free_port()
-    url = nursery.start(port)["url"]
-    _until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
-    (child,) = psutil.Process(nursery.pids[port]).children(recursive=True)
-    _ask(url, 60)
-    first = _reported(ledger, rollout, 60)
-    seen = advance(rollout, first, now=first.until, production=before).rollout
+    url = servers.start(port)["url"]
+    _wait_until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
+    (child,) = psutil.Process(servers.pids[port]).children(recursive=True)
+    _send_requests(url, 60)
+    before_kill = _wait_for_counts(ledger, rollout, 60)
+    evaluated = advance(rollout, before_kill, now=before_kill.until, production=before).rollout
 
-    child.suspend()  # as one that hangs, it does not see that the pipe ends
-    assert nursery.end(port, signal.SIGKILL) == -signal.SIGKILL
+    child.suspend()  # a suspended process does not notice that the pipe is closed
+    assert servers.end(port, signal.SIGKILL) == -signal.SIGKILL
     try:
-        child.wait(5)  # the system reaps it: its parent is gone
+        child.wait(5)  # the system reaps it, since its parent has ended
     except psutil.TimeoutExpired:
         child.kill()
         raise
-    nursery.start(port)  # ready with production alone: the challenger loads beside it
-    _until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
-    card = httpx.get(f"{url}/model").json()
-    own = TrafficCounts.model_validate(httpx.get(f"{url}/rollout").json()["window"])
-    still = _reported(ledger, rollout, 60)
-    _ask(url, 20)
-    last = _reported(ledger, rollout, 80)
-    after = advance(seen, last, now=last.until, production=before)
+    servers.start(port)  # ready with production only; the challenger loads in the background
+    _wait_until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
+    description = httpx.get(f"{url}/model").json()
+    own_counts = TrafficCounts.model_validate(httpx.get(f"{url}/rollout").json()["window"])
+    after_restart = _wait_for_counts(ledger, rollout, 60)
+    _send_requests(url, 20)
+    last = _wait_for_counts(ledger, rollout, 80)
+    after = advance(evaluated, last, now=last.until, production=before)
 
-    assert (card["production"]["version"], card["challenger"]["version"]) == (1, 2)
-    assert (card["share"], card["rollout"]) == (0.5, rollout.id)
-    assert (own.production, own.challenger) == (ArmCounts(), ArmCounts())
-    assert (still.production, still.challenger) == (first.production, first.challenger)
+    assert (description["production"]["version"], description["challenger"]["version"]) == (1, 2)
+    assert (description["share"], description["rollout"]) == (0.5, rollout.id)
+    assert (own_counts.production, own_counts.challenger) == (ArmCounts(), ArmCounts())
+    assert (after_restart.production, after_restart.challenger) == (
+        before_kill.production,
+        before_kill.challenger,
+    )
     assert after.outcome == "wait"
     assert after.rollout.evidence.challenger == last.challenger
     assert after.rollout.evidence.log_evidence == rollout.evidence.log_evidence
 
 
-def _reported(ledger: RolloutLedger, rollout: Rollout, requests: int) -> TrafficCounts:
+def _wait_for_counts(ledger: RolloutLedger, rollout: Rollout, requests: int) -> TrafficCounts:
     """Return the counts of all servers once they reach a number of requests."""
-    found: list[TrafficCounts] = []
+    counts: list[TrafficCounts] = []
 
-    def is_there() -> bool:
-        found.append(ledger.observations.traffic_counts(rollout))
-        return found[-1].production.requests + found[-1].challenger.requests >= requests
+    def is_reached() -> bool:
+        counts.append(ledger.observations.traffic_counts(rollout))
+        return counts[-1].production.requests + counts[-1].challenger.requests >= requests
 
-    _until(is_there)
-    assert found[-1].production.requests + found[-1].challenger.requests == requests
-    return found[-1]
+    _wait_until(is_reached)
+    assert counts[-1].production.requests + counts[-1].challenger.requests == requests
+    return counts[-1]
 
 
-def _ask(url: str, users: int) -> None:
+def _send_requests(url: str, users: int) -> None:
     with httpx.Client(base_url=url) as client:
         for user in range(users):
             body = json.loads(BODY) | {"user": str(user)}
@@ -210,50 +213,50 @@ class _Load:
     slowest_s: float = 0.0
     failures: list[str] = field(default_factory=list)
 
-    def moments(self, wanted: Callable[[], bool]) -> Iterator[float]:
-        """Yield when requests are due, 100 a second, while more are wanted."""
+    def due_times(self, is_needed: Callable[[], bool]) -> Iterator[float]:
+        """Yield the due times of requests, 100 per second, while more are needed."""
         began = time.monotonic()
-        while wanted():
+        while is_needed():
             self.sent += 1
             yield began + self.sent / PER_S
 
 
-def _restarted_under_load(nursery: Nursery, *, requests: int) -> tuple[_Load, list[int]]:
-    """Restart two servers in turn, each at least once, until a number of requests was sent."""
+def _restarted_under_load(servers: ServerProcesses, *, requests: int) -> tuple[_Load, list[int]]:
+    """Restart two servers in turn, each at least once, until the number of requests is sent."""
     ports = [_free_port(), _free_port()]
     for port in ports:
-        nursery.start(port)
+        servers.start(port)
     codes: list[int] = []
     load = _Load()
-    over = asyncio.Event()
+    finished = asyncio.Event()
 
     def restart(port: int) -> None:
-        codes.append(nursery.end(port, signal.SIGTERM))
-        nursery.start(port)
-        _until(lambda: port in balancer.ready)
+        codes.append(servers.end(port, signal.SIGTERM))
+        servers.start(port)
+        _wait_until(lambda: port in balancer.ready)
 
-    async def both() -> None:
-        moments = load.moments(lambda: not over.is_set())
-        clients = [_client(balancer.port, moments, load) for _ in range(8)]
+    async def restart_under_load() -> None:
+        due_times = load.due_times(lambda: not finished.is_set())
+        clients = [_client(balancer.port, due_times, load) for _ in range(8)]
         sending = asyncio.gather(*clients)
         try:
             while load.sent < requests or len(codes) < len(ports):
                 await asyncio.to_thread(restart, ports[len(codes) % 2])
         finally:
-            over.set()
+            finished.set()
             await sending
 
     with run_balancer(ports) as balancer:
-        _until(lambda: balancer.ready == set(ports))
-        asyncio.run(both())
+        _wait_until(lambda: balancer.ready == set(ports))
+        asyncio.run(restart_under_load())
     return load, codes
 
 
-async def _client(port: int, due: Iterator[float], load: _Load) -> None:
-    """Keep one connection for as long as the server wants it."""
+async def _client(port: int, due_times: Iterator[float], load: _Load) -> None:
+    """Send requests on one connection until the server closes it, then reconnect."""
     streams = None
-    for moment in due:
-        await asyncio.sleep(max(0.0, moment - time.monotonic()))
+    for due in due_times:
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
         try:
             if streams is None:
                 streams = await asyncio.open_connection("127.0.0.1", port)
@@ -262,7 +265,7 @@ async def _client(port: int, due: Iterator[float], load: _Load) -> None:
             load.failures.append(repr(error))
             closes = True
         else:
-            load.slowest_s = max(load.slowest_s, time.monotonic() - moment)
+            load.slowest_s = max(load.slowest_s, time.monotonic() - due)
             load.answered += status == 200
             if status != 200:
                 load.failures.append(str(status))
@@ -274,7 +277,7 @@ async def _client(port: int, due: Iterator[float], load: _Load) -> None:
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, bool]:
-    """Return the status of one answer, and whether the server wants no more on this connection."""
+    """Return the status of one response, and whether the server closes the connection."""
     writer.write(REQUEST)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     await reader.readexactly(int(head.partition(b"content-length:")[2].partition(b"\r\n")[0]))
@@ -287,9 +290,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _until(true: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(2000):
-        if true():
+        if condition():
             return
         time.sleep(0.01)
-    raise AssertionError("it did not happen within 20 s")
+    raise AssertionError("the condition was not met within 20 s")

@@ -1,4 +1,4 @@
-"""ROLL-2: an alert rolls back, once, and only with the token of the webhook."""
+"""ROLL-2: an alert causes one rollback, and only with the token of the webhook."""
 
 import io
 import json
@@ -29,30 +29,30 @@ from tests.sluice.serving.serving_samples import (
     HOOK_SECRET,
     MODEL,
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
-AT = "2026-03-14T12:00:00Z"
+STARTED_AT = "2026-03-14T12:00:00Z"
 
 
 class Rollbacks:
-    """Records the requests; the tests of the app need no registry."""
+    """Records rollback requests, so that tests of the app need no registry."""
 
     def __init__(self) -> None:
-        self.asked: list[RollbackRequest] = []
+        self.requests: list[RollbackRequest] = []
         self.error: StorageError | None = None
 
     def handle(self, request: RollbackRequest) -> RollbackResult:
         if self.error is not None:
             raise self.error
-        self.asked.append(request)
+        self.requests.append(request)
         return RollbackResult(
-            act="aborted" if len(self.asked) == 1 else "nothing", what="So it is."
+            act="aborted" if len(self.requests) == 1 else "nothing", what="So it is."
         )
 
 
@@ -61,14 +61,14 @@ def alert(action: str | None = "rollback", *, status: str = "firing", **labels: 
         "status": status,
         "labels": {"alertname": "Sick"} | ({"sluice_action": action} if action else {}) | labels,
         "annotations": {"summary": "Errors:\n 9 of 10."},
-        "startsAt": AT,
+        "startsAt": STARTED_AT,
         "endsAt": "0001-01-01T00:00:00Z",
         "generatorURL": "http://prometheus/graph",
         "fingerprint": "0123456789abcdef",
     }
 
 
-def posted(*alerts: Any) -> Any:
+def alerts_body(*alerts: Any) -> Any:
     return {
         "version": "4",
         "groupKey": "{}:{}",
@@ -89,23 +89,25 @@ def rollbacks() -> Rollbacks:
 
 
 @pytest.fixture
-def server(rollbacks: Rollbacks) -> Iterator[Live]:
-    model = deployed("one", 1, Says(1.0))
+def server(rollbacks: Rollbacks) -> Iterator[RunningServer]:
+    model = deployed("one", 1, LinearNetwork(1.0))
     hook = RollbackWebhook(rollback=rollbacks)
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, split, settings=quick_settings(), webhook=hook) as server:
+    with run_server(
+        {model.candidate: model}, split, settings=quick_settings(), webhook=hook
+    ) as server:
         yield server
 
 
-def tell(server: Live, body: Any, *, secret: str = HOOK_SECRET) -> httpx.Response:
+def post_alerts(server: RunningServer, body: Any, *, secret: str = HOOK_SECRET) -> httpx.Response:
     headers = {"authorization": f"Bearer {secret}"}
     return server.client.post("/hooks/rollback", json=body, headers=headers)
 
 
 def test_a_firing_alert_is_handled_with_its_reason_and_key(
-    server: Live, rollbacks: Rollbacks
+    server: RunningServer, rollbacks: Rollbacks
 ) -> None:
-    first, again = (tell(server, posted(alert())) for _ in range(2))
+    first, again = (post_alerts(server, alerts_body(alert())) for _ in range(2))
 
     assert first.status_code == 200
     assert first.json() == {
@@ -114,15 +116,15 @@ def test_a_firing_alert_is_handled_with_its_reason_and_key(
         "alerts": [{"fingerprint": "0123456789abcdef", "act": "aborted", "what": "So it is."}],
     }
     assert again.json()["changed"] is False
-    complaint = rollbacks.asked[0]
-    assert (complaint.action, complaint.reason) == ("rollback", "Errors: 9 of 10.")
-    assert complaint.began == datetime.fromisoformat(AT)
-    assert rollbacks.asked[1].key == complaint.key
+    request = rollbacks.requests[0]
+    assert (request.action, request.reason) == ("rollback", "Errors: 9 of 10.")
+    assert request.began == datetime.fromisoformat(STARTED_AT)
+    assert rollbacks.requests[1].key == request.key
     assert server.metrics()['sluice_hook_acts_total{act="aborted"}'] == 1
 
 
 @pytest.mark.parametrize(
-    ("alert_body", "said"),
+    ("alert_body", "message"),
     [
         (alert(status="resolved"), "resolved"),
         (alert(None), "no label sluice_action"),
@@ -130,54 +132,56 @@ def test_a_firing_alert_is_handled_with_its_reason_and_key(
         (alert(model="other"), "another model"),
     ],
 )
-def test_other_alerts_do_nothing(
-    server: Live, rollbacks: Rollbacks, alert_body: Any, said: str
+def test_irrelevant_alerts_do_nothing(
+    server: RunningServer, rollbacks: Rollbacks, alert_body: Any, message: str
 ) -> None:
-    answer = tell(server, posted(alert_body)).json()
+    response = post_alerts(server, alerts_body(alert_body)).json()
 
-    assert (answer["changed"], answer["alerts"][0]["act"]) == (False, "nothing")
-    assert said in answer["alerts"][0]["what"]
-    assert rollbacks.asked == []
+    assert (response["changed"], response["alerts"][0]["act"]) == (False, "nothing")
+    assert message in response["alerts"][0]["what"]
+    assert rollbacks.requests == []
 
 
 @pytest.mark.parametrize(
     ("secret", "status", "kind"),
     [("wrong-battery-staple", 401, "unauthorized"), (SECRET, 403, "forbidden")],
 )
-def test_other_tokens_are_refused(
-    server: Live, rollbacks: Rollbacks, secret: str, status: int, kind: str
+def test_the_webhook_refuses_other_tokens(
+    server: RunningServer, rollbacks: Rollbacks, secret: str, status: int, kind: str
 ) -> None:
-    answer = tell(server, posted(alert()), secret=secret)
+    response = post_alerts(server, alerts_body(alert()), secret=secret)
 
-    assert (answer.status_code, answer.json()["kind"]) == (status, kind)
-    assert rollbacks.asked == []
+    assert (response.status_code, response.json()["kind"]) == (status, kind)
+    assert rollbacks.requests == []
 
 
-def test_an_alert_without_its_content_type_is_refused(server: Live, rollbacks: Rollbacks) -> None:
+def test_an_alert_without_its_content_type_is_refused(
+    server: RunningServer, rollbacks: Rollbacks
+) -> None:
     headers = {"authorization": f"Bearer {HOOK_SECRET}"}
-    content = json.dumps(posted(alert()))
-    answer = server.client.post("/hooks/rollback", content=content, headers=headers)
+    content = json.dumps(alerts_body(alert()))
+    response = server.client.post("/hooks/rollback", content=content, headers=headers)
 
-    assert answer.status_code == 415
-    assert rollbacks.asked == []
+    assert response.status_code == 415
+    assert rollbacks.requests == []
 
 
-def test_the_webhook_token_does_not_permit_predictions(server: Live) -> None:
+def test_the_webhook_token_does_not_permit_predictions(server: RunningServer) -> None:
     headers = {"authorization": f"Bearer {HOOK_SECRET}"}
 
     assert server.client.get("/model", headers=headers).status_code == 403
 
 
-def test_without_a_token_there_is_no_route() -> None:
-    model = deployed("one", 1, Says(1.0))
+def test_without_a_webhook_token_the_route_does_not_exist() -> None:
+    model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, split, settings=quick_settings()) as server:
-        assert tell(server, posted(alert())).json()["kind"] == "unknown_route"
+    with run_server({model.candidate: model}, split, settings=quick_settings()) as server:
+        assert post_alerts(server, alerts_body(alert())).json()["kind"] == "unknown_route"
         assert "/hooks/rollback" not in server.client.get("/openapi.json").json()["paths"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"version": "3"}, "version"),
         ({"alerts": [{"status": "firing"}]}, "alerts.0.labels"),
@@ -185,30 +189,32 @@ def test_without_a_token_there_is_no_route() -> None:
         ({"alerts": [alert() | {"fingerprint": "] x"}]}, "alerts.0.fingerprint"),
     ],
 )
-def test_another_body_is_refused(
-    server: Live, rollbacks: Rollbacks, change: Any, said: str
+def test_an_invalid_body_is_refused(
+    server: RunningServer, rollbacks: Rollbacks, change: Any, message: str
 ) -> None:
-    answer = tell(server, posted() | change)
+    response = post_alerts(server, alerts_body() | change)
 
-    assert (answer.status_code, answer.json()["kind"]) == (422, "invalid_input")
-    assert f"'{said}'" in answer.json()["what"]
-    assert rollbacks.asked == []
+    assert (response.status_code, response.json()["kind"]) == (422, "invalid_input")
+    assert f"'{message}'" in response.json()["what"]
+    assert rollbacks.requests == []
 
 
-def test_an_unavailable_registry_makes_the_sender_retry(server: Live, rollbacks: Rollbacks) -> None:
+def test_an_unavailable_registry_makes_the_sender_retry(
+    server: RunningServer, rollbacks: Rollbacks
+) -> None:
     rollbacks.error = StorageError("The registry is gone.", fix="Wait.")
 
-    answer = tell(server, posted(alert()))
+    response = post_alerts(server, alerts_body(alert()))
 
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert "The registry is gone." in answer.json()["what"]
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert "The registry is gone." in response.json()["what"]
     assert server.metrics()['sluice_hook_acts_total{act="failed"}'] == 1
 
 
-def test_alerts_beyond_the_rate_get_429(server: Live) -> None:
-    answers = [tell(server, posted()).status_code for _ in range(11)]
+def test_alerts_beyond_the_rate_get_429(server: RunningServer) -> None:
+    statuses = [post_alerts(server, alerts_body()).status_code for _ in range(11)]
 
-    assert answers == [200] * 10 + [429]
+    assert statuses == [200] * 10 + [429]
 
 
 @pytest.fixture
@@ -228,11 +234,13 @@ def ledger(tmp_path: Path, clock: Clock) -> Iterator[RolloutLedger]:
 
 
 @pytest.fixture
-def acting(ledger: RolloutLedger, store: ArtifactStore, clock: Clock) -> LedgerRollback:
+def ledger_rollback(ledger: RolloutLedger, store: ArtifactStore, clock: Clock) -> LedgerRollback:
     return LedgerRollback(ledger, LEDGER_MODEL, store, clock=clock, cooldown_s=600)
 
 
-def complain(clock: Clock, action: Any = "rollback", *, key: str = "f1 t1") -> RollbackRequest:
+def rollback_request(
+    clock: Clock, action: Any = "rollback", *, key: str = "f1 t1"
+) -> RollbackRequest:
     return RollbackRequest(action=action, key=key, reason="Errors: 9 of 10.", began=clock.now)
 
 
@@ -245,13 +253,13 @@ def begin_rollout(ledger: RolloutLedger, store: ArtifactStore, salt: int) -> int
 
 
 def test_the_rollout_is_aborted_once_with_the_alert_in_its_history(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
     promote_chain(ledger, store, 1)
     number = begin_rollout(ledger, store, 2)
-    complaint = complain(clock)
+    request = rollback_request(clock)
 
-    first, again = acting.handle(complaint), acting.handle(complaint)
+    first, again = ledger_rollback.handle(request), ledger_rollback.handle(request)
 
     assert (first.act, again.act) == ("aborted", "nothing")
     assert again.what == (
@@ -259,9 +267,9 @@ def test_the_rollout_is_aborted_once_with_the_alert_in_its_history(
     )
     rollout = ledger.rollout(LEDGER_MODEL)
     assert rollout is not None
-    told = ledger.rollout_transitions(rollout.id)
-    assert [t.outcome for t in told] == ["start", "abort"]
-    assert (told[-1].actor, told[-1].reason) == (
+    transitions = ledger.rollout_transitions(rollout.id)
+    assert [t.outcome for t in transitions] == ["start", "abort"]
+    assert (transitions[-1].actor, transitions[-1].reason) == (
         "alertmanager",
         "Errors: 9 of 10. [alert f1 t1]",
     )
@@ -271,102 +279,104 @@ def test_the_rollout_is_aborted_once_with_the_alert_in_its_history(
 
 
 def test_an_alert_older_than_the_rollout_does_not_abort_it(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
     promote_chain(ledger, store, 1)
-    old = complain(clock)
+    old = rollback_request(clock)
     clock.now += timedelta(minutes=5)
     begin_rollout(ledger, store, 2)
 
-    done = acting.handle(old)
+    result = ledger_rollback.handle(old)
 
-    assert done.act == "nothing"
-    assert "is not its cause" in done.what
+    assert result.act == "nothing"
+    assert "is not its cause" in result.what
 
 
-def test_without_a_rollout_only_the_stronger_action_moves_production(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+def test_without_a_rollout_only_rollback_production_moves_production(
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
     promote_chain(ledger, store, 3)
-    weak, strong = complain(clock), complain(clock, "rollback_production")
+    weak, strong = rollback_request(clock), rollback_request(clock, "rollback_production")
 
-    assert acting.handle(weak).what == f"No rollout of {LEDGER_MODEL} is in progress."
+    assert ledger_rollback.handle(weak).what == f"No rollout of {LEDGER_MODEL} is in progress."
     assert ledger.production_number(LEDGER_MODEL) == 3
-    done, again = acting.handle(strong), acting.handle(strong)
+    result, again = ledger_rollback.handle(strong), ledger_rollback.handle(strong)
 
-    assert (done.act, again.act) == ("rolled_back", "nothing")
+    assert (result.act, again.act) == ("rolled_back", "nothing")
     assert again.what == "This alert already rolled back to version 2."
     assert ledger.production_number(LEDGER_MODEL) == 2
     assert ledger.history(LEDGER_MODEL)[-1].actor == "alertmanager"
 
 
 def test_a_second_alert_within_the_cooldown_does_nothing(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
     promote_chain(ledger, store, 3)
-    acting.handle(complain(clock, "rollback_production"))
-    second = complain(clock, "rollback_production", key="f2 t2")
+    ledger_rollback.handle(rollback_request(clock, "rollback_production"))
+    second = rollback_request(clock, "rollback_production", key="f2 t2")
 
-    held = acting.handle(second)
+    during_cooldown = ledger_rollback.handle(second)
     clock.now += timedelta(minutes=11)
-    done = acting.handle(second)
+    result = ledger_rollback.handle(second)
 
-    assert "Production does not change for 600 s" in held.what
-    assert (held.act, done.act) == ("nothing", "rolled_back")
+    assert "Production does not change for 600 s" in during_cooldown.what
+    assert (during_cooldown.act, result.act) == ("nothing", "rolled_back")
     assert ledger.production_number(LEDGER_MODEL) == 1
 
 
 def test_an_abort_starts_the_cooldown_of_production(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
     promote_chain(ledger, store, 2)
     begin_rollout(ledger, store, 3)
-    aborted = acting.handle(complain(clock, "rollback_production"))
+    aborted = ledger_rollback.handle(rollback_request(clock, "rollback_production"))
 
-    held = acting.handle(complain(clock, "rollback_production", key="f2 t2"))
+    during_cooldown = ledger_rollback.handle(
+        rollback_request(clock, "rollback_production", key="f2 t2")
+    )
 
-    assert (aborted.act, held.act) == ("aborted", "nothing")
+    assert (aborted.act, during_cooldown.act) == ("aborted", "nothing")
     assert ledger.production_number(LEDGER_MODEL) == 2
 
 
-def test_an_alert_on_production_that_an_abort_did_not_end_moves_production(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+def test_an_alert_that_persists_after_an_abort_moves_production(
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
     """Alertmanager repeats an alert as long as it fires."""
     promote_chain(ledger, store, 2)
     begin_rollout(ledger, store, 3)
-    sick = complain(clock, "rollback_production")
+    request = rollback_request(clock, "rollback_production")
 
-    acts = [acting.handle(sick).act]
+    acts = [ledger_rollback.handle(request).act]
     clock.now += timedelta(minutes=5)
-    acts.append(acting.handle(sick).act)
+    acts.append(ledger_rollback.handle(request).act)
     clock.now += timedelta(minutes=6)
-    acts += [acting.handle(sick).act for _ in range(2)]
+    acts += [ledger_rollback.handle(request).act for _ in range(2)]
 
     assert acts == ["aborted", "nothing", "rolled_back", "nothing"]
     assert ledger.production_number(LEDGER_MODEL) == 1
 
 
-def test_an_alert_on_production_does_not_wait_for_a_rollout_that_began_later(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+def test_an_alert_older_than_the_rollout_moves_production_immediately(
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
     promote_chain(ledger, store, 2)
-    sick = complain(clock, "rollback_production")
+    request = rollback_request(clock, "rollback_production")
     clock.now += timedelta(minutes=5)
     begin_rollout(ledger, store, 3)
 
-    assert acting.handle(sick).act == "rolled_back"
+    assert ledger_rollback.handle(request).act == "rolled_back"
     assert ledger.production_number(LEDGER_MODEL) == 1
 
 
 def test_an_alert_older_than_the_promotion_does_not_roll_it_back(
-    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+    ledger: RolloutLedger, store: ArtifactStore, ledger_rollback: LedgerRollback, clock: Clock
 ) -> None:
-    old = complain(clock, "rollback_production")
+    old = rollback_request(clock, "rollback_production")
     clock.now += timedelta(minutes=5)
     promote_chain(ledger, store, 2)
 
-    assert "is not its cause" in acting.handle(old).what
+    assert "is not its cause" in ledger_rollback.handle(old).what
     assert ledger.production_number(LEDGER_MODEL) == 2
 
 
@@ -374,16 +384,16 @@ def test_an_alert_older_than_the_promotion_does_not_roll_it_back(
 def test_a_missing_previous_version_is_reported(
     ledger: RolloutLedger,
     store: ArtifactStore,
-    acting: LedgerRollback,
+    ledger_rollback: LedgerRollback,
     clock: Clock,
     count: int,
 ) -> None:
     promote_chain(ledger, store, count)
 
-    done = acting.handle(complain(clock, "rollback_production"))
+    result = ledger_rollback.handle(rollback_request(clock, "rollback_production"))
 
-    assert done.act == "nothing"
-    assert "in production" in done.what
+    assert result.act == "nothing"
+    assert "in production" in result.what
 
 
 @pytest.mark.slow
@@ -396,7 +406,7 @@ def test_changes_by_the_webhook_are_signed(
     url = f"sqlite:///{tmp_path / 'registry.db'}"
     with RolloutLedger.open(url, clock=clock, key=SigningKey.read(key_file)) as signed:
         promote_chain(signed, store, 2)
-    recipe = ServerSpec(
+    spec = ServerSpec(
         model=LEDGER_MODEL,
         settings=quick_settings(),
         registry_url=f"sqlite:///{tmp_path / 'registry.db'}",
@@ -405,27 +415,27 @@ def test_changes_by_the_webhook_are_signed(
         registry_key=key_file,
     )
 
-    with open_server(recipe, clock=clock, log=json_log(io.StringIO())) as serving:
+    with open_server(spec, clock=clock, log=json_log(io.StringIO())) as serving:
         assert serving.webhook is not None
-        done = serving.webhook.rollback.handle(complain(clock, "rollback_production"))
+        result = serving.webhook.rollback.handle(rollback_request(clock, "rollback_production"))
 
-    assert done.act == "rolled_back"
+    assert result.act == "rolled_back"
     assert ledger.verify(None, store=store, key=SigningKey.read(key_file)) == []
 
 
-def test_one_of_several_concurrent_senders_aborts(
+def test_concurrent_webhooks_abort_the_rollout_once(
     ledger: RolloutLedger, store: ArtifactStore, clock: Clock
 ) -> None:
-    """As with several servers of one model, each with a hook of its own."""
+    """Several servers of one model, each with its own webhook, receive the same alert."""
     promote_chain(ledger, store, 1)
     begin_rollout(ledger, store, 2)
-    complaint = complain(clock)
-    together = threading.Barrier(4)
+    request = rollback_request(clock)
+    barrier = threading.Barrier(4)
 
     def send(_: int) -> str:
-        one = LedgerRollback(ledger, LEDGER_MODEL, store, clock=clock, cooldown_s=600)
-        together.wait()
-        return one.handle(complaint).act
+        webhook = LedgerRollback(ledger, LEDGER_MODEL, store, clock=clock, cooldown_s=600)
+        barrier.wait()
+        return webhook.handle(request).act
 
     with ThreadPoolExecutor(4) as pool:
         acts = list(pool.map(send, range(4)))

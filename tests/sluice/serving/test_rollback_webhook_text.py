@@ -13,10 +13,16 @@ from sluice.serving.rollback import RollbackWebhook
 from tests.sluice.registry.conftest import postgres_server as postgres_server
 from tests.sluice.registry.conftest import url as url
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain
-from tests.sluice.serving.serving_samples import Says, candidate, deployed, live, quick_settings
-from tests.sluice.serving.test_rollback_webhook import alert, posted, tell
+from tests.sluice.serving.serving_samples import (
+    LinearNetwork,
+    candidate,
+    deployed,
+    quick_settings,
+    run_server,
+)
+from tests.sluice.serving.test_rollback_webhook import alert, alerts_body, post_alerts
 
-NASTY = "Errors:\0 9\n of\x1b[2J 10\u2028\x85 \x7f\u202e"
+CONTROL_CHARACTERS = "Errors:\0 9\n of\x1b[2J 10\u2028\x85 \x7f\u202e"
 
 
 @pytest.fixture
@@ -27,27 +33,31 @@ def ledger(url: str) -> Iterator[RolloutLedger]:
 
 @pytest.mark.parametrize(
     ("summary", "reason"),
-    [(NASTY, "Errors: 9 of [2J 10 "), ("\0\x01", "Sick "), ("x" * 5000, "x" * 300 + " ")],
-    ids=["controls", "nothing else", "long"],
+    [
+        (CONTROL_CHARACTERS, "Errors: 9 of [2J 10 "),
+        ("\0\x01", "Sick "),
+        ("x" * 5000, "x" * 300 + " "),
+    ],
+    ids=["control characters", "only control characters", "long"],
 )
 def test_an_alert_rolls_back_regardless_of_its_text(
     ledger: RolloutLedger, tmp_path_factory: pytest.TempPathFactory, summary: str, reason: str
 ) -> None:
     store = ArtifactStore(tmp_path_factory.mktemp("store"))
     promote_chain(ledger, store, 2)
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     hook = RollbackWebhook(
         rollback=LedgerRollback(ledger, MODEL, store, clock=Clock(NOW), cooldown_s=0),
     )
-    told = alert("rollback_production", model=MODEL)
-    told |= {"annotations": {"summary": summary}, "startsAt": NOW.isoformat()}
+    sent = alert("rollback_production", model=MODEL)
+    sent |= {"annotations": {"summary": summary}, "startsAt": NOW.isoformat()}
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live(
+    with run_server(
         {model.candidate: model}, split, settings=quick_settings(), webhook=hook, name=MODEL
     ) as server:
-        answer = tell(server, posted(told))
+        response = post_alerts(server, alerts_body(sent))
 
-    assert answer.json()["alerts"][0]["act"] == "rolled_back", answer.text
+    assert response.json()["alerts"][0]["act"] == "rolled_back", response.text
     assert ledger.production_number(MODEL) == 1
     assert ledger.history(MODEL)[-1].reason.startswith(reason + "[alert ")
 

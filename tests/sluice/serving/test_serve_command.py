@@ -1,4 +1,4 @@
-"""``sluice serve`` as a process: a real ledger, real network weights, real signals."""
+"""``sluice serve`` serves a registered model, reports errors at the start and drains on SIGTERM."""
 
 import contextlib
 import json
@@ -58,21 +58,21 @@ def ledger(home: Home) -> Iterator[RolloutLedger]:
 def test_the_mean_of_all_seeds_of_the_last_fold_is_deployed(
     ledger: RolloutLedger, home: Home
 ) -> None:
-    """Linear networks whose weights are all 1 and 1.5: v * (last row + mean row) + v for each."""
+    """For ones, a network with all weights v predicts 4 v + v; the two have v = 1 and v = 1.5."""
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
-    weights = LedgerTrafficSplit(ledger, MODEL).read()
-    found = LedgerModels(ledger, MODEL, store).load(weights.production)
+    split = LedgerTrafficSplit(ledger, MODEL).read()
+    model = LedgerModels(ledger, MODEL, store).load(split.production)
 
-    assert weights.epoch == 1
-    assert found.contract.columns == ("value", "slope")
-    assert found.contract.seq_len == 8
-    assert found.predict(np.ones((1, 8, 2), np.float32), None).mean() == pytest.approx(
+    assert split.epoch == 1
+    assert model.contract.columns == ("value", "slope")
+    assert model.contract.seq_len == 8
+    assert model.predict(np.ones((1, 8, 2), np.float32), None).mean() == pytest.approx(
         1.25 * 4 + 1.25
     )
 
 
-def test_seeds_of_earlier_folds_do_not_serve(ledger: RolloutLedger, home: Home) -> None:
+def test_members_of_earlier_folds_are_not_deployed(ledger: RolloutLedger, home: Home) -> None:
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
     member = ledger.version(MODEL, 1).lineage.members[0]
@@ -84,7 +84,7 @@ def test_seeds_of_earlier_folds_do_not_serve(ledger: RolloutLedger, home: Home) 
     assert [(m.seed, m.fold_id) for m in deployed_members(both)] == [(0, 2), (1, 2)]
 
 
-def test_network_weights_of_another_candidate_do_not_serve(
+def test_network_weights_of_another_candidate_are_refused(
     ledger: RolloutLedger, home: Home
 ) -> None:
     store = ArtifactStore(home.artifacts)
@@ -119,17 +119,17 @@ def test_missing_network_weights_are_reported_at_the_start(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--host", "0.0.0.0"], "need a token"),
         (["--token-file", "/nowhere/token"], "cannot be read"),
     ],
 )
 def test_a_server_on_the_network_needs_a_token(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(["serve", MODEL, *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_replicas_need_ray(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,47 +151,47 @@ def test_an_unreachable_cluster_is_reported_at_the_start(
 def test_a_promotion_and_a_drain_fail_no_request(
     ledger: RolloutLedger, home: Home, start: Start
 ) -> None:
-    """Under load: version 2 is promoted; then SIGTERM says no on /readyz before anything ends."""
+    """Under load, version 2 is promoted; then SIGTERM makes /readyz fail before the server ends."""
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
     process, url = start(home)
-    seen: list[tuple[int, int]] = []
+    responses: list[tuple[int, int]] = []
     stop = threading.Event()
 
     def load() -> None:
         headers = {"authorization": f"Bearer {SECRET}"}
         with httpx.Client(base_url=url, headers=headers) as client:
             while not stop.is_set():
-                answer = client.post("/predict", json=WINDOW)
-                seen.append((answer.status_code, answer.json()["version"]))
+                response = client.post("/predict", json=WINDOW)
+                responses.append((response.status_code, response.json()["version"]))
 
     threads = [threading.Thread(target=load) for _ in range(2)]
     for thread in threads:
         thread.start()
     _promote_second(ledger, store)
-    _until(lambda: bool(seen) and seen[-1][1] == 2)
+    _wait_until(lambda: bool(responses) and responses[-1][1] == 2)
     process.send_signal(signal.SIGTERM)
-    _until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
-    before = len(seen)
-    _until(lambda: len(seen) > before + 10)  # whoever has not heard of it yet is answered
+    _wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
+    before = len(responses)
+    _wait_until(lambda: len(responses) > before + 10)  # requests during the drain are still served
     stop.set()
     for thread in threads:
         thread.join(10)
 
     assert process.wait(10) == 0
-    assert {status for status, _ in seen} == {200}
-    assert {version for _, version in seen} == {1, 2}
+    assert {status for status, _ in responses} == {200}
+    assert {version for _, version in responses} == {1, 2}
     log = [json.loads(line) for line in (home.root / "log").read_text().splitlines()]
-    # The versions of this test were stored without the parts of their code.
+    # The versions of this test have no stored code, which the server reports.
     assert {line["event"] for line in log if line["level"] != "info"} == {"code"}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_challenger_of_the_ledger_is_a_process_that_ends_with_a_killed_server(
+def test_the_process_of_a_challenger_ends_with_a_killed_server(
     ledger: RolloutLedger, home: Home, start: Start
 ) -> None:
-    """The server is killed in the middle of a rollout, and has no time to clean up."""
+    """The server is killed during a rollout and cannot clean up."""
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
     number = register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
@@ -199,31 +199,31 @@ def test_a_challenger_of_the_ledger_is_a_process_that_ends_with_a_killed_server(
         now.start_rollout(MODEL, number, RolloutSettings(strategy="ab"), actor="ada", reason="try")
     process, url = start(home)
     headers = {"authorization": f"Bearer {SECRET}"}
-    answers: dict[str, dict[str, Any]] = {}
+    payloads: dict[str, dict[str, Any]] = {}
 
-    def both_answered() -> bool:
+    def have_both_responded() -> bool:
         for user in range(8):
-            asked = WINDOW | {"user": f"user {user}"}
-            answer = httpx.post(f"{url}/predict", json=asked, headers=headers)
-            assert answer.status_code == 200
-            answers[answer.json()["arm"]] = answer.json()
-        return set(answers) == {"production", "challenger"}
+            request = WINDOW | {"user": f"user {user}"}
+            response = httpx.post(f"{url}/predict", json=request, headers=headers)
+            assert response.status_code == 200
+            payloads[response.json()["arm"]] = response.json()
+        return set(payloads) == {"production", "challenger"}
 
-    _until(both_answered, seconds=30)
+    _wait_until(have_both_responded, seconds=30)
     (child,) = psutil.Process(process.pid).children(recursive=True)
-    child.suspend()  # as one that hangs, it does not see that the pipe ends
+    child.suspend()  # a suspended process does not notice that the pipe is closed
     process.kill()
     process.wait(10)
 
-    assert {arm: said["version"] for arm, said in answers.items()} == {
+    assert {arm: message["version"] for arm, message in payloads.items()} == {
         "production": 1,
         "challenger": 2,
     }
-    expected = LedgerModels(ledger, MODEL, store).load(answers["challenger"]["candidate"])
+    expected = LedgerModels(ledger, MODEL, store).load(payloads["challenger"]["candidate"])
     x = np.array([[[1.0, 0.0]] * 8], np.float32)  # in the network's order of columns
-    assert answers["challenger"]["outputs"] == expected.predict(x, None).mean(axis=0).tolist()
+    assert payloads["challenger"]["outputs"] == expected.predict(x, None).mean(axis=0).tolist()
     try:
-        child.wait(5)  # the system reaps it: its parent is gone
+        child.wait(5)  # the system reaps it, since its parent has ended
     except psutil.TimeoutExpired:
         child.kill()
         raise
@@ -231,29 +231,29 @@ def test_a_challenger_of_the_ledger_is_a_process_that_ends_with_a_killed_server(
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a server; no process outlives its test."""
+    """Function that starts a server, which is killed after the test."""
     with contextlib.ExitStack() as stack:
 
-        def started(home: Home) -> tuple["subprocess.Popen[str]", str]:
+        def start_server(home: Home) -> tuple["subprocess.Popen[str]", str]:
             log = stack.enter_context((home.root / "log").open("w"))
-            process = stack.enter_context(_process(home, log))
+            process = stack.enter_context(_open_process(home, log))
             stack.callback(process.kill)
             assert process.stdout is not None
             ready: dict[str, Any] = json.loads(process.stdout.readline())
             assert ready["version"] == 1
             return process, str(ready["url"])
 
-        yield started
+        yield start_server
 
 
-def _process(home: Home, log: TextIO) -> "subprocess.Popen[str]":
+def _open_process(home: Home, log: TextIO) -> "subprocess.Popen[str]":
     token = home.root / "token"
     token.touch(mode=0o600)
     token.write_text(SECRET + "\n")
     return subprocess.Popen(
         [sys.executable, "-m", "sluice", "serve", MODEL, "--port", "0", "--token-file", str(token)],
         stdout=subprocess.PIPE,
-        stderr=log,  # a pipe that nobody reads would fill up and hold up the server
+        stderr=log,  # an unread pipe would fill up and block the server
         text=True,
     )
 
@@ -263,14 +263,14 @@ def _promote_second(ledger: RolloutLedger, store: ArtifactStore) -> None:
     ledger.promote(MODEL, number, expected=1, actor="ada", reason="better", store=store)
 
 
-def _until(true: Any, *, seconds: float = 5.0) -> None:
-    pause, until = threading.Event(), time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, f"it did not happen within {seconds:g} s"
+def _wait_until(condition: Any, *, seconds: float = 5.0) -> None:
+    pause, deadline = threading.Event(), time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition was not met within {seconds:g} s"
         pause.wait(0.01)
 
 
-def test_the_settings_leave_room_for_a_fallback() -> None:
+def test_the_challenger_deadline_must_be_below_the_deadline() -> None:
     with pytest.raises(ValueError, match="below deadline_s"):
         ServingSettings(deadline_s=0.3, challenger_deadline_s=0.3)
 

@@ -1,4 +1,4 @@
-"""A server uses the code that its version was trained with, or does not serve."""
+"""A server serves a version only with the code that it was trained with."""
 
 import asyncio
 import io
@@ -50,7 +50,7 @@ def ledger(home: Home) -> Iterator[RolloutLedger]:
         yield opened
 
 
-def recipe(home: Home, *, code: str = "current") -> ServerSpec:
+def server_spec(home: Home, *, code: str = "current") -> ServerSpec:
     return ServerSpec(
         model=MODEL,
         settings=ServingSettings(),
@@ -61,7 +61,7 @@ def recipe(home: Home, *, code: str = "current") -> ServerSpec:
     )
 
 
-def test_serve_refuses_a_version_of_other_code_with_digests_and_what_differs(
+def test_serve_refuses_a_version_with_changed_code_and_names_the_module(
     ledger: RolloutLedger,
     store: ArtifactStore,
     user: UserCode,
@@ -71,37 +71,37 @@ def test_serve_refuses_a_version_of_other_code_with_digests_and_what_differs(
     user.change()
 
     assert run_command(["serve", MODEL, "--port", "0"]) == CodeMismatch.exit_code
-    said = capsys.readouterr().err
-    assert "version 1 must run with the code that it was trained with" in said
-    assert "module probe_layers changed" in said
-    assert "add --code stored to 'sluice serve'" in said
+    output = capsys.readouterr().err
+    assert "version 1 must run with the code that it was trained with" in output
+    assert "module probe_layers changed" in output
+    assert "add --code stored to 'sluice serve'" in output
 
 
-def test_stored_code_serves_the_evaluated_version_on_request(
+def test_the_stored_code_option_serves_the_same_predictions(
     ledger: RolloutLedger, home: Home, store: ArtifactStore, user: UserCode
 ) -> None:
     promote_version(ledger, store, user.lineage(store))
-    with open_server(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
+    with open_server(server_spec(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
         before = serving.router.table.production.deployed.predict(ONES, None)
     user.change()
     log = io.StringIO()
 
-    with open_server(recipe(home, code="stored"), clock=Clock(), log=json_log(log)) as serving:
+    with open_server(server_spec(home, code="stored"), clock=Clock(), log=json_log(log)) as serving:
         after = serving.router.table.production.deployed.predict(ONES, None)
 
     assert np.array_equal(after, before)
     assert "with their stored code" in json.loads(log.getvalue())["what"]
 
 
-def test_a_server_keeps_its_version_when_production_moves_to_one_of_other_code(
+def test_a_server_keeps_its_version_when_production_moves_to_other_code(
     ledger: RolloutLedger, home: Home, store: ArtifactStore, user: UserCode
 ) -> None:
     first = promote_version(ledger, store, user.lineage(store))
-    running = user.running()
-    with open_server(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
+    imported = user.imported_modules()
+    with open_server(server_spec(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
         user.change()
         promote_version(ledger, store, user.lineage(store, salt=1), before=first)
-        sys.modules.update(running)
+        sys.modules.update(imported)
 
         async def follow() -> None:
             while not serving.split_sync.has_problem("production"):
@@ -133,7 +133,7 @@ def test_verify_and_doctor_report_production_of_other_code(
     assert not examined[f"production of {MODEL}"].healthy
 
 
-def test_verify_where_the_code_does_not_import_finds_nothing(
+def test_verify_skips_code_that_cannot_be_imported(
     ledger: RolloutLedger, store: ArtifactStore, user: UserCode
 ) -> None:
     promote_version(ledger, store, user.lineage(store))
@@ -143,7 +143,7 @@ def test_verify_where_the_code_does_not_import_finds_nothing(
     assert run_command(["registry", "verify"]) == 0
 
 
-def test_rollback_on_the_command_line_says_that_the_code_stays(
+def test_the_rollback_command_warns_that_the_code_stays(
     ledger: RolloutLedger,
     store: ArtifactStore,
     user: UserCode,
@@ -154,19 +154,19 @@ def test_rollback_on_the_command_line_says_that_the_code_stays(
     promote_version(ledger, store, user.lineage(store, salt=1), before=first)
 
     assert run_command(["registry", "rollback", MODEL, "--reason", "errors"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "production is now version 1" in said
-    assert "The code was not rolled back" in said
-    assert "module probe_layers changed" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "production is now version 1" in output
+    assert "The code was not rolled back" in output
+    assert "module probe_layers changed" in output
 
 
-def test_a_version_that_was_stored_without_its_code_is_served_with_a_warning(
+def test_a_version_without_stored_code_is_served_with_a_warning(
     ledger: RolloutLedger, home: Home, store: ArtifactStore
 ) -> None:
     promote_chain(ledger, store, 1)
     log = io.StringIO()
 
-    with open_server(recipe(home), clock=Clock(), log=json_log(log)) as serving:
+    with open_server(server_spec(home), clock=Clock(), log=json_log(log)) as serving:
         assert serving.router.table.production.deployed.version == 1
 
     (line,) = [json.loads(text) for text in log.getvalue().splitlines()]

@@ -1,4 +1,4 @@
-"""ROLL-2: counts of a step, and the definition of slower."""
+"""ROLL-2: counts of a rollout step, and when a request counts as slower."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,21 +21,24 @@ def rollout(epoch: int) -> TrafficSplit:
     )
 
 
-def warm(steps: StepCounters, *, epoch: int, count: int = 100) -> None:
-    """Production takes 1 to ``count`` ms: the p95 of 100 is 95.05 ms, and 2 ms are let pass."""
+def count_production_latencies(steps: StepCounters, *, epoch: int, count: int = 100) -> None:
+    """Count latencies of 1 to ``count`` ms for production.
+
+    The p95 of 100 is 95.05 ms; the threshold is 2 ms above it.
+    """
     for number in range(1, count + 1):
         steps.count("production", split=rollout(epoch), seconds=number / 1000, fault=None)
 
 
-def test_slower_is_against_productions_p95_when_the_step_began() -> None:
+def test_slower_means_above_the_p95_of_production_at_the_start_of_the_step() -> None:
     steps = StepCounters(rollout(1), now=NOON)
-    warm(steps, epoch=1)
+    count_production_latencies(steps, epoch=1)
     steps.set_split(rollout(2), now=NOON)
     assert steps.slow_s == pytest.approx(0.09705)
 
     for seconds in (0.09, 0.097, 0.0971, 0.5):
         steps.count("challenger", split=rollout(2), seconds=seconds, fault=None)
-    for _ in range(200):  # production slows down in the step: the mark stays
+    for _ in range(200):  # production slows down during the step: the threshold stays
         steps.count("production", split=rollout(2), seconds=0.2, fault=None)
     window = steps.traffic_counts(NOON)
 
@@ -48,9 +51,9 @@ def test_slower_is_against_productions_p95_when_the_step_began() -> None:
 def test_nothing_counts_as_slower_before_production_has_enough_latencies() -> None:
     steps = StepCounters(rollout(1), now=NOON)
     steps.count("challenger", split=rollout(1), seconds=9.0, fault=None)
-    warm(steps, epoch=1, count=99)
+    count_production_latencies(steps, epoch=1, count=99)
     assert steps.slow_s is None
-    warm(steps, epoch=1, count=1)
+    count_production_latencies(steps, epoch=1, count=1)
     steps.count("challenger", split=rollout(1), seconds=9.0, fault=None)
     window = steps.traffic_counts(NOON)
 
@@ -63,7 +66,7 @@ def test_nothing_counts_as_slower_before_production_has_enough_latencies() -> No
 )
 def test_an_error_does_not_count_as_slower(fault: str, slower: int) -> None:
     steps = StepCounters(rollout(1), now=NOON)
-    warm(steps, epoch=1)
+    count_production_latencies(steps, epoch=1)
     steps.set_split(rollout(2), now=NOON)
     steps.count("challenger", split=rollout(2), seconds=9.0, fault=fault)  # type: ignore[arg-type]
     window = steps.traffic_counts(NOON)
@@ -85,7 +88,7 @@ def test_a_request_of_an_earlier_step_is_not_counted() -> None:
 
 def test_a_shadow_request_never_counts_as_slower() -> None:
     steps = StepCounters(rollout(1), now=NOON)
-    warm(steps, epoch=1)
+    count_production_latencies(steps, epoch=1)
     steps.count("challenger", split=rollout(1), seconds=None, fault=None)
     steps.count_dropped()
     window = steps.traffic_counts(NOON)
@@ -95,14 +98,14 @@ def test_a_shadow_request_never_counts_as_slower() -> None:
     assert window.shadow_dropped == 1
 
 
-def test_a_new_epoch_begins_a_step_and_a_renewed_lease_does_not() -> None:
+def test_a_new_epoch_starts_a_step_and_a_renewed_lease_does_not() -> None:
     steps = StepCounters(rollout(1), now=NOON)
     steps.count("challenger", split=rollout(1), seconds=0.1, fault=None)
     later = rollout(1).model_copy(update={"expires_at": NOON + timedelta(hours=2)})
     steps.set_split(later, now=NOON + timedelta(minutes=1))
     kept = steps.traffic_counts(NOON + timedelta(minutes=2))
     steps.set_split(rollout(2), now=NOON + timedelta(minutes=3))
-    new = steps.traffic_counts(NOON)  # the clock went back
+    new = steps.traffic_counts(NOON)  # the clock went backwards
 
     assert kept is not None
     assert new is not None
@@ -111,7 +114,7 @@ def test_a_new_epoch_begins_a_step_and_a_renewed_lease_does_not() -> None:
     assert new.challenger.requests == 0
 
 
-def test_without_a_rollout_there_is_no_window() -> None:
+def test_without_a_rollout_there_are_no_traffic_counts() -> None:
     assert (
         StepCounters(TrafficSplit(epoch=1, production=candidate("one")), now=NOON).traffic_counts(
             NOON
@@ -121,9 +124,9 @@ def test_without_a_rollout_there_is_no_window() -> None:
 
 
 def test_nothing_counts_as_slower_in_a_shadow_step() -> None:
-    """A shadow request has no comparable latency, so only one arm would be judged."""
+    """A shadow request has no comparable latency, so only one arm would be measured."""
     steps = StepCounters(rollout(1), now=NOON)
-    warm(steps, epoch=1)
+    count_production_latencies(steps, epoch=1)
     steps.set_split(rollout(2).model_copy(update={"share": 1.0, "shadow": True}), now=NOON)
     steps.count("challenger", split=rollout(2), seconds=9.0, fault=None)
     window = steps.traffic_counts(NOON)

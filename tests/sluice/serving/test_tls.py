@@ -1,4 +1,4 @@
-"""TLS of the server itself, and the warnings without it."""
+"""The server supports TLS and warns about tokens in cleartext."""
 
 import contextlib
 import json
@@ -20,13 +20,13 @@ from sluice.serving.tls import Tls
 from sluice.serving.tokens import Tokens
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Live,
-    Says,
+    LinearNetwork,
+    RunningServer,
     body,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
@@ -36,64 +36,70 @@ TOKEN = {"authorization": f"Bearer {SECRET}"}
 def files(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    named = ["-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    options = ["-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(
-        [*made, *named, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
+        [*command, *options, "-keyout", str(key), "-out", str(cert)],
+        check=True,
+        capture_output=True,
     )
     key.chmod(0o600)
     return Tls.read(cert, key)
 
 
 @pytest.fixture(scope="module")
-def server(files: Tls) -> Iterator[Live]:
-    model = deployed("one", 1, Says(1.0))
+def server(files: Tls) -> Iterator[RunningServer]:
+    model = deployed("one", 1, LinearNetwork(1.0))
     settings = quick_settings(
         connections=ConnectionSettings(
             max_connections=8, max_per_address=8, header_timeout_s=0.4, idle_timeout_s=0.4
         )
     )
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live({model.candidate: model}, split, settings=settings, tls=files) as running:
+    with run_server({model.candidate: model}, split, settings=settings, tls=files) as running:
         running.client.close()
         trusted = ssl.create_default_context(cafile=str(files.cert))
         running.client = httpx.Client(base_url=running.url, headers=TOKEN, verify=trusted)
         yield running
 
 
-def connect(server: Live) -> socket.socket:
+def connect(server: RunningServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10)
 
 
-def test_predictions_are_encrypted(server: Live) -> None:
-    assert server.ask(1.0).json()["outputs"] == [[2.0]]
+def test_predictions_are_served_over_tls(server: RunningServer) -> None:
+    assert server.predict(1.0).json()["outputs"] == [[2.0]]
 
 
-def test_a_plain_http_request_gets_no_response(server: Live) -> None:
+def test_a_plain_http_request_gets_no_response(server: RunningServer) -> None:
     with pytest.raises(httpx.TransportError):
         httpx.post(server.url.replace("https", "http") + "/predict", json=body(1.0), headers=TOKEN)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02"], ids=["silent", "half a handshake"])
-def test_a_handshake_has_the_time_of_a_header(server: Live, sent: bytes) -> None:
+def test_an_incomplete_handshake_times_out_like_a_header(
+    server: RunningServer, sent: bytes
+) -> None:
     with connect(server) as connection:
         connection.sendall(sent)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(100) == b""
 
 
-def test_incomplete_handshakes_are_evicted(server: Live) -> None:
+def test_incomplete_handshakes_are_evicted(server: RunningServer) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(24):
             stack.enter_context(connect(server))
-        assert server.ask(1.0).status_code == 200
+        assert server.predict(1.0).status_code == 200
         assert server.metrics()["sluice_connections"] <= 8
 
 
-def test_a_certificate_and_a_key_of_another_are_refused(files: Tls, tmp_path: Path) -> None:
+def test_mismatched_or_missing_certificate_and_key_files_are_refused(
+    files: Tls, tmp_path: Path
+) -> None:
     key = tmp_path / "key.pem"
-    made = ["openssl", "genpkey", "-algorithm", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    subprocess.run([*made, "-out", str(key)], check=True, capture_output=True)
+    command = ["openssl", "genpkey", "-algorithm", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    subprocess.run([*command, "-out", str(key)], check=True, capture_output=True)
     key.chmod(0o600)
 
     with pytest.raises(SettingsError, match="certificate and its private key in PEM format, got"):
@@ -107,7 +113,9 @@ def test_a_certificate_and_a_key_of_another_are_refused(files: Tls, tmp_path: Pa
         Tls.read(files.cert, key)
 
 
-def test_a_certificate_goes_with_its_key(files: Tls, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_certificate_without_its_key_is_refused(
+    files: Tls, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_command(["serve", "sp500_volatility", "--tls-cert", str(files.cert)]) == 2
     assert "--tls-cert and --tls-key are required together" in capsys.readouterr().err
 
@@ -121,7 +129,7 @@ def test_a_certificate_goes_with_its_key(files: Tls, capsys: pytest.CaptureFixtu
         ("10.0.0.5", Tokens.of(hook=SECRET), 1),
     ],
 )
-def test_cleartext_tokens_on_the_network_give_a_warning(
+def test_tokens_in_cleartext_on_a_network_give_a_warning(
     host: str, tokens: Tokens, warnings: int
 ) -> None:
     assert len(list(cleartext_warnings(host, tokens))) == warnings
@@ -130,7 +138,7 @@ def test_cleartext_tokens_on_the_network_give_a_warning(
 def test_the_command_logs_the_cleartext_warning(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes no further here: there is no registry."""
+    """The command then fails, since there is no registry."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.setenv("SLUICE_SERVE_TOKEN", SECRET)
     monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)

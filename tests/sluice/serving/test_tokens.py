@@ -1,4 +1,4 @@
-"""Named tokens: their scopes, the token file, and rotation while a server runs."""
+"""Named tokens have scopes, are read from a file and can be rotated while a server runs."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from sluice.serving.token_file import TokenFile, TokenFileWatch
 from sluice.serving.tokens import SCOPES, Scope, Tokens, digest_token
 from tests.sluice.serving.serving_samples import (
     SECRET,
-    Says,
+    LinearNetwork,
     candidate,
     deployed,
-    live,
     quick_settings,
+    run_server,
 )
 
 ROUTES: dict[str, Scope] = {
@@ -34,11 +34,11 @@ ROUTES: dict[str, Scope] = {
 
 
 @pytest.mark.parametrize(
-    "shown", [None, "", "Bearer", f"bearer {SECRET} ", f"Basic {SECRET}", "Bearer \udcff", SECRET]
+    "header", [None, "", "Bearer", f"bearer {SECRET} ", f"Basic {SECRET}", "Bearer \udcff", SECRET]
 )
-def test_anything_but_the_token_is_refused(shown: str | None) -> None:
+def test_a_missing_or_wrong_token_is_refused(header: str | None) -> None:
     with pytest.raises(Unauthorized):
-        Tokens.of(serve=SECRET).require(shown, "predict")
+        Tokens.of(serve=SECRET).require(header, "predict")
 
 
 def test_the_scheme_is_case_insensitive_and_the_token_is_not() -> None:
@@ -50,7 +50,7 @@ def test_the_scheme_is_case_insensitive_and_the_token_is_not() -> None:
         tokens.require(f"Bearer {SECRET.swapcase()}", "predict")
 
 
-def test_without_a_client_token_all_but_the_webhook_is_open() -> None:
+def test_without_a_client_token_only_the_webhook_requires_a_token() -> None:
     tokens = Tokens.of(hook=SECRET)
 
     assert [tokens.require(None, scope) for scope in ("predict", "metrics", "admin")] == [""] * 3
@@ -59,7 +59,7 @@ def test_without_a_client_token_all_but_the_webhook_is_open() -> None:
         tokens.require(None, "hook")
 
 
-def test_the_error_says_what_is_wrong_with_a_token() -> None:
+def test_the_error_states_what_is_wrong_with_a_token() -> None:
     tokens = Tokens.of(serve=SECRET)
     for header, problem in (
         (None, "has none"),
@@ -86,12 +86,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return captured.out.strip()
 
 
-def test_a_token_of_the_command_is_in_the_file_as_its_digest(
+def test_the_tokens_command_stores_only_the_digest_of_a_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "tokens.json"
     shop = run(capsys, "add", "shop", "--file", path, "--scope", "predict", "--requests-per-s", 5)
-    said = json.loads(
+    added = json.loads(
         run(capsys, "add", "ops", "--file", path, "--scope", "admin", "--scope", "hook", "--json")
     )
     tokens = TokenFile.read(path).to_tokens()
@@ -100,7 +100,7 @@ def test_a_token_of_the_command_is_in_the_file_as_its_digest(
     assert shop not in path.read_text()
     assert len(shop) >= 43
     assert tokens.require(f"Bearer {shop}", "predict") == "shop"
-    assert tokens.require(f"Bearer {said['token']}", "hook") == said["name"] == "ops"
+    assert tokens.require(f"Bearer {added['token']}", "hook") == added["name"] == "ops"
     assert tokens.clients[0].requests_per_s == 5
     with pytest.raises(Forbidden, match="scope 'hook', but the token of the request has predict"):
         tokens.require(f"Bearer {shop}", "hook")
@@ -110,7 +110,7 @@ def test_a_token_of_the_command_is_in_the_file_as_its_digest(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["add", "shop", "--scope", "predict"], "already has a token named 'shop'"),
         (["add", "new", "--scope", "everything"], "'everything'"),
@@ -120,19 +120,19 @@ def test_a_token_of_the_command_is_in_the_file_as_its_digest(
         (["remove", "other"], "has no token 'other'; it has shop.\ndo:    Give one of them."),
     ],
 )
-def test_a_refused_command_leaves_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+def test_a_refused_command_does_not_change_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     path = tmp_path / "tokens.json"
     run(capsys, "add", "shop", "--file", path, "--scope", "predict")
     before = path.read_bytes()
 
     assert run_command(["tokens", *arguments, "--file", str(path)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert path.read_bytes() == before
 
 
-def test_removal_from_a_missing_file_names_the_path(
+def test_removal_from_a_missing_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "tokens.json"
@@ -146,7 +146,7 @@ def entry(secret: str = SECRET, **changes: Any) -> dict[str, Any]:
     return {"sha256": digest_token(secret).hex(), "scopes": ["predict"]} | changes
 
 
-def written(path: Path, tokens: Any, mode: int = 0o600) -> Path:
+def write_tokens(path: Path, tokens: Any, mode: int = 0o600) -> Path:
     path.touch()
     path.chmod(mode)
     path.write_text(tokens if isinstance(tokens, str) else json.dumps({"tokens": tokens}))
@@ -154,7 +154,7 @@ def written(path: Path, tokens: Any, mode: int = 0o600) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "said"),
+    ("tokens", "message"),
     [
         ("{", "JSON"),
         ("[]", "token file"),
@@ -168,14 +168,14 @@ def written(path: Path, tokens: Any, mode: int = 0o600) -> Path:
         ({f"n{number}": entry(f"{number:020}") for number in range(1001)}, "1000"),
     ],
 )
-def test_an_invalid_token_file_is_refused(tmp_path: Path, tokens: Any, said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
-        TokenFile.read(written(tmp_path / "tokens.json", tokens))
+def test_an_invalid_token_file_is_refused(tmp_path: Path, tokens: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        TokenFile.read(write_tokens(tmp_path / "tokens.json", tokens))
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o660, 0o601])
 def test_a_secret_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
-    path = written(tmp_path / "token", SECRET, mode)
+    path = write_tokens(tmp_path / "token", SECRET, mode)
 
     with pytest.raises(SettingsError, match=rf"0600\), but has mode {mode:04o}.*chmod 600"):
         read_secret_file(path, what="token file")
@@ -194,7 +194,7 @@ def make_large(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (make_fifo, "not a regular file"),
         (Path.mkdir, "not a regular file"),
@@ -204,12 +204,12 @@ def make_large(path: Path) -> None:
     ],
 )
 def test_special_files_neither_hang_nor_fill_memory(
-    tmp_path: Path, make: Callable[[Path], None], said: str
+    tmp_path: Path, make: Callable[[Path], None], message: str
 ) -> None:
     path = tmp_path / "token"
     make(path)
 
-    with pytest.raises((SettingsError, StorageError), match=said):
+    with pytest.raises((SettingsError, StorageError), match=message):
         read_secret_file(path, what="token file")
 
 
@@ -217,32 +217,32 @@ def test_special_files_neither_hang_nor_fill_memory(
 def test_the_server_refuses_every_token_file_that_others_can_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
-    path = written(tmp_path / "token", SECRET, 0o644)
+    path = write_tokens(tmp_path / "token", SECRET, 0o644)
 
     assert run_command(["serve", "sp500_volatility", option, str(path)]) == 2
     assert "must be readable only by its owner" in capsys.readouterr().err
 
 
-def test_named_tokens_are_all_tokens(
+def test_a_tokens_file_and_a_token_variable_exclude_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path / "tokens.json", {"shop": entry()})
+    path = write_tokens(tmp_path / "tokens.json", {"shop": entry()})
     monkeypatch.setenv("SLUICE_SERVE_TOKEN", SECRET)
 
     assert run_command(["serve", "sp500_volatility", "--tokens", str(path)]) == 2
     assert "Give one or the other" in capsys.readouterr().err
 
 
-def test_tokens_follow_their_scopes_and_rotate_while_the_server_runs(
+def test_tokens_are_limited_to_their_scopes_and_rotate_while_the_server_runs(
     tmp_path: Path,
 ) -> None:
     secrets = {scope: f"{scope}-of-16-characters" for scope in SCOPES}
     entries = {scope: entry(secrets[scope], scopes=[scope]) for scope in SCOPES}
-    path = written(tmp_path / "tokens.json", entries)
+    path = write_tokens(tmp_path / "tokens.json", entries)
     watch = TokenFileWatch(path)
-    model = deployed("one", 1, Says(1.0))
+    model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
-    with live(
+    with run_server(
         {model.candidate: model},
         split,
         settings=quick_settings(),
@@ -258,12 +258,12 @@ def test_tokens_follow_their_scopes_and_rotate_while_the_server_runs(
         def problems() -> str:
             return " ".join(server.serving.split_sync.problems)
 
-        found = {(r, s): status(r, secrets[s]) for r in ROUTES for s in SCOPES}
-        logged = [
+        statuses = {(r, s): status(r, secrets[s]) for r in ROUTES for s in SCOPES}
+        logged_names = [
             line.get("token_name") for line in server.lines() if line.get("route") == "/metrics"
         ]
 
-        # A new token; then a file that is no good; then the old one is removed.
+        # Add a new token, write an invalid file, then remove the old token.
         both = entries | {"next": entry("next-of-16-characters", scopes=["metrics"])}
         TokenFile.parse_json(json.dumps({"tokens": both}), where="test").write(path)
         server.wait_for(lambda: status("/metrics", "next-of-16-characters") == 200)
@@ -271,7 +271,7 @@ def test_tokens_follow_their_scopes_and_rotate_while_the_server_runs(
         path.write_text("{")
         server.wait_for(lambda: "previous tokens stay" in problems())
         while_broken = status("/metrics", secrets["metrics"])
-        written(path, {k: v for k, v in both.items() if k != "metrics"})
+        write_tokens(path, {k: v for k, v in both.items() if k != "metrics"})
         server.wait_for(lambda: status("/metrics", secrets["metrics"]) == 401)
         server.wait_for(lambda: problems() == "")
         path.chmod(0o644)
@@ -280,19 +280,19 @@ def test_tokens_follow_their_scopes_and_rotate_while_the_server_runs(
         server.wait_for(lambda: "No such file" in problems())
         new_at_the_end = status("/metrics", "next-of-16-characters")
 
-    assert {key: value != 403 for key, value in found.items()} == {
+    assert {key: value != 403 for key, value in statuses.items()} == {
         (route, scope): scope == wanted for route, wanted in ROUTES.items() for scope in SCOPES
     }
-    assert {s for (r, _), s in found.items() if r != "/predict"} == {200, 403}
-    assert "metrics" in logged
+    assert {s for (r, _), s in statuses.items() if r != "/predict"} == {200, 403}
+    assert "metrics" in logged_names
     assert (old_beside_new, while_broken, new_at_the_end) == (200, 200, 200)
 
 
 def test_a_watched_file_is_read_only_after_a_change(tmp_path: Path) -> None:
-    path = written(tmp_path / "tokens.json", {"a": entry()})
+    path = write_tokens(tmp_path / "tokens.json", {"a": entry()})
     watch = TokenFileWatch(path)
     first = watch.refresh()
-    written(path, {"b": entry()})
+    write_tokens(path, {"b": entry()})
     second = watch.refresh()
 
     assert (first, watch.refresh()) == (None, None)

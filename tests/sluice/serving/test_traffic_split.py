@@ -51,7 +51,7 @@ def test_inconsistent_splits_are_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrived", "believed"),
+    ("received", "expected"),
     [
         (split(), False),
         (split(epoch=6), True),
@@ -70,8 +70,10 @@ def test_inconsistent_splits_are_refused(changes: dict[str, Any]) -> None:
         else str(value)
     ),
 )
-def test_a_newer_epoch_or_a_renewed_lease_is_newer(arrived: TrafficSplit, believed: bool) -> None:
-    assert is_newer(arrived, split()) is believed
+def test_a_split_is_newer_by_a_higher_epoch_or_a_renewed_lease(
+    received: TrafficSplit, expected: bool
+) -> None:
+    assert is_newer(received, split()) is expected
 
 
 def test_any_split_is_newer_than_none() -> None:
@@ -88,7 +90,12 @@ def test_production_only_keeps_production_and_epoch() -> None:
     alone = split(shadow=True).production_only()
 
     assert (alone.epoch, alone.production) == (5, candidate("one"))
-    assert (alone.challenger, alone.rollout, alone.share, alone.shadow) == (None, None, 0.0, False)
+    assert (
+        alone.challenger,
+        alone.rollout,
+        alone.share,
+        alone.shadow,
+    ) == (None, None, 0.0, False)
 
 
 def test_the_in_memory_split_is_the_last_one_set() -> None:

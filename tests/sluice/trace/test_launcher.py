@@ -150,7 +150,7 @@ def test_a_command_that_cannot_be_started_is_reported(tmp_path, clean_environ, c
 def test_advice_for_a_python_file_names_its_interpreter(tmp_path, clean_environ, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    with pytest.raises(ContractError, match="Cannot start 'train.py'") as error:
+    with pytest.raises(ContractError, match=r"Cannot start 'train\.py'") as error:
         launch(["train.py"], out=tmp_path, settings=SHORT, environ=clean_environ)
 
     assert "sluice trace -- python train.py" in error.value.fix

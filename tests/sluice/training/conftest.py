@@ -1,4 +1,4 @@
-"""A home in a temporary folder, and fold runs of the sine workload in it."""
+"""Builds fold runs of the sine workload in a temporary home folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def make_specs(
     model=None,
     **settings,
 ) -> list[FoldRunSpec]:
-    """Return the fold runs of ``seeds`` times the first ``folds`` folds."""
+    """Return one fold run per seed in ``seeds`` and each of the first ``folds`` folds."""
     # Short trainings write no checkpoint by default.
     training = {"batch_rows": 32, "learning_rate": 1e-2, "checkpoint_every_epochs": 1}
     training |= {n: settings.pop(n) for n in list(settings) if n in TrainSettings.model_fields}

@@ -1,4 +1,4 @@
-"""Problems whose good learning rates are known: a quadratic, a linear one, and pure noise."""
+"""Problems with a known good learning rate: a quadratic, a linear problem and pure noise."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from sluice.workloads.examples import Examples
 
 
 def examples(num_rows: int, *, length: int = 1, signal: float = 1.0, seed: int = 3) -> Examples:
-    """Windows of three features; the target is the first row's first feature, and noise."""
+    """Return windows of three features; the target is the first row's first feature plus noise."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(num_rows, length, 3, generator=rng)
     noise = torch.randn(num_rows, 1, generator=rng)
@@ -17,7 +17,7 @@ def examples(num_rows: int, *, length: int = 1, signal: float = 1.0, seed: int =
 
 
 class Quadratic(nn.Module):
-    """One weight at 1; with ``half_square`` the loss is ``curvature / 2`` times its square."""
+    """One weight, initially 1. The output is ``curvature / 2`` times its square."""
 
     def __init__(self, curvature: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""TRAIN-1: gradient accumulation gives the gradient of the whole batch, also with unequal parts."""
+"""TRAIN-1: gradient accumulation gives the batch gradient, also with unequal micro-batches."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from sluice.workloads.examples import Examples
 from tests.sluice.training.test_loop import TRAIN, VAL, loss_of, losses_of, make_model, vector
 
 
-def gradient(model, x, y, *, micro_rows, loss=loss_of, loss_weight=count_rows):
+def compute_gradient(model, x, y, *, micro_rows, loss=loss_of, loss_weight=count_rows):
     model.zero_grad()
     for x_part, y_part, share in split_batch(x, y, micro_rows=micro_rows, loss_weight=loss_weight):
         (loss(model(x_part), y_part) * share).backward()
@@ -22,59 +22,59 @@ def gradient(model, x, y, *, micro_rows, loss=loss_of, loss_weight=count_rows):
 
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("micro_rows", [1, 7, 16, 99, 100])
-def test_parts_add_up_to_the_gradient_of_the_batch(dtype, digits, micro_rows):
-    """100 rows in parts of 7 leave a last part of 2, of 99 a last part of 1."""
+def test_micro_batch_gradients_sum_to_the_batch_gradient(dtype, digits, micro_rows):
+    """Of 100 rows, the last micro-batch has 2 rows with a size of 7 and 1 with a size of 99."""
     model = make_model(dropout=0).to(dtype)
     x, y = TRAIN.x.to(dtype), TRAIN.y.to(dtype)
-    whole = gradient(model, x, y, micro_rows=None)
+    whole = compute_gradient(model, x, y, micro_rows=None)
 
     torch.testing.assert_close(
-        gradient(model, x, y, micro_rows=micro_rows), whole, rtol=digits, atol=digits
+        compute_gradient(model, x, y, micro_rows=micro_rows), whole, rtol=digits, atol=digits
     )
 
 
-def test_equal_shares_would_be_wrong():
-    """The mean of the parts' means is another gradient when the last part is smaller."""
+def test_equal_micro_batch_weights_give_a_wrong_gradient():
+    """An unweighted mean over micro-batches is wrong if the last one is smaller."""
     model = make_model(dropout=0).double()
     x, y = TRAIN.x.double(), TRAIN.y.double()
-    whole = gradient(model, x, y, micro_rows=None)
-    naive = gradient(model, x, y, micro_rows=99, loss_weight=lambda _: 1.0)
+    whole = compute_gradient(model, x, y, micro_rows=None)
+    naive = compute_gradient(model, x, y, micro_rows=99, loss_weight=lambda _: 1.0)
 
     assert (naive - whole).norm() > 0.1 * whole.norm()
 
 
-def test_a_mean_over_tokens_is_weighted_by_tokens():
-    """The loss is the mean over targets that are not padding (NaN), unequal in every part."""
+def test_token_mean_loss_is_weighted_by_token_count():
+    """The loss is a mean over targets that are not padding (NaN); their number varies."""
     x = torch.randn(10, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     y = x[:, :1].repeat(1, 6)
     for row in range(10):
         y[row, : row % 6] = torch.nan
     y[4] = torch.nan
-    y[5] = torch.nan  # a part without a single token
+    y[5] = torch.nan  # a micro-batch without tokens
 
-    def tokens(y):
+    def count_tokens(y):
         return float((~y.isnan()).sum())
 
     def loss(output, y):
-        there = ~y.isnan()
-        return (output - y)[there].square().mean()
+        is_token = ~y.isnan()
+        return (output - y)[is_token].square().mean()
 
     model = nn.Linear(4, 6).double()
-    whole = gradient(model, x, y, micro_rows=None, loss=loss)
-    parts = gradient(model, x, y, micro_rows=2, loss=loss, loss_weight=tokens)
+    whole = compute_gradient(model, x, y, micro_rows=None, loss=loss)
+    parts = compute_gradient(model, x, y, micro_rows=2, loss=loss, loss_weight=count_tokens)
 
     torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-14)
-    shares = [share for _, _, share in split_batch(x, y, micro_rows=2, loss_weight=tokens)]
+    shares = [share for _, _, share in split_batch(x, y, micro_rows=2, loss_weight=count_tokens)]
     assert (len(shares), sum(shares)) == (4, pytest.approx(1.0))
     with pytest.raises(ContractError, match="got 0 for 2 rows"):
-        list(split_batch(x[4:6], y[4:6], micro_rows=1, loss_weight=tokens))
+        list(split_batch(x[4:6], y[4:6], micro_rows=1, loss_weight=count_tokens))
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 1e9])
-def test_training_in_parts_ends_where_training_in_batches_does(clip_norm):
-    """Clipped once per batch, not per part: at 0.3 nearly every step is cut."""
+def test_training_with_micro_batches_equals_training_with_whole_batches(clip_norm):
+    """Gradients are clipped once per batch, not per micro-batch. 0.3 clips nearly every step."""
 
-    def fitted(**options):
+    def fit(**options):
         model = make_model(dropout=0)
         settings = TrainSettings(
             max_epochs=3, batch_rows=32, learning_rate=0.02, clip_norm=clip_norm, **options
@@ -82,7 +82,7 @@ def test_training_in_parts_ends_where_training_in_batches_does(clip_norm):
         history = list(train(model, loss_of, losses_of, TRAIN, VAL, settings, seed=3))
         return vector(model), history
 
-    (whole, expected), (parts, history) = fitted(), fitted(micro_batch_rows=5)
+    (whole, expected), (parts, history) = fit(), fit(micro_batch_rows=5)
 
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
     for result, wanted in zip(history, expected, strict=True):
@@ -91,17 +91,17 @@ def test_training_in_parts_ends_where_training_in_batches_does(clip_norm):
         assert result.clipped_share == wanted.clipped_share
 
 
-def test_parts_no_smaller_than_the_batch_change_no_bit():
-    def fitted(**options):
+def test_micro_batches_as_large_as_the_batch_give_identical_weights():
+    def fit(**options):
         model = make_model()
         settings = TrainSettings(max_epochs=2, batch_rows=16, **options)
         list(train(model, loss_of, losses_of, TRAIN, VAL, settings, seed=3))
         return vector(model)
 
-    assert torch.equal(fitted(), fitted(micro_batch_rows=16))
+    assert torch.equal(fit(), fit(micro_batch_rows=16))
 
 
-def test_a_sum_or_a_loss_between_rows_is_refused():
+def test_loss_that_is_not_a_mean_over_rows_is_rejected():
     for wrong in (
         lambda output, y: losses_of(output, y).sum(),
         lambda output, y: (output - output.mean() - y + y.mean()).square().mean(),
@@ -120,7 +120,7 @@ def test_a_sum_or_a_loss_between_rows_is_refused():
     )
 
 
-def test_batch_normalisation_is_refused_when_a_batch_is_split_and_only_then():
+def test_batch_norm_is_rejected_only_if_batches_are_split():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     rows = Examples(x=TRAIN.x[:96], y=TRAIN.y[:96], rows=np.arange(96))
 

@@ -1,4 +1,4 @@
-"""TRACE-17: the largest batch that fits is one that was run."""
+"""TRACE-17: the batch size search returns the largest batch that was run and fits in memory."""
 
 import json
 import math
@@ -22,8 +22,8 @@ from tests.support.measured_steps import CPU, MIB, ROW_BYTES, STABLE_MALLOC, row
 ROOT = Path(__file__).parents[3]
 
 
-class Fake:
-    """Number of bytes for the model and for each row."""
+class FakeProbe:
+    """Step probe that needs ``fixed`` bytes for the model and ``per_row`` bytes for each row."""
 
     def __init__(self, memory_bytes: int, *, fixed: int = 0, per_row: int = 10) -> None:
         self.memory_bytes, self.fixed, self.per_row = memory_bytes, fixed, per_row
@@ -51,39 +51,39 @@ def search(probe, *, limit_rows: int = 10_000, num_rows: int = 10_000, **setting
 
 
 @pytest.mark.parametrize("fixed", [0, 700])
-@pytest.mark.parametrize("answer", [1, 2, 3, 4, 37, 64, 127, 128, 129, 4999])
-def test_the_answer_is_the_last_size_that_fits(answer, fixed):
-    probe = Fake(fixed + 10 * answer + 9, fixed=fixed)
+@pytest.mark.parametrize("largest", [1, 2, 3, 4, 37, 64, 127, 128, 129, 4999])
+def test_search_returns_the_largest_size_that_fits(largest, fixed):
+    probe = FakeProbe(fixed + 10 * largest + 9, fixed=fixed)
 
     found = search(probe)
 
-    assert found.rows == answer
-    assert found.peak_bytes == fixed + 10 * answer
+    assert found.rows == largest
+    assert found.peak_bytes == fixed + 10 * largest
     assert found.bound == "memory"
-    assert answer in probe.ran
-    assert answer + 1 in probe.ran
-    assert len(probe.ran) == len(set(probe.ran)) <= 3 + 2 * math.log2(answer + 1)
+    assert largest in probe.ran
+    assert largest + 1 in probe.ran
+    assert len(probe.ran) == len(set(probe.ran)) <= 3 + 2 * math.log2(largest + 1)
 
 
 def test_more_memory_never_gives_a_smaller_batch():
-    sizes = [search(Fake(budget, fixed=50)).rows for budget in range(80, 3_000, 130)]
+    sizes = [search(FakeProbe(budget, fixed=50)).rows for budget in range(80, 3_000, 130)]
 
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 15
 
 
-@pytest.mark.parametrize(("limit_rows", "num_rows", "answer"), [(50, 10_000, 50), (500, 80, 80)])
-def test_it_stops_at_the_limit_and_at_the_rows_there_are(limit_rows, num_rows, answer):
-    probe = Fake(10**9)
+@pytest.mark.parametrize(("limit_rows", "num_rows", "largest"), [(50, 10_000, 50), (500, 80, 80)])
+def test_search_stops_at_limit_rows_and_at_the_number_of_rows(limit_rows, num_rows, largest):
+    probe = FakeProbe(10**9)
 
     found = search(probe, limit_rows=limit_rows, num_rows=num_rows)
 
-    assert (found.rows, found.bound) == (answer, "limit_rows")
-    assert max(probe.ran) == answer
+    assert (found.rows, found.bound) == (largest, "limit_rows")
+    assert max(probe.ran) == largest
 
 
-def test_a_gap_saves_attempts_and_never_returns_what_was_not_run():
-    exact, coarse = Fake(40_000), Fake(40_000)
+def test_gap_share_saves_attempts_and_returns_only_a_size_that_was_run():
+    exact, coarse = FakeProbe(40_000), FakeProbe(40_000)
 
     best, near = search(exact), search(coarse, gap_share=0.1)
 
@@ -92,10 +92,10 @@ def test_a_gap_saves_attempts_and_never_returns_what_was_not_run():
     assert len(coarse.ran) < len(exact.ran) - 5
 
 
-def test_no_size_is_tried_that_could_need_more_than_there_is(monkeypatch):
-    """On a CPU the system kills a process that takes too much."""
+def test_search_tries_no_size_above_the_available_memory(monkeypatch):
+    """On a CPU the operating system kills a process that allocates too much."""
     monkeypatch.setattr(batch_size_search, "available_bytes", lambda: 12_000)
-    probe = Fake(11_000)
+    probe = FakeProbe(11_000)
 
     found = search(probe, memory_bytes=11_000)
 
@@ -103,19 +103,19 @@ def test_no_size_is_tried_that_could_need_more_than_there_is(monkeypatch):
     assert max(probe.ran) * 10 <= 12_000
 
 
-def test_a_batch_that_cannot_fit_is_refused():
+def test_impossible_searches_are_rejected():
     with pytest.raises(ContractError, match="a batch of 1 increased memory by 6,010"):
-        search(Fake(5_000, fixed=6_000))
+        search(FakeProbe(5_000, fixed=6_000))
     with pytest.raises(ContractError, match="must not exceed the free memory"):
-        search(Fake(1), memory_bytes=2**60)
+        search(FakeProbe(1), memory_bytes=2**60)
     with pytest.raises(ContractError, match="must be positive"):
-        search(Fake(1), limit_rows=0)
+        search(FakeProbe(1), limit_rows=0)
     with pytest.raises(ContractError, match="gap_share"):
-        search(Fake(1), gap_share=math.nan)
+        search(FakeProbe(1), gap_share=math.nan)
 
 
-def in_a_fresh_process(what: str) -> dict:
-    """Real steps where the allocator keeps nothing."""
+def measure_in_new_process(what: str) -> dict:
+    """Measure real steps in a process whose allocator caches no memory."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.measured_steps", what],
         cwd=ROOT,
@@ -129,26 +129,26 @@ def in_a_fresh_process(what: str) -> dict:
 
 @pytest.fixture(scope="module")
 def measured() -> dict:
-    return in_a_fresh_process("peaks")
+    return measure_in_new_process("peaks")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_real_search_finds_what_the_activations_allow():
-    measured = in_a_fresh_process("searches")
+def test_real_search_result_matches_the_activation_memory():
+    measured = measure_in_new_process("searches")
     found, more = (BatchSizeResult.model_validate(measured["found"][mib]) for mib in ("32", "64"))
 
     assert found.bound == "memory"
     assert found.peak_bytes <= 32 * MIB
-    # Three activations a row, and the weights; the gap is a tenth.
+    # Memory holds three activations per row and the weights; the gap is a tenth.
     assert 32 * MIB / ROW_BYTES / 4 <= found.rows <= 32 * MIB / ROW_BYTES / 3
     assert 1.8 <= more.rows / found.rows <= 2.3
     assert measured["unmoved"]
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_what_was_allocated_and_it_is_given_back(measured):
-    """Forward keeps one activation a row, backward holds two more (64 KiB each)."""
+def test_measured_peak_equals_the_allocation_and_resets_between_attempts(measured):
+    """The forward pass keeps one activation per row, backward two more (64 KiB each)."""
     first, large, again = measured["kernel"]
 
     assert first == pytest.approx(512 * 3 * ROW_BYTES, rel=0.1)
@@ -157,8 +157,8 @@ def test_what_is_measured_is_what_was_allocated_and_it_is_given_back(measured):
 
 
 @pytest.mark.slow
-def test_where_linux_keeps_no_peak_it_is_watched(measured):
-    """Short peaks may be missed, what forward keeps may not."""
+def test_peak_is_sampled_if_the_kernel_reports_none(measured):
+    """Sampling may miss short peaks, but not the activations that the forward pass keeps."""
     first, large, again = measured["watched"]
 
     assert large > first > 512 * ROW_BYTES
@@ -167,7 +167,7 @@ def test_where_linux_keeps_no_peak_it_is_watched(measured):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         *(
             pytest.param(*more, marks=pytest.mark.exhaustive)
@@ -179,21 +179,21 @@ def test_where_linux_keeps_no_peak_it_is_watched(measured):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "can't allocate"),
     ],
 )
-def test_an_allocator_that_refuses_does_not_fit(error, said):
-    probe = failing(error)
+def test_out_of_memory_error_is_an_attempt_that_does_not_fit(error, message):
+    probe = make_failing_probe(error)
 
     attempt = probe(4)
 
     assert not attempt.fits
-    assert said in attempt.problem
+    assert message in attempt.problem
 
 
-def test_another_error_of_the_user_is_not_taken_for_memory():
+def test_other_errors_of_user_code_are_raised():
     with pytest.raises(RuntimeError, match="the user's bug"):
-        failing(RuntimeError("the user's bug"))(4)
+        make_failing_probe(RuntimeError("the user's bug"))(4)
 
 
-def failing(error: Exception) -> StepProbe:
+def make_failing_probe(error: Exception) -> StepProbe:
     class Failing(Signals):
         def loss(self, output, y):  # noqa: ARG002
             raise error

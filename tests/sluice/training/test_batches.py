@@ -1,4 +1,4 @@
-"""REPRO-3: the order follows from seed and epoch; loader processes change no bit."""
+"""REPRO-3: row order depends on seed and epoch only; loader processes change no bit."""
 
 import numpy as np
 import pytest
@@ -13,10 +13,10 @@ from sluice.workloads.examples import Examples
 from tests.sluice.training.test_loop import (
     TRAIN,
     VAL,
+    drop_seconds,
     loss_of,
     losses_of,
     make_model,
-    timeless,
     vector,
 )
 
@@ -26,26 +26,26 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def batches(workers=0, *, seed=3, num_rows=100, batch_rows=16):
+def make_batches(workers=0, *, seed=3, num_rows=100, batch_rows=16):
     rows = Examples(x=TRAIN.x[:num_rows], y=TRAIN.y[:num_rows], rows=np.arange(num_rows))
     return Batches(rows, batch_rows=batch_rows, seed=seed, device=CPU, workers=workers)
 
 
-def test_the_order_is_that_of_the_seed_and_epoch_written_out():
+def test_epoch_order_is_the_seeded_permutation():
     generator = torch.Generator().manual_seed(derive_seed(3, "order_2"))
 
-    def order(**place):
-        return epoch_order(50, **place).part(0, 50)
+    def make_order(**seed_and_epoch):
+        return epoch_order(50, **seed_and_epoch).part(0, 50)
 
-    assert torch.equal(order(seed=3, epoch=2), torch.randperm(50, generator=generator))
-    assert not torch.equal(order(seed=3, epoch=2), order(seed=3, epoch=1))
-    assert not torch.equal(order(seed=3, epoch=2), order(seed=4, epoch=2))
+    assert torch.equal(make_order(seed=3, epoch=2), torch.randperm(50, generator=generator))
+    assert not torch.equal(make_order(seed=3, epoch=2), make_order(seed=3, epoch=1))
+    assert not torch.equal(make_order(seed=3, epoch=2), make_order(seed=4, epoch=2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 4])
-def test_with_and_without_workers_the_batches_are_the_same(workers):
-    alone, several = batches(), batches(workers)
+def test_loader_workers_do_not_change_batches(workers):
+    alone, several = make_batches(), make_batches(workers)
     for epoch in (1, 2, 5):
         pairs = list(zip(alone.iter_epoch(epoch), several.iter_epoch(epoch), strict=True))
         assert len(pairs) == alone.steps_per_epoch == 7
@@ -53,34 +53,38 @@ def test_with_and_without_workers_the_batches_are_the_same(workers):
 
 
 @pytest.mark.slow
-def test_training_with_workers_ends_with_the_same_bits():
-    """Dropout draws from the global generators: the loader must leave them alone."""
+def test_loader_workers_do_not_change_trained_weights():
+    """Dropout draws from the global generators, so the loader must not advance them."""
 
-    def fitted(workers):
+    def fit(workers):
         model = make_model()
         settings = TrainSettings(max_epochs=3, batch_rows=16, loader_workers=workers)
         with deterministic():
             history = list(train(model, loss_of, losses_of, TRAIN, VAL, settings, seed=3))
-        return vector(model), timeless(history)
+        return vector(model), drop_seconds(history)
 
-    (alone, expected), (several, history) = fitted(0), fitted(2)
+    (alone, expected), (several, history) = fit(0), fit(2)
 
     assert torch.equal(alone, several)
     assert history == expected
 
 
 @pytest.mark.parametrize(("num_rows", "sizes"), [(100, [16] * 6 + [4]), (96, [16] * 6), (5, [5])])
-def test_sizes_are_those_of_the_batches(num_rows, sizes):
-    some = batches(num_rows=num_rows)
+def test_sizes_match_the_batches(num_rows, sizes):
+    loader_batches = make_batches(num_rows=num_rows)
 
-    assert some.sizes().tolist() == sizes == [len(y) for _, y in some.iter_epoch(1)]
-    assert (some.steps_per_epoch, some.max_rows) == (len(sizes), max(sizes))
+    assert (
+        loader_batches.sizes().tolist()
+        == sizes
+        == [len(y) for _, y in loader_batches.iter_epoch(1)]
+    )
+    assert (loader_batches.steps_per_epoch, loader_batches.max_rows) == (len(sizes), max(sizes))
 
 
-def test_the_data_seed_moves_the_order_alone():
-    """Other batches, yet the same initial weights and the same dropout."""
+def test_data_seed_changes_only_the_row_order():
+    """The batches differ; initial weights and dropout are the same."""
 
-    def fitted(**options):
+    def fit(**options):
         seen = []
 
         def spy(output, y):
@@ -93,9 +97,9 @@ def test_the_data_seed_moves_the_order_alone():
         return vector(model), torch.cat([y for _, y in seen])
 
     (same, order), (base, usual), (moved, other) = (
-        fitted(data_seed=3),
-        fitted(),
-        fitted(data_seed=4),
+        fit(data_seed=3),
+        fit(),
+        fit(data_seed=4),
     )
 
     assert torch.equal(same, base)

@@ -1,4 +1,4 @@
-"""TUNE-1, REPRO-4: values that change during training, as a population search found them."""
+"""TUNE-1, REPRO-4: settings that change during training, such as a schedule found by PBT."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from sluice.base.seeding import derive_seed
 from sluice.training.fold_run import find_finished_member, train_fold_run
 from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainingChange, TrainSettings
-from tests.sluice.training.test_fold_run import bits, events, ignore, interrupted
+from tests.sluice.training.test_fold_run import bits, events, ignore, interrupt_after
 from tests.sluice.training.test_loop import SETTINGS, TRAIN, loss_of, make_model, run, vector
 
 CHANGES = (
@@ -19,8 +19,8 @@ CHANGES = (
 CHANGED = SETTINGS.model_copy(update={"changes": CHANGES})
 
 
-def test_training_with_changes_equals_the_loop_written_out():
-    """Oracle: torch's own AdamW, its values set manually; a group's own decay stays."""
+def test_training_with_changes_equals_a_plain_torch_loop():
+    """Oracle: torch's AdamW with values set manually. A group's own weight decay stays."""
     model, oracle = make_model(dropout=0), make_model(dropout=0)
     own = [{"params": model[3].parameters(), "weight_decay": 0.2}]
     history = list(run(model, CHANGED, groups=[*own, {"params": model[0].parameters()}]))
@@ -48,7 +48,7 @@ def test_training_with_changes_equals_the_loop_written_out():
     assert history[-1].learning_rate == pytest.approx(0.01 * 0.05)
 
 
-def test_no_epoch_before_a_change_knows_of_it():
+def test_change_affects_only_later_epochs():
     plain, changed = list(run(make_model())), list(run(make_model(), CHANGED))
 
     assert [r.train_loss for r in changed][:1] == [r.train_loss for r in plain][:1]
@@ -58,14 +58,16 @@ def test_no_epoch_before_a_change_knows_of_it():
 @pytest.mark.parametrize(
     "stopped_after", [2, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 3))]
 )
-def test_a_fold_run_stopped_around_a_change_ends_with_the_same_bits_and_log(specs, stopped_after):
+def test_fold_run_interrupted_around_a_change_resumes_with_identical_bits_and_log(
+    specs, stopped_after
+):
     changes = (
         TrainingChange(from_epoch=1, learning_rate=0.05),
         TrainingChange(from_epoch=2, clip_norm=0.01, weight_decay=1.0),
     )
     (whole,), (cut,) = (specs(name, changes=changes) for name in "ab")
     expected = train_fold_run(whole, ignore)
-    interrupted(cut, stopped_after)
+    interrupt_after(cut, stopped_after)
     member = train_fold_run(cut, ignore)
 
     assert bits(member) == bits(expected)
@@ -75,7 +77,7 @@ def test_a_fold_run_stopped_around_a_change_ends_with_the_same_bits_and_log(spec
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ([{"from_epoch": 2, "clip_norm": 1.0}, {"from_epoch": 2, "clip_norm": 2.0}], r"\[2, 2\]"),
         ([{"from_epoch": 3, "clip_norm": 1.0}, {"from_epoch": 2, "clip_norm": 2.0}], r"\[3, 2\]"),
@@ -86,6 +88,6 @@ def test_a_fold_run_stopped_around_a_change_ends_with_the_same_bits_and_log(spec
         ([{"from_epoch": 1, "learning_rte": 1.0}], "Did you mean 'learning_rate'"),
     ],
 )
-def test_changes_that_cannot_be_trained_are_refused_with_the_place(changes, said):
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_changes_are_rejected_with_their_location(changes, message):
+    with pytest.raises(SettingsError, match=message):
         TrainSettings.parse({"changes": changes}, where="defs.yaml")

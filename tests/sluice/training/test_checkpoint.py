@@ -1,4 +1,4 @@
-"""REPRO-4: a checkpoint is whole or not there, and of this training or refused."""
+"""REPRO-4: checkpoints are written atomically; those of another training are rejected."""
 
 import operator
 import re
@@ -17,7 +17,7 @@ from sluice.training.weights import unpack_tensors
 SUBJECT = {"seed": 1, "training": {"learning_rate": 0.1}, "fold": [0, 10]}
 
 
-def state(epochs: int) -> TrainState:
+def make_state(epochs: int) -> TrainState:
     result = EpochResult(
         epoch=1,
         train_loss=0.1 + 0.2,
@@ -42,7 +42,7 @@ def state(epochs: int) -> TrainState:
     )
 
 
-def same(a: TrainState, b: TrainState) -> bool:
+def is_same(a: TrainState, b: TrainState) -> bool:
     parts = ("model", "best", "optimizer", "rng")
     plain = operator.attrgetter("history", "steps", "best_epoch", "optimizer_tree")
     return plain(a) == plain(b) and all(
@@ -55,32 +55,32 @@ def same(a: TrainState, b: TrainState) -> bool:
     )
 
 
-def test_everything_comes_back(tmp_path):
-    written = state(3)
+def test_loaded_state_equals_the_saved_state(tmp_path):
+    written = make_state(3)
     save_checkpoint(tmp_path, written, subject=SUBJECT)
     restored = load_checkpoint(tmp_path, subject=SUBJECT)
 
     assert restored.state is not None
-    assert same(restored.state, written)
+    assert is_same(restored.state, written)
     assert restored.damaged_paths == ()
 
 
-def test_a_checkpoint_after_an_epoch_has_the_format_of_earlier_versions(tmp_path):
-    """They knew no progress within an epoch, so such a file has none."""
-    path = save_checkpoint(tmp_path, state(3), subject=SUBJECT)
+def test_checkpoint_at_epoch_end_keeps_the_earlier_format(tmp_path):
+    """Earlier versions stored no progress within an epoch, so the file contains none."""
+    path = save_checkpoint(tmp_path, make_state(3), subject=SUBJECT)
     _, facts = unpack_tensors(path.read_bytes(), where="it")
 
     assert re.fullmatch(r"epoch-000003-[0-9a-f]{16}\.safetensors", path.name)
     assert facts.keys() == {"subject", "steps", "best_epoch", "optimizer", "history"}
 
 
-def test_an_empty_or_missing_folder_holds_none(tmp_path):
+def test_missing_folder_has_no_checkpoint(tmp_path):
     assert load_checkpoint(tmp_path / "none", subject=SUBJECT).state is None
 
 
-def test_the_last_two_are_kept(tmp_path):
+def test_only_the_last_two_checkpoints_are_kept(tmp_path):
     for epochs in range(1, 13):
-        save_checkpoint(tmp_path, state(epochs), subject=SUBJECT)
+        save_checkpoint(tmp_path, make_state(epochs), subject=SUBJECT)
 
     assert sorted(path.name[:12] for path in tmp_path.iterdir()) == ["epoch-000011", "epoch-000012"]
     (tmp_path / ".epoch-000013-half.x7").write_bytes(b"a killed write")
@@ -89,9 +89,10 @@ def test_the_last_two_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_one_is_passed_over(tmp_path, damage):
-    save_checkpoint(tmp_path, state(1), subject=SUBJECT)
-    newest = save_checkpoint(tmp_path, state(2), subject=SUBJECT)
+def test_damaged_checkpoint_is_skipped(tmp_path, damage):
+    older = make_state(1)
+    save_checkpoint(tmp_path, older, subject=SUBJECT)
+    newest = save_checkpoint(tmp_path, make_state(2), subject=SUBJECT)
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
@@ -99,11 +100,11 @@ def test_a_damaged_one_is_passed_over(tmp_path, damage):
 
     assert restored.damaged_paths == (newest,)
     assert restored.state is not None
-    assert same(restored.state, state(1)) or len(restored.state.history) == 1
+    assert is_same(restored.state, older)
 
 
-def test_when_all_are_damaged_there_is_none(tmp_path):
-    path = save_checkpoint(tmp_path, state(1), subject=SUBJECT)
+def test_no_state_is_loaded_if_all_checkpoints_are_damaged(tmp_path):
+    path = save_checkpoint(tmp_path, make_state(1), subject=SUBJECT)
     path.write_bytes(b"torn")
 
     assert load_checkpoint(tmp_path, subject=SUBJECT).state is None
@@ -117,19 +118,19 @@ def test_when_all_are_damaged_there_is_none(tmp_path):
         ({"extra": True}, "extra was None, now True"),
     ],
 )
-def test_one_of_other_settings_is_refused(tmp_path, change, cause):
-    save_checkpoint(tmp_path, state(1), subject=SUBJECT)
+def test_checkpoint_of_other_settings_is_rejected(tmp_path, change, cause):
+    save_checkpoint(tmp_path, make_state(1), subject=SUBJECT)
 
     with pytest.raises(ContractError, match=cause):
         load_checkpoint(tmp_path, subject={**SUBJECT, **change})
 
 
-def test_tensors_that_share_memory_are_written(tmp_path):
-    """As tied weights do, and the weights of a recurrent layer on an accelerator."""
+def test_tensors_that_share_memory_can_be_saved(tmp_path):
+    """Tied weights share memory, as do the weights of a recurrent layer on a GPU."""
     weight = nn.Parameter(torch.arange(6.0))
     shared = {"a": weight, "b": weight, "c": weight[2:4]}
     shares = TrainState(
-        history=state(1).history,
+        history=make_state(1).history,
         steps=7,
         best_epoch=1,
         model=shared,
@@ -145,15 +146,15 @@ def test_tensors_that_share_memory_are_written(tmp_path):
     assert restored.model["c"].tolist() == [2, 3]
 
 
-def test_a_full_disk_leaves_the_one_before(tmp_path):
+def test_full_disk_keeps_the_previous_checkpoint(tmp_path):
     """A limit on the file size simulates a full disk in the middle of the write."""
-    save_checkpoint(tmp_path, state(1), subject=SUBJECT)
+    save_checkpoint(tmp_path, make_state(1), subject=SUBJECT)
     before = sorted(path.name for path in tmp_path.iterdir())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(StorageError, match="No room left to write"):
-            save_checkpoint(tmp_path, state(2), subject=SUBJECT)
+            save_checkpoint(tmp_path, make_state(2), subject=SUBJECT)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

@@ -1,4 +1,4 @@
-"""REPRO-4: how often a checkpoint is written, and that it costs at most 2 % of the time."""
+"""REPRO-4: how often checkpoints are written; they take at most 2 % of the training time."""
 
 import random
 
@@ -7,12 +7,12 @@ import pytest
 from sluice.training import checkpoint_writer
 from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.fold_run import train_fold_run
-from tests.sluice.training.test_checkpoint import SUBJECT, state
+from tests.sluice.training.test_checkpoint import SUBJECT, make_state
 from tests.sluice.training.test_fold_run import bits, events, ignore, run_folder, stop_after
 
 
-class Time:
-    """A clock that moves when somebody works."""
+class ManualClock:
+    """Manual clock: tests advance ``now`` themselves."""
 
     def __init__(self):
         self.now = 0.0
@@ -23,10 +23,13 @@ class Time:
 
 @pytest.fixture
 def write(monkeypatch, tmp_path):
-    """Return a function from epoch and checkpoint times to the epochs that were written."""
+    """Return a function that runs a writer on a manual clock with the given durations.
+
+    It returns the epochs with a checkpoint, the time spent on checkpoints and the total time.
+    """
 
     def run(epoch_s, cost_s, *, epochs=200, every=None, force=()):
-        time, written = Time(), []
+        time, written = ManualClock(), []
 
         def save(_folder, saved, *, subject):
             assert subject == SUBJECT
@@ -37,7 +40,7 @@ def write(monkeypatch, tmp_path):
         writer = CheckpointWriter(tmp_path, subject=SUBJECT, every_epochs=every, clock=time)
         for epoch in range(1, epochs + 1):
             time.now += epoch_s()
-            writer.write_if_due(state(epoch), force=epoch in force)
+            writer.write_if_due(make_state(epoch), force=epoch in force)
         return written, writer.spent_s, time.now
 
     return run
@@ -49,42 +52,42 @@ def test_checkpoints_take_at_most_two_percent_of_training(write, epoch_s, cost_s
     written, spent_s, total_s = write(lambda: epoch_s, lambda: cost_s)
 
     assert spent_s <= 0.02 * (total_s - spent_s) + 1e-9
-    # Nor are they rarer than they must be: what a kill costs is bounded, too.
+    # The interval is bounded too, so that a kill costs little work.
     longest = max(b - a for a, b in zip([0, *written], [*written, 200], strict=True))
     assert longest * epoch_s <= max(1.0, 50 * cost_s) + epoch_s + 1e-9
 
 
-def test_a_cost_that_varies_is_paid_back_before_the_next(write):
+def test_expensive_checkpoint_delays_the_next_one(write):
     rng = random.Random(0)
     costs = [rng.choice((0.001, 0.01, 0.5)) for _ in range(2_000)]
-    left = iter(costs)
-    written, spent_s, total_s = write(lambda: 0.1, lambda: next(left), epochs=2_000)
+    remaining_costs = iter(costs)
+    written, spent_s, total_s = write(lambda: 0.1, lambda: next(remaining_costs), epochs=2_000)
 
     assert len(written) > 5
     assert spent_s - costs[len(written) - 1] <= 0.02 * total_s
 
 
-def test_a_checkpoint_of_unknown_cost_waits_a_second(write):
+def test_first_checkpoint_is_written_after_a_second(write):
     assert write(lambda: 0.3, lambda: 1e-9)[0] == [4, *range(5, 201)]
 
 
-def test_every_so_many_epochs_means_exactly_that(write):
+def test_every_epochs_is_followed_exactly(write):
     assert write(lambda: 9.0, lambda: 9.0, epochs=7, every=3)[0] == [3, 6]
     assert write(lambda: 1e-9, lambda: 9.0, epochs=3, every=1)[0] == [1, 2, 3]
 
 
-def test_what_must_be_written_is_written_and_counts(write):
+def test_forced_checkpoint_is_written_and_counted_as_cost(write):
     written, spent_s, _ = write(lambda: 0.5, lambda: 0.1, epochs=12, force=(1,))
 
     assert written == [1, 11]
     assert spent_s == pytest.approx(0.2)
 
 
-def test_a_fold_run_falls_back_to_an_older_step_and_ends_with_the_same_bits(specs):
-    """By its clock the first three epochs take 0.4 s each, the others and checkpoints nothing."""
+def test_fold_run_resumes_from_an_older_step_with_identical_bits(specs):
+    """On the test's clock the first three epochs take 0.4 s each, everything else no time."""
     (whole,), (cut,) = (specs(name, checkpoint_every_epochs=None, max_epochs=6) for name in "ab")
     expected = train_fold_run(whole, ignore)
-    time, stop = Time(), stop_after(5)
+    time, stop = ManualClock(), stop_after(5)
 
     def listen(event):
         time.now += 0.4 if 1 <= event.epochs_done <= 3 else 0.0
@@ -106,10 +109,10 @@ def test_a_fold_run_falls_back_to_an_older_step_and_ends_with_the_same_bits(spec
     assert events(cut, member) == events(whole, expected)
 
 
-def test_a_short_training_is_not_slowed_by_checkpoints(specs, monkeypatch):
+def test_short_training_writes_no_checkpoint(specs, monkeypatch):
     def refuse(*_args, **_options):
         raise AssertionError("a checkpoint was written")
 
     monkeypatch.setattr(checkpoint_writer, "save_checkpoint", refuse)
     (spec,) = specs(checkpoint_every_epochs=None)
-    train_fold_run(spec, ignore, timer=Time())
+    train_fold_run(spec, ignore, timer=ManualClock())

@@ -1,4 +1,4 @@
-"""Receipts and fold runs identify their code."""
+"""The code digest covers everything that can change a model, and changes are named."""
 
 import importlib
 import sys
@@ -18,8 +18,8 @@ NET = "from torch import nn\nclass Net(nn.Module): pass\n"
 
 
 @pytest.fixture
-def modules(tmp_path, monkeypatch):
-    """Write and import the user's modules; return a function that changes one and digests."""
+def digest_after_change(tmp_path, monkeypatch):
+    """Write and import user modules; return a function that edits one and returns the digest."""
     monkeypatch.syspath_prepend(tmp_path)
     sources = {"sluice_probe_base": BASE, "sluice_probe_own": OWN, "sluice_probe_net": NET}
     for name, text in sources.items():
@@ -38,15 +38,15 @@ def modules(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_unchanged_code_has_the_same_digest(modules):
-    assert modules() == modules()
+def test_unchanged_code_has_the_same_digest(digest_after_change):
+    assert digest_after_change() == digest_after_change()
 
 
 @pytest.mark.parametrize("name", ["sluice_probe_base", "sluice_probe_own", "sluice_probe_net"])
-def test_a_change_in_the_users_code_changes_it(modules, name):
-    before = modules()
+def test_change_of_user_code_changes_the_digest(digest_after_change, name):
+    before = digest_after_change()
 
-    assert modules(name) != before
+    assert digest_after_change(name) != before
 
 
 HELPED = """
@@ -62,7 +62,7 @@ class Helped(SineWorkload):
 
 
 @pytest.fixture
-def helped(tmp_path, monkeypatch):
+def helper_workload(tmp_path, monkeypatch):
     """A workload with a helper, the helper's helper, a package and a data file."""
     monkeypatch.syspath_prepend(tmp_path)
     sources = {
@@ -84,72 +84,74 @@ def helped(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("sluice_probe_losses.py", "module sluice_probe_losses changed"),
         ("sluice_probe_scale.py", "module sluice_probe_scale changed"),
         ("words.txt", "data file words.txt changed"),
     ],
 )
-def test_a_change_in_whatever_enters_is_named(helped, tmp_path, name, said):
-    before = identify_code(helped)
+def test_changed_module_or_data_file_is_named(helper_workload, tmp_path, name, message):
+    before = identify_code(helper_workload)
     with (tmp_path / name).open("a") as file:
         file.write("# changed\n")
-    now = identify_code(helped)
+    after = identify_code(helper_workload)
 
-    (change,) = now.changes(before)
-    assert change.startswith(said)
-    assert now.digest != before.digest
-    assert describe_changes(now, before) == change
+    (change,) = after.changes(before)
+    assert change.startswith(message)
+    assert after.digest != before.digest
+    assert describe_changes(after, before) == change
 
 
-def test_another_version_of_an_installed_package_is_named(helped, tmp_path):
-    before = identify_code(helped)
+def test_changed_package_version_is_named(helper_workload, tmp_path):
+    before = identify_code(helper_workload)
     (tmp_path / "sluice_probe_dist-1.0.dist-info").rename(
         tmp_path / "sluice_probe_dist-2.0.dist-info"
     )
-    now = identify_code(helped)
+    after = identify_code(helper_workload)
 
-    assert now.changes(before) == ("package sluice_probe_dist 1.0 -> 2.0",)
-    assert now.digest != before.digest
+    assert after.changes(before) == ("package sluice_probe_dist 1.0 -> 2.0",)
+    assert after.digest != before.digest
 
 
-def test_a_comment_in_an_unrelated_file_changes_nothing(helped, tmp_path):
-    before = identify_code(helped)
+def test_unrelated_file_does_not_change_the_digest(helper_workload, tmp_path):
+    before = identify_code(helper_workload)
     (tmp_path / "unrelated.py").write_text("# another\n")
 
-    assert identify_code(helped) == before
+    assert identify_code(helper_workload) == before
 
 
-def test_a_declared_data_file_that_is_missing_is_refused(helped, tmp_path):
+def test_missing_data_file_is_rejected(helper_workload, tmp_path):
     (tmp_path / "words.txt").unlink()
 
     with pytest.raises(SettingsError, match=r"The data file 'words.txt' that Helped declares"):
-        identify_code(helped)
+        identify_code(helper_workload)
 
 
-def test_a_folder_of_data_counts_with_every_file(helped, tmp_path):
+def test_new_file_in_a_data_folder_changes_the_digest(helper_workload, tmp_path):
     (tmp_path / "words.txt").unlink()
     (tmp_path / "words.txt").mkdir()
     (tmp_path / "words.txt" / "a").write_text("1")
-    before = identify_code(helped)
+    before = identify_code(helper_workload)
     (tmp_path / "words.txt" / "b").write_text("2")
 
-    assert identify_code(helped).data_files != before.data_files
+    assert identify_code(helper_workload).data_files != before.data_files
 
 
-def test_imports_computed_at_run_time_are_reported(helped, tmp_path):
-    assert identify_code(helped).coverage_warning == ""
+def test_dynamic_code_is_reported(helper_workload, tmp_path):
+    assert identify_code(helper_workload).coverage_warning == ""
     (tmp_path / "sluice_probe_scale.py").write_text("SCALE = eval('2')\n")
 
-    assert "sluice_probe_scale, line 1: eval(...)" in identify_code(helped).coverage_warning
+    assert (
+        "sluice_probe_scale, line 1: eval(...)" in identify_code(helper_workload).coverage_warning
+    )
 
 
-def test_what_changed_is_unknown_of_models_from_before_it_was_kept(helped):
-    assert describe_changes(identify_code(helped), None) == "code"
+def test_change_without_a_stored_code_identity_is_described_as_code(helper_workload):
+    assert describe_changes(identify_code(helper_workload), None) == "code"
 
 
-def test_sluices_own_training_code_enters(tmp_path, monkeypatch):
+def test_training_code_of_sluice_is_part_of_the_digest(tmp_path, monkeypatch):
     import sluice
 
     before = code_digest(SineWorkload())
@@ -161,14 +163,14 @@ def test_sluices_own_training_code_enters(tmp_path, monkeypatch):
     assert code_digest(SineWorkload()) != before
 
 
-def test_code_without_a_file_is_refused():
+def test_code_without_a_source_file_is_rejected():
     own = type("Own", (SineWorkload,), {"__module__": "nowhere"})
 
     with pytest.raises(SettingsError, match="'nowhere' must be read from a file"):
         code_digest(own())
 
 
-def test_an_architecture_that_was_not_imported_yet_is_found_by_its_path(tmp_path, monkeypatch):
+def test_architecture_is_imported_by_its_path_for_the_digest(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "sluice_probe_late.py").write_text(NET)
     try:
@@ -187,7 +189,7 @@ class Own(torch.optim.SGD): pass
 """
 
 
-def test_the_code_of_an_own_optimizer_and_what_it_imports_counts(tmp_path, monkeypatch):
+def test_custom_optimizer_and_its_imports_are_part_of_the_code(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "sluice_probe_optimizer.py").write_text(OPTIMIZER)
     (tmp_path / "sluice_probe_decay.py").write_text("DECAY = 0.1\n")

@@ -1,4 +1,4 @@
-"""REPRO-1, REPRO-2, TRACE-6: the same seeds give the same bits in any process, each its own."""
+"""REPRO-1, REPRO-2, TRACE-6: the same seeds give identical bits in any process."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from sluice.training.fold_run import train_fold_run
 from tests.support.kill_server import ROOT
 from tests.support.killed_work import TrainWork, ignore
 
-ELSEWHERE = """
+TRAIN_SCRIPT = """
 import pickle, random, sys
 import torch
 work, folder = pickle.load(sys.stdin.buffer)
@@ -24,14 +24,14 @@ print(hash("text"), torch.get_num_threads(), work(folder).weights)
 
 
 @pytest.mark.slow
-def test_processes_with_other_hashes_threads_and_generators_give_the_same_bits(specs, tmp_path):
+def test_hash_seed_threads_and_global_generators_do_not_change_the_weights(specs, tmp_path):
     (spec,) = specs()
     work = TrainWork(spec=spec)
     others = []
     for number in (1, 2):
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(number))
         process = subprocess.Popen(
-            [sys.executable, "-c", ELSEWHERE],
+            [sys.executable, "-c", TRAIN_SCRIPT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -52,36 +52,40 @@ def test_processes_with_other_hashes_threads_and_generators_give_the_same_bits(s
     assert weights_1 == weights_2 == work(tmp_path / "here").weights
 
 
-def test_the_data_seed_moves_the_order_and_no_initial_weight(specs, monkeypatch):
+def test_data_seed_changes_row_order_but_not_initial_weights(specs, monkeypatch):
     (spec,) = specs(max_epochs=1, dropout=0.0)
-    began, fitted_in = [], []
+    initial_weights, targets_in_order = [], []
 
     def spy(model, loss_fn, *rest, **named):
-        began.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
+        initial_weights.append(
+            torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+        )
 
-        def received(output, y):
-            fitted_in.append(y.flatten())
+        def record_targets(output, y):
+            targets_in_order.append(y.flatten())
             return loss_fn(output, y)
 
-        return train(model, received, *rest, **named)
+        return train(model, record_targets, *rest, **named)
 
     train = fold_run.train
     monkeypatch.setattr(fold_run, "train", spy)
     train_fold_run(spec, ignore)
-    usual, fitted_in = torch.cat(fitted_in), []
+    usual, targets_in_order = torch.cat(targets_in_order), []
     train_fold_run(dataclasses.replace(spec, data_seed=1), ignore)
-    moved = torch.cat(fitted_in)
+    moved = torch.cat(targets_in_order)
 
-    assert torch.equal(*began)
+    assert torch.equal(*initial_weights)
     assert not torch.equal(usual, moved)
     assert torch.equal(usual.sort().values, moved.sort().values)
 
 
-def test_the_train_seed_moves_initial_weights_and_order(specs, monkeypatch):
-    began = []
+def test_train_seed_changes_initial_and_trained_weights(specs, monkeypatch):
+    initial_weights = []
 
     def spy(model, *rest, **named):
-        began.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
+        initial_weights.append(
+            torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+        )
         return train(model, *rest, **named)
 
     train = fold_run.train
@@ -91,4 +95,4 @@ def test_the_train_seed_moves_initial_weights_and_order(specs, monkeypatch):
     }
 
     assert len(weights) == 3
-    assert not torch.equal(began[0], began[1])
+    assert not torch.equal(initial_weights[0], initial_weights[1])

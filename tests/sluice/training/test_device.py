@@ -30,7 +30,7 @@ from tests.sluice.training.test_loop import (
 CPU = torch.device("cpu")
 
 
-def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(monkeypatch):
+def test_without_a_gpu_auto_selects_the_cpu_and_cuda_is_rejected(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     assert resolve_device("auto") == resolve_device("cpu") == CPU
@@ -40,21 +40,21 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(monkeypatch):
         list(run(make_model(), TrainSettings(device="cuda")))
 
 
-def test_with_a_gpu_auto_takes_it_and_cpu_does_not(monkeypatch):
+def test_with_a_gpu_auto_selects_it_and_cpu_stays_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda")
     assert resolve_device("cpu") == CPU
 
 
-def test_a_named_device_has_its_key_on_any_machine_and_auto_that_of_this_one(monkeypatch):
-    """The process that distributes fold runs may have no GPU when their workers have."""
+def test_only_auto_depends_on_the_gpus_of_this_machine(monkeypatch):
+    """The process that distributes fold runs may have no GPU although its workers have one."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     assert [device_type(choice) for choice in ("auto", "cpu", "cuda")] == ["cpu", "cpu", "cuda"]
 
 
-def test_on_ray_auto_is_the_gpu_that_is_reserved():
+def test_device_on_ray_must_match_the_reserved_gpus():
     assert device_on_ray("auto", gpus_per_worker=0.25) == "cuda"
     assert device_on_ray("auto", gpus_per_worker=0.0) == "cpu"
     with pytest.raises(SettingsError, match=r"'cuda', but compute\.gpus_per_worker is 0\."):
@@ -64,11 +64,11 @@ def test_on_ray_auto_is_the_gpu_that_is_reserved():
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, ":4096:8"), (":16:8", ":16:8")])
-def test_starting_a_gpu_fixes_the_work_space_of_cublas(monkeypatch, before, after):
-    """REPRO-2: without it torch refuses matrix products in deterministic mode."""
+def test_starting_a_gpu_sets_the_cublas_workspace(monkeypatch, before, after):
+    """REPRO-2: without this setting torch rejects matrix products in deterministic mode."""
     started = []
     monkeypatch.setattr(torch.cuda, "init", lambda: started.append(1))
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "x")  # so that it is put back
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "x")  # monkeypatch restores the original value
     if before is None:
         monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     else:
@@ -81,29 +81,29 @@ def test_starting_a_gpu_fixes_the_work_space_of_cublas(monkeypatch, before, afte
 
 
 @pytest.mark.parametrize(("free", "moved"), [(10**9, True), (100, False)])
-def test_rows_go_to_the_device_when_they_leave_it_room(monkeypatch, free, moved):
+def test_rows_are_moved_to_the_device_only_if_they_fit(monkeypatch, free, moved):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2 * free))
-    asked = []
+    target_devices = []
 
     class Rows(torch.Tensor):
         def to(self, device):
-            asked.append(device)
+            target_devices.append(device)
             return self
 
-    some = torch.ones(25).as_subclass(Rows)  # 100 bytes
-    rows = TRAIN.__class__(x=some, y=some, rows=TRAIN.rows)
+    tensor = torch.ones(25).as_subclass(Rows)  # 100 bytes
+    rows = TRAIN.__class__(x=tensor, y=tensor, rows=TRAIN.rows)
     place_rows(rows, torch.device("cuda"))
 
-    assert len(asked) == 2 * moved
+    assert len(target_devices) == 2 * moved
     assert place_rows(TRAIN, CPU) is TRAIN
 
 
-def test_a_model_without_parameters_is_where_its_rows_are():
+def test_device_of_a_model_without_parameters_is_the_default():
     assert device_of(torch.nn.Identity(), CPU) == CPU
 
 
 @pytest.mark.gpu
-def test_training_on_a_gpu_ends_near_the_cpu_with_the_model_back_home():
+def test_gpu_training_is_close_to_cpu_and_returns_the_model_to_the_cpu():
     models = [make_model(dropout=0) for _ in range(3)]
     with deterministic():
         for model, device in zip(models, ("cpu", "cuda", "cuda"), strict=True):
@@ -115,7 +115,7 @@ def test_training_on_a_gpu_ends_near_the_cpu_with_the_model_back_home():
 
 
 @pytest.mark.gpu
-def test_a_model_on_a_gpu_is_scored_on_rows_of_the_cpu():
+def test_gpu_model_is_evaluated_on_cpu_rows():
     model = make_model(dropout=0)
     expected = mean_loss(model, losses_of, VAL)
     model.cuda()

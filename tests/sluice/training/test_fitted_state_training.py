@@ -1,4 +1,4 @@
-"""What a workload fits on train rows is stored with the weights of a fold run."""
+"""The fitted state of a workload is stored with the weights of a fold run."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tests.support.rents import Rents
 MLP = ModelSettings(architecture="mlp", hidden=8)
 
 
-def specs(home: Path) -> list[FoldRunSpec]:
+def make_specs(home: Path) -> list[FoldRunSpec]:
     workload = Rents()
     frame = workload.compute_features(workload.load_rows())
     table = save_table(frame, ArtifactStore(home / "artifacts"))
@@ -57,9 +57,9 @@ def ignore(_: FoldRunEvent) -> None:
 
 
 @pytest.mark.slow
-def test_each_fold_stores_its_own_state_and_a_loaded_network_uses_it(tmp_path: Path) -> None:
+def test_each_fold_stores_its_fitted_state_and_a_loaded_network_uses_it(tmp_path: Path) -> None:
     states = []
-    for spec in specs(tmp_path):
+    for spec in make_specs(tmp_path):
         member = train_fold_run(spec, ignore)
         store, workload = ArtifactStore(spec.artifacts), Rents()
         frame = load_table(spec.table, store)
@@ -81,9 +81,9 @@ def test_each_fold_stores_its_own_state_and_a_loaded_network_uses_it(tmp_path: P
 
 
 @pytest.mark.slow
-def test_an_interrupted_fold_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole = train_fold_run(specs(tmp_path / "whole")[0], ignore)
-    spec = specs(tmp_path / "parts")[0]
+def test_interrupted_fold_run_resumes_with_identical_bits(tmp_path: Path) -> None:
+    whole = train_fold_run(make_specs(tmp_path / "whole")[0], ignore)
+    spec = make_specs(tmp_path / "parts")[0]
     with pytest.raises(KeyboardInterrupt):
         train_fold_run(spec, stop_after_first_epoch)
 
@@ -91,9 +91,9 @@ def test_an_interrupted_fold_run_ends_with_the_same_bits(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_weights_without_the_state_are_refused(tmp_path: Path) -> None:
-    """The workload got its fit() after the version was trained."""
-    spec = specs(tmp_path)[0]
+def test_weights_without_the_fitted_state_are_rejected(tmp_path: Path) -> None:
+    """fit() was added to the workload after the version was trained."""
+    spec = make_specs(tmp_path)[0]
     member, store = train_fold_run(spec, ignore), ArtifactStore(spec.artifacts)
     network = load_member(member, Rents(), MLP, store)
     bare = Scaled(

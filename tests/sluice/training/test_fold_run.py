@@ -1,4 +1,4 @@
-"""Issue 2, training: every (seed, fold) is a resumable fold run."""
+"""REPRO-4, LOG-1, TRACE-1: fold runs are resumable with identical bits, logged and traced."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def run_folder(spec) -> Path:
 
 
 def stop_after(epochs: int):
-    """Return a listener that ends the fold run as Ctrl-C would."""
+    """Return a listener that ends the fold run after ``epochs`` epochs as Ctrl-C would."""
 
     def listen(event):
         if event.kind == "epoch" and event.epochs_done == epochs:
@@ -53,7 +53,7 @@ def stop_after(epochs: int):
     return listen
 
 
-def interrupted(spec, epochs: int) -> None:
+def interrupt_after(spec, epochs: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         train_fold_run(spec, stop_after(epochs))
 
@@ -62,7 +62,7 @@ def bits(member):
     return member.weights, member.test_metrics, member.best_epoch, member.epochs_run
 
 
-def test_a_member_describes_the_fitted_model(specs):
+def test_member_describes_the_trained_model(specs):
     (spec,) = specs()
     received = []
     member = train_fold_run(spec, received.append)
@@ -77,7 +77,7 @@ def test_a_member_describes_the_fitted_model(specs):
     assert member.seconds == sum(e.result.seconds for e in received if e.result)
 
 
-def test_stored_weights_predict_what_was_reported(specs):
+def test_stored_weights_reproduce_the_reported_metrics(specs):
     """The test metric is computed again from the artifact alone."""
     (spec,) = specs(max_epochs=12, learning_rate=0.3)
     member = train_fold_run(spec, ignore)
@@ -93,7 +93,7 @@ def test_stored_weights_predict_what_was_reported(specs):
     assert member.val_loss == pytest.approx(val_loss)
 
 
-def test_log_is_valid_and_complete(specs):
+def test_event_log_is_valid_and_complete(specs):
     """LOG-1: fold_start, an epoch_complete per epoch, fold_complete with test metrics."""
     (spec,) = specs()
     train_fold_run(spec, ignore)
@@ -107,7 +107,7 @@ def test_log_is_valid_and_complete(specs):
     assert (first["train_size"], first["seed"]) == (len(spec.fold.train) - 7, 0)
 
 
-def test_a_finished_fold_run_is_reused(specs):
+def test_finished_fold_run_is_reused(specs):
     (spec,) = specs()
     member = train_fold_run(spec, ignore)
     received = []
@@ -117,7 +117,7 @@ def test_a_finished_fold_run_is_reused(specs):
     assert find_finished_member(spec) == member
 
 
-def test_damaged_weights_are_fitted_again_to_the_same_bits(specs):
+def test_damaged_weights_are_trained_again_to_the_same_bits(specs):
     (spec,) = specs()
     member = train_fold_run(spec, ignore)
     ArtifactStore(spec.artifacts).path(member.weights).write_bytes(b"damaged")
@@ -128,7 +128,7 @@ def test_damaged_weights_are_fitted_again_to_the_same_bits(specs):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"key": "x", "member": {}}'])
-def test_a_result_that_is_not_ours_is_not_reused(specs, content):
+def test_invalid_result_file_is_not_reused(specs, content):
     (spec,) = specs(max_epochs=1)
     train_fold_run(spec, ignore)
     (run_folder(spec) / "result.json").write_text(content)
@@ -136,7 +136,7 @@ def test_a_result_that_is_not_ours_is_not_reused(specs, content):
     assert find_finished_member(spec) is None
 
 
-def test_same_seed_same_bits_other_seed_other_bits(specs):
+def test_weights_depend_only_on_the_seed(specs):
     (one,), (again,), (other,) = specs("a"), specs("b"), specs("c", seeds=(1,))
     torch.manual_seed(1)
     first = train_fold_run(one, ignore)
@@ -148,8 +148,8 @@ def test_same_seed_same_bits_other_seed_other_bits(specs):
     assert train_fold_run(other, ignore).weights != first.weights
 
 
-def test_a_fold_run_uses_one_thread_and_its_own_generators(specs):
-    """Whatever the user's code draws, it draws the same in every process."""
+def test_fold_run_uses_one_thread_and_its_own_generators(specs):
+    """Random numbers that user code draws are the same in every process."""
     drawn = []
 
     def listen(event):
@@ -168,7 +168,7 @@ def test_a_fold_run_uses_one_thread_and_its_own_generators(specs):
     "change",
     [{"seeds": (1,)}, {"hidden": 7}, {"learning_rate": 2e-2}, {"noise": 0.06}, {"seq_len": 9}],
 )
-def test_everything_that_determines_the_bits_changes_the_key(specs, change):
+def test_settings_that_determine_the_weights_change_the_key(specs, change):
     (spec,), (other,) = specs(max_epochs=1), specs(max_epochs=1, **change)
     train_fold_run(spec, ignore)
 
@@ -176,7 +176,7 @@ def test_everything_that_determines_the_bits_changes_the_key(specs, change):
     assert find_finished_member(other) is None
 
 
-def test_how_often_checkpoints_are_written_does_not(specs):
+def test_checkpoint_interval_does_not_change_the_key(specs):
     (spec,), (other,) = specs(max_epochs=1), specs(max_epochs=1, checkpoint_every_epochs=3)
 
     assert train_fold_run(spec, ignore) == find_finished_member(other)
@@ -194,10 +194,10 @@ def test_how_often_checkpoints_are_written_does_not(specs):
         ),
     ],
 )
-def test_a_stopped_fold_run_ends_with_the_same_bits_and_log(specs, every, stopped_after):
+def test_interrupted_fold_run_resumes_with_identical_bits_and_log(specs, every, stopped_after):
     (whole,), (cut,) = (specs(name, checkpoint_every_epochs=every) for name in "ab")
     expected = train_fold_run(whole, ignore)
-    interrupted(cut, stopped_after)
+    interrupt_after(cut, stopped_after)
     received = []
     member = train_fold_run(cut, received.append)
 
@@ -206,10 +206,10 @@ def test_a_stopped_fold_run_ends_with_the_same_bits_and_log(specs, every, stoppe
     assert events(cut, member) == events(whole, expected)
 
 
-def test_a_damaged_checkpoint_costs_an_epoch_and_no_bit(specs):
+def test_damaged_checkpoint_costs_an_epoch_but_changes_no_bit(specs):
     (whole,), (cut,) = specs("a"), specs("b")
     expected = train_fold_run(whole, ignore)
-    interrupted(cut, 3)
+    interrupt_after(cut, 3)
     newest = max(run_folder(cut).glob("epoch-*"))
     newest.write_bytes(newest.read_bytes()[:-20])
     received = []
@@ -220,7 +220,7 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_no_bit(specs):
     assert events(cut, member) == events(whole, expected)
 
 
-def test_lines_that_the_checkpoint_covers_keep_their_time(specs):
+def test_log_lines_covered_by_the_checkpoint_keep_their_timestamps(specs):
     (cut,) = specs(checkpoint_every_epochs=2)
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     with pytest.raises(KeyboardInterrupt):
@@ -238,18 +238,18 @@ def test_lines_that_the_checkpoint_covers_keep_their_time(specs):
         '{"event": "fold_start"}\n{"half": ',
     ],
 )
-def test_a_lost_log_is_rewritten_from_the_checkpoint(specs, log):
+def test_damaged_log_is_rewritten_from_the_checkpoint(specs, log):
     (whole,), (cut,) = specs("a"), specs("b")
     expected = train_fold_run(whole, ignore)
-    interrupted(cut, 2)
+    interrupt_after(cut, 2)
     (run_folder(cut) / "events.ndjson").write_text(log)
     member = train_fold_run(cut, ignore)
 
     assert events(cut, member) == events(whole, expected)
 
 
-def test_a_full_disk_while_writing_a_checkpoint(specs):
-    """One message, nothing half-written, and the next run goes on to the same bits."""
+def test_full_disk_during_a_checkpoint_is_reported_and_the_run_resumes(specs):
+    """One error, no partial file, and the next run resumes with identical bits."""
     (whole,), (cut,) = specs("a"), specs("b")
     expected = train_fold_run(whole, ignore)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -280,14 +280,14 @@ def test_a_full_disk_while_writing_a_checkpoint(specs):
         ({"workload_settings": {"seq_length": 3}}, "Did you mean 'seq_len'"),
     ],
 )
-def test_a_workload_that_cannot_be_built_is_refused(specs, changes, cause):
+def test_workload_that_cannot_be_built_is_rejected(specs, changes, cause):
     (spec,) = specs()
 
     with pytest.raises(SettingsError, match=cause):
         train_fold_run(dataclasses.replace(spec, **changes), ignore)
 
 
-KILLED = """
+TRAIN_SCRIPT = """
     import pickle, sys
     from sluice.training.fold_run import train_fold_run
     train_fold_run(pickle.load(sys.stdin.buffer), lambda event: print(event.kind, flush=True))
@@ -296,13 +296,13 @@ KILLED = """
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_killed_in_the_middle_of_an_epoch_ends_with_the_same_bits(specs, tmp_path):
-    """REPRO-4, with SIGKILL: no handler runs, and another process ends what one began."""
+def test_fold_run_killed_within_an_epoch_resumes_with_identical_bits(specs, tmp_path):
+    """REPRO-4: SIGKILL runs no handler. Another process resumes the fold run."""
     marker = tmp_path / "died"
     # 10 batches an epoch: the 25th call is in the middle of epoch 3.
     options = {"kill_at_loss": 25, "only_first_time": str(marker), "batch_rows": 12}
     (cut,) = specs("cut", num_rows=320, max_epochs=5, **options)
-    script = [sys.executable, "-c", textwrap.dedent(KILLED)]
+    script = [sys.executable, "-c", textwrap.dedent(TRAIN_SCRIPT)]
     root = Path(__file__).parents[3]
     killed = subprocess.run(script, input=pickle.dumps(cut), capture_output=True, cwd=root)
     assert killed.returncode == -9, killed.stderr.decode()
@@ -319,8 +319,8 @@ def test_killed_in_the_middle_of_an_epoch_ends_with_the_same_bits(specs, tmp_pat
     assert events(cut, member) == events(whole, expected)
 
 
-def test_a_traced_fold_run_has_the_bits_of_an_untraced_one(specs):
-    """TRACE-1: the trainer's own default."""
+def test_tracing_does_not_change_the_weights_of_a_fold_run(specs):
+    """TRACE-1: the trainer traces by default."""
     (spec,) = specs()
     traced = train_fold_run(spec, ignore)
     plain = dataclasses.replace(

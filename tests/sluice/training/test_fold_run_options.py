@@ -1,4 +1,4 @@
-"""TRAIN-1, REPRO-1, REPRO-4: options of training, tested with whole fold runs."""
+"""TRAIN-1, REPRO-1, REPRO-4: training options in whole fold runs."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def fit(spec, stop_after=None):
     return train_fold_run(spec, listen), received
 
 
-def logged(spec, member):
+def read_epoch_events(spec, member):
     text = ArtifactStore(spec.artifacts).get(member.event_log).decode()
     events = [json.loads(line) for line in text.splitlines()]
     return [
@@ -45,7 +45,7 @@ def logged(spec, member):
         for name, options in OPTIONS.items()
     ],
 )
-def test_a_resumed_fold_run_ends_with_the_bits_of_an_uninterrupted_one(specs, options):
+def test_resumed_fold_run_has_the_bits_of_an_uninterrupted_one(specs, options):
     (whole,), (cut,) = specs("whole", **options), specs("cut", **options)
     expected, _ = fit(whole)
     with pytest.raises(KeyboardInterrupt):
@@ -53,18 +53,18 @@ def test_a_resumed_fold_run_ends_with_the_bits_of_an_uninterrupted_one(specs, op
     member, _ = fit(cut)
 
     assert member.weights == expected.weights
-    assert logged(cut, member) == logged(whole, expected)
+    assert read_epoch_events(cut, member) == read_epoch_events(whole, expected)
 
 
-def test_the_log_and_the_listener_receive_the_precision(specs):
+def test_precision_is_logged_and_passed_to_the_listener(specs):
     (spec,) = specs(precision="bf16")
     member, received = fit(spec)
 
-    assert {event["precision"] for event in logged(spec, member)} == {"bf16"}
+    assert {event["precision"] for event in read_epoch_events(spec, member)} == {"bf16"}
     assert {e.result.precision for e in received if e.kind == "epoch"} == {"bf16"}
 
 
-def test_precision_moves_the_bits_and_recomputing_does_not(specs):
+def test_precision_changes_the_weights_but_recomputing_does_not(specs):
     plain, low, again = (
         fit(*specs(str(number), **options))[0].weights
         for number, options in enumerate(({}, OPTIONS["bf16"], OPTIONS["recomputed"]))
@@ -74,7 +74,7 @@ def test_precision_moves_the_bits_and_recomputing_does_not(specs):
     assert plain == again
 
 
-def test_what_changes_no_bit_is_not_fitted_again(specs):
+def test_fold_run_is_reused_if_the_change_does_not_affect_weights(specs):
     (spec,) = specs(max_epochs=1)
     member, _ = fit(spec)
     for change in ({"device": "cpu"}, {"loader_workers": 2}):
@@ -84,7 +84,7 @@ def test_what_changes_no_bit_is_not_fitted_again(specs):
     assert find_finished_member(dataclasses.replace(spec, training=other)) is None
 
 
-def test_the_data_seed_is_part_of_the_key(specs):
+def test_data_seed_is_part_of_the_key(specs):
     (spec,) = specs(max_epochs=1)
     member, _ = fit(spec)
     moved = dataclasses.replace(spec, data_seed=1)

@@ -1,4 +1,4 @@
-"""TRACE-6: two operations never share a generator."""
+"""TRACE-6: operations that share a random generator are found."""
 
 import random
 
@@ -24,7 +24,7 @@ def test_draws_from_global_generators_are_named():
             "numpy": lambda: np.random.rand(),  # noqa: NPY002
             "torch": lambda: torch.rand(1),
             "quiet": lambda: 1 + 1,
-            "stream": stream_of_its_own,
+            "stream": draw_from_own_stream,
         },
         {},
     )
@@ -39,13 +39,13 @@ def test_draws_from_global_generators_are_named():
     assert shared == ()
 
 
-def stream_of_its_own() -> None:
+def draw_from_own_stream() -> None:
     with RandomStream(3).active():
         torch.rand(1)
 
 
-def test_a_held_normal_draw_counts_as_a_draw():
-    """The second of a pair of normal draws comes from store: no word is taken."""
+def test_draw_of_a_cached_normal_number_counts_as_a_draw():
+    """Normal numbers are drawn in pairs. The second is cached and does not advance the state."""
     np.random.standard_normal()  # noqa: NPY002
     random.gauss(0, 1)
 
@@ -57,7 +57,7 @@ def test_a_held_normal_draw_counts_as_a_draw():
     assert draw.moved == ("Python random", "NumPy global")
 
 
-def test_dropout_and_initialisation_share_the_global_generator():
+def test_dropout_and_initialization_share_the_global_generator():
     drop = nn.Dropout(0.5)
 
     _, shared = record_generator_use(
@@ -72,18 +72,25 @@ def test_dropout_and_initialisation_share_the_global_generator():
 @pytest.mark.parametrize(
     ("make", "draw"),
     [
-        (lambda: torch.Generator().manual_seed(2), lambda held: torch.rand(1, generator=held)),
-        (lambda: np.random.default_rng(2), lambda held: held.random()),
-        (lambda: random.Random(2), lambda held: held.random()),
+        (
+            lambda: torch.Generator().manual_seed(2),
+            lambda generator: torch.rand(1, generator=generator),
+        ),
+        (lambda: np.random.default_rng(2), lambda generator: generator.random()),
+        (lambda: random.Random(2), lambda generator: generator.random()),
     ],
     ids=["torch", "numpy", "python"],
 )
-def test_a_handed_generator_that_two_operations_move_is_found(make, draw):
-    held, other = make(), make()
+def test_passed_generator_used_by_two_operations_is_found(make, draw):
+    generator, other = make(), make()
 
     draws, shared = record_generator_use(
-        {"order": lambda: draw(held), "noise": lambda: draw(held), "split": lambda: draw(other)},
-        {"order": held, "split": other},
+        {
+            "order": lambda: draw(generator),
+            "noise": lambda: draw(generator),
+            "split": lambda: draw(other),
+        },
+        {"order": generator, "split": other},
     )
 
     assert [d.moved for d in draws] == [
@@ -94,7 +101,7 @@ def test_a_handed_generator_that_two_operations_move_is_found(make, draw):
     assert [found.users for found in shared] == [("order", "noise")]
 
 
-def test_a_shared_object_and_equal_streams_are_distinguished():
+def test_shared_object_and_equal_streams_are_distinguished():
     one = torch.Generator().manual_seed(1)
     bits = np.random.PCG64(5)
 

@@ -1,4 +1,4 @@
-"""Imports are followed in the source; what cannot be followed is reported."""
+"""The import graph is read from source code; dynamic imports are reported."""
 
 import sys
 from pathlib import Path
@@ -12,11 +12,11 @@ ROOT_NAME = "sluice_graph_root"
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Write modules below a folder on the path; return a function that follows the root."""
+    """Return a function that writes modules to ``sys.path`` and follows the root's imports."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def follow(root: str, **files: str):
-        write(tmp_path, {"sluice_graph_root.py": root} | as_paths(files))
+        write_files(tmp_path, {"sluice_graph_root.py": root} | make_paths(files))
         return follow_imports([ROOT_NAME])
 
     yield follow
@@ -24,18 +24,18 @@ def project(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def as_paths(files: dict[str, str]) -> dict[str, str]:
+def make_paths(files: dict[str, str]) -> dict[str, str]:
     return {name.replace("__slash__", "/") + ".py": text for name, text in files.items()}
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
+def write_files(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def own(graph) -> set[str]:
+def imported_modules(graph) -> set[str]:
     return set(graph.own_modules) - {ROOT_NAME}
 
 
@@ -54,21 +54,21 @@ def own(graph) -> set[str]:
         ("import sluice_graph_absent", set()),
     ],
 )
-def test_an_import_is_found_wherever_it_runs(project, statement, found_imports):
-    assert own(project(statement, sluice_graph_a="x = 1")) == found_imports
+def test_import_statements_that_can_run_are_found(project, statement, found_imports):
+    assert imported_modules(project(statement, sluice_graph_a="x = 1")) == found_imports
 
 
-def test_a_helpers_helper_is_followed_and_a_circle_ends(project):
+def test_transitive_and_circular_imports_are_followed(project):
     graph = project(
         "import sluice_graph_a",
         sluice_graph_a="import sluice_graph_b",
         sluice_graph_b="import sluice_graph_a, sluice_graph_root",
     )
 
-    assert own(graph) == {"sluice_graph_a", "sluice_graph_b"}
+    assert imported_modules(graph) == {"sluice_graph_a", "sluice_graph_b"}
 
 
-def test_packages_count_with_their_parents_and_relative_imports(project):
+def test_parent_packages_and_relative_imports_are_followed(project):
     graph = project(
         "from sluice_graph_pkg.sub.deep import x",
         sluice_graph_pkg__slash____init__="",
@@ -79,7 +79,7 @@ def test_packages_count_with_their_parents_and_relative_imports(project):
         sluice_graph_pkg__slash__sub__slash__deep="from ..side import y\nx = y",
     )
 
-    assert own(graph) == {
+    assert imported_modules(graph) == {
         "sluice_graph_pkg",
         "sluice_graph_pkg.sub",
         "sluice_graph_pkg.sub.near",
@@ -88,15 +88,15 @@ def test_packages_count_with_their_parents_and_relative_imports(project):
     }
 
 
-def test_a_folder_without_an_init_is_a_namespace_package(project):
+def test_folder_without_init_file_is_a_namespace_package(project):
     graph = project(
         "import sluice_graph_space.inner", sluice_graph_space__slash__inner="import sluice_graph_a"
     )
 
-    assert own(graph) == {"sluice_graph_space.inner"}
+    assert imported_modules(graph) == {"sluice_graph_space.inner"}
 
 
-def test_nothing_is_imported_by_following(project):
+def test_followed_modules_are_not_executed(project):
     project("def f():\n    import sluice_graph_a", sluice_graph_a="raise SystemExit(9)")
 
     assert "sluice_graph_a" not in sys.modules
@@ -119,26 +119,26 @@ def test_nothing_is_imported_by_following(project):
         ),
     ],
 )
-def test_code_that_is_computed_is_reported_with_its_line(project, code, call):
-    (said,) = project("def f(name, text, u):\n    pass\n" + code).not_followed
+def test_dynamic_code_is_reported_with_its_line(project, code, call):
+    (message,) = project("def f(name, text, u):\n    pass\n" + code).not_followed
 
-    assert said.startswith(f"{ROOT_NAME}, line {2 + code.count(chr(10)) + 1}: {call}")
+    assert message.startswith(f"{ROOT_NAME}, line {2 + code.count(chr(10)) + 1}: {call}")
 
 
-def test_a_networks_eval_is_not_code(project):
+def test_eval_method_of_a_network_is_not_reported(project):
     assert project("def f(model):\n    model.eval()").not_followed == set()
 
 
-def test_installed_distributions_count_by_version_and_are_not_followed(project):
+def test_installed_distributions_are_recorded_by_version_and_not_followed(project):
     graph = project("import numpy as np\nimport sklearn.linear_model\nimport yaml, os, json")
 
-    assert own(graph) == set()
+    assert imported_modules(graph) == set()
     assert {"numpy", "scikit_learn", "pyyaml"} == set(graph.distributions)
     assert graph.distributions["numpy"] == sys.modules["numpy"].__version__
 
 
-def test_a_package_installed_into_any_folder_is_known_by_its_metadata(project, tmp_path):
-    write(
+def test_package_in_any_folder_is_identified_by_its_metadata(project, tmp_path):
+    write_files(
         tmp_path,
         {
             "sluice_graph_dist/__init__.py": "",
@@ -149,17 +149,17 @@ def test_a_package_installed_into_any_folder_is_known_by_its_metadata(project, t
     graph = project("import sluice_graph_dist")
 
     assert graph.distributions == {"sluice_graph_dist": "1.4"}
-    assert own(graph) == set()
+    assert imported_modules(graph) == set()
 
 
-def test_a_module_of_sluice_counts_and_is_not_followed(project):
+def test_sluice_modules_are_recorded_and_not_followed(project):
     graph = project("from sluice.evaluation.mcnemar import mcnemar")
 
     assert set(graph.sluice_modules) >= {"sluice.evaluation.mcnemar"}
     assert "sluice.base.digests" not in graph.sluice_modules
 
 
-def test_a_source_that_does_not_parse_is_reported(project):
+def test_source_with_a_syntax_error_is_reported(project):
     graph = project("def f():\n    import sluice_graph_a", sluice_graph_a="def (")
 
     assert graph.not_followed == {"sluice_graph_a, line 1: the source does not parse"}

@@ -1,4 +1,4 @@
-"""REPRO-4: SIGKILL at random moments; the end is bit for bit that of a training never killed."""
+"""REPRO-4: a training killed by SIGKILL at random moments resumes with identical bits."""
 
 import pickle
 import random
@@ -19,11 +19,11 @@ CASES = {
     for architecture in ("lstm", "transformer")
     for workers in (0, 2)
 }
-BRIEFLY = [
+FAST_CASES = [
     pytest.param(case, marks=[] if case == "lstm, 2 loader workers" else pytest.mark.exhaustive)
     for case in CASES
 ]
-TWICE, MANY = 2, 50
+FEW_KILLS, MANY_KILLS = 2, 50
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,11 @@ def server():
 
 
 def epochs_for(kills) -> int:
-    """Enough epochs that it is not finished before the last kill; each kill costs about one."""
+    """Return enough epochs that the last kill precedes the end; a kill costs about one epoch."""
     return 10 + 2 * kills
 
 
-def work_of(specs, architecture, workers, *, epochs) -> TrainWork:
+def make_work(specs, architecture, workers, *, epochs) -> TrainWork:
     (spec,) = specs(
         max_epochs=epochs,
         patience_epochs=epochs,
@@ -50,8 +50,8 @@ def work_of(specs, architecture, workers, *, epochs) -> TrainWork:
     return TrainWork(spec=spec)
 
 
-def killed_and_resumed(server, specs, case, tmp_path, *, kills, seed):
-    work = work_of(specs, *CASES[case], epochs=epochs_for(kills))
+def kill_and_resume(server, specs, case, tmp_path, *, kills, seed):
+    work = make_work(specs, *CASES[case], epochs=epochs_for(kills))
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed = server.kill(
         KillPlan(
@@ -75,32 +75,34 @@ def killed_and_resumed(server, specs, case, tmp_path, *, kills, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", BRIEFLY)
-def test_killed_twice_it_ends_with_the_same_bits(case, server, specs, tmp_path, record_property):
-    killed = killed_and_resumed(server, specs, case, tmp_path, kills=TWICE, seed=len(case))
+@pytest.mark.parametrize("case", FAST_CASES)
+def test_training_killed_twice_ends_with_identical_bits(
+    case, server, specs, tmp_path, record_property
+):
+    killed = kill_and_resume(server, specs, case, tmp_path, kills=FEW_KILLS, seed=len(case))
 
-    assert killed.kills == TWICE
-    assert killed.longest_orphan_s < 1  # torch's own watchdog takes five
+    assert killed.kills == FEW_KILLS
+    assert killed.longest_orphan_s < 1  # the watchdog of torch takes five seconds
     record_property("measurement", killed.summary(case))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES)
-def test_killed_at_50_random_moments_it_ends_with_the_same_bits(
+def test_training_killed_50_times_ends_with_identical_bits(
     case, server, specs, tmp_path, record_property
 ):
-    killed = killed_and_resumed(server, specs, case, tmp_path, kills=MANY, seed=1)
+    killed = kill_and_resume(server, specs, case, tmp_path, kills=MANY_KILLS, seed=1)
 
-    assert killed.kills == MANY
+    assert killed.kills == MANY_KILLS
     assert killed.longest_orphan_s < 1
     assert killed.from_outside >= 15
-    # Everywhere, not only between two epochs.
+    # Kills happened in every phase, not only between two epochs.
     assert {"fitting", "checkpoint", "log"} <= killed.phases.keys()
     assert min(killed.phases[place] for place in ("fitting", "checkpoint", "log")) >= 5
     record_property("measurement", killed.summary(case))
 
 
-FRESH = """
+TRAIN_SCRIPT = """
 import pickle, sys
 work, folder = pickle.load(sys.stdin.buffer)
 print(flush=True)
@@ -110,12 +112,12 @@ work(folder)
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("architecture", ["lstm", "transformer"])
-def test_a_fresh_interpreter_goes_on_where_another_was_killed(architecture, specs, tmp_path):
-    work, kills = work_of(specs, architecture, 2, epochs=40), 0
+def test_new_interpreter_resumes_where_another_was_killed(architecture, specs, tmp_path):
+    work, kills = make_work(specs, architecture, 2, epochs=40), 0
     waits_s = [random.Random(3).uniform(0, 0.4) for _ in range(3)]
     for wait_s in waits_s:
         process = subprocess.Popen(
-            [sys.executable, "-c", FRESH],
+            [sys.executable, "-c", TRAIN_SCRIPT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

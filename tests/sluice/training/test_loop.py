@@ -1,4 +1,4 @@
-"""TRAIN-1, REPRO-4: the loop, against PyTorch written out and against itself."""
+"""TRAIN-1, REPRO-4: the training loop equals a plain PyTorch loop and resumes exactly."""
 
 import dataclasses
 import itertools
@@ -51,12 +51,12 @@ def vector(model: nn.Module) -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
-def timeless(results):
+def drop_seconds(results):
     return [dataclasses.replace(result, seconds=0.0) for result in results]
 
 
-def frozen(state):
-    """Return the state with copies of its tensors, as a file would hold it."""
+def clone_state(state):
+    """Return the state with copied tensors, as if stored in a file."""
     parts = {
         part: {name: tensor.clone() for name, tensor in getattr(state, part).items()}
         for part in ("model", "best", "optimizer", "rng")
@@ -64,14 +64,14 @@ def frozen(state):
     return dataclasses.replace(state, **parts)
 
 
-def planted(scores):
+def make_losses(scores):
     """Return per-row losses that make ``scores`` the validation losses, epoch by epoch."""
     remaining = iter(scores)
     return lambda _, y: torch.full((len(y),), next(remaining))
 
 
-def test_equals_the_loop_written_out():
-    """Oracle: torch's own AdamW, clipping and LambdaLR in a plain loop."""
+def test_training_equals_a_plain_torch_loop():
+    """Oracle: AdamW, clipping and LambdaLR of torch in a plain loop."""
     settings = SETTINGS.model_copy(update={"max_epochs": 3})
     model, oracle = make_model(dropout=0), make_model(dropout=0)
     history = list(run(model, settings))
@@ -104,19 +104,19 @@ def test_equals_the_loop_written_out():
     assert sum(r.clipped_share for r in history) > 0
 
 
-def test_same_seed_same_bits_other_seed_other_bits():
-    def fitted(seed: int, disturb: int) -> torch.Tensor:
+def test_weights_depend_only_on_the_seed():
+    def fit(seed: int, disturb: int) -> torch.Tensor:
         model = make_model()
         torch.manual_seed(disturb)
         for _ in run(model, seed=seed):
             torch.rand(3)  # a caller that draws between epochs
         return vector(model)
 
-    assert torch.equal(fitted(3, 1), fitted(3, 2))
-    assert not torch.equal(fitted(3, 1), fitted(4, 1))
+    assert torch.equal(fit(3, 1), fit(3, 2))
+    assert not torch.equal(fit(3, 1), fit(4, 1))
 
 
-def test_the_callers_generators_are_not_moved():
+def test_training_does_not_advance_the_callers_generators():
     torch.manual_seed(8)
     expected = torch.rand(2)
     model = make_model()
@@ -126,7 +126,7 @@ def test_the_callers_generators_are_not_moved():
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_every_epoch_has_its_own_order():
+def test_every_epoch_has_another_row_order():
     seen = []
 
     def spy(output, y):
@@ -140,7 +140,7 @@ def test_every_epoch_has_its_own_order():
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(epochs, 2))
 
 
-def test_ends_with_the_best_weights_of_an_overfitting_curve():
+def test_training_stops_early_and_restores_the_best_weights():
     """Validation loss falls until epoch 3, then rises: patience 4 stops after epoch 7."""
     kept = {}
     model = make_model()
@@ -149,7 +149,7 @@ def test_ends_with_the_best_weights_of_an_overfitting_curve():
         run(
             model,
             settings,
-            losses=planted([3.0, 2.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]),
+            losses=make_losses([3.0, 2.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]),
             on_state=lambda state: kept.update({len(state.history): vector(model)}),
         )
     )
@@ -160,7 +160,7 @@ def test_ends_with_the_best_weights_of_an_overfitting_curve():
     assert not model.training
 
 
-def test_a_really_overfitting_model_ends_with_its_best_epoch():
+def test_overfitting_model_ends_with_the_weights_of_its_best_epoch():
     few = Examples(
         x=TRAIN.x[:12], y=TRAIN.y[:12] + 3 * TRAIN.x[:12, 2:3].sign(), rows=np.arange(12)
     )
@@ -173,7 +173,7 @@ def test_a_really_overfitting_model_ends_with_its_best_epoch():
     assert mean_loss(model, losses_of, VAL) == best.val_loss
 
 
-def test_a_workloads_own_selector_decides():
+def test_custom_epoch_selector_selects_the_weights():
     def latest_multiple_of_two(scores):
         return max((epoch for epoch in scores if epoch % 2 == 0), default=1)
 
@@ -190,7 +190,7 @@ def test_a_workloads_own_selector_decides():
     assert torch.equal(vector(model), kept[4])
 
 
-def test_a_selector_that_goes_back_is_refused():
+def test_selector_that_returns_an_earlier_epoch_is_rejected():
     with pytest.raises(
         ContractError, match=r"current epoch \(3\) or its previous result \(2\), got 1"
     ):
@@ -198,12 +198,12 @@ def test_a_selector_that_goes_back_is_refused():
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 4, 5])
-def test_resumed_training_ends_with_the_same_bits(stop_after):
+def test_resumed_training_ends_with_identical_bits(stop_after):
     states = {}
     whole = make_model()
 
     def copy(state):
-        states[len(state.history)] = frozen(state)
+        states[len(state.history)] = clone_state(state)
 
     with deterministic():
         expected = list(run(whole, on_state=copy))
@@ -211,11 +211,11 @@ def test_resumed_training_ends_with_the_same_bits(stop_after):
         rest = list(run(resumed, resume=states[stop_after]))
 
     assert torch.equal(vector(resumed), vector(whole))
-    assert timeless(rest) == timeless(expected[stop_after:])
+    assert drop_seconds(rest) == drop_seconds(expected[stop_after:])
 
 
 @pytest.mark.parametrize("stop_after", [2, 3])
-def test_resuming_keeps_the_best_weights_of_before(stop_after):
+def test_resumed_training_keeps_earlier_best_weights(stop_after):
     """Epoch 1 is the best; patience ends training after epoch 3."""
     states, whole = [], make_model()
     settings = TrainSettings(max_epochs=20, patience_epochs=2, batch_rows=16)
@@ -224,12 +224,12 @@ def test_resuming_keeps_the_best_weights_of_before(stop_after):
         run(
             whole,
             settings,
-            losses=planted(scores),
-            on_state=lambda state: states.append(frozen(state)),
+            losses=make_losses(scores),
+            on_state=lambda state: states.append(clone_state(state)),
         )
     )
     model, state = make_model(), states[stop_after - 1]
-    rest = list(run(model, settings, resume=state, losses=planted(scores[stop_after:])))
+    rest = list(run(model, settings, resume=state, losses=make_losses(scores[stop_after:])))
 
     assert len(rest) == 3 - stop_after
     assert torch.equal(vector(model), vector(whole))
@@ -243,7 +243,7 @@ def test_resuming_keeps_the_best_weights_of_before(stop_after):
         (make_model(), examples(300, 1), "at step 7 after 1 epoch, but these rows make 19"),
     ],
 )
-def test_a_state_of_something_else_is_refused(model, rows, cause):
+def test_state_of_another_network_or_data_is_rejected(model, rows, cause):
     states = []
     next(run(make_model(), on_state=states.append))
 
@@ -251,12 +251,12 @@ def test_a_state_of_something_else_is_refused(model, rows, cause):
         list(run(model, resume=states[0], rows=rows))
 
 
-def test_nothing_to_train_is_refused():
+def test_model_without_trainable_parameters_is_rejected():
     with pytest.raises(ContractError, match="at least one trainable parameter"):
         list(run(make_model().requires_grad_(False)))
 
 
-def test_frozen_parameters_stay():
+def test_frozen_parameters_do_not_change():
     model = make_model()
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
@@ -265,7 +265,7 @@ def test_frozen_parameters_stay():
     assert torch.equal(model[0].weight, before)
 
 
-def test_divergence_names_epoch_step_and_learning_rate():
+def test_non_finite_loss_is_reported_with_epoch_step_and_cause():
     calls = itertools.count(1)
 
     def diverges(output, y):
@@ -277,7 +277,7 @@ def test_divergence_names_epoch_step_and_learning_rate():
         list(run(make_model(), loss=diverges))
 
 
-def test_bad_rows_are_not_blamed_on_the_learning_rate():
+def test_non_finite_loss_in_the_first_step_is_not_attributed_to_the_learning_rate():
     x = TRAIN.x.clone()
     x[:, 0] = math.nan
 
@@ -285,8 +285,8 @@ def test_bad_rows_are_not_blamed_on_the_learning_rate():
         list(run(make_model(), rows=Examples(x=x, y=TRAIN.y, rows=TRAIN.rows)))
 
 
-def test_a_gradient_that_is_not_finite_fails_even_when_the_loss_is():
-    """The square root of 0 is finite, its slope is not."""
+def test_non_finite_gradient_of_a_finite_loss_fails():
+    """The square root of 0 is finite, but its derivative is not."""
 
     def loss(output, y):
         return loss_of(output, y) + ((output - output.detach()) ** 2).sum().sqrt()
@@ -297,12 +297,12 @@ def test_a_gradient_that_is_not_finite_fails_even_when_the_loss_is():
         list(run(make_model(), loss=loss))
 
 
-def test_a_validation_loss_that_is_not_finite_fails():
+def test_non_finite_validation_loss_fails():
     with pytest.raises(TrainingFailed, match="validation loss must be finite, got nan at epoch 2"):
-        list(run(make_model(), losses=planted([1.0, math.nan])))
+        list(run(make_model(), losses=make_losses([1.0, math.nan])))
 
 
-def test_a_far_too_high_learning_rate_fails_with_advice():
+def test_divergence_suggests_a_lower_learning_rate():
     settings = TrainSettings(max_epochs=50, batch_rows=16, learning_rate=100.0, warmup_share=0.0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 1))
 

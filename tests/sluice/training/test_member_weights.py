@@ -1,4 +1,4 @@
-"""REG-3: safetensors, the same bytes everywhere, that fit their network or are refused."""
+"""REG-3: weights are safetensors with reproducible bytes and are checked against the network."""
 
 import hashlib
 import subprocess
@@ -26,7 +26,7 @@ X = torch.randn(20, 5, 2, generator=torch.Generator().manual_seed(1))
 ROWS = Examples(x=X, y=7 + X[:, -1, :1], rows=np.arange(20))
 
 
-def stored(content: bytes, store: ArtifactStore) -> Member:
+def store_member(content: bytes, store: ArtifactStore) -> Member:
     return Member(
         seed=3,
         fold_id=1,
@@ -47,19 +47,19 @@ def model() -> Scaled:
     return prepare_model(SineWorkload(), SETTINGS, ROWS, seed=1)
 
 
-def test_a_loaded_member_predicts_the_same_bits_without_moving_the_generators(tmp_path, model):
+def test_loaded_member_predicts_the_same_bits_and_draws_no_random_number(tmp_path, model):
     store = ArtifactStore(tmp_path)
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    loaded = load_member(stored(pack_model(model), store), SineWorkload(), SETTINGS, store)
+    loaded = load_member(store_member(pack_model(model), store), SineWorkload(), SETTINGS, store)
 
     assert torch.equal(loaded(X), model.eval()(X))
     assert torch.equal(torch.rand(1), expected)
     assert not loaded.training
 
 
-def test_any_safetensors_reader_reads_them(model):
+def test_weights_are_a_plain_safetensors_file(model):
     tensors = safetensors.torch.load(pack_model(model))
 
     assert torch.equal(tensors["x_mean"], model.x_mean)
@@ -72,17 +72,17 @@ def test_any_safetensors_reader_reads_them(model):
         (ModelSettings(hidden=4, architecture="linear"), "network.core.* is absent in the network"),
     ],
 )
-def test_weights_of_another_network_are_refused(tmp_path, model, settings, cause):
+def test_weights_of_another_network_are_rejected(tmp_path, model, settings, cause):
     store = ArtifactStore(tmp_path)
-    member = stored(pack_model(model), store)
+    member = store_member(pack_model(model), store)
 
     with pytest.raises(ContractError, match=cause):
         load_member(member, SineWorkload(), settings, store)
 
 
-def test_damaged_weights_are_refused(tmp_path, model):
+def test_damaged_weights_are_rejected(tmp_path, model):
     store = ArtifactStore(tmp_path)
-    member = stored(pack_model(model), store)
+    member = store_member(pack_model(model), store)
     store.path(member.weights).write_bytes(b"damaged")
 
     with pytest.raises(IntegrityError, match="does not match its name"):
@@ -90,12 +90,12 @@ def test_damaged_weights_are_refused(tmp_path, model):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", safetensors.torch.save({"a": X})])
-def test_what_we_did_not_write_is_refused(content):
+def test_content_in_another_format_is_rejected(content):
     with pytest.raises(ContractError, match="The file must be a safetensors file"):
         unpack_tensors(content, where="The file")
 
 
-def test_content_comes_back():
+def test_unpacked_tensors_and_facts_equal_the_packed_ones():
     tied = nn.Parameter(torch.arange(4.0))
     tensors, facts = unpack_tensors(
         pack_tensors({"a": tied, "b": tied[1:3]}, {"n": [1, 0.1]}), where="it"
@@ -114,7 +114,7 @@ print(hashlib.sha256(pack_tensors({n: torch.ones(2) for n in "xyzuvw"}, facts)).
 
 
 @pytest.mark.slow
-def test_equal_content_is_equal_bytes_in_another_process():
+def test_packed_bytes_are_the_same_in_another_process():
     facts = dict.fromkeys("hgfedcba", 1)
     here = hashlib.sha256(pack_tensors({n: torch.ones(2) for n in "wvuzyx"}, facts)).hexdigest()
     there = subprocess.run(

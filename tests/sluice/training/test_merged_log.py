@@ -29,7 +29,7 @@ def trained(tmp_path_factory):
     return members, ArtifactStore(run_specs[0].artifacts)
 
 
-def test_holds_every_event_in_seed_and_fold_order(trained):
+def test_merged_log_holds_every_event_in_seed_and_fold_order(trained):
     members, store = trained
     path = store.path(merge(members[::-1], store))
     report = validate_log(path, test_metrics=("test_loss", "test_rmse"), headline="mean_loss")
@@ -57,13 +57,13 @@ def test_holds_every_event_in_seed_and_fold_order(trained):
     assert last["mean_loss"] == pytest.approx(sum(m.test_metrics["loss"] for m in members) / 4)
 
 
-def test_merging_again_is_the_same_artifact(trained):
+def test_merging_again_gives_the_same_artifact(trained):
     members, store = trained
 
     assert merge(members, store) == merge(members, store)
 
 
-def test_a_headline_that_is_not_measured_is_refused(trained):
+def test_headline_metric_that_is_not_computed_is_rejected(trained):
     class Other(SineWorkload):
         headline_metric = "rsme"
 
@@ -71,12 +71,12 @@ def test_a_headline_that_is_not_measured_is_refused(trained):
         merge(*trained, workload=Other())
 
 
-def test_no_members_are_refused(tmp_path):
+def test_merging_no_members_is_rejected(tmp_path):
     with pytest.raises(ContractError, match="at least one member"):
         merge([], ArtifactStore(tmp_path))
 
 
-def test_a_fold_run_log_without_its_fields_is_refused(trained):
+def test_fold_run_log_with_missing_fields_is_rejected(trained):
     members, store = trained
     other = store.put(
         b'{"event": "fold_start", "timestamp": "2026-01-01T00:00:00+00:00", "fold_id": 0}\n'

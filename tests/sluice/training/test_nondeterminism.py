@@ -29,7 +29,7 @@ def flags() -> tuple[bool, ...]:
     )
 
 
-def test_an_operation_without_a_deterministic_form_is_named_with_its_line():
+def test_nondeterministic_operation_is_reported_with_its_line():
     (found,) = find_nondeterministic_operations(overwrite)
 
     assert found.operation == "put_"
@@ -49,11 +49,11 @@ def test_calls_are_counted_per_line():
         ("put_", 3),
         ("max_unpooling2d_forward_out", 1),
     ]
-    # A library's own line helps nobody: the line that went there is named.
+    # The user's line that calls the library is reported, not the line in the library.
     assert several[1].place == f"at {line_of(step, after=3)}"
 
 
-def test_a_deterministic_training_step_has_none():
+def test_deterministic_training_step_has_no_finding():
     network = nn.GRU(3, 4)
 
     def step() -> None:
@@ -63,7 +63,7 @@ def test_a_deterministic_training_step_has_none():
     assert find_nondeterministic_operations(step) == ()
 
 
-def test_code_that_makes_torch_raise_is_reported_to_have_ended():
+def test_run_ended_by_the_error_of_deterministic_mode_is_reported():
     def strict() -> None:
         with deterministic():
             overwrite()
@@ -103,7 +103,7 @@ def test_messages_of_torch_for_accelerators_are_parsed(message, operation):
     assert __file__ in found.place
 
 
-def test_other_warnings_and_errors_go_where_they_went():
+def test_other_warnings_and_errors_are_passed_on():
     with pytest.warns(FutureWarning, match="something else"):
         find_nondeterministic_operations(lambda: warnings.warn("something else", FutureWarning, 1))
     with pytest.raises(RuntimeError, match="the user's bug"):
@@ -113,7 +113,7 @@ def test_other_warnings_and_errors_go_where_they_went():
 
 
 @pytest.mark.parametrize("before", [(False, False), (True, False), (True, True)])
-def test_flags_and_filters_come_back(before):
+def test_flags_and_warning_filters_are_restored(before):
     enabled, warn_only = before
     torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
     try:

@@ -1,4 +1,4 @@
-"""TRAIN-1, REPRO-4: any optimizer of torch by name or path, its arguments, state and changes."""
+"""TRAIN-1, REPRO-4: torch optimizers by name or path, with arguments, state and changes."""
 
 import pytest
 import torch
@@ -14,21 +14,21 @@ from sluice.training.optimizers import OPTIMIZERS, require_optimizer
 from sluice.training.parameter_groups import make_optimizer
 from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainingChange, TrainSettings, may_change
-from tests.sluice.training.test_fold_run import bits, events, ignore, interrupted
+from tests.sluice.training.test_fold_run import bits, events, ignore, interrupt_after
 from tests.sluice.training.test_loop import (
     SETTINGS,
     TRAIN,
-    frozen,
+    clone_state,
+    drop_seconds,
     loss_of,
     make_model,
     run,
-    timeless,
     vector,
 )
 
 HERE = "tests.sluice.training.test_optimizers"
 
-THEIRS = {
+TORCH_CLASSES = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
@@ -58,7 +58,7 @@ CHANGES = {
 
 
 class Counting(torch.optim.Optimizer):
-    """SGD whose rate falls, with a state of every kind that is no tensor."""
+    """SGD with a decaying learning rate whose state also contains values other than tensors."""
 
     def __init__(self, params, lr, gain=1.0):
         super().__init__(params, {"lr": lr, "gain": gain})
@@ -101,32 +101,32 @@ def no_class(*_, **__):
     raise AssertionError("it must not be called")
 
 
-def settings_of(name, **values):
-    # Decay and rate are those of SETTINGS, with which every one of them learns something.
+def make_settings(name, **values):
+    # With the weight decay and learning rate of SETTINGS every optimizer lowers the loss.
     arguments = {"optimizer": name, "optimizer_arguments": ARGUMENTS.get(name, {})} | values
     return SETTINGS.model_copy(update=arguments)
 
 
-def by_path(cls, **values):
-    return settings_of(f"{HERE}:{cls}", **values)
+def make_settings_by_path(cls, **values):
+    return make_settings(f"{HERE}:{cls}", **values)
 
 
-def test_every_short_name_has_a_class_and_a_case_here():
-    assert OPTIMIZERS.keys() == THEIRS.keys() == ARGUMENTS.keys() == CHANGES.keys()
+def test_every_short_name_is_covered_by_the_cases():
+    assert OPTIMIZERS.keys() == TORCH_CLASSES.keys() == ARGUMENTS.keys() == CHANGES.keys()
 
 
-@pytest.mark.parametrize("name", THEIRS)
-def test_training_with_changes_equals_the_loop_written_out(name):
-    """Oracle: torch's own class, with everything set manually."""
+@pytest.mark.parametrize("name", TORCH_CLASSES)
+def test_training_with_changes_equals_a_plain_torch_loop(name):
+    """Oracle: the class of torch with all values set manually."""
     change = TrainingChange(
         from_epoch=1, learning_rate=0.01, weight_decay=0.1, optimizer_arguments=CHANGES[name]
     )
-    settings = settings_of(name, max_epochs=3, changes=(change,))
+    settings = make_settings(name, max_epochs=3, changes=(change,))
     model, oracle = make_model(dropout=0), make_model(dropout=0)
     list(run(model, settings))
 
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in ARGUMENTS[name].items()}
-    optimizer = THEIRS[name](oracle.parameters(), lr=1.0, weight_decay=0.01, **given)
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in ARGUMENTS[name].items()}
+    optimizer = TORCH_CLASSES[name](oracle.parameters(), lr=1.0, weight_decay=0.01, **arguments)
     step = 0
     for epoch in (1, 2, 3):
         order = torch.Generator().manual_seed(derive_seed(3, f"order_{epoch}"))
@@ -146,16 +146,16 @@ def test_training_with_changes_equals_the_loop_written_out(name):
     assert not torch.allclose(vector(model), vector(plain), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [*THEIRS, f"{HERE}:Counting", "torch.optim:Adamax"])
-def test_resumed_with_changes_it_ends_with_the_same_bits(name):
+@pytest.mark.parametrize("name", [*TORCH_CLASSES, f"{HERE}:Counting", "torch.optim:Adamax"])
+def test_resumed_training_with_changes_ends_with_identical_bits(name):
     changes = ()
     if name in CHANGES:
         changes = (TrainingChange(from_epoch=2, optimizer_arguments=CHANGES[name]),)
-    settings = settings_of(name, changes=changes)
+    settings = make_settings(name, changes=changes)
     states, whole = {}, make_model()
 
     def keep(state):
-        states[len(state.history)] = frozen(state)
+        states[len(state.history)] = clone_state(state)
 
     with deterministic():
         expected = list(run(whole, settings, on_state=keep))
@@ -164,14 +164,14 @@ def test_resumed_with_changes_it_ends_with_the_same_bits(name):
             rest = list(run(resumed, settings, resume=states[stopped_after]))
 
             assert torch.equal(vector(resumed), vector(whole))
-            assert timeless(rest) == timeless(expected[stopped_after:])
+            assert drop_seconds(rest) == drop_seconds(expected[stopped_after:])
     assert vector(whole).isfinite().all()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("name", THEIRS)
-def test_each_trains_in_lower_precision_in_parts_and_with_groups(name, precision):
-    settings = settings_of(name, precision=precision, micro_batch_rows=5)
+@pytest.mark.parametrize("name", TORCH_CLASSES)
+def test_every_optimizer_trains_with_low_precision_micro_batches_and_groups(name, precision):
+    settings = make_settings(name, precision=precision, micro_batch_rows=5)
     model = make_model(dropout=0)
     groups = [
         {"params": model[3].parameters(), "weight_decay": 0.0},
@@ -183,8 +183,8 @@ def test_each_trains_in_lower_precision_in_parts_and_with_groups(name, precision
     assert history[-1].precision == precision
 
 
-def test_the_state_of_any_class_comes_back_as_it_was():
-    settings = by_path("Counting")
+def test_state_of_a_custom_optimizer_is_restored():
+    settings = make_settings_by_path("Counting")
     model = make_model()
     optimizer = make_optimizer([{"params": model.parameters()}], settings)
     loss_of(model(TRAIN.x), TRAIN.y).backward()
@@ -194,8 +194,8 @@ def test_the_state_of_any_class_comes_back_as_it_was():
 
     (group,), (expected,) = other.param_groups, optimizer.param_groups
     assert group["steps"] == 1
-    for mine, theirs in zip(group["params"], expected["params"], strict=True):
-        now, before = other.state[mine], optimizer.state[theirs]
+    for restored, original in zip(group["params"], expected["params"], strict=True):
+        now, before = other.state[restored], optimizer.state[original]
         assert (now["step"], now["last"][1]) == (before["step"], before["last"][1])
         assert type(now["last"][1]) is tuple
         assert torch.equal(now["last"][0], before["last"][0])
@@ -203,40 +203,52 @@ def test_the_state_of_any_class_comes_back_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        (settings_of("sgd", optimizer_arguments={"momentun": 0.9}), "Did you mean 'momentum'"),
-        (settings_of("sgd", optimizer_arguments={"betas": [0.9]}), "It takes: momentum, dampening"),
-        (settings_of("adam", optimizer_arguments={"betas": [0.9, 1.5]}), "Invalid beta parameter"),
-        (settings_of("adam", optimizer_arguments={"betas": 0.9}), "refuses its arguments"),
-        (settings_of("sgd", optimizer_arguments={"nesterov": True}), "Nesterov momentum requires"),
+        (make_settings("sgd", optimizer_arguments={"momentun": 0.9}), "Did you mean 'momentum'"),
         (
-            settings_of("sgd", precision="fp16", optimizer_arguments={"fused": True}),
+            make_settings("sgd", optimizer_arguments={"betas": [0.9]}),
+            "It takes: momentum, dampening",
+        ),
+        (
+            make_settings("adam", optimizer_arguments={"betas": [0.9, 1.5]}),
+            "Invalid beta parameter",
+        ),
+        (make_settings("adam", optimizer_arguments={"betas": 0.9}), "refuses its arguments"),
+        (
+            make_settings("sgd", optimizer_arguments={"nesterov": True}),
+            "Nesterov momentum requires",
+        ),
+        (
+            make_settings("sgd", precision="fp16", optimizer_arguments={"fused": True}),
             "cannot be fused in fp16",
         ),
-        (settings_of("torch.optim:Adamx"), "Did you mean 'Adamax'"),
-        (settings_of("no_such_module:Adam"), "no_such_module"),
-        (by_path("no_class"), "must be a subclass of torch.optim.Optimizer.*builtins.function"),
-        (settings_of("torch.nn:Linear"), "got torch.nn.modules.linear.Linear"),
-        (by_path("NoRate"), "must take the argument lr"),
-        (by_path("Forwarding", optimizer_arguments={"momentm": 1.0}), "momentm"),
-        (settings_of("torch.optim:LBFGS"), "cannot take a step: .*closure"),
-        (settings_of("torch.optim:SparseAdam"), "cannot take a step: .*dense gradients"),
+        (make_settings("torch.optim:Adamx"), "Did you mean 'Adamax'"),
+        (make_settings("no_such_module:Adam"), "no_such_module"),
         (
-            settings_of(
+            make_settings_by_path("no_class"),
+            "must be a subclass of torch.optim.Optimizer.*builtins.function",
+        ),
+        (make_settings("torch.nn:Linear"), "got torch.nn.modules.linear.Linear"),
+        (make_settings_by_path("NoRate"), "must take the argument lr"),
+        (make_settings_by_path("Forwarding", optimizer_arguments={"momentm": 1.0}), "momentm"),
+        (make_settings("torch.optim:LBFGS"), "cannot take a step: .*closure"),
+        (make_settings("torch.optim:SparseAdam"), "cannot take a step: .*dense gradients"),
+        (
+            make_settings(
                 "sgd",
                 changes=(TrainingChange(from_epoch=1, optimizer_arguments={"momentum": -1.0}),),
             ),
             "Invalid momentum",
         ),
         (
-            by_path(
+            make_settings_by_path(
                 "Counting", changes=(TrainingChange(from_epoch=1, optimizer_arguments={"step": 1}),)
             ),
             "does not take the argument 'step'",
         ),
         (
-            settings_of(
+            make_settings(
                 "torch.optim:Adamax",
                 changes=(TrainingChange(from_epoch=1, optimizer_arguments={"foreach": 1}),),
             ),
@@ -244,29 +256,31 @@ def test_the_state_of_any_class_comes_back_as_it_was():
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_training(settings, said):
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_optimizer_is_rejected_before_training(settings, message):
+    with pytest.raises(SettingsError, match=message):
         require_optimizer(settings)
 
 
-def test_a_state_that_no_checkpoint_can_hold_is_refused_before_training():
+def test_optimizer_state_that_cannot_be_stored_is_rejected_before_training():
     with pytest.raises(
         ContractError, match=r"Opaque must consist of tensors.*object at '0/object'"
     ):
-        require_optimizer(by_path("Opaque"))
+        require_optimizer(make_settings_by_path("Opaque"))
 
 
-def test_arguments_reach_a_class_that_passes_them_on():
-    settings = by_path("Forwarding", optimizer_arguments={"momentum": 0.5, "nothing": 1.0})
+def test_arguments_reach_a_class_that_forwards_keyword_arguments():
+    settings = make_settings_by_path(
+        "Forwarding", optimizer_arguments={"momentum": 0.5, "nothing": 1.0}
+    )
     optimizer = make_optimizer([{"params": make_model().parameters()}], settings)
 
     assert (optimizer.param_groups[0]["momentum"], optimizer.nothing) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("decay", "changes", "group", "refused"),
+    ("decay", "changes", "group", "is_rejected"),
     [
-        (0.01, (), {}, False),  # the default is no demand
+        (0.01, (), {}, False),  # the default is not an explicit request
         (0.0, (), {}, False),
         (0.5, (), {}, True),
         (0.0, (TrainingChange(from_epoch=1, weight_decay=0.5),), {}, True),
@@ -274,10 +288,10 @@ def test_arguments_reach_a_class_that_passes_them_on():
         (0.0, (), {"weight_decay": 0.0}, False),
     ],
 )
-def test_a_decay_that_would_be_ignored_is_refused(decay, changes, group, refused):
-    settings = by_path("Counting", weight_decay=decay, changes=changes)
+def test_weight_decay_that_the_optimizer_ignores_is_rejected(decay, changes, group, is_rejected):
+    settings = make_settings_by_path("Counting", weight_decay=decay, changes=changes)
     groups = [{"params": make_model().parameters()} | group]
-    if not refused:
+    if not is_rejected:
         assert "weight_decay" not in make_optimizer(groups, settings).param_groups[0]
         return
     with pytest.raises(
@@ -287,7 +301,7 @@ def test_a_decay_that_would_be_ignored_is_refused(decay, changes, group, refused
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"optimizer": "adm"}, "unknown optimizer 'adm'. Did you mean 'adam'"),
         ({"optimizer_arguments": {"lr": 0.1}}, "set training.learning_rate instead"),
@@ -301,12 +315,12 @@ def test_a_decay_that_would_be_ignored_is_refused(decay, changes, group, refused
         ),
     ],
 )
-def test_settings_refuse_what_needs_no_class_to_be_known(values, said):
-    with pytest.raises(SettingsError, match=said):
+def test_settings_reject_invalid_values_without_importing_the_class(values, message):
+    with pytest.raises(SettingsError, match=message):
         TrainSettings.parse(values, where="defs.yaml")
 
 
-def test_the_default_does_not_show_in_a_dump_so_digests_stay():
+def test_default_optimizer_is_omitted_from_the_dump():
     dumped = TrainSettings(optimizer="adamw", optimizer_arguments={}).model_dump(mode="json")
 
     assert "optimizer" not in dumped
@@ -326,25 +340,25 @@ def test_the_default_does_not_show_in_a_dump_so_digests_stay():
         ("training.optimizer_arguments.eps", TrainSettings(), True),
         ("training.optimizer_arguments.amsgrad", TrainSettings(), False),
         ("training.optimizer_arguments.momentum", TrainSettings(), False),
-        ("training.optimizer_arguments.momentum", settings_of("sgd"), True),
-        ("training.optimizer_arguments.nesterov", settings_of("sgd"), False),
-        ("training.optimizer_arguments.betas.1", settings_of("adam"), True),
-        ("training.optimizer_arguments.betas.2", settings_of("adam"), False),
+        ("training.optimizer_arguments.momentum", make_settings("sgd"), True),
+        ("training.optimizer_arguments.nesterov", make_settings("sgd"), False),
+        ("training.optimizer_arguments.betas.1", make_settings("adam"), True),
+        ("training.optimizer_arguments.betas.2", make_settings("adam"), False),
         ("training.optimizer_arguments.betas.1", TrainSettings(), False),
-        ("training.optimizer_arguments.momentum", settings_of("rmsprop"), True),
+        ("training.optimizer_arguments.momentum", make_settings("rmsprop"), True),
         ("training.optimizer_arguments.momentum", TrainSettings(optimizer="rmsprop"), False),
-        ("training.optimizer_arguments.gain", by_path("Counting"), True),
-        ("training.optimizer_arguments.lr", by_path("Counting"), False),
+        ("training.optimizer_arguments.gain", make_settings_by_path("Counting"), True),
+        ("training.optimizer_arguments.lr", make_settings_by_path("Counting"), False),
         ("model.hidden", TrainSettings(), False),
     ],
 )
-def test_what_may_change_in_mid_training(path, settings, expected):
+def test_settings_that_may_change_during_training(path, settings, expected):
     assert may_change(path, settings) is expected
 
 
-@pytest.mark.parametrize("name", [*THEIRS, f"{HERE}:Counting"])
-def test_a_fold_run_stopped_at_an_epoch_ends_with_the_same_bits_and_log(name, specs):
-    """Through the checkpoint's file, around a change of the optimizer's arguments."""
+@pytest.mark.parametrize("name", [*TORCH_CLASSES, f"{HERE}:Counting"])
+def test_interrupted_fold_run_resumes_with_identical_bits_and_log(name, specs):
+    """The state is restored from a checkpoint file, around a change of optimizer arguments."""
     changed = CHANGES.get(name, {"gain": 0.5})
     options = {
         "optimizer": name,
@@ -355,14 +369,14 @@ def test_a_fold_run_stopped_at_an_epoch_ends_with_the_same_bits_and_log(name, sp
     }
     (whole,), (cut,) = (specs(folder, **options) for folder in "ab")
     expected = train_fold_run(whole, ignore)
-    interrupted(cut, 2)
+    interrupt_after(cut, 2)
     member = train_fold_run(cut, ignore)
 
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
 
 
-def test_the_key_of_a_fold_run_contains_only_the_code_of_its_own_optimizer(specs):
+def test_fold_run_key_contains_code_of_a_custom_optimizer_only(specs):
     (plain,) = specs()
     (own,) = specs(optimizer=f"{HERE}:Counting", optimizer_arguments={"gain": 2.0})
 

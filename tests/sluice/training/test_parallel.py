@@ -1,4 +1,4 @@
-"""Fold runs on several processes: same bits, clear failures, no process or file remains."""
+"""Fold runs in worker processes: same bits, clear errors, no process or file is left."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from sluice.training.parallel import train_members
 ROOT = Path(__file__).parents[3]
 ONE = ComputeSettings(workers=1)
 TWO = ComputeSettings(workers=2, cpus_per_worker=0.5)
-"""Two processes also where there is one core."""
+"""Two processes even on a machine with one core."""
 
 
 def ignore(event):
@@ -31,7 +31,7 @@ def bits(members):
     return [(m.seed, m.fold_id, m.weights, m.test_metrics, m.best_epoch) for m in members]
 
 
-def test_members_are_in_seed_and_fold_order_and_large_fold_runs_start_first(specs):
+def test_members_are_sorted_and_large_fold_runs_start_first(specs):
     run_specs = specs(seeds=(1, 0), folds=2, max_epochs=1)
     received = []
     members, reused = train_members(run_specs[::-1], compute=ONE, on_event=received.append)
@@ -54,8 +54,8 @@ def test_finished_fold_runs_are_reused_and_reported(specs, monkeypatch):
     assert train_members(run_specs, compute=TWO, on_event=ignore) == (members, 2)
 
 
-def test_a_changed_setting_starts_again_and_reports_what_differs(specs):
-    """A setting that was changed by mistake can be restored to resume."""
+def test_changed_setting_restarts_training_and_reports_the_change(specs):
+    """Restoring the original setting resumes the first training."""
     (run_spec,) = specs(max_epochs=4)
     stopping = iter(range(3))
 
@@ -81,33 +81,33 @@ def test_a_changed_setting_starts_again_and_reports_what_differs(specs):
     assert (again[0].kind, again[0].epochs_done) == ("started", 2)
 
 
-def test_the_last_fold_run_uses_the_same_kind_of_worker(specs, monkeypatch):
-    """Its process has the hash seed of theirs; this one's would give a set another order."""
+def test_single_remaining_fold_run_also_runs_in_a_worker_process(specs, monkeypatch):
+    """Workers share one hash seed. In this process sets could have another order."""
 
     class OpenedError(Exception):
         pass
 
-    def opened(*_, **__):
+    def open_pool(*_, **__):
         raise OpenedError
 
-    monkeypatch.setattr("sluice.training.parallel._open_pool", opened)
+    monkeypatch.setattr("sluice.training.parallel._open_pool", open_pool)
     with pytest.raises(OpenedError):
         train_members(specs(max_epochs=1), compute=TWO, on_event=ignore)
 
 
-def test_fold_runs_of_several_ranks_share_one_start_of_ray(specs, monkeypatch):
-    """It takes seconds; what Ray does is tried in tests/sluice/cluster."""
+def test_fold_runs_on_several_ranks_start_ray_once(specs, monkeypatch):
+    """Starting Ray takes seconds. tests/sluice/cluster tests the training on Ray."""
     members, _ = train_members(specs("alone", folds=2, max_epochs=1), compute=ONE, on_event=ignore)
-    happened, fitted = [], iter(reversed(members))
+    calls, fitted = [], iter(reversed(members))
 
     @contextlib.contextmanager
     def join(compute):
-        happened.append(f"join {compute.address}")
+        calls.append(f"join {compute.address}")
         yield
-        happened.append("leave")
+        calls.append("leave")
 
-    def fit(_unit, _on_event, *, compute, clock):  # noqa: ARG001
-        happened.append(f"fit with {compute.ranks_per_training} at {compute.address}")
+    def fit(_spec, _on_event, *, compute, clock):  # noqa: ARG001
+        calls.append(f"fit with {compute.ranks_per_training} at {compute.address}")
         return next(fitted)
 
     monkeypatch.setattr(parallel, "join_ray", join)
@@ -115,24 +115,24 @@ def test_fold_runs_of_several_ranks_share_one_start_of_ray(specs, monkeypatch):
     compute = ComputeSettings(address="head:6379", ranks_per_training=2)
     found = train_members(specs("ranks", folds=2, max_epochs=1), compute=compute, on_event=ignore)
 
-    assert happened == ["join head:6379", *["fit with 2 at None"] * 2, "leave"]
+    assert calls == ["join head:6379", *["fit with 2 at None"] * 2, "leave"]
     assert found == (members, 0)
 
 
-def test_checkpoints_of_a_fold_run_killed_at_its_end_are_removed(specs):
+def test_checkpoints_of_a_finished_fold_run_are_removed(specs):
     (run_spec,) = specs(max_epochs=1)
     train_members([run_spec], compute=ONE, on_event=ignore)
     (folder,) = run_spec.runs.glob("*/")
-    left = folder / f"epoch-000001-{'0' * 16}.safetensors"
-    left.write_bytes(b"")
+    stale = folder / f"epoch-000001-{'0' * 16}.safetensors"
+    stale.write_bytes(b"")
 
     train_members([run_spec], compute=ONE, on_event=ignore)
 
-    assert not left.exists()
+    assert not stale.exists()
 
 
-def test_a_failed_fold_run_is_named_and_stops_the_others(specs):
-    """Fold 1 is heavier, starts first and fails; fold 0 is never started."""
+def test_failed_fold_run_is_named_and_stops_the_others(specs):
+    """Fold 1 has more rows, so it starts first and fails; fold 0 never starts."""
     run_specs = specs(folds=2, max_epochs=1)
     run_specs[1] = dataclasses.replace(run_specs[1], workload_settings={"raise_in_loss": True})
     received = []
@@ -143,7 +143,7 @@ def test_a_failed_fold_run_is_named_and_stops_the_others(specs):
     assert received[-1].reason.startswith("Seed 0, fold 1: ZeroDivisionError: the user's bug")
 
 
-def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
+def test_ctrl_c_keeps_finished_fold_runs(specs):
     run_specs = specs(folds=2, max_epochs=2)
 
     def stop(event):
@@ -156,7 +156,7 @@ def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
 
 
 @pytest.mark.parametrize(
-    ("settings", "compute", "said"),
+    ("settings", "compute", "message"),
     [
         ({}, {"address": "127.0.0.1:1"}, "The Ray cluster at '127.0.0.1:1' cannot be reached"),
         ({}, {"cpus_per_worker": 1000.0}, r"1000 CPU \(cpus_per_worker\), but this machine"),
@@ -164,15 +164,15 @@ def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
         ({"device": "cpu"}, {"gpus_per_worker": 0.5}, "'cpu', but compute.*is 0.5"),
     ],
 )
-def test_what_cannot_be_had_is_refused_within_seconds(specs, settings, compute, said):
+def test_unavailable_compute_is_rejected_within_a_minute(specs, settings, compute, message):
     run_specs, started = specs(folds=2, max_epochs=1, **settings), time.monotonic()
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         train_members(run_specs, compute=ComputeSettings(**compute), on_event=ignore)
-    assert time.monotonic() - started < 60  # Ray itself tries for minutes
+    assert time.monotonic() - started < 60  # Ray itself retries for minutes
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs, tmp_path):
+def test_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs, tmp_path):
     """The fold run resumes from its last checkpoint, and an event reports it."""
     options = {
         "seeds": (0, 1),
@@ -186,10 +186,10 @@ def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs,
 
     lost = [event for event in received if event.kind == "lost"]
     assert [event.reason for event in lost] == ["its process was ended by signal 9"]
-    kinds = [e for e in received if (e.seed, e.fold_id) == (lost[0].seed, lost[0].fold_id)]
-    assert [e.epochs_done for e in kinds if e.kind == "started"] == [0, lost[0].epochs_done]
+    own_events = [e for e in received if (e.seed, e.fold_id) == (lost[0].seed, lost[0].fold_id)]
+    assert [e.epochs_done for e in own_events if e.kind == "started"] == [0, lost[0].epochs_done]
     assert lost[0].epochs_done > 0
-    assert [e.epochs_done for e in kinds if e.kind == "epoch"] == [1, 2, 3, 4]
+    assert [e.epochs_done for e in own_events if e.kind == "epoch"] == [1, 2, 3, 4]
     assert reused == 0
     assert bits(two) == bits(one)
     assert len({m.weights for m in one}) == 4
@@ -197,19 +197,19 @@ def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs,
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_fold_run_that_kills_every_worker_is_named_with_the_cause(specs):
+def test_fold_run_that_kills_every_worker_is_named_with_the_cause(specs):
     run_specs = specs(folds=2, kill_at_loss=3)
     compute = TWO.model_copy(update={"retries": 1})
-    said = (
+    message = (
         r"Seed 0, fold \d: its process was ended by signal 9, 2 times in total\. .* memory ran out"
     )
     received = []
-    with pytest.raises(TrainingFailed, match=said):
+    with pytest.raises(TrainingFailed, match=message):
         train_members(run_specs, compute=compute, on_event=received.append)
     assert [e.kind for e in received if e.kind in ("lost", "failed")] == ["lost", "failed"]
 
 
-OWN = """
+WORKLOAD_SOURCE = """
     from tests.support.synthetic import SineWorkload
 
     class Own(SineWorkload):
@@ -218,8 +218,8 @@ OWN = """
 
 
 @pytest.mark.slow
-def test_a_workload_outside_the_package_trains_and_its_bug_is_named(specs, tmp_path):
-    (tmp_path / "sluice_probe_workload.py").write_text(textwrap.dedent(OWN))
+def test_error_of_a_workload_outside_the_package_is_reported_with_its_file(specs, tmp_path):
+    (tmp_path / "sluice_probe_workload.py").write_text(textwrap.dedent(WORKLOAD_SOURCE))
     run_specs = [
         dataclasses.replace(
             run_spec,
@@ -239,7 +239,7 @@ def test_a_workload_outside_the_package_trains_and_its_bug_is_named(specs, tmp_p
     assert "synthetic.py" in str(caught.value)
 
 
-PARENT = """
+PARENT_SCRIPT = """
     import signal
     import sys
     from pathlib import Path
@@ -266,7 +266,7 @@ PARENT = """
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "to_all", "status", "said"),
+    ("number", "to_all", "status", "message"),
     [
         (
             signal.SIGINT,
@@ -277,13 +277,13 @@ PARENT = """
         (signal.SIGKILL, False, -9, ""),
     ],
 )
-def test_no_process_outlives_its_parent(tmp_path, number, to_all, status, said):
-    """Ctrl-C reaches the whole group of a terminal; a kill reaches the parent alone.
+def test_worker_processes_end_with_their_parent(tmp_path, number, to_all, status, message):
+    """Ctrl-C is sent to the whole process group, SIGKILL only to the parent.
 
-    The script has no main guard, as a user's may not have.
+    The script has no ``__main__`` guard, as may be the case for a user's script.
     """
     script = tmp_path / "parent.py"
-    script.write_text(textwrap.dedent(PARENT))
+    script.write_text(textwrap.dedent(PARENT_SCRIPT))
     parent = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "home")],
         cwd=ROOT,
@@ -301,18 +301,18 @@ def test_no_process_outlives_its_parent(tmp_path, number, to_all, status, said):
     (os.killpg if to_all else os.kill)(parent.pid, number)
     sent = time.monotonic()
     output, errors = parent.communicate(timeout=60)
-    while group_alive(parent.pid):
+    while is_group_alive(parent.pid):
         assert time.monotonic() - sent < 60, "a process outlived its parent"
         time.sleep(0.05)
 
     assert parent.returncode == status, errors
-    assert said in output
+    assert message in output
     assert "Traceback" not in errors
     assert not list((tmp_path / "home").rglob(".epoch-*"))
     assert list((tmp_path / "home").rglob("epoch-*"))
 
 
-def group_alive(group: int) -> bool:
+def is_group_alive(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

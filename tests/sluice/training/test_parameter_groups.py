@@ -1,4 +1,4 @@
-"""TRAIN-1, POC-2: groups of parameters with their own rate and decay."""
+"""TRAIN-1, POC-2: parameter groups with their own learning rate and weight decay."""
 
 import pytest
 import torch
@@ -15,11 +15,11 @@ from tests.sluice.training.test_loop import (
     SETTINGS,
     TRAIN,
     VAL,
-    frozen,
+    clone_state,
+    drop_seconds,
     loss_of,
     losses_of,
     make_model,
-    timeless,
     vector,
 )
 
@@ -30,27 +30,27 @@ def fit(model, groups=None, settings=SETTINGS, **options):
     )
 
 
-def two_groups(model):
+def make_two_groups(model):
     return [
         {"params": model[3].parameters(), "weight_decay": 0.0},
         {"params": model[0].parameters(), "rate_share": 0.1},
     ]
 
 
-def test_the_default_group_gives_the_same_bits_as_none():
+def test_default_group_gives_the_same_bits_as_no_groups():
     alone, grouped = make_model(), make_model()
     history = fit(alone)
     default = Workload.parameter_groups(None, grouped)
 
-    assert timeless(fit(grouped, default)) == timeless(history)
+    assert drop_seconds(fit(grouped, default)) == drop_seconds(history)
     assert torch.equal(vector(grouped), vector(alone))
 
 
-def test_groups_equal_the_loop_written_out():
-    """Oracle: torch's own AdamW and LambdaLR with one group each."""
+def test_training_with_groups_equals_a_plain_torch_loop():
+    """Oracle: AdamW and LambdaLR of torch with the same two groups."""
     settings = SETTINGS.model_copy(update={"max_epochs": 2})
     model, oracle = make_model(dropout=0), make_model(dropout=0)
-    history = fit(model, two_groups(model), settings)
+    history = fit(model, make_two_groups(model), settings)
     optimizer = torch.optim.AdamW(
         [
             {"params": oracle[3].parameters(), "weight_decay": 0.0},
@@ -80,17 +80,17 @@ def test_resumed_training_with_groups_ends_with_the_same_bits(stop_after):
     states, whole, resumed = {}, make_model(), make_model(seed=99)
 
     def copy(state):
-        states[len(state.history)] = frozen(state)
+        states[len(state.history)] = clone_state(state)
 
     with deterministic():
-        expected = fit(whole, two_groups(whole), on_state=copy)
-        rest = fit(resumed, two_groups(resumed), resume=states[stop_after])
+        expected = fit(whole, make_two_groups(whole), on_state=copy)
+        rest = fit(resumed, make_two_groups(resumed), resume=states[stop_after])
 
     assert torch.equal(vector(resumed), vector(whole))
-    assert timeless(rest) == timeless(expected[stop_after:])
+    assert drop_seconds(rest) == drop_seconds(expected[stop_after:])
 
 
-def test_a_share_of_0_keeps_a_group_where_it_is():
+def test_rate_share_0_leaves_a_group_unchanged():
     model = make_model()
     before = model[0].weight.clone()
     fit(model, [{"params": model[3].parameters()}, {"params": model[0].weight, "rate_share": 0}])
@@ -99,8 +99,8 @@ def test_a_share_of_0_keeps_a_group_where_it_is():
 
 
 @pytest.mark.parametrize("lower", [0.5, 0.05])
-def test_a_smaller_share_moves_a_group_less(lower):
-    def moved(share):
+def test_smaller_rate_share_changes_a_group_less(lower):
+    def change_norm(share):
         model = make_model(dropout=0)
         before = model[0].weight.clone()
         one_epoch = SETTINGS.model_copy(update={"max_epochs": 1})
@@ -108,12 +108,12 @@ def test_a_smaller_share_moves_a_group_less(lower):
         fit(model, groups, one_epoch)
         return float((model[0].weight - before).detach().norm())
 
-    assert moved(lower) < moved(1.0)
+    assert change_norm(lower) < change_norm(1.0)
 
 
-def test_every_group_follows_the_rate():
+def test_set_learning_rate_scales_every_group():
     model = make_model()
-    optimizer = make_optimizer(two_groups(model), TrainSettings(learning_rate=0.02))
+    optimizer = make_optimizer(make_two_groups(model), TrainSettings(learning_rate=0.02))
     assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.02 * 0.1]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 1e-2]
     set_learning_rate(optimizer, 0.5)
@@ -135,14 +135,14 @@ def test_every_group_follows_the_rate():
         (lambda _: [], "0 empty groups"),
     ],
 )
-def test_groups_that_are_not_well_formed_are_refused(groups, cause):
+def test_invalid_groups_are_rejected(groups, cause):
     model = make_model()
 
     with pytest.raises(ContractError, match=cause):
         fit(model, groups(list(model.parameters())))
 
 
-def test_listed_groups_keep_what_iterators_give():
+def test_parameter_iterator_of_a_group_is_listed_completely():
     model = make_model()
     (group,) = complete_groups([{"params": model.parameters()}], SETTINGS)
 

@@ -1,4 +1,4 @@
-"""A training stops after any step and continues with the same bits."""
+"""REPRO-4: a training interrupted after any step resumes with identical bits."""
 
 import dataclasses
 import itertools
@@ -31,10 +31,11 @@ from sluice.workloads.load import load_workload
 from tests.sluice.training.test_fold_run import bits, events, ignore
 from tests.sluice.training.test_loop import (
     SETTINGS,
+    clone_state,
+    drop_seconds,
     loss_of,
     make_model,
     run,
-    timeless,
     vector,
 )
 from tests.support import trained_sources
@@ -47,29 +48,20 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def frozen(state):
-    """Return the state with copies of its tensors, as a file would hold it."""
-    parts = {
-        part: {name: tensor.clone() for name, tensor in getattr(state, part).items()}
-        for part in ("model", "best", "optimizer", "rng")
-    }
-    return dataclasses.replace(state, **parts)
-
-
-def states_within(settings=SETTINGS, **options):
-    """Return all states of a training that keeps one after every step, and its result."""
+def record_states(settings=SETTINGS, **options):
+    """Train and return the states after every step, the final weights and the history."""
     states, model = [], make_model()
     with deterministic():
         history = list(
             run(
                 model,
                 settings,
-                on_state=lambda state: states.append(frozen(state)),
+                on_state=lambda state: states.append(clone_state(state)),
                 is_due=lambda: True,
                 **options,
             )
         )
-    return states, vector(model), timeless(history)
+    return states, vector(model), drop_seconds(history)
 
 
 OPTIONS = {
@@ -81,11 +73,12 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_resumed_after_any_step_it_ends_with_the_same_bits(case, tmp_path):
+def test_training_resumed_after_any_step_ends_with_identical_bits(case, tmp_path):
     settings = SETTINGS.model_copy(update={"max_epochs": 3, **OPTIONS[case]})
-    states, expected, history = states_within(settings)
+    states, expected, history = record_states(settings)
 
-    # Seven steps and one chunk of validation: 6 states after steps, one before the result, and it.
+    # Per epoch: one state after each of seven steps (the last is before validation) and one at
+    # the end of the epoch.
     assert [(len(s.history), s.progress and s.progress.steps, s.steps) for s in states] == [
         (epochs + (step is None), step, 7 * epochs + (step or 7))
         for epochs in range(3)
@@ -98,21 +91,21 @@ def test_resumed_after_any_step_it_ends_with_the_same_bits(case, tmp_path):
         with deterministic():
             rest = list(run(model, settings, resume=restored))
         assert torch.equal(vector(model), expected), number
-        assert timeless(rest) == history[len(state.history) :], number
+        assert drop_seconds(rest) == history[len(state.history) :], number
 
 
-def test_keeping_states_changes_no_bit():
-    _, kept, history = states_within()
+def test_keeping_states_does_not_change_the_weights():
+    _, kept, history = record_states()
     model = make_model()
     with deterministic():
         expected = list(run(model))
 
     assert torch.equal(kept, vector(model))
-    assert history == timeless(expected)
+    assert history == drop_seconds(expected)
 
 
-def test_a_resumed_epoch_reads_only_its_remaining_batches():
-    states, _, _ = states_within()
+def test_resumed_epoch_reads_only_the_remaining_batches():
+    states, _, _ = record_states()
     seen = []
 
     def spy(output, y):
@@ -132,9 +125,9 @@ def test_a_resumed_epoch_reads_only_its_remaining_batches():
     assert [len(y) for y in seen] == [16, 4]
 
 
-def test_seconds_of_an_epoch_include_those_before_the_interruption():
+def test_epoch_seconds_include_the_time_before_the_interruption():
     ticks = iter(range(10_000))
-    states, _, _ = states_within()
+    states, _, _ = record_states()
     progress = dataclasses.replace(states[2].progress, seconds=100.0)
     state = dataclasses.replace(states[2], progress=progress)
     result = next(run(make_model(), resume=state, clock=lambda: float(next(ticks))))
@@ -142,19 +135,19 @@ def test_seconds_of_an_epoch_include_those_before_the_interruption():
     assert result.seconds == 101.0
 
 
-def test_a_step_that_is_not_finite_is_not_kept():
+def test_state_with_a_non_finite_loss_is_not_kept():
     kept = []
 
     def diverges(output, y):
         return loss_of(output, y) * (torch.inf if torch.equal(y, bad) else 1.0)
 
-    bad = next(y for step, y in enumerate(targets_of_epoch_1()) if step == 2)
+    bad = next(y for step, y in enumerate(record_targets_of_epoch_1()) if step == 2)
     with pytest.raises(TrainingFailed, match=r"got inf at epoch 1, step 3 of 7"):
         list(run(make_model(), loss=diverges, on_state=kept.append, is_due=lambda: True))
     assert [state.steps for state in kept] == [1, 2]
 
 
-def targets_of_epoch_1():
+def record_targets_of_epoch_1():
     seen = []
 
     def spy(output, y):
@@ -165,8 +158,8 @@ def targets_of_epoch_1():
     return seen
 
 
-def test_a_training_stopped_in_validation_scores_the_rows_again():
-    """All steps of the epoch are kept; user code that draws random numbers repeats them."""
+def test_training_interrupted_in_validation_repeats_the_validation():
+    """All steps of the epoch are kept, and user code draws the same random numbers again."""
 
     def noisy(output, y):
         return (output - y).square().mean(dim=1) * (1 + torch.rand(len(y)))
@@ -177,32 +170,40 @@ def test_a_training_stopped_in_validation_scores_the_rows_again():
         expected = list(run(whole, settings, losses=noisy))
         calls = iter([False] * 6 + [True])  # after six steps and one chunk of validation rows
         with pytest.raises(InterruptedError):
-            list(run(cut, settings, losses=noisy, on_state=stop_with(kept), is_due=calls.__next__))
+            list(
+                run(
+                    cut,
+                    settings,
+                    losses=noisy,
+                    on_state=make_interrupting_listener(kept),
+                    is_due=calls.__next__,
+                )
+            )
         rest = list(run(resumed, settings, losses=noisy, resume=kept[0]))
 
     assert (len(kept[0].history), kept[0].progress.steps, kept[0].steps) == (0, 7, 7)
-    assert timeless(rest) == timeless(expected)
+    assert drop_seconds(rest) == drop_seconds(expected)
     assert torch.equal(vector(resumed), vector(whole))
 
 
-def stop_with(kept):
+def make_interrupting_listener(kept):
     def keep(state):
-        kept.append(frozen(state))
+        kept.append(clone_state(state))
         raise InterruptedError
 
     return keep
 
 
-def test_several_ranks_do_not_resume_within_an_epoch():
+def test_resuming_several_ranks_within_an_epoch_is_rejected():
     class Two(Ranks):
         shard = RankShard(rank=0, world_size=2)
 
-    states, _, _ = states_within()
+    states, _, _ = record_states()
     with pytest.raises(ContractError, match=r"2 ranks can resume only after .* step 3 of epoch 1"):
         list(run(make_model(), resume=states[2], ranks=Two()))
 
 
-def test_several_ranks_keep_no_state_within_an_epoch():
+def test_several_ranks_keep_states_only_at_epoch_ends():
     class Two(Ranks):
         shard = RankShard(rank=0, world_size=2)
 
@@ -212,8 +213,8 @@ def test_several_ranks_keep_no_state_within_an_epoch():
     assert [state.progress for state in kept] == [None] * 5
 
 
-def test_a_state_with_more_steps_than_an_epoch_has_is_refused():
-    states, _, _ = states_within()
+def test_state_with_more_steps_than_an_epoch_is_rejected():
+    states, _, _ = record_states()
     model = make_model()
     few = SETTINGS.model_copy(update={"batch_rows": 50})
 
@@ -221,8 +222,8 @@ def test_a_state_with_more_steps_than_an_epoch_has_is_refused():
         list(run(model, few, resume=states[2]))
 
 
-def test_a_checkpoint_within_an_epoch_is_newer_than_that_of_the_epoch_before(tmp_path):
-    states, _, _ = states_within()
+def test_checkpoint_within_an_epoch_is_newer_than_the_previous_epoch_end(tmp_path):
+    states, _, _ = record_states()
     names = [save_checkpoint(tmp_path, state, subject={}).name for state in states[4:11]]
 
     assert [re.sub(r"-[0-9a-f]{16}\.safetensors", "", name) for name in names] == [
@@ -237,10 +238,10 @@ def test_a_checkpoint_within_an_epoch_is_newer_than_that_of_the_epoch_before(tmp
     assert (restored.state.steps, restored.state.progress.steps) == (9, 2)
 
 
-# Fold runs in processes that signals end.
+# Fold runs in processes that receive signals.
 
 
-def spec_of(kind: str, home, **settings) -> FoldRunSpec:
+def make_spec(kind: str, home, **settings) -> FoldRunSpec:
     path = f"tests.support.trained_sources:{kind}Workload"
     workload = load_workload(path, {}, where=path)
     frame = workload.compute_features(workload.load_rows())
@@ -264,7 +265,7 @@ def forks():
         yield forks
 
 
-def position(spec) -> tuple[int, int]:
+def find_position(spec) -> tuple[int, int]:
     """Return the epochs and steps of the newest checkpoint."""
     newest = sorted(path.name for path in fold_run_folder(spec).glob("epoch-*"))[-1]
     found = re.match(r"epoch-(\d+)(?:-step-(\d+))?-", newest)
@@ -282,15 +283,17 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), CASES)
-def test_killed_ten_times_within_epochs_it_ends_with_the_same_bits(kind, workers, forks, tmp_path):
-    whole = spec_of(kind, tmp_path / "whole", max_epochs=8)
-    cut = spec_of(kind, tmp_path / "cut", max_epochs=8, loader_workers=workers)
+def test_fold_run_killed_ten_times_within_epochs_ends_with_identical_bits(
+    kind, workers, forks, tmp_path
+):
+    whole = make_spec(kind, tmp_path / "whole", max_epochs=8)
+    cut = make_spec(kind, tmp_path / "cut", max_epochs=8, loader_workers=workers)
     expected = train_fold_run(whole, ignore)
     rng, positions = random.Random(f"{kind} {workers}"), []
     for _ in range(10):
         code = forks.train(cut, SignalAtStep(signal.SIGKILL, rng.randint(3, 16)))
         assert code == -signal.SIGKILL
-        positions.append(position(cut))
+        positions.append(find_position(cut))
     received = []
     member = train_fold_run(cut, received.append)
 
@@ -311,18 +314,18 @@ def test_killed_ten_times_within_epochs_it_ends_with_the_same_bits(kind, workers
         pytest.param(2, 1, marks=EXHAUSTIVE),
     ],
 )
-def test_on_sigterm_the_step_is_finished_and_stored(workers, every_epochs, forks, tmp_path):
-    """All processes of the group receive the signal, as when a service is stopped."""
+def test_sigterm_finishes_the_step_and_writes_a_checkpoint(workers, every_epochs, forks, tmp_path):
+    """The first signal goes to all processes of the group, as when a service is stopped."""
     settings = {"loader_workers": workers, "checkpoint_every_epochs": every_epochs}
-    whole, cut = (spec_of("Token", tmp_path / name, **settings) for name in ("whole", "cut"))
+    whole, cut = (make_spec("Token", tmp_path / name, **settings) for name in ("whole", "cut"))
     expected = train_fold_run(whole, ignore)
 
     fault = SignalAtStep(signal.SIGTERM, 7, group=True)
     assert forks.train(cut, fault, every_step=False) == 143
-    assert position(cut) == (0, 7)
+    assert find_position(cut) == (0, 7)
     fault = SignalAtStep(signal.SIGTERM, 5)
     assert forks.train(cut, fault, handler="default", every_step=False) == -signal.SIGTERM
-    assert position(cut) == (0, 12)
+    assert find_position(cut) == (0, 12)
     received = []
     member = train_fold_run(cut, received.append)
     assert (received[0].epochs_done, received[0].steps_done) == (0, 12)
@@ -331,7 +334,7 @@ def test_on_sigterm_the_step_is_finished_and_stored(workers, every_epochs, forks
 
 
 @pytest.mark.slow
-def test_a_stopped_pool_keeps_the_steps_of_its_running_epochs(specs):
+def test_interrupted_pool_keeps_the_steps_of_running_epochs(specs):
     """Ctrl-C in the parent process; each epoch takes half a minute."""
     both = specs(seeds=(0, 1), pause_s=2.0, batch_rows=12)
 
@@ -345,8 +348,8 @@ def test_a_stopped_pool_keeps_the_steps_of_its_running_epochs(specs):
     assert set(kept) & {f"epoch-000000-step-00000000{step}" for step in (1, 2, 3)}
 
 
-def test_the_first_line_of_the_log_keeps_its_time_within_the_first_epoch(tmp_path, monkeypatch):
-    spec = spec_of("Token", tmp_path)
+def test_first_log_line_keeps_its_timestamp_when_resumed_within_epoch_1(tmp_path, monkeypatch):
+    spec = make_spec("Token", tmp_path)
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
     monkeypatch.setattr(checkpoint_writer, "_FIRST_COST_S", 0.0)
     monkeypatch.setattr(checkpoint_writer, "_MIN_INTERVAL_RATIO", 0.0)
@@ -365,8 +368,8 @@ def test_the_first_line_of_the_log_keeps_its_time_within_the_first_epoch(tmp_pat
     assert [line["timestamp"] for line in lines] == [early.isoformat()] + [late.isoformat()] * 3
 
 
-def test_sigterm_after_the_training_is_handled_as_before():
-    """Outside of the context, and when the code inside did not stop."""
+def test_sigterm_is_passed_to_the_previous_handler_after_training():
+    """The previous handler runs at the end of the context, on request, and outside of it."""
     received = []
     before = signal.signal(signal.SIGTERM, lambda *_: received.append("handled"))
     try:
@@ -387,12 +390,12 @@ def test_sigterm_after_the_training_is_handled_as_before():
 
 def test_sigterm_in_another_thread_is_not_delayed():
     with ThreadPoolExecutor(1) as pool:
-        handlers = pool.submit(_handlers).result()
+        handlers = pool.submit(_get_handlers).result()
 
     assert handlers[0] == handlers[1]
 
 
-def _handlers():
+def _get_handlers():
     outside = signal.getsignal(signal.SIGTERM)
     with delayed_termination():
         return outside, signal.getsignal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""TRACE-10, TRAIN-1: bf16, fp16 with a loss scale, and the way back to fp32."""
+"""TRACE-10, TRAIN-1: bf16, fp16 with loss scaling, and the fallback to fp32."""
 
 import itertools
 import math
@@ -17,25 +17,25 @@ from sluice.training.settings import TrainSettings
 from tests.sluice.training.test_loop import (
     TRAIN,
     VAL,
-    frozen,
+    clone_state,
+    drop_seconds,
     loss_of,
     losses_of,
     make_model,
     run,
-    timeless,
     vector,
 )
 
 CPU = torch.device("cpu")
 
 
-def settings(precision, **options):
-    kept = {"max_epochs": 4, "batch_rows": 16, "learning_rate": 0.02, "clip_norm": 0.5}
-    return TrainSettings(precision=precision, **(kept | options))
+def make_settings(precision, **options):
+    defaults = {"max_epochs": 4, "batch_rows": 16, "learning_rate": 0.02, "clip_norm": 0.5}
+    return TrainSettings(precision=precision, **(defaults | options))
 
 
 class _Overflow(torch.autograd.Function):
-    """Its slope is infinite."""
+    """Identity with an infinite gradient."""
 
     @staticmethod
     def forward(ctx, x):  # noqa: ARG004
@@ -46,15 +46,15 @@ class _Overflow(torch.autograd.Function):
         return grad * math.inf
 
 
-def overflowing(calls_that_do):
-    """Return a loss whose gradient overflows at the calls given, counted from 1.
+def make_overflowing_loss(overflow_calls):
+    """Return a loss whose gradient overflows at ``overflow_calls``, counted from 1.
 
-    So small that it does nowhere else, at a scale of 65,536.
+    The loss is divided by 64 so that no other call overflows at a scale of 65,536.
     """
     calls = itertools.count(1)
 
     def loss(output, y):
-        output = _Overflow.apply(output) if next(calls) in calls_that_do else output
+        output = _Overflow.apply(output) if next(calls) in overflow_calls else output
         return loss_of(output, y) / 64
 
     return loss
@@ -87,21 +87,21 @@ def test_every_architecture_learns_in_low_precision(precision, architecture):
 
 
 @pytest.mark.parametrize(("precision", "digits"), [("bf16", 0.03), ("fp16", 0.004)])
-def test_low_precision_ends_near_fp32_and_not_at_its_bits(precision, digits):
-    def fitted(kind):
+def test_low_precision_is_close_to_fp32_but_not_identical(precision, digits):
+    def fit(kind):
         model = make_model(dropout=0)
-        history = list(run(model, settings(kind), loss=overflowing(())))
+        history = list(run(model, make_settings(kind), loss=make_overflowing_loss(())))
         return vector(model), history
 
-    (low, history), (full, expected) = fitted(precision), fitted("fp32")
+    (low, history), (full, expected) = fit(precision), fit("fp32")
 
     assert history[-1].val_loss == pytest.approx(expected[-1].val_loss, rel=digits)
     assert not torch.equal(low, full)
     assert {r.precision for r in history} == {precision}
 
 
-def test_the_scale_is_taken_out_before_clipping():
-    """The norm that is clipped, and the clipped gradient, are those of fp32."""
+def test_gradients_are_unscaled_before_clipping():
+    """The norm before clipping and the clipped gradient equal those of fp32."""
     norms = []
     for precision in ("fp32", "fp16"):
         model = make_model(dropout=0)
@@ -116,11 +116,11 @@ def test_the_scale_is_taken_out_before_clipping():
     assert norms[0][0] > 0.5 == pytest.approx(norms[0][1], rel=1e-3)
 
 
-def test_an_overflow_is_left_out_and_halves_the_scale():
+def test_overflow_skips_the_step_and_halves_the_scale():
     model = make_model(dropout=0)
     kept = []
     results = []
-    for result in run(model, settings("fp16"), loss=overflowing({1, 2, 9})):
+    for result in run(model, make_settings("fp16"), loss=make_overflowing_loss({1, 2, 9})):
         kept.append(vector(model))
         results.append(result)
 
@@ -131,20 +131,26 @@ def test_an_overflow_is_left_out_and_halves_the_scale():
     assert all(math.isfinite(r.grad_norm_max) for r in results)
 
 
-def test_a_step_that_overflowed_moves_no_weight():
+def test_skipped_step_changes_no_weight():
     model = make_model(dropout=0)
     before = vector(model)
-    one_step = settings("fp16", batch_rows=100, max_epochs=1)
-    (result,) = run(model, one_step, loss=overflowing({1}))
+    one_step = make_settings("fp16", batch_rows=100, max_epochs=1)
+    (result,) = run(model, one_step, loss=make_overflowing_loss({1}))
 
     assert torch.equal(vector(model), before)
     assert (result.skipped_steps, result.failed_unscales) == (1, 1)
     assert math.isnan(result.grad_norm_max)
 
 
-def test_five_failed_unscales_in_a_row_go_on_in_fp32_and_say_so():
-    """From step 4 of epoch 1 to step 1 of epoch 2 of 7 steps each."""
-    results = list(run(make_model(dropout=0), settings("fp16"), loss=overflowing({4, 5, 6, 7, 8})))
+def test_five_consecutive_overflows_switch_to_fp32():
+    """They are in steps 4 to 7 of epoch 1 and step 1 of epoch 2."""
+    results = list(
+        run(
+            make_model(dropout=0),
+            make_settings("fp16"),
+            loss=make_overflowing_loss({4, 5, 6, 7, 8}),
+        )
+    )
 
     assert [r.precision for r in results] == ["fp16", "fp32", "fp32", "fp32"]
     assert [r.skipped_steps for r in results] == [4, 1, 0, 0]
@@ -152,26 +158,34 @@ def test_five_failed_unscales_in_a_row_go_on_in_fp32_and_say_so():
     assert results[-1].train_loss < results[0].train_loss
 
 
-def test_four_in_a_row_do_not_give_up_and_one_sound_step_starts_the_count_again():
+def test_four_consecutive_overflows_keep_fp16_and_a_finite_step_resets_the_count():
     four_and_four = {1, 2, 3, 4, 6, 7, 8, 9}
-    results = list(run(make_model(dropout=0), settings("fp16"), loss=overflowing(four_and_four)))
+    results = list(
+        run(make_model(dropout=0), make_settings("fp16"), loss=make_overflowing_loss(four_and_four))
+    )
 
     assert {r.precision for r in results} == {"fp16"}
     assert sum(r.skipped_steps for r in results) == 8
 
 
-def test_after_fp32_took_over_an_overflow_is_an_error():
+def test_overflow_after_the_switch_to_fp32_is_an_error():
     with pytest.raises(TrainingFailed, match="gradient norm must be finite"):
-        list(run(make_model(dropout=0), settings("fp16"), loss=overflowing(range(1, 7))))
+        list(
+            run(
+                make_model(dropout=0),
+                make_settings("fp16"),
+                loss=make_overflowing_loss(range(1, 7)),
+            )
+        )
 
 
-def test_parts_of_a_batch_share_one_scale_and_one_step():
+def test_overflow_in_one_micro_batch_skips_the_whole_step():
     results = list(
         run(
             make_model(dropout=0),
-            settings("fp16", micro_batch_rows=4),
-            # The first three calls try whether the loss is a mean over rows.
-            loss=overflowing({3 + 2}),
+            make_settings("fp16", micro_batch_rows=4),
+            # The first three calls check whether the loss is a mean over rows.
+            loss=make_overflowing_loss({3 + 2}),
         )
     )
 
@@ -180,42 +194,53 @@ def test_parts_of_a_batch_share_one_scale_and_one_step():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
-def test_resumed_from_a_file_it_ends_with_the_same_bits(precision, stop_after, tmp_path):
-    """REPRO-4: the scale is among the state; an overflow in epoch 1 halves it."""
+def test_training_resumed_from_a_file_ends_with_identical_bits(precision, stop_after, tmp_path):
+    """REPRO-4: the loss scale, halved by an overflow in epoch 1, is part of the state."""
     states = {}
     overflows = {2, 3} if precision == "fp16" else set()
 
     def copy(state):
-        states[len(state.history)] = frozen(state)
+        states[len(state.history)] = clone_state(state)
 
     with deterministic():
         whole = make_model()
-        expected = list(run(whole, settings(precision), on_state=copy, loss=overflowing(overflows)))
+        expected = list(
+            run(
+                whole,
+                make_settings(precision),
+                on_state=copy,
+                loss=make_overflowing_loss(overflows),
+            )
+        )
         save_checkpoint(tmp_path, states[stop_after], subject={})
         state = load_checkpoint(tmp_path, subject={}).state
         resumed = make_model(seed=99)
-        rest = list(run(resumed, settings(precision), resume=state, loss=overflowing(())))
+        rest = list(
+            run(resumed, make_settings(precision), resume=state, loss=make_overflowing_loss(()))
+        )
 
     assert torch.equal(vector(resumed), vector(whole))
-    assert timeless(rest) == timeless(expected[stop_after:])
+    assert drop_seconds(rest) == drop_seconds(expected[stop_after:])
 
 
-def test_resumed_after_the_way_back_it_stays_in_fp32():
+def test_training_resumed_after_the_switch_stays_in_fp32():
     states = {}
 
     def copy(state):
-        states[len(state.history)] = frozen(state)
+        states[len(state.history)] = clone_state(state)
 
     whole = make_model()
-    list(run(whole, settings("fp16"), on_state=copy, loss=overflowing(range(1, 6))))
+    list(run(whole, make_settings("fp16"), on_state=copy, loss=make_overflowing_loss(range(1, 6))))
     resumed = make_model(seed=99)
-    rest = list(run(resumed, settings("fp16"), resume=states[2], loss=overflowing(())))
+    rest = list(
+        run(resumed, make_settings("fp16"), resume=states[2], loss=make_overflowing_loss(()))
+    )
 
     assert torch.equal(vector(resumed), vector(whole))
     assert {r.precision for r in rest} == {"fp32"}
 
 
-def test_validation_is_in_fp32():
+def test_validation_uses_fp32():
     seen = []
 
     def losses(output, y):
@@ -223,18 +248,25 @@ def test_validation_is_in_fp32():
         return losses_of(output, y)
 
     model = make_model(dropout=0)
-    list(train(model, loss_of, losses, TRAIN, VAL, settings("bf16"), seed=3))
+    list(train(model, loss_of, losses, TRAIN, VAL, make_settings("bf16"), seed=3))
 
     assert set(seen) == {torch.float32}
 
 
-def test_failures_before_and_after_a_stop_are_counted_together():
-    """Four at the end of epoch 1 and, after resuming, one more."""
+def test_consecutive_overflows_are_counted_across_an_interruption():
+    """Four are at the end of epoch 1, the fifth is the first step after resuming."""
     states = []
     next(
-        run(make_model(), settings("fp16"), on_state=states.append, loss=overflowing({4, 5, 6, 7}))
+        run(
+            make_model(),
+            make_settings("fp16"),
+            on_state=states.append,
+            loss=make_overflowing_loss({4, 5, 6, 7}),
+        )
     )
-    rest = list(run(make_model(), settings("fp16"), resume=states[0], loss=overflowing({1})))
+    rest = list(
+        run(make_model(), make_settings("fp16"), resume=states[0], loss=make_overflowing_loss({1}))
+    )
 
     assert states[0].history[-1].failed_unscales == 4
     assert {r.precision for r in rest} == {"fp32"}

@@ -1,4 +1,4 @@
-"""TRACE-6: an audit lists every source of randomness and whether it was seeded."""
+"""TRACE-6: the audit lists every source of randomness and whether it is seeded."""
 
 import ast
 import os
@@ -25,9 +25,9 @@ def _own_generators(monkeypatch):
         yield
 
 
-def audit(seed: int = 7, **given) -> RandomnessAudit:
-    given = {"generators": {}, "loaders": {}, "start_environment": {}} | given
-    return audit_randomness(seed=seed, **given)
+def audit(seed: int = 7, **options) -> RandomnessAudit:
+    options = {"generators": {}, "loaders": {}, "start_environment": {}} | options
+    return audit_randomness(seed=seed, **options)
 
 
 def statuses(found: RandomnessAudit) -> dict[str, str]:
@@ -36,7 +36,7 @@ def statuses(found: RandomnessAudit) -> dict[str, str]:
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40 + 3])
 @pytest.mark.parametrize("num_draws", [0, 1, 623, 624, 625, 50_000])
-def test_seeded_generators_are_recognised_however_much_was_drawn(seed, num_draws):
+def test_seeded_generators_are_recognized_after_any_number_of_draws(seed, num_draws):
     seed_everything(seed)
     for _ in range(num_draws):
         random.getrandbits(32)
@@ -46,19 +46,19 @@ def test_seeded_generators_are_recognised_however_much_was_drawn(seed, num_draws
     assert [statuses(audit(seed))[name] for name in GLOBAL] == ["seeded"] * 3
 
 
-def test_each_generator_with_another_seed_is_found_alone():
-    def found(reseed) -> dict[str, str]:
+def test_only_the_generator_with_another_seed_is_reported():
+    def audit_after(reseed) -> dict[str, str]:
         seed_everything(7)
         reseed()
         status = statuses(audit())
         return {name: status[name] for name in GLOBAL if status[name] != "seeded"}
 
-    assert found(lambda: random.seed(8)) == {"Python random": "unknown"}
-    assert found(lambda: np.random.seed(8)) == {"NumPy global": "unknown"}  # noqa: NPY002
-    assert found(lambda: torch.manual_seed(8)) == {"torch CPU": "other seed"}
+    assert audit_after(lambda: random.seed(8)) == {"Python random": "unknown"}
+    assert audit_after(lambda: np.random.seed(8)) == {"NumPy global": "unknown"}  # noqa: NPY002
+    assert audit_after(lambda: torch.manual_seed(8)) == {"torch CPU": "other seed"}
 
 
-def test_the_audit_draws_nothing():
+def test_audit_draws_no_random_number():
     before = rng_state()
     audit(generators={"a": torch.Generator()}, loaders={"train": DataLoader(ROWS)})
 
@@ -66,7 +66,7 @@ def test_the_audit_draws_nothing():
     assert all(torch.equal(before[n], after[n]) for n in before if not n.endswith("gauss"))
 
 
-def said_by_a_process(**environment: str) -> dict[str, str]:
+def audit_new_process(**environment: str) -> dict[str, str]:
     script = (
         "from sluice.training.randomness_audit import audit_randomness\n"
         "found = audit_randomness(seed=0, generators={}, loaders={})\n"
@@ -79,8 +79,8 @@ def said_by_a_process(**environment: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_process_without_seeds_is_reported():
-    assert said_by_a_process() == {
+def test_unseeded_process_is_reported():
+    assert audit_new_process() == {
         "Python random": "unknown",
         "NumPy global": "unknown",
         "torch CPU": "other seed",
@@ -90,15 +90,15 @@ def test_a_process_without_seeds_is_reported():
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_hash_seed_is_reported():
-    assert said_by_a_process(PYTHONHASHSEED="3")["PYTHONHASHSEED"] == "seeded"
+def test_hash_seed_of_a_process_is_reported_as_seeded():
+    assert audit_new_process(PYTHONHASHSEED="3")["PYTHONHASHSEED"] == "seeded"
 
 
 @pytest.mark.parametrize(
     ("value", "status"),
     [("0", "seeded"), ("12", "seeded"), ("random", "not seeded"), ("", "not seeded")],
 )
-def test_the_hash_seed_counts_from_the_start_of_the_process(value, status):
+def test_hash_seed_is_read_from_the_start_environment(value, status):
     os.environ["PYTHONHASHSEED"] = "5"
 
     found = audit(start_environment={"PYTHONHASHSEED": value})
@@ -106,7 +106,7 @@ def test_the_hash_seed_counts_from_the_start_of_the_process(value, status):
     assert statuses(found)["PYTHONHASHSEED"] == status
 
 
-def test_generators_that_were_handed_over():
+def test_status_of_passed_generators():
     found = audit(
         generators={
             "order": torch.Generator().manual_seed(5),
@@ -127,8 +127,8 @@ def test_generators_that_were_handed_over():
     assert "generator of order" not in found.unseeded
 
 
-def test_a_loader_without_a_generator_and_one_that_shares_are_found():
-    """A DataLoader without its own draws from the global generator, so a resumed run drifts."""
+def test_loaders_without_own_generator_or_with_a_shared_one_are_reported():
+    """Without its own generator a DataLoader draws from the global one: a resumed run differs."""
     own = torch.Generator().manual_seed(5)
 
     found = audit(
@@ -142,7 +142,7 @@ def test_a_loader_without_a_generator_and_one_that_shares_are_found():
     assert shared.users == ("generator of augmentation", "loader train")
 
 
-def test_switches_follow_the_deterministic_mode():
+def test_switches_report_the_deterministic_mode():
     def repeats() -> dict[str, bool]:
         return {switch.name: switch.repeats for switch in audit().switches}
 

@@ -1,4 +1,4 @@
-"""TRACE-6, REPRO-2: what of a workload is random is found, part by part."""
+"""TRACE-6, REPRO-2: the report lists random and non-deterministic operations of a workload."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.support.synthetic import SineWorkload
 
 
 class Careless(SineWorkload):
-    """Its rows and its metrics draw from global generators, and its loss cannot repeat."""
+    """Rows and metrics draw from global generators; the loss is non-deterministic."""
 
     def load_rows(self):
         frame = super().load_rows()
@@ -42,7 +42,7 @@ def examine(workload, seed=4):
     return examine_randomness(workload, ModelSettings(hidden=4), training, seed=seed)
 
 
-def test_a_careful_workload_moves_nothing(careful):
+def test_careful_workload_draws_from_no_global_generator(careful):
     assert [d.operation for d in careful.draws] == [
         "load_rows", "compute_features", "examples", "build_model", "loss and training", "metrics",
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def test_a_careful_workload_moves_nothing(careful):
     assert all("PYTHONHASHSEED" in finding for finding in careful.findings)
 
 
-def test_every_source_of_training_is_listed_with_a_seed_of_its_own(careful):
+def test_every_source_of_randomness_has_its_own_seed(careful):
     sources = {source.name: source for source in careful.audit.sources}
 
     assert {"Python random", "NumPy global", "torch CPU", "PYTHONHASHSEED"} <= sources.keys()
@@ -61,7 +61,7 @@ def test_every_source_of_training_is_listed_with_a_seed_of_its_own(careful):
     assert all(switch.repeats for switch in careful.audit.switches)
 
 
-def test_who_draws_from_a_global_generator_is_named(careless):
+def test_operations_that_draw_from_global_generators_are_named(careless):
     moved = {draw.operation: draw.moved for draw in careless.draws if draw.moved}
 
     assert moved == {
@@ -72,15 +72,15 @@ def test_who_draws_from_a_global_generator_is_named(careless):
     assert any("metrics uses Python random and NumPy" in f for f in careless.findings)
 
 
-def test_an_operation_without_a_deterministic_form_is_named_with_its_line(careless):
-    (operations, *_) = careless.nondeterministic
+def test_nondeterministic_operation_is_reported_with_its_line(careless):
+    (operation, *_) = careless.nondeterministic
 
-    assert "put" in operations.operation
-    assert "test_randomness_report.py" in operations.place
-    assert any(operations.place in finding for finding in careless.findings)
+    assert "put" in operation.operation
+    assert "test_randomness_report.py" in operation.place
+    assert any(operation.place in finding for finding in careless.findings)
 
 
-def test_the_callers_generators_are_not_moved():
+def test_report_does_not_advance_the_callers_generators():
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""TRAIN-2: the learning-rate range test picks the steepest descent and leaves no trace."""
+"""TRAIN-2: the learning rate range test picks the steepest descent and restores all state."""
 
 import copy
 import itertools
@@ -23,14 +23,14 @@ UNCLIPPED = TrainSettings(clip_norm=1e9)
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """As in training; several threads only wait for each other on problems this small."""
+    """Use one thread, as training does; more are slower on problems this small."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def on_quadratic(curvature: float, **settings) -> RangeTest:
+def run_on_quadratic(curvature: float, **settings) -> RangeTest:
     model = Quadratic(curvature)
     return range_test(
         model,
@@ -43,31 +43,33 @@ def on_quadratic(curvature: float, **settings) -> RangeTest:
     )
 
 
-def network(dropout: float = 0.0, seed: int = 0) -> nn.Module:
+def make_network(dropout: float = 0.0, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Flatten(), nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.Linear(8, 1)
     )
 
 
-def on_rows(rows, *, seed: int = 0, loss_fn=squared_error) -> RangeTest:
+def run_on_rows(rows, *, seed: int = 0, loss_fn=squared_error) -> RangeTest:
     training = TrainSettings()
-    return range_test(network(), loss_fn, rows, RANGE_OF_100, training=training, seed=seed)
+    return range_test(make_network(), loss_fn, rows, RANGE_OF_100, training=training, seed=seed)
 
 
 @pytest.mark.parametrize("curvature", [0.3, 30.0, 3e4])
-def test_the_pick_on_a_quadratic_is_where_the_formula_has_it(curvature):
-    """With rates r = r_0 exp(d i) and curvature c the loss is exp(-2 c r / d) / 2: steepest over
-    log r where 2 c r = d, far below 2 / c, where gradient descent stops being stable."""
-    result = on_quadratic(curvature)
+def test_pick_on_a_quadratic_matches_the_analytic_optimum(curvature):
+    """With rates r = r_0 exp(d i) and curvature c the loss is exp(-2 c r / d) / 2.
+
+    It is steepest over log r where 2 c r = d, far below 2 / c, the limit of stability.
+    """
+    result = run_on_quadratic(curvature)
     distance = RangeTestSettings().step_decades * math.log(10)
 
     assert result.rate == pytest.approx(distance / (2 * curvature), rel=0.25)
     assert result.rate < 0.1 * (2 / curvature)
 
 
-def test_what_diverges_is_stopped_beyond_the_stable_range():
-    result = on_quadratic(300.0)
+def test_range_test_stops_when_the_loss_diverges():
+    result = run_on_quadratic(300.0)
 
     assert result.ended in ("loss diverged", "non-finite loss")
     assert 2 / 300 < result.ended_at_rate < 1
@@ -75,22 +77,22 @@ def test_what_diverges_is_stopped_beyond_the_stable_range():
     assert all(math.isfinite(point.loss) for point in result.curve)
 
 
-def test_the_pick_falls_as_the_curvature_rises():
-    picks = [on_quadratic(curvature).rate for curvature in (1.0, 10.0, 100.0, 1000.0)]
+def test_pick_is_inversely_proportional_to_the_curvature():
+    picks = [run_on_quadratic(curvature).rate for curvature in (1.0, 10.0, 100.0, 1000.0)]
 
     for low, high in itertools.pairwise(picks):
         assert high == pytest.approx(low / 10, rel=0.15)
 
 
-def test_the_pick_is_not_the_minimum():
-    result = on_rows(examples(2_000))
+def test_pick_is_below_the_rate_of_the_lowest_loss():
+    result = run_on_rows(examples(2_000))
 
     assert 1e-3 < result.rate < result.lowest_loss_rate / 3
 
 
-def test_each_loss_belongs_to_the_step_before_it():
+def test_each_loss_is_measured_after_its_step():
     """Oracle: gradient descent on the quadratic, step by step."""
-    result = on_quadratic(2.0)
+    result = run_on_quadratic(2.0)
     weight, expected = 1.0, []
     for rate in np.geomspace(1e-7, 10, 200):
         weight *= 1 - 2.0 * rate
@@ -100,8 +102,8 @@ def test_each_loss_belongs_to_the_step_before_it():
     np.testing.assert_allclose([p.loss for p in result.curve], expected[: len(result.curve)])
 
 
-def test_slopes_are_least_squares_lines():
-    result = on_rows(examples(500))
+def test_slopes_are_least_squares_fits():
+    result = run_on_rows(examples(500))
     x = np.log10([point.rate for point in result.curve])
     y = np.array([point.loss for point in result.curve])
     half = result.window_steps // 2
@@ -114,8 +116,8 @@ def test_slopes_are_least_squares_lines():
     assert result.curve[half - 1].slope is None
 
 
-def test_model_optimizer_and_generators_are_bit_for_bit_what_they_were():
-    model, rows = network(dropout=0.3), examples(300)
+def test_model_optimizer_and_generators_are_restored_exactly():
+    model, rows = make_network(dropout=0.3), examples(300)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     squared_error(model(rows.x), rows.y).backward()
     optimizer.step()
@@ -135,20 +137,20 @@ def test_model_optimizer_and_generators_are_bit_for_bit_what_they_were():
         optimizer=optimizer,
     )
 
-    def same(left, right) -> None:
+    def assert_same(left, right) -> None:
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
 
-    same(dict(model.state_dict()), dict(weights))
-    same([p.grad for p in model.parameters()], gradients)
-    same(rng_state(), generators)
+    assert_same(dict(model.state_dict()), dict(weights))
+    assert_same([p.grad for p in model.parameters()], gradients)
+    assert_same(rng_state(), generators)
     after = optimizer.state_dict()
     assert after["param_groups"] == moments["param_groups"]
-    same(after["state"], moments["state"])
+    assert_same(after["state"], moments["state"])
     assert model.training
 
 
-def test_a_model_in_eval_mode_stays_there_and_nothing_is_left_after_an_error():
-    model = network().eval()
+def test_model_and_generators_are_restored_after_an_error():
+    model = make_network().eval()
     before, generators = copy.deepcopy(model.state_dict()), rng_state()
     calls = 0
 
@@ -176,17 +178,17 @@ def test_a_model_in_eval_mode_stays_there_and_nothing_is_left_after_an_error():
     assert not model.training
 
 
-def test_the_same_seed_gives_the_same_curve_and_another_another():
+def test_curve_is_reproducible_for_each_seed():
     rows = examples(300)
 
-    assert on_rows(rows) == on_rows(rows)
-    assert on_rows(rows).curve != on_rows(rows, seed=1).curve
+    assert run_on_rows(rows) == run_on_rows(rows)
+    assert run_on_rows(rows).curve != run_on_rows(rows, seed=1).curve
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_noise_has_no_descent():
-    """Targets that nothing predicts, around an output that is already best, in 40 draws."""
+    """The targets are unpredictable and the initial output is already optimal, in 40 draws."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(3, 1))
     nn.init.zeros_(model[1].weight)
     nn.init.zeros_(model[1].bias)
@@ -206,8 +208,8 @@ def test_noise_has_no_descent():
     assert sum(rate is not None for rate in found) <= 2
 
 
-def test_a_weak_descent_under_much_noise_is_found_over_a_wider_window():
-    """Only the initial weights, 0.5 too large, can be unlearned; batches differ by 0.13."""
+def test_weak_descent_in_noise_is_found_with_a_wider_window():
+    """Only the excess loss of the initial weights, 0.5, can fall; batch losses vary by 0.13."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3, 1))
     settings, rows = RangeTestSettings(), examples(4_000, signal=0.0)
@@ -218,7 +220,7 @@ def test_a_weak_descent_under_much_noise_is_found_over_a_wider_window():
     assert 3e-3 < result.rate < 0.1
 
 
-def test_an_increasing_loss_has_no_descent():
+def test_increasing_loss_has_no_descent():
     class Rising(Quadratic):
         """The gradient has the wrong sign."""
 
@@ -236,32 +238,41 @@ def test_an_increasing_loss_has_no_descent():
     assert "check the sign of the loss" in result.fix
 
 
-def test_a_constant_loss_has_no_descent():
-    result = on_rows(examples(500), loss_fn=lambda out, y: 0 * squared_error(out, y) + 3)
+def test_constant_loss_has_no_descent():
+    result = run_on_rows(examples(500), loss_fn=lambda out, y: 0 * squared_error(out, y) + 3)
 
     assert result.rate is None
     assert "gradients reach the weights" in result.fix
 
 
-def test_a_range_that_ends_too_early_is_reported():
-    result = on_quadratic(1.0, highest_rate=1e-2)
+def test_too_low_highest_rate_is_reported():
+    result = run_on_quadratic(1.0, highest_rate=1e-2)
 
     assert "end of the range" in result.summary
     assert "Raise highest_rate" in result.fix
 
 
-def test_adding_to_a_loss_moves_nothing():
-    """Also a loss below zero, such as a log likelihood, has its descent and its divergence."""
+def test_offset_of_the_loss_does_not_change_the_pick():
+    """Negative losses, such as a log likelihood, are supported too."""
     rows = examples(500)
-    plain = on_rows(rows)
-    shifted = on_rows(rows, loss_fn=lambda out, y: squared_error(out, y) - 100)
+    plain = run_on_rows(rows)
+    shifted = run_on_rows(rows, loss_fn=lambda out, y: squared_error(out, y) - 100)
 
     assert shifted.rate == pytest.approx(plain.rate, rel=0.2)
     assert shifted.ended == plain.ended
 
 
-def test_frozen_parameters_stay_and_group_ratios_hold():
-    model = network()
+def test_range_test_changes_neither_frozen_nor_zero_rate_parameters():
+    weights = []
+
+    class Recording(nn.Sequential):
+        """The range test trains a copy, so the weights are recorded in the forward pass."""
+
+        def forward(self, x):
+            weights.append([self[layer].weight.detach().clone() for layer in (1, 2, 4)])
+            return super().forward(x)
+
+    model = Recording(*make_network())
     for parameter in model[1].parameters():
         parameter.requires_grad_(False)
     groups = [
@@ -280,37 +291,41 @@ def test_frozen_parameters_stay_and_group_ratios_hold():
     )
 
     assert result.rate is not None
+    (fixed, zero_rate, trained), later = weights[0], weights[len(weights) // 2]
+    assert torch.equal(later[0], fixed)
+    assert torch.equal(later[1], zero_rate)
+    assert not torch.equal(later[2], trained)
 
 
-def test_a_loss_that_is_not_finite_at_once_is_the_rows_fault():
+def test_non_finite_loss_before_the_first_step_is_an_error():
     rows = examples(50)
     rows.x[7, 0, 1] = math.nan
 
     with pytest.raises(TrainingFailed, match="before the first step"):
-        on_rows(rows)
+        run_on_rows(rows)
 
 
-def test_an_optimizer_of_another_model_is_refused():
+def test_optimizer_of_another_model_is_rejected():
     with pytest.raises(ContractError, match="6 of its parameters are not in Sequential"):
         range_test(
-            network(),
+            make_network(),
             squared_error,
             examples(50),
             RangeTestSettings(),
             training=TrainSettings(),
             seed=0,
-            optimizer=torch.optim.SGD(network().parameters(), lr=0.1),
+            optimizer=torch.optim.SGD(make_network().parameters(), lr=0.1),
         )
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"lowest_rate": 1.0, "highest_rate": 0.1}, "below highest_rate"),
         ({"num_steps": 20}, "must hold 5"),
         ({"lowest_rate": 1e-3, "highest_rate": 1e-2}, "must hold 5 to 100"),
     ],
 )
-def test_settings_that_give_no_slope_are_refused(settings, said):
-    with pytest.raises(SettingsError, match=said):
+def test_settings_with_too_few_steps_or_an_invalid_range_are_rejected(settings, message):
+    with pytest.raises(SettingsError, match=message):
         RangeTestSettings(**settings)

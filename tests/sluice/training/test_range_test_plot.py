@@ -14,7 +14,7 @@ from sluice.training.settings import TrainSettings
 from tests.sluice.training.range_samples import Quadratic, examples, output_mean
 
 
-def picture(curvature: float, *, sign: float = 1.0) -> bytes:
+def make_png(curvature: float, *, sign: float = 1.0) -> bytes:
     model = Quadratic(curvature)
     result = range_test(
         model,
@@ -29,7 +29,7 @@ def picture(curvature: float, *, sign: float = 1.0) -> bytes:
 
 
 def dark_columns(png: bytes) -> np.ndarray:
-    """Positions of columns, in pixels, that hold the pick's line."""
+    """Return the x positions, in pixels, of the vertical line that marks the pick."""
     with Image.open(io.BytesIO(png)) as image:
         assert (image.format, image.width) == ("PNG", 792)
         pixels = np.asarray(image.convert("RGB")).astype(int)
@@ -38,20 +38,20 @@ def dark_columns(png: bytes) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_the_pick_is_a_line_that_moves_with_it():
-    (low, *_), (high, *_) = dark_columns(picture(1e4)), dark_columns(picture(1.0))
+def test_pick_is_drawn_as_a_line_at_its_rate():
+    (low, *_), (high, *_) = dark_columns(make_png(1e4)), dark_columns(make_png(1.0))
 
     assert high > low + 200
 
 
 @pytest.mark.parametrize(("curvature", "sign"), [(0.0, 1.0), (1e5, -1.0)])
-def test_without_a_descent_no_pick_is_drawn(curvature, sign):
-    assert dark_columns(picture(curvature, sign=sign)).size == 0
+def test_no_pick_is_drawn_without_a_descent(curvature, sign):
+    assert dark_columns(make_png(curvature, sign=sign)).size == 0
 
 
 @pytest.mark.slow
-def test_the_same_curve_is_the_same_picture_and_small():
-    png = picture(1.0)
+def test_plot_is_reproducible_and_small():
+    png = make_png(1.0)
 
-    assert png == picture(1.0)
+    assert png == make_png(1.0)
     assert len(png) < 40_000

@@ -1,4 +1,4 @@
-"""TRAIN-1: recomputed activations give the same numbers with less memory."""
+"""TRAIN-1: recomputing activations gives identical results with less memory."""
 
 import contextlib
 
@@ -14,15 +14,22 @@ from sluice.training.loop import train
 from sluice.training.recompute import recomputable_modules, recomputing
 from sluice.training.settings import TrainSettings
 from sluice.workloads.examples import Examples
-from tests.sluice.training.test_loop import loss_of, losses_of, make_model, run, timeless, vector
+from tests.sluice.training.test_loop import (
+    drop_seconds,
+    loss_of,
+    losses_of,
+    make_model,
+    run,
+    vector,
+)
 
 
-def sequences(num_rows: int, seed: int) -> Examples:
+def make_sequences(num_rows: int, seed: int) -> Examples:
     x = torch.randn(num_rows, 6, 4, generator=torch.Generator().manual_seed(seed))
     return Examples(x=x, y=x[:, -1, :1], rows=torch.arange(num_rows).numpy())
 
 
-def network(architecture: str) -> nn.Module:
+def make_network(architecture: str) -> nn.Module:
     torch.manual_seed(0)
     return build_network(
         4, 1, ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.3)
@@ -32,35 +39,41 @@ def network(architecture: str) -> nn.Module:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "transformer"])
-def test_same_bits_with_dropout(architecture, precision, device):
-    def fitted(again):
-        model = network(architecture)
+def test_recomputing_with_dropout_gives_the_same_bits(architecture, precision, device):
+    def fit(recompute):
+        model = make_network(architecture)
         settings = TrainSettings(
             max_epochs=2,
             batch_rows=16,
-            recompute_activations=again,
+            recompute_activations=recompute,
             precision=precision,
             device=device,
         )
         with deterministic():
             history = list(
                 train(
-                    model, loss_of, losses_of, sequences(48, 1), sequences(20, 2), settings, seed=3
+                    model,
+                    loss_of,
+                    losses_of,
+                    make_sequences(48, 1),
+                    make_sequences(20, 2),
+                    settings,
+                    seed=3,
                 )
             )
-        return vector(model), timeless(history)
+        return vector(model), drop_seconds(history)
 
-    (plain, expected), (again, history) = fitted(False), fitted(True)
+    (plain, expected), (again, history) = fit(False), fit(True)
 
     assert torch.equal(again, plain)
     assert history == expected
 
 
-def test_the_backward_pass_computes_the_layers_again_and_keeps_less():
-    model = network("transformer").train()
-    x = sequences(32, 1).x
+def test_backward_pass_recomputes_layers_and_forward_saves_less():
+    model = make_network("transformer").train()
+    x = make_sequences(32, 1).x
 
-    def kept(on):
+    def count_saved_bytes(is_enabled):
         bytes_ = 0
 
         def pack(tensor):
@@ -69,7 +82,7 @@ def test_the_backward_pass_computes_the_layers_again_and_keeps_less():
             return tensor
 
         with (
-            recomputing(model, is_enabled=on),
+            recomputing(model, is_enabled=is_enabled),
             torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t),
         ):
             output = model(x)
@@ -77,16 +90,16 @@ def test_the_backward_pass_computes_the_layers_again_and_keeps_less():
 
     calls = []
     model.layers[0].linear1.register_forward_hook(lambda *_: calls.append(1))
-    _, plain = kept(False)
+    _, plain = count_saved_bytes(False)
     with recomputing(model, is_enabled=True):
         model(x).sum().backward()
-    assert len(calls) == 3  # once plainly, twice for one pass and its backward
-    _, again = kept(True)
-    assert again < plain / 3
+    assert len(calls) == 3  # once without recomputing, twice with it (forward and backward)
+    _, recomputed = count_saved_bytes(True)
+    assert recomputed < plain / 3
 
 
-def test_the_model_is_afterwards_what_it_was():
-    model = network("lstm")
+def test_forward_method_is_restored_after_an_error():
+    model = make_network("lstm")
     with contextlib.suppress(KeyError), recomputing(model, is_enabled=True):
         assert "forward" in model.core.__dict__
         raise KeyError
@@ -94,17 +107,17 @@ def test_the_model_is_afterwards_what_it_was():
     assert "forward" not in model.core.__dict__
 
 
-def test_a_module_of_the_users_own_takes_part_when_marked():
+def test_custom_module_is_recomputed_if_marked():
     class Block(nn.Sequential):
         recompute = True
 
     model = nn.Sequential(Block(nn.Linear(4, 4), Block(nn.Tanh())), nn.GRU(4, 4))
 
     names = [name for name, _ in recomputable_modules(model)]
-    assert names == ["0", "1"]  # the inner one is in the outer
+    assert names == ["0", "1"]  # the inner block is part of the outer one
 
 
-def test_a_network_without_such_layers_is_refused():
+def test_network_without_recomputable_layers_is_rejected():
     settings = TrainSettings(max_epochs=1, recompute_activations=True)
     with pytest.raises(ContractError, match="Sequential has none"):
         list(run(make_model(), settings))

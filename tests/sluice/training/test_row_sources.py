@@ -1,4 +1,4 @@
-"""Training on row sources: batches, dict inputs, augmentation, predictions, refusals."""
+"""Training on row sources: batches, dict inputs, augmentation, predictions and errors."""
 
 import copy
 import dataclasses
@@ -33,7 +33,7 @@ from sluice.training.step_probe import StepProbe
 from sluice.workloads.augmentation import draw_uniform
 from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from tests.sluice.training.test_loop import losses_of, timeless, vector
+from tests.sluice.training.test_loop import drop_seconds, losses_of, vector
 from tests.support.trained_sources import ImageSource, ImageWorkload, TokenSource, TokenWorkload
 
 CPU = torch.device("cpu")
@@ -44,22 +44,22 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def rows_of(source, num_rows=100) -> Examples:
+def make_examples(source, num_rows=100) -> Examples:
     y = torch.linspace(-1, 1, num_rows)[:, None]
     return Examples(x=source, y=y, rows=np.arange(num_rows))
 
 
-def tokens(num_rows=100) -> Examples:
-    return rows_of(TokenSource(0, num_rows), num_rows)
+def make_token_examples(num_rows=100) -> Examples:
+    return make_examples(TokenSource(0, num_rows), num_rows)
 
 
-def images(num_rows=100) -> Examples:
-    return rows_of(ImageSource(0, num_rows), num_rows)
+def make_image_examples(num_rows=100) -> Examples:
+    return make_examples(ImageSource(0, num_rows), num_rows)
 
 
-def batches(rows, **options):
-    given = {"batch_rows": 8, "seed": 3, "device": CPU, "workers": 0, **options}
-    OPENED.append(Batches(rows, **given))
+def make_batches(rows, **options):
+    arguments = {"batch_rows": 8, "seed": 3, "device": CPU, "workers": 0, **options}
+    OPENED.append(Batches(rows, **arguments))
     return OPENED[-1]
 
 
@@ -74,11 +74,11 @@ def loss_of(output, y):
     return losses_of(output, y).mean()
 
 
-def model_of(workload, rows) -> Scaled:
+def make_model(workload, rows) -> Scaled:
     return prepare_model(workload, ModelSettings(), rows, seed=1)
 
 
-def same(found, expected) -> bool:
+def is_same(found, expected) -> bool:
     if isinstance(found, dict):
         return found.keys() == expected.keys() and all(
             torch.equal(part, expected[name]) for name, part in found.items()
@@ -87,26 +87,26 @@ def same(found, expected) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [tokens, images])
+@pytest.mark.parametrize("make", [make_token_examples, make_image_examples])
 @pytest.mark.parametrize("first", [0, 5])
-def test_with_and_without_workers_the_batches_are_those_of_the_source(make, first):
+def test_batches_equal_the_source_with_and_without_workers(make, first):
     rows = make()
     for workers in (0, 4):
-        some = batches(rows, workers=workers)
+        loader_batches = make_batches(rows, workers=workers)
         for epoch in (1, 3):
             order = epoch_order(100, seed=3, epoch=epoch).part(8 * first, 100).split(8)
-            pairs = list(zip(some.iter_epoch(epoch, first=first), order, strict=True))
-            assert all(same(x, rows.x[r]) and same(y, rows.y[r]) for (x, y), r in pairs)
+            pairs = list(zip(loader_batches.iter_epoch(epoch, first=first), order, strict=True))
+            assert all(is_same(x, rows.x[r]) and is_same(y, rows.y[r]) for (x, y), r in pairs)
 
 
-def test_a_source_of_targets_is_read_too():
-    rows = dataclasses.replace(images(), y=_Doubled(100))
-    found = [y for _, y in batches(rows).iter_epoch(1)]
+def test_targets_can_be_a_row_source():
+    rows = dataclasses.replace(make_image_examples(), y=_TargetSource(100))
+    found = [y for _, y in make_batches(rows).iter_epoch(1)]
 
     assert torch.equal(torch.cat(found)[:, 0], 2.0 * epoch_order(100, seed=3, epoch=1).part(0, 100))
 
 
-class _Doubled:
+class _TargetSource:
     def __init__(self, num_rows):
         self.num_rows = num_rows
 
@@ -117,10 +117,10 @@ class _Doubled:
         return 2.0 * rows[:, None]
 
 
-def test_training_on_a_dict_source_equals_the_loop_written_out():
-    """Oracle: torch's AdamW in a plain loop over the source."""
-    rows, val = tokens(), tokens(30)
-    model = model_of(TokenWorkload(), rows).requires_grad_(True)
+def test_training_on_a_dict_source_equals_a_plain_torch_loop():
+    """Oracle: AdamW of torch in a plain loop over the source."""
+    rows, val = make_token_examples(), make_token_examples(30)
+    model = make_model(TokenWorkload(), rows).requires_grad_(True)
     model.network.drop.p = 0.0
     oracle = copy.deepcopy(model)
     history = list(train(model, loss_of, losses_of, rows, val, SETTINGS, seed=3))
@@ -148,58 +148,64 @@ def test_training_on_a_dict_source_equals_the_loop_written_out():
     torch.testing.assert_close(vector(model), best, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [tokens, images])
-def test_micro_batches_of_a_source_give_the_gradient_of_the_batch(make):
+@pytest.mark.parametrize("make", [make_token_examples, make_image_examples])
+def test_training_on_a_source_is_the_same_with_micro_batches(make):
     rows = make()
-    workload = TokenWorkload() if make is tokens else ImageWorkload()
+    workload = TokenWorkload() if make is make_token_examples else ImageWorkload()
 
-    def fitted(**settings):
-        model = model_of(workload, rows)
+    def fit(**settings):
+        model = make_model(workload, rows)
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        given = SETTINGS.model_copy(update=settings)
-        list(train(model, loss_of, losses_of, rows, rows, given, seed=3))
+        settings_used = SETTINGS.model_copy(update=settings)
+        list(train(model, loss_of, losses_of, rows, rows, settings_used, seed=3))
         return vector(model)
 
-    torch.testing.assert_close(fitted(micro_batch_rows=3), fitted(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fit(micro_batch_rows=3), fit(), rtol=1e-4, atol=1e-5)
 
 
-def augmented(x, y, seeds):
+def augment_tokens(x, y, seeds):
     return {**x, "ids": x["ids"] + (draw_uniform(seeds, 1) < 0.5).long()}, y + seeds[:, None] % 7
 
 
-def test_augmentation_gets_the_seed_of_every_example():
-    rows = tokens()
+def test_augmentation_receives_the_seed_of_every_example():
+    rows = make_token_examples()
     for workers in (0, 2):
-        found = list(batches(rows, augment=augmented, workers=workers).iter_epoch(2, first=3))
+        found = list(
+            make_batches(rows, augment=augment_tokens, workers=workers).iter_epoch(2, first=3)
+        )
         order = epoch_order(100, seed=3, epoch=2).part(24, 100).split(8)
         for (x, y), part in zip(found, order, strict=True):
             seeds = example_seeds(part, seed=3, epoch=2)
-            expected = augmented(rows.x[part], rows.y[part], seeds)
-            assert same(x, expected[0])
-            assert same(y, expected[1])
+            expected = augment_tokens(rows.x[part], rows.y[part], seeds)
+            assert is_same(x, expected[0])
+            assert is_same(y, expected[1])
 
 
 def test_augmentation_does_not_depend_on_the_batch():
-    """The same example has the same change, whatever the number of rows of a batch."""
+    """An example is augmented in the same way with every batch size."""
 
-    def changes(batch_rows):
-        made = batches(images(), batch_rows=batch_rows, augment=ImageWorkload().augment)
+    def read_epoch(batch_rows):
+        loader_batches = make_batches(
+            make_image_examples(), batch_rows=batch_rows, augment=ImageWorkload().augment
+        )
         order = epoch_order(100, seed=3, epoch=1).part(0, 100)
-        x = torch.cat([x for x, _ in made.iter_epoch(1)])
+        x = torch.cat([x for x, _ in loader_batches.iter_epoch(1)])
         return x[order.argsort()]
 
-    assert torch.equal(changes(8), changes(33))
-    assert not torch.equal(changes(8), images().x[torch.arange(100)])
+    assert torch.equal(read_epoch(8), read_epoch(33))
+    assert not torch.equal(read_epoch(8), make_image_examples().x[torch.arange(100)])
 
 
 @pytest.mark.parametrize("augment", [None, ImageWorkload().augment])
-def test_the_ranks_batches_side_by_side_are_those_of_one_process(augment):
-    one = list(batches(images(), augment=augment).iter_epoch(1))
+def test_batches_of_the_ranks_together_are_those_of_one_process(augment):
+    one = list(make_batches(make_image_examples(), augment=augment).iter_epoch(1))
     ranks = [
         list(
-            batches(images(), augment=augment, shard=RankShard(rank=r, world_size=3)).iter_epoch(1)
+            make_batches(
+                make_image_examples(), augment=augment, shard=RankShard(rank=r, world_size=3)
+            ).iter_epoch(1)
         )
         for r in range(3)
     ]
@@ -208,14 +214,15 @@ def test_the_ranks_batches_side_by_side_are_those_of_one_process(augment):
         assert all(torch.equal(whole, y) for _, whole in parts)
 
 
-def test_a_source_is_not_moved_to_a_device_as_a_whole():
-    rows = tokens()
+def test_row_source_is_not_moved_to_the_device():
+    rows = make_token_examples()
 
     assert place_rows(rows, torch.device("cuda")) is rows
-    assert place_rows(dataclasses.replace(rows, x=rows.y, y=_Doubled(100)), torch.device("cuda"))
+    target_source = dataclasses.replace(rows, x=rows.y, y=_TargetSource(100))
+    assert place_rows(target_source, torch.device("cuda")) is target_source
 
 
-# Refusals, which name the place.
+# Errors, which name epoch, batch and rows.
 
 
 ORDER = epoch_order(100, seed=3, epoch=1).part(0, 100).tolist()
@@ -240,12 +247,12 @@ def raise_source_error(_source, _found):
     raise SourceError("42.png does not exist.", fix="Restore it.")
 
 
-def grow(source, found):
+def grow_source(source, found):
     source.num_rows += 1
     return found
 
 
-def break_(source, found):
+def raise_attribute_error(source, found):
     return found / source.missing
 
 
@@ -256,7 +263,11 @@ REFUSED = {
     "too few": (lambda _, x: x[1:], ContractError, "must return a tensor with 8 entries"),
     "no tensor": (lambda _, x: x.numpy(), ContractError, "got ndarray"),
     "missing file": (raise_source_error, SourceError, "42.png does not exist"),
-    "a bug": (break_, ContractError, r"Reading the examples raised AttributeError.*in break_"),
+    "a bug": (
+        raise_attribute_error,
+        ContractError,
+        r"Reading the examples raised AttributeError.*in raise_attribute_error",
+    ),
 }
 PLACE = f"Epoch 1, batch {NUMBER + 1} of 13 "
 
@@ -273,20 +284,20 @@ IN_WORKERS = ("dtype", "missing file", "a bug")
         for case in REFUSED
     ],
 )
-def test_a_batch_that_breaks_the_contract_is_named(case, workers):
+def test_invalid_batch_is_reported_with_epoch_batch_and_rows(case, workers):
     change, error, what = REFUSED[case]
     with pytest.raises(error, match=what) as raised:
-        list(batches(rows_of(_Wrong(change)), workers=workers).iter_epoch(1))
+        list(make_batches(make_examples(_Wrong(change)), workers=workers).iter_epoch(1))
 
     first = ", ".join(map(str, ORDER[8 * NUMBER : 8 * NUMBER + 8]))
     assert raised.value.what.startswith(f"{PLACE}(rows {first}): ")
 
 
-def test_the_loader_processes_of_a_failed_training_end_with_it():
-    """Its error is kept, and with it the frames of the training."""
-    rows = rows_of(_Wrong(raise_source_error))
+def test_loader_processes_end_if_training_fails():
+    """The processes end even while the traceback keeps the frames of the training alive."""
+    rows = make_examples(_Wrong(raise_source_error))
     settings = SETTINGS.model_copy(update={"loader_workers": 2})
-    model = model_of(ImageWorkload(), rows)
+    model = make_model(ImageWorkload(), rows)
     others = set(psutil.Process().children())
     seen = set()
 
@@ -302,38 +313,38 @@ def test_the_loader_processes_of_a_failed_training_end_with_it():
     assert not [process for process in seen - others if process.is_running()]
 
 
-def test_batches_are_read_by_this_process_once_they_are_closed():
+def test_closed_batches_end_their_workers_and_read_in_this_process():
     others = set(psutil.Process().children())
-    some = batches(images(), workers=2)
-    expected = [y for _, y in some.iter_epoch(1)]
+    loader_batches = make_batches(make_image_examples(), workers=2)
+    expected = [y for _, y in loader_batches.iter_epoch(1)]
     assert len(set(psutil.Process().children()) - others) == 2
-    some.close()
-    some.close()
+    loader_batches.close()
+    loader_batches.close()
 
     assert not set(psutil.Process().children()) - others
-    for y, (_, found) in zip(expected, some.iter_epoch(1), strict=True):
+    for y, (_, found) in zip(expected, loader_batches.iter_epoch(1), strict=True):
         assert torch.equal(y, found)
 
 
-def test_a_source_whose_length_changed_is_refused():
-    source = _Wrong(grow)
+def test_source_that_changes_its_length_is_rejected():
+    source = _Wrong(grow_source)
     with pytest.raises(
         ContractError,
         match=rf"Epoch 1, batch {NUMBER + 2} of 13 .*had 100 examples .* and now has 101",
     ):
-        list(batches(rows_of(source)).iter_epoch(1))
+        list(make_batches(make_examples(source)).iter_epoch(1))
 
 
-def test_the_layout_is_compared_across_epochs():
-    """A batch differs from the first one of the training, not of its epoch."""
+def test_batch_layout_is_compared_across_epochs():
+    """Batches are compared with the first one of the training, not of the epoch."""
     source = ImageSource(0, 100)
-    some = batches(rows_of(source))
-    list(some.iter_epoch(1))
+    loader_batches = make_batches(make_examples(source))
+    list(loader_batches.iter_epoch(1))
     source.__class__ = type("_Float", (ImageSource,), {"__getitem__": lambda s, r: s.pixels(r)})
     source.__class__.pixels = lambda s, r: ImageSource.__getitem__(s, r).float()
 
     with pytest.raises(ContractError, match=r"Epoch 2, batch 1 of 13 .*which was uint8"):
-        next(some.iter_epoch(2))
+        next(loader_batches.iter_epoch(2))
 
 
 @pytest.mark.parametrize(
@@ -344,60 +355,62 @@ def test_the_layout_is_compared_across_epochs():
         (lambda _x, y, _s: ({}, y), "8 entries, got {}"),
     ],
 )
-def test_an_augmentation_that_loses_examples_is_refused(augment, what):
+def test_augmentation_with_invalid_output_is_rejected(augment, what):
     with pytest.raises(ContractError, match=f"Epoch 1, batch 1 of 13 .*{what}"):
-        next(batches(images(), augment=augment).iter_epoch(1))
+        next(make_batches(make_image_examples(), augment=augment).iter_epoch(1))
 
 
-def test_examples_of_different_lengths_are_refused():
-    rows = dataclasses.replace(images(), y=torch.zeros(99, 1))
+def test_inputs_and_targets_of_different_lengths_are_rejected():
+    rows = dataclasses.replace(make_image_examples(), y=torch.zeros(99, 1))
     with pytest.raises(ContractError, match="got 100 inputs, 99 targets and 100 rows"):
-        batches(rows)
+        make_batches(rows)
 
 
-def test_bucketing_a_source_without_lengths_is_refused():
+def test_bucketing_a_source_without_lengths_is_rejected():
     settings = SETTINGS.model_copy(update={"bucket_by_length": True})
-    rows = images()
+    rows = make_image_examples()
     with pytest.raises(
         ContractError, match=r"bucket_by_length requires .* ImageSource has neither"
     ):
         list(
-            train(model_of(ImageWorkload(), rows), loss_of, losses_of, rows, rows, settings, seed=3)
+            train(
+                make_model(ImageWorkload(), rows), loss_of, losses_of, rows, rows, settings, seed=3
+            )
         )
 
 
-def test_training_with_buckets_reads_less_padding():
-    def read(**settings):
-        rows = tokens(400)
-        model = model_of(TokenWorkload(), rows)
+def test_bucketing_reduces_padding_in_training():
+    def count_padded_tokens(**settings):
+        rows = make_token_examples(400)
+        model = make_model(TokenWorkload(), rows)
         rows.x.read.clear()
-        given = SETTINGS.model_copy(update={"max_epochs": 1, **settings})
-        list(train(model, loss_of, losses_of, rows, tokens(30), given, seed=3))
+        settings_used = SETTINGS.model_copy(update={"max_epochs": 1, **settings})
+        list(train(model, loss_of, losses_of, rows, make_token_examples(30), settings_used, seed=3))
         lengths = torch.from_numpy(rows.x.lengths)
         return sum(len(part) * int(lengths[part].max()) for part in rows.x.read)
 
-    assert read(bucket_by_length=True) < 0.75 * read()
+    assert count_padded_tokens(bucket_by_length=True) < 0.75 * count_padded_tokens()
 
 
 # Predictions.
 
 
-def test_chunks_of_a_source_have_about_four_megabytes():
+def test_prediction_chunks_have_at_most_4096_rows_and_about_4_mib():
     assert chunk_rows(torch.ones(10, 10**6)) == 4096
     assert chunk_rows(ImageSource(0, 100)) == 4096  # 64 bytes
     assert chunk_rows(DictRows({"a": torch.zeros(20, 1024), "b": torch.zeros(20, 1024)})) == 512
     assert chunk_rows(DictRows({"a": torch.zeros(2, 2**20), "b": torch.zeros(2, 2**20)})) == 1
 
 
-@pytest.mark.parametrize("make", [tokens, images])
+@pytest.mark.parametrize("make", [make_token_examples, make_image_examples])
 def test_predictions_of_a_source_are_in_row_order_and_read_in_chunks(make, monkeypatch):
     monkeypatch.setattr(prediction, "_CHUNK_BYTES", 2000)
     rows = make(300)
-    model = model_of(TokenWorkload() if make is tokens else ImageWorkload(), rows)
-    if make is tokens:
+    model = make_model(TokenWorkload() if make is make_token_examples else ImageWorkload(), rows)
+    if make is make_token_examples:
         rows.x.read.clear()
     found = predict(model.train(), rows.x)
-    if make is tokens:
+    if make is make_token_examples:
         sized, *chunks = rows.x.read
         assert (len(sized), list(itertools.chain(*chunks))) == (16, list(range(300)))
         assert max(map(len, chunks)) < 30
@@ -407,9 +420,9 @@ def test_predictions_of_a_source_are_in_row_order_and_read_in_chunks(make, monke
     torch.testing.assert_close(found, expected.detach())
 
 
-def test_predictions_of_a_dict_are_those_of_its_tensors():
-    rows = tokens()
-    model = model_of(TokenWorkload(), rows)
+def test_dict_of_tensors_and_dict_source_give_the_same_predictions():
+    rows = make_token_examples()
+    model = make_model(TokenWorkload(), rows)
     x = rows.x[torch.arange(100)]
 
     assert torch.equal(predict(model, x), predict(model, DictRows(x)))
@@ -427,7 +440,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("losses", LOSSES)
 @pytest.mark.parametrize("num_rows", [4096, 4097, 9001])
-def test_the_mean_loss_in_chunks_has_the_bits_of_the_whole(losses, num_rows):
+def test_mean_loss_in_chunks_has_the_bits_of_one_pass(losses, num_rows):
     generator = torch.Generator().manual_seed(num_rows)
     x = torch.randn(num_rows, 4, generator=generator)
     y = torch.randn(num_rows, 1, generator=generator)
@@ -437,21 +450,21 @@ def test_the_mean_loss_in_chunks_has_the_bits_of_the_whole(losses, num_rows):
         assert mean_loss(model, LOSSES[losses], rows) == expected
 
 
-def test_only_one_chunk_of_outputs_is_in_memory():
+def test_mean_loss_is_computed_chunk_by_chunk():
     sizes = []
 
     def losses(output, y):
         sizes.append((len(output), len(y)))
         return losses_of(output, y)
 
-    rows = rows_of(torch.randn(9001, 4), 9001)
+    rows = make_examples(torch.randn(9001, 4), 9001)
     mean_loss(nn.Linear(4, 1), losses, rows)
 
     assert sizes == [(4096, 4096), (4096, 4096), (809, 809)]
 
 
-def test_a_scalar_loss_of_several_chunks_is_refused():
-    rows = rows_of(torch.randn(5000, 4), 5000)
+def test_scalar_loss_over_several_chunks_is_rejected():
+    rows = make_examples(torch.randn(5000, 4), 5000)
 
     with pytest.raises(ContractError, match="one loss per example, got a scalar for 904 examples"):
         mean_loss(nn.Linear(4, 1), lambda o, y: losses_of(o, y).mean(), rows)
@@ -460,24 +473,24 @@ def test_a_scalar_loss_of_several_chunks_is_refused():
 # Searches and reports.
 
 
-def test_the_range_test_of_a_source_is_that_of_its_tensor():
-    rows, settings = images(), RangeTestSettings(num_steps=50)
+def test_range_test_of_a_source_equals_that_of_its_tensor():
+    rows, settings = make_image_examples(), RangeTestSettings(num_steps=50)
     whole = dataclasses.replace(rows, x=rows.x[torch.arange(100)])
 
-    def curve(given):
-        model = model_of(ImageWorkload(), given)
-        return range_test(model, loss_of, given, settings, training=SETTINGS, seed=1).curve
+    def compute_curve(examples):
+        model = make_model(ImageWorkload(), examples)
+        return range_test(model, loss_of, examples, settings, training=SETTINGS, seed=1).curve
 
-    assert curve(rows) == curve(whole)
-    short = rows_of(TokenSource(0, 5), 5)  # fewer rows than a batch
+    assert compute_curve(rows) == compute_curve(whole)
+    short = make_examples(TokenSource(0, 5), 5)  # fewer rows than a batch
     found = range_test(
-        model_of(TokenWorkload(), short), loss_of, short, settings, training=SETTINGS, seed=1
+        make_model(TokenWorkload(), short), loss_of, short, settings, training=SETTINGS, seed=1
     )
     assert len(found.curve) > 20
 
 
-def test_the_step_probe_runs_the_longest_rows():
-    rows = tokens()
+def test_step_probe_uses_the_longest_rows():
+    rows = make_token_examples()
     probe = StepProbe(
         TokenWorkload(),
         ModelSettings(),
@@ -495,8 +508,8 @@ def test_the_step_probe_runs_the_longest_rows():
 
 
 @pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])
-def test_the_largest_batch_of_a_source_is_found(workload):
-    rows = tokens() if isinstance(workload, TokenWorkload) else images()
+def test_batch_size_search_supports_row_sources(workload):
+    rows = make_token_examples() if isinstance(workload, TokenWorkload) else make_image_examples()
     found = find_largest_batch(
         workload,
         ModelSettings(),
@@ -518,7 +531,7 @@ class _DrawingWorkload(ImageWorkload):
 
 
 @pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload(), _DrawingWorkload()])
-def test_an_augmentation_that_uses_global_generators_is_reported(workload):
+def test_augmentation_that_draws_from_global_generators_is_reported(workload):
     report = examine_randomness(workload, ModelSettings(), SETTINGS, seed=1)
 
     moved = {draw.operation: draw.moved for draw in report.draws}
@@ -534,19 +547,19 @@ def test_an_augmentation_that_uses_global_generators_is_reported(workload):
     assert any("augment uses torch CPU" in found for found in report.findings) is drawing
 
 
-def test_dead_units_of_a_source_are_counted():
-    rows = images()
+def test_dead_units_are_counted_on_a_row_source():
+    rows = make_image_examples()
 
-    assert count_dead_units(model_of(ImageWorkload(), rows), rows.x)[1] == 3
+    assert count_dead_units(make_model(ImageWorkload(), rows), rows.x)[1] == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])
-def test_training_on_a_source_with_workers_ends_with_the_same_bits(workload):
-    rows = tokens() if isinstance(workload, TokenWorkload) else images()
+def test_loader_workers_do_not_change_weights_trained_on_a_source(workload):
+    rows = make_token_examples() if isinstance(workload, TokenWorkload) else make_image_examples()
 
-    def fitted(workers):
-        model = model_of(workload, rows)
+    def fit(workers):
+        model = make_model(workload, rows)
         settings = SETTINGS.model_copy(update={"loader_workers": workers})
         with deterministic():
             history = list(
@@ -561,8 +574,8 @@ def test_training_on_a_source_with_workers_ends_with_the_same_bits(workload):
                     augment=workload.augmentation,
                 )
             )
-        return vector(model), timeless(history)
+        return vector(model), drop_seconds(history)
 
-    (alone, expected), (several, history) = fitted(0), fitted(4)
+    (alone, expected), (several, history) = fit(0), fit(4)
     assert torch.equal(alone, several)
     assert history == expected

@@ -1,4 +1,4 @@
-"""REPRO-5: the record of a run says what is needed to start it again as it was."""
+"""REPRO-5: the run record contains what is needed to repeat a run."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from sluice.training.settings import TrainSettings
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def git(folder, *arguments):
+def run_git(folder, *arguments):
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
@@ -26,29 +26,29 @@ def git(folder, *arguments):
 def repository(tmp_path):
     folder = tmp_path / "repository"
     folder.mkdir()
-    git(folder, "init", "-q")
+    run_git(folder, "init", "-q")
     (folder / "a.py").write_text("x = 1\n")
-    git(folder, "add", "a.py")
-    git(folder, "commit", "-q", "-m", "first")
+    run_git(folder, "add", "a.py")
+    run_git(folder, "commit", "-q", "-m", "first")
     return folder
 
 
-def record(source, *, store=None, data="d" * 64, training=None, **options) -> RunRecord:
+def make_record(source, *, store=None, data="d" * 64, training=None, **options) -> RunRecord:
     return read_run(
         training or TrainSettings(), data=data, source=source, store=store, now=NOW, **options
     )
 
 
-def test_it_holds_code_config_data_machine_and_command(repository, tmp_path):
+def test_run_record_contains_code_config_data_machine_and_command(repository, tmp_path):
     (repository / "a.py").write_text("x = 2\n")
     store = ArtifactStore(tmp_path / "artifacts")
-    run = record(repository, store=store, command=["sluice", "run"])
+    run = make_record(repository, store=store, command=["sluice", "run"])
 
     assert len(run.git.commit) == 40
     assert b"-x = 1\n+x = 2\n" in store.get(run.git.diff)
     assert run.resolved_config == TrainSettings().model_dump(mode="json")
     assert run.config == digest_json(run.resolved_config)
-    # The ordinary build has its CUDA version in ``torch.__version__`` alone.
+    # The default build of torch has its CUDA version only in ``torch.__version__``.
     assert torch.__version__.startswith(run.environment.libraries["torch"])
     assert len(run.devices) == run.environment.device_count
     assert run.command == ("sluice", "run")
@@ -56,7 +56,7 @@ def test_it_holds_code_config_data_machine_and_command(repository, tmp_path):
     assert RunRecord.model_validate_json(run.model_dump_json()) == run
 
 
-def test_the_command_is_the_processes_own_with_the_interpreters_options():
+def test_default_command_is_that_of_the_process_with_interpreter_options():
     script = (
         "from sluice.training import run_record as r, settings as s; from datetime import *; "
         "from pathlib import Path; print(r.read_run(s.TrainSettings(), data='', source=Path('/'), "
@@ -69,11 +69,11 @@ def test_the_command_is_the_processes_own_with_the_interpreters_options():
     assert done.stdout.strip() == "('-X', 'utf8')"
 
 
-def test_what_differs_between_two_runs_is_named(repository):
-    one = record(repository, command=["a"])
-    again = record(repository, command=["b"])
+def test_differences_between_two_runs_are_named(repository):
+    one = make_record(repository, command=["a"])
+    again = make_record(repository, command=["b"])
     (repository / "a.py").write_text("x = 2\n")
-    other = record(repository, data="e" * 64, training=TrainSettings(batch_rows=64))
+    other = make_record(repository, data="e" * 64, training=TrainSettings(batch_rows=64))
     lines = one.differences(other)
 
     assert one.differences(again) == ()
@@ -86,13 +86,13 @@ def test_what_differs_between_two_runs_is_named(repository):
     assert lines[3] == "resolved_config.batch_rows: 128 in this run, 64 in the other"
 
 
-def test_truncated_diffs_are_still_distinguished(repository, monkeypatch, tmp_path):
+def test_truncated_diffs_have_different_digests(repository, monkeypatch, tmp_path):
     monkeypatch.setattr(environment, "MAX_DIFF_BYTES", 200)
     store = ArtifactStore(tmp_path / "artifacts")
     digests = []
     for last in "ab":
         (repository / "a.py").write_text("x = 2\n" * 1000 + last)
-        digests.append(record(repository, store=store).git.diff)
+        digests.append(make_record(repository, store=store).git.diff)
     kept = [store.get(digest) for digest in digests]
 
     assert [len(text) < 350 for text in kept] == [True, True]
@@ -100,7 +100,7 @@ def test_truncated_diffs_are_still_distinguished(repository, monkeypatch, tmp_pa
     assert digests[0] != digests[1]
 
 
-def test_a_record_holds_no_credential_of_settings_or_command(tmp_path):
+def test_run_record_contains_no_credentials(tmp_path):
     secret = "s3cr3tValue9"
     config = {"url": f"https://u:{secret}@host/x", "login": {"password": secret}, "seeds": [1]}
 

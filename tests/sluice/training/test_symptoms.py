@@ -1,4 +1,4 @@
-"""Symptoms of the trainings are first in the decision, with the command to run."""
+"""The promotion decision reports symptoms of the trainings first, with a command as the fix."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.sluice.evaluation.test_promotion_decision import CANDIDATE, REFERENCE
 ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch is the last one, epoch 25 of 25."
 
 
-def member(seed: int, best_epoch: int) -> Member:
+def make_member(seed: int, best_epoch: int) -> Member:
     return Member(
         seed=seed,
         fold_id=0,
@@ -34,8 +34,8 @@ def member(seed: int, best_epoch: int) -> Member:
 @pytest.mark.parametrize(
     ("best", "found"), [([25] * 4, 4), ([25, 25, 3, 4], 2), ([25, 2, 3, 4], 0), ([24] * 4, 0)]
 )
-def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
-    members = [member(seed, epoch) for seed, epoch in enumerate(best)]
+def test_members_whose_best_epoch_is_the_last_are_counted(best, found):
+    members = [make_member(seed, epoch) for seed, epoch in enumerate(best)]
 
     cut = _stopped_too_early(members, DiagnosisSettings(), max_epochs=25)
 
@@ -54,11 +54,11 @@ def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
         ("loss not decreasing", ""),
     ],
 )
-def test_each_fault_has_its_first_change(fault, change):
+def test_first_suggested_change_for_each_fault(fault, change):
     assert suggest_first_change(fault, ModelSettings(), TrainSettings()) == change
 
 
-def test_the_advice_names_the_setting_and_the_command():
+def test_advice_names_the_setting_and_the_command():
     symptom = Finding.of("stopped too early", what="w.", cause="c.", fix="f.", evidence={})
     found = MemberSymptom(
         symptom=symptom, seed=0, fold_id=0, members=32, of=32, change="training.max_epochs=50"
@@ -71,7 +71,7 @@ def test_the_advice_names_the_setting_and_the_command():
     assert found.model_copy(update={"change": ""}).advice("demo").endswith("w. f.")
 
 
-def test_a_verdict_that_does_not_promote_names_the_trainings_first():
+def test_verdict_without_promotion_reports_training_symptoms_first():
     verdict = decide(evidence(candidate=REFERENCE, reference=CANDIDATE)).with_symptoms([ADVICE])
 
     assert verdict.outcome != "PROMOTE"
@@ -80,7 +80,7 @@ def test_a_verdict_that_does_not_promote_names_the_trainings_first():
     assert verdict.symptoms == (ADVICE,)
 
 
-def test_a_promotion_keeps_its_reason_and_records_them():
+def test_promotion_keeps_its_reason_and_records_the_symptoms():
     plain = decide(evidence())
 
     verdict = plain.with_symptoms([ADVICE])

@@ -1,4 +1,4 @@
-"""A trained objective: the sine workload on its first fold."""
+"""Objective of a search: trainings of the sine workload on its first fold."""
 
 from collections.abc import Callable
 from pathlib import Path

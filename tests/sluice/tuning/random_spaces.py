@@ -1,25 +1,25 @@
-"""Search spaces drawn at random, with every kind of parameter and conditions among them."""
+"""Random search spaces with every kind of parameter and with conditions."""
 
 import numpy as np
 
 from sluice.tuning.spaces import Space
 
-NUMBERS = "model.options.{}"
+OPTION_PATH = "model.options.{}"
 
 
 def random_space(seed: int, *, count: int = 8) -> Space:
-    """Return a space over options of a network, which may have any value."""
+    """Return a random space over model options, which may have any value."""
     rng = np.random.default_rng(seed)
     parameters: dict[str, dict] = {}
     for number in range(count):
         parameter = _parameter(rng)
         choices = [path for path, p in parameters.items() if p["kind"] == "choice"]
         if choices and rng.random() < 0.4:
-            other = choices[rng.integers(len(choices))]
-            options = parameters[other]["options"]
+            condition = choices[rng.integers(len(choices))]
+            options = parameters[condition]["options"]
             chosen = [options[i] for i in rng.permutation(len(options))[: 1 + rng.integers(2)]]
-            parameter["when"] = {"path": other, "one_of": chosen}
-        parameters[NUMBERS.format(f"p{number}")] = parameter
+            parameter["when"] = {"path": condition, "one_of": chosen}
+        parameters[OPTION_PATH.format(f"p{number}")] = parameter
     return Space.parse({"parameters": parameters}, where="random")
 
 

@@ -1,4 +1,4 @@
-"""Searchers whose libraries are in the extra 'searchers', and whether they are here."""
+"""Searchers whose libraries are in the extra 'searchers', and whether they are installed."""
 
 import importlib
 import importlib.util
@@ -15,7 +15,7 @@ def is_installed(path: str) -> bool:
 
 
 def load_quietly() -> None:
-    """Load what is here: these libraries warn while they load, which tests take for an error."""
+    """Import the searchers without warnings, which would fail the tests."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for path in MODULES:

@@ -1,4 +1,4 @@
-"""Checkpoints that nothing starts from are removed while a study runs."""
+"""Checkpoints that no trial can resume from or copy are removed while a study runs."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from tests.sluice.tuning.toy_space import decisions, search, settings
 from tests.support.simulated_tune import simulate
 
 
-def with_cleanup():
-    """Run a study whose folder of checkpoints is left to the cleanup."""
+def make_cleaning_run():
+    """Return a function that runs a study in which only the cleanup removes checkpoints."""
 
     def run(plan, listener):
         with CheckpointCleanup(None) as cleanup:
@@ -23,12 +23,12 @@ def with_cleanup():
 
 
 @pytest.mark.parametrize(("scheduler", "num_needed"), [("asha", 1), ("pbt", 4), ("none", 1)])
-def test_a_trial_keeps_its_last_checkpoint_and_what_another_may_copy(
+def test_each_trial_keeps_its_last_checkpoint_and_those_that_can_be_copied(
     scheduler, num_needed, tmp_path
 ):
-    own = settings(8, scheduler)
-    expected = search(tmp_path / "whole", own)
-    result = search(tmp_path / "cleaned", own, run=with_cleanup())
+    search_settings = settings(8, scheduler)
+    expected = search(tmp_path / "whole", search_settings)
+    result = search(tmp_path / "cleaned", search_settings, run=make_cleaning_run())
 
     left = [path.name.split("-")[0] for path in (tmp_path / "cleaned" / "checkpoints").iterdir()]
     assert decisions(result) == decisions(expected)

@@ -11,7 +11,7 @@ PB2 = {"class": "ray.tune.schedulers.pb2.PB2"}
 
 
 @pytest.mark.parametrize(
-    ("own", "compute", "expected"),
+    ("search_settings", "compute", "expected"),
     [
         (settings(20), HERE, 8),
         (settings(20, concurrent_trials=4), HERE, 4),
@@ -25,11 +25,11 @@ PB2 = {"class": "ray.tune.schedulers.pb2.PB2"}
         (settings(20, ordered=False), HERE, None),
     ],
 )
-def test_the_limit_of_concurrent_trials(own, compute, expected):
-    assert max_concurrent_trials(own, compute) == expected
+def test_limit_of_concurrent_trials(search_settings, compute, expected):
+    assert max_concurrent_trials(search_settings, compute) == expected
 
 
-def test_searches_are_ordered_on_this_machine_unless_set_otherwise():
+def test_searches_are_ordered_by_default_only_on_one_machine():
     assert is_ordered(settings(), HERE)
     assert not is_ordered(settings(), CLUSTER)
     assert is_ordered(settings(ordered=True), CLUSTER)
@@ -37,7 +37,7 @@ def test_searches_are_ordered_on_this_machine_unless_set_otherwise():
 
 
 @pytest.mark.parametrize(
-    ("own", "workers", "said"),
+    ("search_settings", "workers", "message"),
     [
         (settings(20, concurrent_trials=4), 8, "at most 4 (search.concurrent_trials)"),
         (
@@ -52,14 +52,14 @@ def test_searches_are_ordered_on_this_machine_unless_set_otherwise():
         (settings(3), 4, "at most 3, its number of trials"),
     ],
 )
-def test_idle_workers_are_reported(own, workers, said):
-    found = describe_idle_workers(own, ComputeSettings(workers=workers))
-    assert said in found
-    assert bool(found) == bool(said)
+def test_idle_workers_are_reported(search_settings, workers, message):
+    found = describe_idle_workers(search_settings, ComputeSettings(workers=workers))
+    assert message in found
+    assert bool(found) == bool(message)
 
 
 @pytest.mark.parametrize(
-    ("own", "available", "said"),
+    ("search_settings", "available", "message"),
     [
         (settings(200), 64, ""),
         (
@@ -71,7 +71,7 @@ def test_idle_workers_are_reported(own, workers, said):
         (settings(200, ordered=True), 64, "at most 8, the default of an ordered search"),
     ],
 )
-def test_unused_slots_of_a_cluster_are_reported(own, available, said):
-    found = describe_idle_workers(own, CLUSTER, available=available)
-    assert said in found
-    assert bool(found) == bool(said)
+def test_unused_slots_of_a_cluster_are_reported(search_settings, available, message):
+    found = describe_idle_workers(search_settings, CLUSTER, available=available)
+    assert message in found
+    assert bool(found) == bool(message)

@@ -1,4 +1,4 @@
-"""Whole studies of Ray's schedulers and searchers, made from settings, on a toy objective."""
+"""Whole studies with schedulers and searchers of Ray Tune on a toy objective."""
 
 import math
 
@@ -25,15 +25,15 @@ CASES = {
     "none": {"scheduler": "none", "num_trials": 6},
 }
 TOY = Toy(nan_above=0.3)
-"""Trials are near or far from a planted optimum, and fail above a rate of 0.3."""
+"""Objective with a planted optimum; trials with a learning rate above 0.3 fail."""
 
 
-def own(case):
+def parse_settings(case):
     return SearchSettings.parse({"seed": 2} | CASES[case], where="search")
 
 
-def stopped(folder, case, *, after):
-    """Search until this number of reports was received; their decisions are on disk."""
+def interrupt_search(folder, case, *, after):
+    """Run a search and interrupt it after ``after`` reports."""
     received = []
 
     def on_report(*event):
@@ -42,34 +42,36 @@ def stopped(folder, case, *, after):
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="Run again to resume"):
-        search(folder, own(case), toy=TOY, on_report=on_report)
+        search(folder, parse_settings(case), toy=TOY, on_report=on_report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_study_that_goes_on_from_its_journal_ends_as_one_that_was_not_stopped(case, tmp_path):
-    whole = search(tmp_path / "whole", own(case), toy=TOY)
+def test_study_resumed_from_its_journal_makes_the_same_decisions(case, tmp_path):
+    whole = search(tmp_path / "whole", parse_settings(case), toy=TOY)
     for after in (2, 3, 4):
-        stopped(tmp_path / "cut", case, after=after)
+        interrupt_search(tmp_path / "cut", case, after=after)
 
-    assert decisions(search(tmp_path / "cut", own(case), toy=TOY)) == decisions(whole)
+    assert decisions(search(tmp_path / "cut", parse_settings(case), toy=TOY)) == decisions(whole)
     assert {trial.state for trial in whole.trials} <= {"finished", "pruned", "failed"}
 
 
 @pytest.mark.parametrize("case", ["median, tpe", "hyperband"])
-def test_weak_trials_are_stopped_and_strong_ones_reach_the_end(case, tmp_path):
-    trials = search(tmp_path, own(case), toy=TOY).trials
-    far = {
+def test_pruned_trials_are_farther_from_the_optimum_than_finished_ones(case, tmp_path):
+    trials = search(tmp_path, parse_settings(case), toy=TOY).trials
+    distances = {
         state: [(math.log10(t.params[LR]) + 2) ** 2 for t in trials if t.state == state]
         for state in ("pruned", "finished")
     }
 
-    assert min(map(len, far.values())) > 0
-    assert sum(far["finished"]) / len(far["finished"]) < sum(far["pruned"]) / len(far["pruned"])
+    assert min(map(len, distances.values())) > 0
+    assert sum(distances["finished"]) / len(distances["finished"]) < sum(distances["pruned"]) / len(
+        distances["pruned"]
+    )
 
 
 @pytest.mark.parametrize("scheduler", ["pbt", {"class": "ray.tune.schedulers.pb2:PB2"}])
-def test_members_of_a_population_copy_others_and_change_only_what_may_change(scheduler, tmp_path):
+def test_population_copies_trials_and_changes_only_changeable_settings(scheduler, tmp_path):
     settings = SearchSettings.parse(
         {"scheduler": scheduler, "num_trials": 8, "report_epochs": 5, "seed": 2}, where="search"
     )

@@ -1,4 +1,4 @@
-"""TUNE-3: a search over real trainings, its driver killed at random moments again and again."""
+"""TUNE-3: a search over real trainings resumes after its driver was killed at random moments."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def server():
         yield server
 
 
-def work_of(objective, scheduler, num_trials) -> SearchWork:
+def make_work(objective, scheduler, num_trials) -> SearchWork:
     training = {"max_epochs": EPOCHS, "patience_epochs": EPOCHS, "checkpoint_every_epochs": 1}
     base = SINE.model_copy(
         update={"training": SINE.training.model_copy(update=training | {"batch_rows": 24})}
@@ -39,7 +39,7 @@ def num_lines(folder) -> int:
     return (folder / "journal.jsonl").read_bytes().count(b"\n")
 
 
-def killed_and_resumed(server, work, tmp_path, *, kills):
+def kill_and_resume(server, work, tmp_path, *, kills):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     killed = server.kill(
         KillPlan(
@@ -53,7 +53,7 @@ def killed_and_resumed(server, work, tmp_path, *, kills):
             calls=("checkpoint", "journal"),
         )
     )
-    expected, resumed = work(whole), work(cut)  # read from their folders, nothing is run
+    expected, resumed = work(whole), work(cut)  # results are read from the folders; no trial runs
 
     assert killed.kills == kills
     assert decisions(resumed) == decisions(expected)
@@ -66,11 +66,11 @@ def killed_and_resumed(server, work, tmp_path, *, kills):
     ("scheduler", "num_trials"),
     [("asha", 8), pytest.param("pbt", 4, marks=pytest.mark.exhaustive)],
 )
-def test_trials_stops_and_exploits_are_those_of_a_search_never_killed(
+def test_killed_search_makes_the_decisions_of_an_uninterrupted_one(
     scheduler, num_trials, server, objective, tmp_path, record_property
 ):
-    work = work_of(objective, scheduler, num_trials)
-    killed, expected = killed_and_resumed(server, work, tmp_path, kills=1)
+    work = make_work(objective, scheduler, num_trials)
+    killed, expected = kill_and_resume(server, work, tmp_path, kills=1)
 
     states = {trial.state for trial in expected.trials}
     assert states == ({"finished", "pruned"} if scheduler == "asha" else {"finished"})
@@ -80,11 +80,11 @@ def test_trials_stops_and_exploits_are_those_of_a_search_never_killed(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("scheduler", "num_trials"), [("asha", 32), ("pbt", 16)])
-def test_twenty_kills_change_no_decision(
+def test_search_killed_20_times_makes_the_same_decisions(
     scheduler, num_trials, server, objective, tmp_path, record_property
 ):
-    work = work_of(objective, scheduler, num_trials)
-    killed, _ = killed_and_resumed(server, work, tmp_path, kills=20)
+    work = make_work(objective, scheduler, num_trials)
+    killed, _ = kill_and_resume(server, work, tmp_path, kills=20)
 
     assert {"checkpoint", "journal"} <= killed.phases.keys()
     record_property("measurement", killed.summary(f"{scheduler} search", "decisions"))

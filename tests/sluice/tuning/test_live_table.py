@@ -1,4 +1,4 @@
-"""The table of a running search fits its width and says what it leaves out."""
+"""The live table of a running search fits the terminal width and names omitted columns."""
 
 import pytest
 
@@ -8,25 +8,25 @@ from sluice.tuning.records import EpochLosses, ScheduleStep, TrialRecord
 LR = "training.learning_rate"
 
 
-def trial(number, losses, state="running", **params):
+def make_trial(number, losses, state="running", **params):
     epochs = tuple(
         EpochLosses(epoch=e, train_loss=x, val_loss=x, kept_loss=x)
         for e, x in enumerate(losses, start=1)
     )
-    own = {LR: 0.01} | {name.replace("__", "."): value for name, value in params.items()}
-    step = ScheduleStep(from_epoch=0, params=own)
+    all_params = {LR: 0.01} | {name.replace("__", "."): value for name, value in params.items()}
+    step = ScheduleStep(from_epoch=0, params=all_params)
     return TrialRecord(id=number, schedule=(step,), epochs=epochs, state=state)
 
 
-def test_the_best_three_come_first_and_then_those_that_run():
+def test_rows_are_the_best_three_trials_and_then_running_ones():
     trials = [
-        trial(0, [0.5], "finished"),
-        trial(1, [0.4], "pruned"),
-        trial(2, [0.9]),
-        trial(3, [0.3], "finished"),
-        trial(4, [0.6], "finished"),
-        trial(5, []),
-        trial(6, [0.1], "failed"),
+        make_trial(0, [0.5], "finished"),
+        make_trial(1, [0.4], "pruned"),
+        make_trial(2, [0.9]),
+        make_trial(3, [0.3], "finished"),
+        make_trial(4, [0.6], "finished"),
+        make_trial(5, []),
+        make_trial(6, [0.1], "failed"),
     ]
 
     rows = live_rows(trials)
@@ -36,8 +36,8 @@ def test_the_best_three_come_first_and_then_those_that_run():
     assert rows[-1]["loss"] == "-"
 
 
-def test_a_table_has_at_most_eight_rows():
-    assert len(live_rows([trial(number, [1.0]) for number in range(30)])) == 8
+def test_table_has_at_most_eight_rows():
+    assert len(live_rows([make_trial(number, [1.0]) for number in range(30)])) == 8
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_a_table_has_at_most_eight_rows():
         (["model.width", "model.options.net_width"], ["width", "net_width"]),
     ],
 )
-def test_columns_have_the_shortest_names_that_differ(paths, names):
+def test_columns_have_the_shortest_unique_names(paths, names):
     assert list(short_names(paths).values()) == names
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_columns_that_do_not_fit_are_named_below(width):
+def test_columns_that_do_not_fit_are_listed_below_the_table(width):
     options = {f"model__options__number_{at}": at for at in range(9)}
-    rows = live_rows([trial(0, [0.123456], **options)])
+    rows = live_rows([make_trial(0, [0.123456], **options)])
 
     cells, left_out = table_cells(rows, width=width)
     lines = table_text(rows, width=width).splitlines()
@@ -71,10 +71,10 @@ def test_columns_that_do_not_fit_are_named_below(width):
     assert bool(left_out) == (width < 200) == lines[-1].startswith("not shown: ")
 
 
-def test_long_values_are_cut_and_import_paths_lose_their_module():
-    rows = live_rows([trial(0, [0.5], model__architecture="m:Net", model__options__a=[1] * 9)])
+def test_long_values_and_import_paths_are_shortened():
+    rows = live_rows([make_trial(0, [0.5], model__architecture="m:Net", model__options__a=[1] * 9)])
     assert table_text(rows).splitlines()[1].endswith("0.01           Net  [1, 1, 1, 1, ...")
 
 
-def test_without_rows_there_is_no_table():
+def test_table_without_rows_is_empty():
     assert table_text([]) == ""

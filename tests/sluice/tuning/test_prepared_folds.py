@@ -1,4 +1,4 @@
-"""Examples of a fold are made once in a process, and are those that were made."""
+"""Examples of a fold are built once per process and cached unchanged."""
 
 import dataclasses
 import threading
@@ -20,21 +20,21 @@ FOLDS = WORKLOAD.plan_folds(FRAME)
 
 
 class Counting(SineWorkload):
-    """Keeps something of the rows, draws while it makes examples, and counts its calls."""
+    """Workload that stores rows, draws a random number and counts calls in ``examples``."""
 
-    made = 0
+    num_calls = 0
 
     def examples(self, frame, rows):
-        type(self).made += 1
+        type(self).num_calls += 1
         self.seen = [*getattr(self, "seen", []), rows.start]
         self.drawn = float(torch.rand(1))
         return super().examples(frame, rows)
 
 
 @pytest.fixture(autouse=True)
-def nothing_made():
+def empty_cache():
     prepared_folds._cache.clear()
-    Counting.made = 0
+    Counting.num_calls = 0
     yield
     prepared_folds._cache.clear()
 
@@ -43,28 +43,28 @@ def prepare(fold=FOLDS[0], *, data="a", seed=1, workload=Counting, frame=FRAME):
     return prepare_fold(frame, fold, open_workload=workload, key={"data": data}, seed=seed)
 
 
-def test_examples_of_a_fold_are_made_once():
+def test_examples_of_a_fold_are_built_once():
     first, second = prepare(), prepare()
 
-    assert Counting.made == 2  # train and validation rows
+    assert Counting.num_calls == 2  # train and validation rows
     assert second.train is first.train
     expected = WORKLOAD.examples(FRAME, FOLDS[0].train)
     assert torch.equal(second.train.x, expected.x)
     assert torch.equal(second.train.y, expected.y)
 
 
-def test_folds_of_one_study_are_kept_together_and_replaced_by_another_studys():
+def test_cache_keeps_all_folds_of_one_study_only():
     for _ in range(2):
         for fold in FOLDS[:2]:
             prepare(fold)
-    assert Counting.made == 4
+    assert Counting.num_calls == 4
     for changed in ({"data": "b"}, {"seed": 2}):
         prepare(**changed)
         assert len(prepared_folds._cache) == 1
-    assert Counting.made == 8
+    assert Counting.num_calls == 8
 
 
-def test_each_trial_has_a_workload_of_its_own_that_saw_the_rows():
+def test_each_trial_has_its_own_workload_with_state_from_the_rows():
     first = prepare()
     first.workload.seen.append("changed by a trial")
     second = prepare()
@@ -73,30 +73,30 @@ def test_each_trial_has_a_workload_of_its_own_that_saw_the_rows():
     assert second.workload.seen == [FOLDS[0].train.start, FOLDS[0].val.start]
 
 
-def test_a_workload_that_cannot_be_copied_is_made_for_each_trial():
+def test_workload_that_cannot_be_copied_is_rebuilt_for_each_trial():
     class Locked(Counting):
         def examples(self, frame, rows):
             self.lock = threading.Lock()
             return super().examples(frame, rows)
 
     first, second = prepare(workload=Locked), prepare(workload=Locked)
-    assert Locked.made == 4
+    assert Locked.num_calls == 4
     assert first.workload is not second.workload
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_examples_that_a_network_changed_in_place_are_made_again(inference):
+def test_examples_changed_in_place_are_rebuilt(inference):
     before = prepare()
     expected = before.val.x.clone()
     with torch.inference_mode(inference):
         for part in before.val.x.split(10):
             part.mul_(2)
     assert torch.equal(prepare().val.x, expected)
-    assert Counting.made == 4
+    assert Counting.num_calls == 4
 
 
 class Named(Counting):
-    """Inputs by name, in memory."""
+    """Workload with a dict of inputs in memory."""
 
     def examples(self, frame, rows):
         found = super().examples(frame, rows)
@@ -104,7 +104,7 @@ class Named(Counting):
 
 
 @pytest.mark.parametrize("name", ["x", "again"])
-def test_inputs_by_name_that_a_network_changed_in_place_are_made_again(name):
+def test_dict_inputs_changed_in_place_are_rebuilt(name):
     before = prepare(workload=Named)
     assert prepare(workload=Named).train is before.train
     before.train.x.tensors[name].add_(1)
@@ -114,7 +114,7 @@ def test_inputs_by_name_that_a_network_changed_in_place_are_made_again(name):
     assert torch.equal(after.train.x.tensors["x"], after.train.x.tensors["again"])
 
 
-def test_a_row_source_is_made_once():
+def test_row_source_is_built_once():
     workload = TokenWorkload()
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
@@ -124,7 +124,7 @@ def test_a_row_source_is_made_once():
     assert second.train is first.train
 
 
-def test_the_random_stream_goes_on_where_the_examples_left_it():
+def test_random_stream_continues_after_the_draws_of_the_examples():
     drawn = []
     for _ in range(2):
         prepared = prepare()
@@ -137,18 +137,18 @@ def test_the_random_stream_goes_on_where_the_examples_left_it():
     assert prepared.workload.drawn == expected[1]
 
 
-def test_a_frame_that_cannot_be_written_is_copied():
+def test_read_only_frame_is_copied():
     """Arrays from Ray's object store are read-only."""
-    frozen = FRAME.copy()
-    for name in frozen:
-        values = frozen[name].to_numpy().copy()
+    read_only = FRAME.copy()
+    for name in read_only:
+        values = read_only[name].to_numpy().copy()
         values.flags.writeable = False
-        frozen[name] = values
+        read_only[name] = values
 
     class Writing(Counting):
         def examples(self, frame, rows):
             frame.iloc[0, 0] = np.nan
             return super().examples(frame, rows)
 
-    prepare(frame=frozen, workload=Writing)
-    assert not frozen.isna().any().any()
+    prepare(frame=read_only, workload=Writing)
+    assert not read_only.isna().any().any()

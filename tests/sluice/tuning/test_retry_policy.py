@@ -25,12 +25,12 @@ from tests.sluice.tuning.conftest import SINE
 from tests.support.toy_search import LR
 
 
-def from_cause(error, cause):
+def chain(error, cause):
     error.__cause__ = cause
     return error
 
 
-PASSING = {
+TRANSIENT = {
     "memory": MemoryError("no room for an array"),
     "torch memory": RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     "GPU memory": torch.OutOfMemoryError("CUDA out of memory."),
@@ -40,30 +40,30 @@ PASSING = {
     "damage": IntegrityError("The bytes do not match.", fix="Restore them."),
     "source": SourceError("It does not answer.", fix="Wait."),
     "rank": RankLost("Another process is gone.", fix="Run again."),
-    "wrapped": from_cause(ContractError("The loss raised.", fix="Look."), OSError(5, "EIO")),
+    "wrapped": chain(ContractError("The loss raised.", fix="Look."), OSError(5, "EIO")),
 }
-LASTING = {
+PERMANENT = {
     "user's": ZeroDivisionError("the user's bug"),
     "diverged": TrainingFailed("The loss is inf.", fix="Lower the rate."),
     "contract": ContractError("The loss raised KeyError.", fix="Correct it."),
-    "chained": from_cause(ValueError("no such column"), KeyError("x")),
+    "chained": chain(ValueError("no such column"), KeyError("x")),
 }
 
 
 VALUES = {LR: 0.02, "model.dropout": 0.1}
 
 
-def raised(error):
-    """Raise and catch, so that the error has a place."""
+def raise_and_catch(error):
+    """Raise and catch the error, so that it has a traceback."""
     try:
         raise error
     except type(error) as caught:
         return caught
 
 
-@pytest.mark.parametrize("name", PASSING)
-def test_a_transient_error_is_raised_with_a_fix(name):
-    error = raised(PASSING[name])
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_transient_error_is_raised_with_a_fix(name):
+    error = raise_and_catch(TRANSIENT[name])
     with pytest.raises(SluiceError) as caught:
         failure_reason(error, VALUES)
     assert caught.value.fix
@@ -76,10 +76,10 @@ def test_a_transient_error_is_raised_with_a_fix(name):
     assert "Run again: finished work is kept" in caught.value.fix
 
 
-@pytest.mark.parametrize("name", PASSING)
-def test_a_transient_error_survives_pickling_to_the_driver(name):
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_transient_error_can_be_pickled_to_the_driver(name):
     with pytest.raises(SluiceError) as caught:
-        failure_reason(raised(PASSING[name]), VALUES)
+        failure_reason(raise_and_catch(TRANSIENT[name]), VALUES)
     arrived = pickle.loads(pickle.dumps(caught.value))
 
     assert type(arrived) is type(caught.value)
@@ -90,57 +90,59 @@ def test_a_transient_error_survives_pickling_to_the_driver(name):
     )
 
 
-@pytest.mark.parametrize("name", LASTING)
-def test_what_follows_from_values_and_code_is_that_trials_end(name):
-    assert str(LASTING[name]) in failure_reason(raised(LASTING[name]), VALUES)
+@pytest.mark.parametrize("name", PERMANENT)
+def test_permanent_error_is_the_reason_of_a_failed_trial(name):
+    assert str(PERMANENT[name]) in failure_reason(raise_and_catch(PERMANENT[name]), VALUES)
 
 
 @pytest.mark.parametrize("kind", [ValueError, lambda text: ContractError(text, fix=text)])
-def test_a_message_that_cannot_be_written_is_spelled_out(kind):
-    assert r"no file a\udcff.csv" in failure_reason(raised(kind("no file a\udcff.csv")), VALUES)
+def test_message_with_invalid_unicode_is_escaped(kind):
+    assert r"no file a\udcff.csv" in failure_reason(
+        raise_and_catch(kind("no file a\udcff.csv")), VALUES
+    )
 
 
-def test_exhausted_memory_is_reported_with_settings_to_change():
+def test_out_of_memory_is_reported_with_settings_to_change():
     error = OutOfMemory("Out of memory in a training step.", fix="Try a smaller batch.")
     with pytest.raises(TrainingFailed, match=f"{LR} 0.02") as caught:
-        failure_reason(raised(error), VALUES)
+        failure_reason(raise_and_catch(error), VALUES)
     assert caught.value.cause == "Try a smaller batch."
 
     with pytest.raises(TrainingFailed) as caught:
-        failure_reason(raised(PASSING["torch memory"]), VALUES)
+        failure_reason(raise_and_catch(TRANSIENT["torch memory"]), VALUES)
     assert "training.micro_batch_rows" in caught.value.cause
 
 
-def test_a_full_disk_is_reported():
+def test_full_disk_is_reported():
     with pytest.raises(StorageError, match="No room left to write /data/part"):
         failure_reason(OSError(errno.ENOSPC, "No space left on device", "/data/part"), VALUES)
 
 
-def test_a_transient_error_inside_a_training_is_no_failed_trial(objective, monkeypatch):
-    def lost(*_args, **_options):
-        raise from_cause(TrainingFailed("A loader ended.", fix="Run again."), OSError(5, "EIO"))
+def test_transient_error_during_training_does_not_fail_the_trial(objective, monkeypatch):
+    def raise_transient_error(*_args, **_options):
+        raise chain(TrainingFailed("A loader ended.", fix="Run again."), OSError(5, "EIO"))
 
-    monkeypatch.setattr("sluice.tuning.fold_training.train", lost)
+    monkeypatch.setattr("sluice.tuning.fold_training.train", raise_transient_error)
     schedule = (ScheduleStep(from_epoch=0, params={LR: 0.01}),)
     with pytest.raises(TrainingFailed, match=r"^A loader ended") as caught:
         next(objective().train(schedule, start=None, report_epochs=(1,)))
     assert is_transient(caught.value)
 
 
-def test_values_that_the_settings_refuse_together_end_their_trial(objective):
+def test_invalid_combination_of_values_fails_the_trial(objective):
     schedule = (ScheduleStep(from_epoch=0, params={"model.architecture": "transformer"}),)
     with pytest.raises(TrainingFailed, match="hidden") as caught:
         next(objective().train(schedule, start=None, report_epochs=(1,)))
     assert not is_transient(caught.value)
 
 
-def test_a_missing_device_is_transient(objective, monkeypatch):
+def test_missing_device_is_transient(objective, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     on_gpu = SINE.training.model_copy(update={"device": "cuda"})
-    own = objective(base=SINE.model_copy(update={"training": on_gpu}))
+    gpu_objective = objective(base=SINE.model_copy(update={"training": on_gpu}))
     with pytest.raises(SettingsError, match="'cuda'") as caught:
         next(
-            own.train(
+            gpu_objective.train(
                 (ScheduleStep(from_epoch=0, params={LR: 0.01}),), start=None, report_epochs=(1,)
             )
         )
@@ -151,7 +153,7 @@ def test_interrupts_are_passed_on():
     assert not is_transient(KeyboardInterrupt())
 
 
-def test_a_trial_whose_error_is_unknown_is_not_reported_as_a_lost_worker():
+def test_unknown_trial_error_is_not_reported_as_a_lost_worker():
     failed = TrialFailed(
         "Trial 3 failed, and Tune does not retry it: KeyError: 'x'",
         fix="Fix the cause.",

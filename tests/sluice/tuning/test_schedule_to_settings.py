@@ -1,4 +1,4 @@
-"""TUNE-1: settings made from the winner's schedule reproduce the winner."""
+"""TUNE-1: training with the settings from the winner's schedule reproduces the winner."""
 
 import json
 
@@ -27,7 +27,7 @@ from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_validation import require_trainable
 from sluice.tuning.spaces import Space, TrialSettings
-from tests.sluice.training.test_loop import make_model, run, timeless
+from tests.sluice.training.test_loop import drop_seconds, make_model, run
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import HERE, ignore
 from tests.support.simulated_tune import simulate
@@ -35,11 +35,11 @@ from tests.support.simulated_tune import simulate
 RATE, DECAY, CLIP = "training.learning_rate", "training.weight_decay", "training.clip_norm"
 
 
-def steps(*given):
-    return tuple(ScheduleStep(from_epoch=epoch, params=params) for epoch, params in given)
+def steps(*pairs):
+    return tuple(ScheduleStep(from_epoch=epoch, params=params) for epoch, params in pairs)
 
 
-def test_later_values_become_changes_and_equal_ones_do_not():
+def test_only_changed_values_become_training_changes():
     schedule = steps(
         (0, {RATE: 0.1, DECAY: 0.0, "training.batch_rows": 64}),
         (2, {RATE: 0.2, DECAY: 0.0, "training.batch_rows": 64}),
@@ -57,7 +57,7 @@ def test_later_values_become_changes_and_equal_ones_do_not():
         assert training.at(epoch).learning_rate == rate
 
 
-def test_changes_of_the_base_stay():
+def test_changes_of_the_base_settings_are_kept():
     base = TrialSettings(
         training=TrainSettings(
             changes=(
@@ -75,7 +75,7 @@ def test_changes_of_the_base_stay():
     )
 
 
-def test_optimizer_arguments_become_changes_argument_by_argument():
+def test_changed_optimizer_arguments_become_changes():
     base = TrialSettings(
         training=TrainSettings(
             optimizer="sgd", optimizer_arguments={"momentum": 0.9, "nesterov": True}
@@ -97,21 +97,21 @@ def test_optimizer_arguments_become_changes_argument_by_argument():
         TrainingChange(from_epoch=5, optimizer_arguments={"momentum": 0.6}),
     )
     assert training.at(5).optimizer_arguments == {"momentum": 0.7, "nesterov": True}
-    own = base.training.model_copy(
+    training_with_changes = base.training.model_copy(
         update={"changes": (TrainingChange(from_epoch=2, optimizer_arguments={"dampening": 0.1}),)}
     )
     both = settings_from_schedule(
-        base.model_copy(update={"training": own}), schedule, where="test"
+        base.model_copy(update={"training": training_with_changes}), schedule, where="test"
     ).training
     assert both.changes[0].optimizer_arguments == {"dampening": 0.1, "momentum": 0.7}
     with pytest.raises(SettingsError, match=r"dampening' cannot be searched while"):
         require_trainable(
             PBT_SPACE.model_copy(update={"parameters": {dampening: PBT_SPACE.parameters[RATE]}}),
-            base.model_copy(update={"training": own}),
+            base.model_copy(update={"training": training_with_changes}),
         )
 
 
-MOVES = {
+SCHEDULES = {
     "momentum of SGD": (
         {"optimizer": "sgd", "optimizer_arguments": {"momentum": 0.9, "nesterov": True}},
         ({"momentum": 0.9}, {"momentum": 0.7}, {"momentum": 0.55}),
@@ -127,18 +127,23 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("case", MOVES)
-def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed(case, tmp_path):
-    """The trial goes on from its checkpoint with other values, and knows nothing of later ones."""
-    training, moves = MOVES[case]
+@pytest.mark.parametrize("case", SCHEDULES)
+def test_schedule_in_a_pipeline_file_reproduces_the_bits_of_the_trial(case, tmp_path):
+    """The trial resumes from checkpoints with new values; the file contains all changes."""
+    training, argument_steps = SCHEDULES[case]
     base = TrialSettings(training=TrainSettings(max_epochs=6, batch_rows=16, **training))
     schedule = steps(
         *(
             (
                 epoch,
-                {RATE: rate, **{f"training.optimizer_arguments.{k}": v for k, v in own.items()}},
+                {
+                    RATE: rate,
+                    **{f"training.optimizer_arguments.{k}": v for k, v in arguments.items()},
+                },
             )
-            for epoch, rate, own in zip((0, 2, 4), (0.02, 0.01, 0.01), moves, strict=True)
+            for epoch, rate, arguments in zip(
+                (0, 2, 4), (0.02, 0.01, 0.01), argument_steps, strict=True
+            )
         )
     )
     model, state, epochs = make_model(), None, []
@@ -170,11 +175,11 @@ def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed
     with deterministic():
         again = list(run(trained := make_model(), pipeline.training))
 
-    assert timeless(again) == timeless(epochs)
+    assert drop_seconds(again) == drop_seconds(epochs)
     assert all(torch.equal(state.best[n], p) for n, p in trained.state_dict().items())
 
 
-def test_a_trial_with_another_optimizer_has_none_of_the_files_arguments():
+def test_another_optimizer_drops_the_arguments_of_the_base():
     base = TrialSettings(
         training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9})
     )
@@ -201,8 +206,8 @@ PBT_SPACE = Space.parse(
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory):
-    """A population search whose winner took over another member's weights on its way."""
+def pbt_search(tmp_path_factory):
+    """PBT search whose winner copied the weights of another trial."""
     from tests.sluice.tuning.conftest import make_objective
 
     home = tmp_path_factory.mktemp("pbt")
@@ -223,10 +228,10 @@ def searched(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_winner_trained_again_ends_with_its_very_weights_and_losses(searched):
-    objective, result, home = searched
+def test_retrained_winner_has_identical_weights_and_losses(pbt_search):
+    objective, result, home = pbt_search
     winner, changes = result.winner, result.setup.training.changes
-    # Or it shows nothing: a copy after the last epoch trains no step.
+    # The test needs a copy before the last epoch, because a later one trains no step.
     assert [change.from_epoch for change in changes] == [4]
     spec = FoldRunSpec(
         workload=objective.workload,
@@ -255,9 +260,9 @@ def test_a_winner_trained_again_ends_with_its_very_weights_and_losses(searched):
 
 
 @pytest.mark.slow
-def test_a_recipe_is_yaml_and_part_of_the_digest(searched):
-    """As a person copies a winner into defs.yaml: every bit of its numbers survives."""
-    _, result, _ = searched
+def test_winner_settings_survive_yaml_and_change_the_digest(pbt_search):
+    """A winner copied into defs.yaml keeps every bit of its numbers."""
+    _, result, _ = pbt_search
     text = yaml.safe_dump(json.loads(result.setup.model_dump_json()))
     attributes = {
         "name": "sine",

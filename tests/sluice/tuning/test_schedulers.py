@@ -1,4 +1,4 @@
-"""Schedulers of Ray Tune by name and by import path, and what is refused before a search begins."""
+"""Schedulers of Ray Tune by name or import path, and errors before a search starts."""
 
 import copy
 import random
@@ -29,7 +29,7 @@ BASE = TrialSettings(training=TrainSettings(max_epochs=27))
 
 
 class Own(FIFOScheduler):
-    """A scheduler of a user's own."""
+    """Custom scheduler."""
 
     def __init__(self, patience: int, max_t: int, time_attr: str):
         super().__init__()
@@ -40,15 +40,15 @@ class NoScheduler:
     pass
 
 
-def made(scheduler, own=None, **more):
+def build_scheduler(scheduler, search_space=None, **more):
     settings = SearchSettings.parse({"scheduler": scheduler, "seed": 3} | more, where="search")
-    own = own or space()
-    return make_scheduler(settings, choose_strategy(own, settings, BASE), own, 27)
+    search_space = search_space or space()
+    return make_scheduler(settings, choose_strategy(search_space, settings, BASE), search_space, 27)
 
 
-def planned(scheduler, own=None, **more):
+def plan(scheduler, search_space=None, **more):
     settings = SearchSettings.parse({"scheduler": scheduler} | more, where="search")
-    return plan_search(own or space(), settings, BASE)
+    return plan_search(search_space or space(), settings, BASE)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def planned(scheduler, own=None, **more):
         ),
     ],
 )
-def test_a_name_is_a_scheduler_of_ray_with_the_settings(name, cls, expected):
-    scheduler = made(name)
+def test_short_name_builds_the_ray_scheduler_with_the_settings(name, cls, expected):
+    scheduler = build_scheduler(name)
 
     assert type(scheduler) is cls
     assert {key: getattr(scheduler, key) for key in expected} == expected
@@ -79,8 +79,8 @@ def test_a_name_is_a_scheduler_of_ray_with_the_settings(name, cls, expected):
     copy.deepcopy(scheduler)
 
 
-def test_rungs_of_asha_are_the_epochs_of_decisions():
-    asha = made("asha", grace_epochs=3)
+def test_rungs_of_asha_are_the_decision_epochs():
+    asha = build_scheduler("asha", grace_epochs=3)
     settings = SearchSettings(scheduler="asha", grace_epochs=3)
     strategy = choose_strategy(space(), settings, BASE)
 
@@ -121,10 +121,8 @@ def test_rungs_of_asha_are_the_epochs_of_decisions():
         ),
     ],
 )
-def test_a_class_is_built_with_its_arguments_and_with_what_the_search_knows(
-    path, arguments, cls, expected
-):
-    scheduler = made({"class": path, "arguments": arguments})
+def test_class_receives_its_arguments_and_those_of_the_search(path, arguments, cls, expected):
+    scheduler = build_scheduler({"class": path, "arguments": arguments})
 
     assert f"{type(scheduler).__module__}:{type(scheduler).__qualname__}".endswith(cls.__qualname__)
     assert isinstance(scheduler, TrialScheduler)
@@ -132,8 +130,8 @@ def test_a_class_is_built_with_its_arguments_and_with_what_the_search_knows(
     assert scheduler.set_search_properties("loss", "min") or cls is Own
 
 
-def test_pb2_gets_the_ends_of_what_may_change():
-    found = made({"class": "ray.tune.schedulers.pb2:PB2"})
+def test_pb2_receives_the_bounds_of_changeable_parameters():
+    found = build_scheduler({"class": "ray.tune.schedulers.pb2:PB2"})
 
     assert found._hyperparam_bounds == {
         "training.learning_rate": [pytest.approx(1e-4), 1.0],
@@ -142,7 +140,7 @@ def test_pb2_gets_the_ends_of_what_may_change():
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "said"),
+    ("scheduler", "message"),
     [
         ("ray.tune.schedulers:HyperBand", "has no 'HyperBand'. Did you mean"),
         ("ray.tune.schedules:PB2", "scheduler 'ray.tune.schedules:PB2'"),
@@ -154,13 +152,13 @@ def test_pb2_gets_the_ends_of_what_may_change():
         ("ray.tune.search.optuna:OptunaSearch", "scheduler .* must be a subclass"),
     ],
 )
-def test_a_class_that_cannot_be_used_is_refused_when_settings_are_read(scheduler, said):
-    with pytest.raises(SettingsError, match=said):
-        planned({"class": scheduler})
+def test_unusable_class_is_rejected_when_the_search_is_planned(scheduler, message):
+    with pytest.raises(SettingsError, match=message):
+        plan({"class": scheduler})
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             {"max_time": 9},
@@ -172,18 +170,18 @@ def test_a_class_that_cannot_be_used_is_refused_when_settings_are_read(scheduler
         ({"time_attr": "step"}, "The argument 'time_attr' of"),
     ],
 )
-def test_an_argument_that_a_scheduler_does_not_take_is_named_with_those_it_takes(arguments, said):
-    with pytest.raises(SettingsError, match=said):
-        planned({"class": "ray.tune.schedulers:HyperBandScheduler", "arguments": arguments})
+def test_invalid_argument_is_rejected_with_the_valid_ones(arguments, message):
+    with pytest.raises(SettingsError, match=message):
+        plan({"class": "ray.tune.schedulers:HyperBandScheduler", "arguments": arguments})
 
 
-def test_a_missing_argument_is_refused():
+def test_missing_argument_is_rejected():
     with pytest.raises(SettingsError, match="missing 1 required positional argument: 'patience'"):
-        planned({"class": "tests.sluice.tuning.test_schedulers:Own"})
+        plan({"class": "tests.sluice.tuning.test_schedulers:Own"})
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("scheduler", "message"),
     [
         (
             {"class": "a:b", "argument": {}},
@@ -194,12 +192,12 @@ def test_a_missing_argument_is_refused():
         (3, "'auto', 'asha', 'pbt', 'median' or 'none'"),
     ],
 )
-def test_a_scheduler_that_is_written_wrong_is_refused_by_name(given, said):
-    with pytest.raises(SettingsError, match=said):
-        SearchSettings.parse({"scheduler": given}, where="search")
+def test_malformed_scheduler_setting_is_rejected(scheduler, message):
+    with pytest.raises(SettingsError, match=message):
+        SearchSettings.parse({"scheduler": scheduler}, where="search")
 
 
-def test_what_is_written_is_read_again():
+def test_scheduler_settings_round_trip_through_json():
     settings = SearchSettings.parse(
         {"scheduler": {"class": "a.b:C", "arguments": {"x": [1, 2]}}}, where="search"
     )
@@ -209,13 +207,13 @@ def test_what_is_written_is_read_again():
     assert SearchSettings.model_validate_json(settings.model_dump_json()) == settings
 
 
-def test_a_population_is_compared_by_its_present_weights():
+def test_population_schedulers_use_the_current_validation_loss():
     for name, metric in (("pbt", "val_loss"), ("asha", "loss"), ("none", "loss")):
         strategy = choose_strategy(space(), SearchSettings(scheduler=name), BASE)
         assert metric_of(strategy) == metric
     for path, metric in (("pb2:PB2", "val_loss"), ("hyperband:HyperBandScheduler", "loss")):
-        own = {"class": f"ray.tune.schedulers.{path}"}
-        settings = SearchSettings.parse({"scheduler": own}, where="search")
+        scheduler = {"class": f"ray.tune.schedulers.{path}"}
+        settings = SearchSettings.parse({"scheduler": scheduler}, where="search")
         assert metric_of(choose_strategy(space(), settings, BASE)) == metric
 
 
@@ -234,9 +232,9 @@ CHANGING = {
 
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_changes_of_pbt_stay_within_the_space(decay):
-    """Ray's own exploration, many times over, from a value at an end."""
-    own = Space.parse({"parameters": CHANGING}, where="space")
-    pbt = made("pbt", own)
+    """Apply the exploration of Ray 300 times, starting at an end of the range."""
+    search_space = Space.parse({"parameters": CHANGING}, where="space")
+    pbt = build_scheduler("pbt", search_space)
     params = {
         "training.learning_rate": 0.1,
         "training.weight_decay": decay,
@@ -245,23 +243,23 @@ def test_changes_of_pbt_stay_within_the_space(decay):
         "training.optimizer_arguments.betas": [0.9, 0.999],
         "training.batch_rows": 64,
     }
-    config = encode(own, BASE, params)
-    config.setdefault("training.weight_decay", 0.01)  # as PBT does it
+    config = encode(search_space, BASE, params)
+    config.setdefault("training.weight_decay", 0.01)  # as PBT does
     random.seed(0)
-    seen = {path: set() for path in params}
+    values_by_path = {path: set() for path in params}
     for _ in range(300):
         config, _ = _explore(
             config, pbt._hyperparam_mutations, 0.25, (0.8, 1.2), pbt._custom_explore_fn
         )
-        found = decode(own, BASE, config)
-        assert encode(own, BASE, found).items() <= config.items()
+        found = decode(search_space, BASE, config)
+        assert encode(search_space, BASE, found).items() <= config.items()
         for path, value in found.items():
-            assert own.parameters[path].contains(value), path
-            seen[path].add(repr(value))
+            assert search_space.parameters[path].contains(value), path
+            values_by_path[path].add(repr(value))
 
-    assert seen["training.batch_rows"] == {"64"}
-    assert (seen["training.weight_decay"] == {"0.0"}) == (decay == 0.0)
-    assert len(seen["training.optimizer_arguments.betas"]) == 3
-    assert len(seen["training.optimizer_arguments.eps"]) == 3
-    assert len(seen["training.clip_norm"]) == 7
-    assert len(seen["training.learning_rate"]) > 100
+    assert values_by_path["training.batch_rows"] == {"64"}
+    assert (values_by_path["training.weight_decay"] == {"0.0"}) == (decay == 0.0)
+    assert len(values_by_path["training.optimizer_arguments.betas"]) == 3
+    assert len(values_by_path["training.optimizer_arguments.eps"]) == 3
+    assert len(values_by_path["training.clip_norm"]) == 7
+    assert len(values_by_path["training.learning_rate"]) > 100

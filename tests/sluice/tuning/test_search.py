@@ -1,4 +1,4 @@
-"""A killed search ends like an uninterrupted one; failures are reported with their cause."""
+"""A killed search resumes with the same decisions; failures are reported with their cause."""
 
 import math
 import os
@@ -27,7 +27,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_planted_optimum_is_found(case, tmp_path):
+def test_search_finds_the_planted_optimum(case, tmp_path):
     result = search(tmp_path, CASES[case])
 
     assert abs(math.log10(result.winner.params[LR]) + 2) < 0.5
@@ -38,8 +38,8 @@ def test_the_planted_optimum_is_found(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["random", "tpe", "asha"])
-def test_weak_trials_end_early(case, tmp_path):
-    """TUNE-2: pruning is always on."""
+def test_bad_trials_are_pruned(case, tmp_path):
+    """TUNE-2: pruning is always enabled."""
     result = search(tmp_path, CASES[case])
     states = Counter(t.state for t in result.trials)
 
@@ -52,8 +52,8 @@ def num_lines(folder):
     return (folder / "journal.jsonl").read_bytes().count(b"\n")
 
 
-def killed(folder, own, *, after):
-    """Run a search in a process that is killed after this number of reports."""
+def run_and_kill(folder, search_settings, *, after):
+    """Run a search in a process killed after ``after`` reports; return whether it was killed."""
     child = os.fork()
     if child == 0:
         received = []
@@ -64,7 +64,7 @@ def killed(folder, own, *, after):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            search(folder, own, on_report=die)
+            search(folder, search_settings, on_report=die)
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -75,25 +75,25 @@ def killed(folder, own, *, after):
     "case",
     [pytest.param(case, marks=pytest.mark.exhaustive if case == "tpe" else ()) for case in CASES],
 )
-def test_a_search_killed_again_and_again_ends_as_one_that_was_not(case, tmp_path):
-    """TUNE-3: SIGKILL every few reports; trials, stops and copies are those of one run."""
-    own, cut = CASES[case], tmp_path / "killed"
-    expected = search(tmp_path / "whole", own)
+def test_repeatedly_killed_search_makes_the_same_decisions(case, tmp_path):
+    """TUNE-3: with SIGKILL every few reports, trials, stops and copies are the same."""
+    search_settings, cut = CASES[case], tmp_path / "killed"
+    expected = search(tmp_path / "whole", search_settings)
 
     kills = 0
-    while killed(cut, own, after=2 + 2 * (kills % 3)):
+    while run_and_kill(cut, search_settings, after=2 + 2 * (kills % 3)):
         kills += 1
-        if kills % 2 == 0:  # a kill in the middle of a write leaves half a line
+        if kills % 2 == 0:  # a kill during a write leaves a partial line
             journal = cut / "journal.jsonl"
             journal.write_bytes(journal.read_bytes()[:-9])
-    resumed = search(cut, own)
+    resumed = search(cut, search_settings)
 
     assert kills >= 4
     assert decisions(resumed) == decisions(expected)
     assert num_lines(cut) == num_lines(tmp_path / "whole")  # nothing is reported twice
 
 
-def test_a_finished_search_is_read_and_not_run_again(tmp_path):
+def test_finished_search_is_read_and_not_run_again(tmp_path):
     first, received = search(tmp_path), []
     again = search(tmp_path, on_report=lambda *each: received.append(each), toy=Toy(raises=True))
 
@@ -101,7 +101,7 @@ def test_a_finished_search_is_read_and_not_run_again(tmp_path):
     assert received == []
 
 
-def test_a_changed_setting_is_refused_with_its_name_and_resources_are_not(tmp_path):
+def test_changed_setting_is_rejected_by_name_but_changed_resources_are_accepted(tmp_path):
     search(tmp_path, settings(4))
     with pytest.raises(ContractError, match=r"search\.num_trials was 4, now 5"):
         search(tmp_path, settings(5))
@@ -114,7 +114,7 @@ def test_a_changed_setting_is_refused_with_its_name_and_resources_are_not(tmp_pa
     search(tmp_path, settings(4), compute=ComputeSettings(cpus_per_worker=2.0, retries=9))
 
 
-def test_trials_that_diverge_are_named_and_the_others_go_on(tmp_path):
+def test_diverging_trials_fail_and_the_others_continue(tmp_path):
     result = search(tmp_path, toy=Toy(nan_above=0.1))
 
     failed = [t for t in result.trials if t.state == "failed"]
@@ -124,21 +124,21 @@ def test_trials_that_diverge_are_named_and_the_others_go_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("toy", "said"),
+    ("toy", "message"),
     [
         (Toy(raises=True), r"ZeroDivisionError: the user's bug \(raised at .*toy_search\.py"),
         (Toy(nan_above=0.0), "train_loss is nan at epoch 1"),
     ],
 )
 @pytest.mark.parametrize("scheduler", ["asha", "pbt"])
-def test_a_search_without_a_finite_trial_names_the_first_cause(toy, said, scheduler, tmp_path):
-    with pytest.raises(SearchFailed, match=said) as caught:
+def test_search_without_a_finite_trial_reports_the_first_cause(toy, message, scheduler, tmp_path):
+    with pytest.raises(SearchFailed, match=message) as caught:
         search(tmp_path, settings(8, scheduler), toy=toy)
     assert caught.value.exit_code == 1
     assert f"remove {tmp_path} and run again" in caught.value.fix
 
 
-def test_ctrl_c_keeps_what_was_finished(tmp_path):
+def test_ctrl_c_keeps_finished_work(tmp_path):
     expected = search(tmp_path / "whole")
 
     def stop(trial, _trials):
@@ -150,7 +150,7 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path):
     assert decisions(search(tmp_path / "stopped")) == decisions(expected)
 
 
-def test_a_folder_that_cannot_be_written_stops_the_search(tmp_path):
+def test_unwritable_folder_stops_the_search(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
         search(tmp_path / "file" / "search")
@@ -158,20 +158,20 @@ def test_a_folder_that_cannot_be_written_stops_the_search(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", [pytest.param("asha", marks=pytest.mark.exhaustive), "pbt"])
-def test_a_workload_is_searched_and_its_winner_can_be_trained_again(scheduler, objective, tmp_path):
-    own, home = objective(), tmp_path / "home"
-    workload = load_workload(own.workload, {}, where="test")
+def test_search_of_a_workload_is_reproducible_and_so_is_its_winner(scheduler, objective, tmp_path):
+    sine_objective, home = objective(), tmp_path / "home"
+    workload = load_workload(sine_objective.workload, {}, where="test")
     frame = workload.compute_features(workload.load_rows())
     options = {"grace_epochs": 2, "perturbation_epochs": 2}
 
     def run(folder):
         return search_workload(
-            own.workload,
+            sine_objective.workload,
             {},
             SINE,
             None,
             SearchSettings(num_trials=6, scheduler=scheduler, **options),
-            table=own.table,
+            table=sine_objective.table,
             folds=workload.plan_folds(frame),
             artifacts=home / "artifacts",
             folder=folder,
@@ -183,22 +183,22 @@ def test_a_workload_is_searched_and_its_winner_can_be_trained_again(scheduler, o
     result = run(tmp_path / "a")
     assert decisions(run(tmp_path / "b")) == decisions(result)
     winner = result.winner
-    again = own.train(winner.schedule, start=None, report_epochs=(len(winner.epochs),))
+    again = sine_objective.train(winner.schedule, start=None, report_epochs=(len(winner.epochs),))
     assert next(again).epochs == winner.epochs
 
 
-def test_a_search_on_workers_without_a_gpu_refuses_to_train_on_one(objective, tmp_path):
-    own = objective()
-    workload = load_workload(own.workload, {}, where="test")
+def test_gpu_training_on_workers_without_a_gpu_is_rejected(objective, tmp_path):
+    sine_objective = objective()
+    workload = load_workload(sine_objective.workload, {}, where="test")
     training = SINE.training.model_copy(update={"device": "cuda"})
     with pytest.raises(SettingsError, match=r"'cuda', but compute\.gpus_per_worker is 0\."):
         search_workload(
-            own.workload,
+            sine_objective.workload,
             {},
             SINE.model_copy(update={"training": training}),
             None,
             SearchSettings(num_trials=6),
-            table=own.table,
+            table=sine_objective.table,
             folds=workload.plan_folds(workload.compute_features(workload.load_rows())),
             artifacts=tmp_path / "home" / "artifacts",
             folder=tmp_path / "search",
@@ -207,7 +207,7 @@ def test_a_search_on_workers_without_a_gpu_refuses_to_train_on_one(objective, tm
         )
 
 
-def test_values_that_pbt_sets_after_the_last_epoch_are_no_part_of_the_recipe(tmp_path):
+def test_pbt_changes_at_the_last_epoch_are_ignored(tmp_path):
     """With 27 epochs and a step every 9, the last step falls on the last epoch."""
     result = search(tmp_path, settings(8, "pbt", perturbation_epochs=9))
     steps = [step.from_epoch for trial in result.trials for step in trial.schedule]

@@ -1,4 +1,4 @@
-"""A search whose trials all fail, and one whose disk is full: the cause, and nothing lost."""
+"""Searches whose trials all fail or whose disk is full report the cause and lose no work."""
 
 import pytest
 
@@ -16,22 +16,22 @@ SHORT = SINE.model_copy(
 )
 
 
-def test_when_every_training_fails_the_first_cause_is_named_with_its_line(objective, tmp_path):
-    own = objective(base=SHORT, raise_in_loss=True)
-    work = SearchWork(objective=own, space=space().leading(1), settings=TINY)
+def test_search_whose_trials_all_fail_reports_the_first_cause_and_its_file(objective, tmp_path):
+    failing_objective = objective(base=SHORT, raise_in_loss=True)
+    work = SearchWork(objective=failing_objective, space=space().leading(1), settings=TINY)
 
-    said = r"No trial of 4 .*ZeroDivisionError: the user's bug \(raised at .*synthetic\.py"
-    with pytest.raises(SearchFailed, match=said):
+    message = r"No trial of 4 .*ZeroDivisionError: the user's bug \(raised at .*synthetic\.py"
+    with pytest.raises(SearchFailed, match=message):
         work(tmp_path / "search")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["asha", "pbt"])
 @pytest.mark.parametrize("after", [1, 5])
-def test_a_disk_that_fills_up_in_mid_search_loses_no_report(scheduler, after, tmp_path):
-    """TUNE-3: with room again it ends with the trials, stops and exploits it would have had."""
-    own = settings(8, scheduler)
-    expected = search(tmp_path / "whole", own)
+def test_full_disk_during_a_search_loses_no_report(scheduler, after, tmp_path):
+    """TUNE-3: once there is free space, the search resumes with the same decisions."""
+    search_settings = settings(8, scheduler)
+    expected = search(tmp_path / "whole", search_settings)
     with small_disk(tmp_path / "disk", kib=400) as disk:
         ballast = []
 
@@ -41,20 +41,20 @@ def test_a_disk_that_fills_up_in_mid_search_loses_no_report(scheduler, after, tm
                 ballast[-1] = fill(disk)
 
         with pytest.raises(StorageError, match=r"No room left to write .*Free disk space"):
-            search(disk / "cut", own, on_report=on_report)
+            search(disk / "cut", search_settings, on_report=on_report)
         kept = num_lines(disk / "cut")
         ballast[after - 1].unlink()
-        resumed = search(disk / "cut", own)
+        resumed = search(disk / "cut", search_settings)
 
     assert after <= kept < num_lines(tmp_path / "whole")
     assert decisions(resumed) == decisions(expected)
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_for_a_checkpoint_is_no_failed_trial(objective, tmp_path):
-    """Otherwise a search would go on and call every trial after it a failure."""
-    own = objective(base=SHORT)
-    work = SearchWork(objective=own, space=space().leading(1), settings=TINY)
+def test_full_disk_during_a_checkpoint_does_not_fail_the_trial(objective, tmp_path):
+    """Otherwise the search would continue and every later trial would fail."""
+    short_objective = objective(base=SHORT)
+    work = SearchWork(objective=short_objective, space=space().leading(1), settings=TINY)
     expected = work(tmp_path / "whole")
     with small_disk(tmp_path / "disk", kib=24) as disk:
         with pytest.raises(StorageError, match=r"No room left to write .*epoch-00000"):

@@ -1,4 +1,4 @@
-"""Progress of a running search: each end once, each step of a population once."""
+"""Progress messages of a search: one per ended trial and one per step of a population."""
 
 import re
 
@@ -10,34 +10,36 @@ from tests.sluice.tuning.toy_space import search, settings
 from tests.support.toy_search import Toy
 
 
-def received(folder, own, toy=None):
-    progress = SearchProgress(num_trials=own.num_trials, is_population=own.scheduler == "pbt")
+def collect_messages(folder, search_settings, toy=None):
+    progress = SearchProgress(
+        num_trials=search_settings.num_trials, is_population=search_settings.scheduler == "pbt"
+    )
     lines: list[str] = []
     result = search(
         folder,
-        own,
+        search_settings,
         toy=toy,
         on_report=lambda _o, trials: lines.extend(progress.new_messages(trials)),
     )
-    assert progress.num_ended == own.num_trials
+    assert progress.num_ended == search_settings.num_trials
     return lines, result
 
 
 def test_every_trial_is_reported_once_at_its_end(tmp_path):
-    lines, result = received(tmp_path, settings(6))
+    lines, result = collect_messages(tmp_path, settings(6))
 
     assert [line.split()[0] for line in lines] == [f"{n}/6" for n in range(1, 7)]
     assert {int(line.split()[2]) for line in lines} == {trial.id for trial in result.trials}
 
 
-def test_a_population_is_reported_at_every_step(tmp_path):
-    lines, result = received(tmp_path, settings(8, "pbt"))
+def test_population_is_reported_at_every_step(tmp_path):
+    lines, result = collect_messages(tmp_path, settings(8, "pbt"))
     steps = [line for line in lines if line.startswith("population")]
-    said = re.compile(
+    pattern = re.compile(
         r"after epoch (\d+): best loss (\S+) \(trial \d+\), worst continuing loss (\S+) .*; "
         r"(\d) copied another trial's weights \(([\d, ]+|none)\), (\d) of 8"
     )
-    found = [said.search(line).groups() for line in steps]
+    found = [pattern.search(line).groups() for line in steps]
 
     assert [int(epoch) for epoch, *_ in found] == [5, 10, 15, 20, 25, 27]
     assert all(float(best) < float(worst) for _, best, worst, *_ in found)
@@ -48,8 +50,8 @@ def test_a_population_is_reported_at_every_step(tmp_path):
     assert lines[-8:] == [line for line in lines if line not in steps]
 
 
-def test_a_population_that_failed_in_part_or_whole_is_reported(tmp_path):
-    lines, _ = received(tmp_path / "part", settings(8, "pbt"), Toy(nan_above=0.1))
+def test_failed_trials_of_a_population_are_reported(tmp_path):
+    lines, _ = collect_messages(tmp_path / "part", settings(8, "pbt"), Toy(nan_above=0.1))
     assert "nan" not in "".join(line for line in lines if line.startswith("population"))
 
     progress = SearchProgress(num_trials=4, is_population=True)

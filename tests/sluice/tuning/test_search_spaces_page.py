@@ -1,4 +1,4 @@
-"""The examples of ``docs/search-spaces.md`` are accepted as they are written."""
+"""The examples of ``docs/search-spaces.md`` are valid."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ class Everything(FIFOScheduler):
         super().__init__()
 
 
-def test_the_space_is_one_of_a_pipeline():
+def test_space_of_the_page_is_valid_in_a_pipeline():
     pipeline = PipelineSettings.parse(SINE, where="page")
 
     assert len(pipeline.space.parameters) == 7
@@ -48,24 +48,27 @@ def test_the_space_is_one_of_a_pipeline():
 
 @pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
 @pytest.mark.parametrize("example", [e["search"] for e in EXAMPLES if "search" in e], ids=str)
-def test_a_search_of_the_page_is_accepted_or_lacks_its_library(example):
-    given = SINE | {"search": example}
+def test_search_of_the_page_is_valid_or_its_library_is_missing(example):
+    attributes = SINE | {"search": example}
     load_quietly()
     if is_installed((example.get("searcher") or {"class": ""})["class"]):
-        search = resolve(PipelineSettings.parse(given, where="page")).settings.search
+        search = resolve(PipelineSettings.parse(attributes, where="page")).settings.search
         assert search == SearchSettings.parse(example, where="page")
         return
-    pipeline = PipelineSettings.parse(given, where="page")
+    pipeline = PipelineSettings.parse(attributes, where="page")
     with pytest.raises(SettingsError, match=r"lacks its library|No module named"):
         resolve(pipeline)
 
 
-def test_arguments_that_the_page_lists_are_filled_in():
+def test_arguments_that_the_page_lists_are_set_by_sluice():
     pipeline = PipelineSettings.parse(SINE, where="page")
     named = re.search(r"does not set them: (.*?) and a seed", PAGE, re.DOTALL).group(1)
     names = re.findall(r"`(\w+)`", named)
-    own = {"class": "tests.sluice.tuning.test_search_spaces_page:Everything", "arguments": {}}
-    search = SearchSettings.parse({"scheduler": own, "seed": 5}, where="page")
+    scheduler_class = {
+        "class": "tests.sluice.tuning.test_search_spaces_page:Everything",
+        "arguments": {},
+    }
+    search = SearchSettings.parse({"scheduler": scheduler_class, "seed": 5}, where="page")
     strategy = choose_strategy(pipeline.space, search, resolve(pipeline).search.trial_settings)
     scheduler = make_scheduler(search, strategy, pipeline.space, 25)
 

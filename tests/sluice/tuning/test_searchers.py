@@ -34,7 +34,7 @@ BOHB_SCHEDULER = {"class": "ray.tune.schedulers:HyperBandForBOHB"}
 
 
 class Halton(Searcher):
-    """A searcher of a user's own, which is given its space."""
+    """Custom searcher that receives the search space."""
 
     def __init__(self, metric, mode, seed):
         super().__init__(metric=metric, mode=mode)
@@ -68,31 +68,31 @@ class GivenSpace(NoSpace):
         self.space = space
 
 
-class Lacks(Halton):
+class MissingLibrary(Halton):
     def __init__(self):
         import a_library_that_nobody_has  # noqa: F401
 
 
-def here(name):
+def path_to(name):
     return f"tests.sluice.tuning.test_searchers:{name}"
 
 
-def made(num_trials=30, seed=3, searcher=None, base=BASE, **more):
-    given = {"num_trials": num_trials, "seed": seed, "searcher": searcher} | more
-    settings = SearchSettings.parse(given, where="search")
-    strategy, own = plan_search(space(), settings, base)
-    return make_searcher(settings, strategy, own, base, metric_of(strategy)), own
+def build_searcher(num_trials=30, seed=3, searcher=None, base=BASE, **more):
+    arguments = {"num_trials": num_trials, "seed": seed, "searcher": searcher} | more
+    settings = SearchSettings.parse(arguments, where="search")
+    strategy, search_space = plan_search(space(), settings, base)
+    return make_searcher(settings, strategy, search_space, base, metric_of(strategy)), search_space
 
 
-def far(params):
+def distance(params):
     return (math.log10(params[LR]) + 2) ** 2
 
 
-def run(searcher, own, count, loss=far):
-    """Run trials one after another, as Tune does; return their values."""
+def run(searcher, search_space, count, loss=distance):
+    """Run ``count`` trials one after another and return their parameters."""
     found = []
     for number in range(count):
-        params = decode(own, BASE, searcher.suggest(f"{number:05d}"))
+        params = decode(search_space, BASE, searcher.suggest(f"{number:05d}"))
         found.append(params)
         value = loss(params)
         failed = not math.isfinite(value)
@@ -102,9 +102,10 @@ def run(searcher, own, count, loss=far):
 
 
 @pytest.mark.parametrize("num_trials", [5, 30])
-def test_a_search_depends_on_the_seed_and_its_results_alone(num_trials):
+def test_suggestions_depend_only_on_the_seed_and_the_results(num_trials):
     first, again, other = (
-        run(*made(num_trials, seed=seed, startup_trials=4), count=12) for seed in (1, 1, 2)
+        run(*build_searcher(num_trials, seed=seed, startup_trials=4), count=12)
+        for seed in (1, 1, 2)
     )
 
     assert first == again
@@ -112,11 +113,11 @@ def test_a_search_depends_on_the_seed_and_its_results_alone(num_trials):
     assert len({repr(params) for params in first}) == 12
 
 
-def test_trial_0_has_the_values_of_the_file_except_those_outside_the_space():
-    own = BASE.model_copy(
+def test_trial_0_has_the_values_of_the_file_within_the_space():
+    base = BASE.model_copy(
         update={"training": BASE.training.model_copy(update={"weight_decay": 0.5})}
     )
-    first = run(*made(base=own), count=1)[0]
+    first = run(*build_searcher(base=base), count=1)[0]
 
     assert (first[LR], first["training.batch_rows"]) == (0.03, 64)
     assert first["model.architecture"] == "gru"
@@ -124,59 +125,63 @@ def test_trial_0_has_the_values_of_the_file_except_those_outside_the_space():
 
 
 @pytest.mark.slow
-def test_tpe_comes_nearer_to_a_planted_optimum_than_chance():
-    nearer = 0
+def test_tpe_is_closer_to_a_planted_optimum_than_random_search():
+    num_closer = 0
     for seed in range(5):
-        tpe = run(*made(40, seed=seed), count=40)
-        chance = run(*made(101, seed=seed), count=40)
-        nearer += sum(map(far, tpe[20:])) < 0.5 * sum(map(far, chance[20:]))
-    assert nearer >= 4
+        tpe = run(*build_searcher(40, seed=seed), count=40)
+        random_trials = run(*build_searcher(101, seed=seed), count=40)
+        num_closer += sum(map(distance, tpe[20:])) < 0.5 * sum(map(distance, random_trials[20:]))
+    assert num_closer >= 4
 
 
-def test_tpe_turns_away_from_where_trials_fail():
-    """Optuna itself leaves failed trials out of its model."""
-    found = run(*made(60), count=60, loss=lambda p: math.inf if p[LR] > 1e-2 else 1.0)
+def test_tpe_avoids_regions_where_trials_fail():
+    """Optuna itself ignores failed trials."""
+    found = run(*build_searcher(60), count=60, loss=lambda p: math.inf if p[LR] > 1e-2 else 1.0)
 
     failed = [params[LR] > 1e-2 for params in found]
     assert sum(failed[10:]) / 50 < 0.5 * sum(failed[1:10]) / 9
 
 
-def test_optunas_voice_is_left_as_it_was():
+def test_log_level_of_optuna_is_unchanged():
     optuna.logging.set_verbosity(optuna.logging.INFO)
-    run(*made(), count=12)
+    run(*build_searcher(), count=12)
 
     assert optuna.logging.get_verbosity() == optuna.logging.INFO
 
 
 @pytest.mark.parametrize("num_trials", [5, 30])
-def test_a_fresh_searcher_can_be_copied(num_trials):
-    """A resumed study begins with copies."""
-    searcher, own = made(num_trials)
+def test_new_searcher_can_be_copied(num_trials):
+    """A resumed study starts from copies."""
+    searcher, search_space = build_searcher(num_trials)
     copied = copy.deepcopy(searcher)
 
-    assert run(searcher, own, 12) == run(copied, own, 12)
+    assert run(searcher, search_space, 12) == run(copied, search_space, 12)
 
 
 @pytest.mark.parametrize("name", ["Halton", "GivenSpace"])
-def test_a_searcher_of_the_users_own_gets_the_space(name):
-    searcher, own = made(searcher={"class": here(name)})
+def test_custom_searcher_receives_the_space(name):
+    searcher, search_space = build_searcher(searcher={"class": path_to(name)})
 
-    assert searcher.space.keys() == tune_space(own, BASE).keys()
+    assert searcher.space.keys() == tune_space(search_space, BASE).keys()
     assert (searcher.metric, searcher.mode) == ("loss", "min")
-    for params in run(searcher, own, 3):
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
+    for params in run(searcher, search_space, 3):
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
 
 
-def test_optuna_by_class_has_conditions_and_any_sampler():
+def test_optuna_by_class_supports_conditions_and_any_sampler():
     sampler = {"class": "optuna.samplers:NSGAIISampler", "arguments": {"population_size": 4}}
-    searcher, own = made(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
+    searcher, search_space = build_searcher(
+        searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}}
+    )
 
     assert type(searcher) is OptunaSearch
     assert isinstance(searcher._sampler, optuna.samplers.NSGAIISampler)
-    found = run(searcher, own, 12)
+    found = run(searcher, search_space, 12)
     assert len({"model.dropout" in params for params in found}) == 2
-    again, own = made(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
-    assert run(again, own, 12) == found
+    again, search_space = build_searcher(
+        searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}}
+    )
+    assert run(again, search_space, 12) == found
 
 
 ARGUMENTS = {
@@ -196,22 +201,22 @@ def _loaded():
 
 @pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
 @pytest.mark.parametrize("path", ARGUMENTS)
-def test_a_searcher_of_another_library_searches_the_whole_space(path):
+def test_searcher_of_another_library_supports_every_parameter(path):
     if not is_installed(path):
         pytest.skip(f"needs {', '.join(MODULES[path])}")
     more = {"scheduler": BOHB_SCHEDULER} if path == BOHB else {}
-    given = {"class": path, "arguments": ARGUMENTS[path]}
-    searcher, own = made(searcher=given, **more)
-    found = [decode(own, BASE, searcher.suggest(f"{n:05d}")) for n in range(6)]
+    arguments = {"class": path, "arguments": ARGUMENTS[path]}
+    searcher, search_space = build_searcher(searcher=arguments, **more)
+    found = [decode(search_space, BASE, searcher.suggest(f"{n:05d}")) for n in range(6)]
 
     for params in found:
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
     assert (found[0][LR], found[0]["training.batch_rows"]) == (pytest.approx(0.03), 64)
     assert len({repr(params) for params in found}) >= 3
 
 
 @pytest.mark.parametrize("path", ARGUMENTS)
-def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypatch):
+def test_searcher_without_its_library_is_rejected_with_the_extra(path, monkeypatch):
     package = path.partition(":")[0]
     module = importlib.import_module(f"{package}.{package.rpartition('.')[2]}_search")
     for name in ("hpo", "ng", "BOHB"):
@@ -220,22 +225,22 @@ def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypa
     more = {"scheduler": BOHB_SCHEDULER} if path == BOHB else {}
 
     with pytest.raises(SettingsError, match=r"lacks its library: .*pip install.*sluice-mlops\[sea"):
-        made(searcher={"class": path}, **more)
+        build_searcher(searcher={"class": path}, **more)
 
 
 @pytest.mark.parametrize(
-    ("searcher", "said"),
+    ("searcher", "message"),
     [
         (
-            {"class": here("Lacks")},
+            {"class": path_to("MissingLibrary")},
             "lacks its library: No module named 'a_library_that_nobody_has'",
         ),
-        ({"class": here("NoSpace")}, "does not accept a search space"),
+        ({"class": path_to("NoSpace")}, "does not accept a search space"),
         (
-            {"class": here("Broken")},
+            {"class": path_to("Broken")},
             "refuses its arguments: nothing for 00000.* It takes: seed",
         ),
-        ({"class": here("Missing")}, "has no 'Missing'"),
+        ({"class": path_to("Missing")}, "has no 'Missing'"),
         ({"class": "ray.tune.schedulers:ASHAScheduler"}, "searcher .* must be a subclass of ray"),
         ({"class": "ray.tune.search.basic_variant:BasicVariantGenerator"}, "must be a subclass"),
         (
@@ -258,9 +263,9 @@ def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypa
             },
             "must be a sampler of Optuna or an optimizer of Nevergrad",
         ),
-        ({"class": here("Halton"), "arguments": {"space": {}}}, "The argument 'space' of"),
+        ({"class": path_to("Halton"), "arguments": {"space": {}}}, "The argument 'space' of"),
     ],
 )
-def test_a_searcher_that_cannot_be_used_is_refused_when_settings_are_read(searcher, said):
-    with pytest.raises(SettingsError, match=said):
-        made(searcher=searcher)
+def test_unusable_searcher_is_rejected_before_the_search(searcher, message):
+    with pytest.raises(SettingsError, match=message):
+        build_searcher(searcher=searcher)

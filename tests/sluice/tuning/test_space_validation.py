@@ -1,4 +1,4 @@
-"""TUNE-2: a space in which some width is no multiple of the heads is refused when it is read."""
+"""TUNE-2: a space with a width that is not a multiple of the heads is rejected early."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def when(path, *values):
     return {"when": {"path": f"model.{path}", "one_of": list(values)}}
 
 
-def fit(model=TRANSFORMER, **parameters):
+def validate(model=TRANSFORMER, **parameters):
     named = {f"model.{name}": value for name, value in parameters.items()}
     space = Space.parse({"parameters": named}, where="space")
     base = TrialSettings(model=ModelSettings.parse(dict(model), where="model"))
@@ -41,7 +41,7 @@ def fit(model=TRANSFORMER, **parameters):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"hidden": integers(8, 64, 2)}, "of 4 .*heads: 4.* contains 10. .*multiple_of .* to 4,"),
         ({"hidden": integers(6, 66, 6)}, "contains 6. .*multiple_of .* to 4 or 8,"),
@@ -66,12 +66,12 @@ def fit(model=TRANSFORMER, **parameters):
         ),
     ],
 )
-def test_the_invalid_width_and_the_nearest_valid_one_are_named(parameters, said):
-    if said is None:
-        fit(**parameters)
+def test_invalid_width_is_rejected_with_the_nearest_valid_one(parameters, message):
+    if message is None:
+        validate(**parameters)
         return
-    with pytest.raises(SettingsError, match=said):
-        fit(**parameters)
+    with pytest.raises(SettingsError, match=message):
+        validate(**parameters)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_invalid_width_and_the_nearest_valid_one_are_named(parameters, said)
         (TRANSFORMER, {"hidden": powers(16, 64), "heads": powers(1, 16)}),
         ({"architecture": "gru"}, {"hidden": integers(7, 9)}),
         ({"architecture": "my:Net"}, {"hidden": choice(7, 9), "heads": choice(2, 4)}),
-        # What another architecture is asked does not count for this one.
+        # Parameters of another architecture are irrelevant for this one.
         (
             {"architecture": "gru"},
             {
@@ -107,9 +107,9 @@ def test_the_invalid_width_and_the_nearest_valid_one_are_named(parameters, said)
         ),
     ],
 )
-def test_in_a_space_that_is_accepted_every_trial_is_a_valid_setting(model, parameters):
-    """Oracle: the settings class itself, which refuses a width that does not divide."""
-    space, base = fit(model, **parameters)
+def test_every_trial_of_a_valid_space_has_valid_settings(model, parameters):
+    """Oracle: the settings class, which rejects a width that is not a multiple of the heads."""
+    space, base = validate(model, **parameters)
     for seed in range(60):
         rng = np.random.default_rng(seed)
         params = space.choose(base, lambda _path, p, rng=rng: p.sample(rng))
@@ -118,7 +118,7 @@ def test_in_a_space_that_is_accepted_every_trial_is_a_valid_setting(model, param
 
 
 @pytest.mark.parametrize("heads", [1, 3, 4, 8, 12, 64, 1024])
-def test_the_default_space_suits_any_number_of_heads(heads):
+def test_default_space_is_valid_for_any_number_of_heads(heads):
     base = TrialSettings(model=ModelSettings(architecture="transformer", hidden=heads, heads=heads))
     space = default_space(base)
     require_trainable(space, base)
@@ -126,7 +126,7 @@ def test_the_default_space_suits_any_number_of_heads(heads):
     assert space.parameters["model.hidden"].multiple_of == heads
 
 
-def test_a_searched_value_that_the_recipe_overrules_is_refused():
+def test_searched_setting_that_a_training_change_overrides_is_rejected():
     base = TrialSettings(
         training=TrainSettings(changes=(TrainingChange(from_epoch=3, clip_norm=1.0),))
     )
@@ -140,7 +140,7 @@ def test_a_searched_value_that_the_recipe_overrules_is_refused():
         )
 
 
-def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
+def test_pipeline_file_with_an_invalid_width_is_rejected():
     attributes = {
         "name": "sine",
         "workload": "tests.support.synthetic:SineWorkload",
@@ -152,7 +152,7 @@ def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
 
 
 @pytest.mark.parametrize(
-    ("training", "search_of", "said"),
+    ("training", "search_of", "message"),
     [
         ({"changes": [{"from_epoch": 3, "learning_rate": 0.1}]}, {}, "learning_rate' cannot be"),
         ({"max_epochs": 5}, {"scheduler": "pbt"}, "every 5 epochs"),
@@ -164,8 +164,10 @@ def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
         ),
     ],
 )
-def test_a_search_of_the_default_space_is_planned_when_the_file_is_read(training, search_of, said):
-    """Otherwise it is refused only after the rows were read and the POC gate was passed."""
+def test_search_of_the_default_space_is_validated_when_the_file_is_read(
+    training, search_of, message
+):
+    """Otherwise it would be rejected only after loading the rows and passing the POC gate."""
     more = dict(search_of)
     parameters = more.pop("space", None)
     attributes = {
@@ -174,16 +176,16 @@ def test_a_search_of_the_default_space_is_planned_when_the_file_is_read(training
         "training": training,
         "search": more,
     } | ({"space": {"parameters": parameters}} if parameters else {})
-    if said is None:
+    if message is None:
         PipelineSettings.parse(attributes, where="defs.yaml")
         return
-    with pytest.raises(SettingsError, match=rf"defs.yaml: .*{said}"):
+    with pytest.raises(SettingsError, match=rf"defs.yaml: .*{message}"):
         PipelineSettings.parse(attributes, where="defs.yaml")
     PipelineSettings.parse(attributes | {"search": None}, where="defs.yaml")
 
 
-def test_a_search_in_such_a_space_does_not_begin(tmp_path):
-    own = Space.parse(
+def test_search_in_an_invalid_space_does_not_start(tmp_path):
+    search_space = Space.parse(
         {
             "parameters": {
                 "model.architecture": choice("gru", "transformer"),
@@ -193,7 +195,7 @@ def test_a_search_in_such_a_space_does_not_begin(tmp_path):
         where="space",
     )
     with pytest.raises(SettingsError, match="contains 9"):
-        search(tmp_path / "search", own_space=own)
+        search(tmp_path / "search", own_space=search_space)
     assert not (tmp_path / "search").exists()
 
 
@@ -205,7 +207,7 @@ def sine(parameters, **more):
     return PipelineSettings.parse(SINE | space | more, where="defs.yaml")
 
 
-def test_a_setting_of_the_workload_is_searched_from_its_value_in_the_file_or_its_default():
+def test_searched_workload_settings_start_at_their_configured_or_default_values():
     names = {"workload.seq_len": integers(4, 16), "workload.noise": choice(0.0, 0.1)}
     pipeline = sine(names, workload_settings={"noise": 0.1, "num_rows": 99})
     inputs = resolve(pipeline).search
@@ -213,15 +215,15 @@ def test_a_setting_of_the_workload_is_searched_from_its_value_in_the_file_or_its
 
     assert inputs.trial_settings.workload_settings == {"seq_len": 8, "noise": 0.1}
     assert found.workload_settings == {"seq_len": 12, "noise": 0.1}
-    own = inputs.base.with_settings(found)
-    assert own.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
-    assert own.workload.settings.seq_len == 12
-    assert own.config_digest != inputs.base.config_digest
+    configured = inputs.base.with_settings(found)
+    assert configured.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
+    assert configured.workload.settings.seq_len == 12
+    assert configured.config_digest != inputs.base.config_digest
     assert inputs.base.with_settings(inputs.trial_settings).workload is inputs.base.workload
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         (
             {"workload.seq_length": integers(4, 16)},
@@ -236,29 +238,27 @@ def test_a_setting_of_the_workload_is_searched_from_its_value_in_the_file_or_its
         ),
     ],
 )
-def test_a_setting_that_the_workload_does_not_have_is_refused_when_the_workload_is_built(
-    parameters, said
-):
+def test_invalid_workload_setting_is_rejected_when_the_workload_is_built(parameters, message):
     pipeline = sine(parameters)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         resolve(pipeline)
 
 
-def test_a_space_with_a_setting_of_the_workload_must_suit_the_network_too():
+def test_space_with_workload_settings_is_also_checked_for_the_network():
     names = {"workload.seq_len": integers(4, 16), "model.hidden": choice(8, 18)}
     pipeline = sine(names, model=TRANSFORMER)
     with pytest.raises(SettingsError, match="contains 18"):
         resolve(pipeline)
 
 
-def test_an_argument_of_the_optimizer_that_the_recipe_overrules_is_refused():
+def test_searched_optimizer_argument_that_a_training_change_overrides_is_rejected():
     training = TrainSettings(
         optimizer="sgd",
         changes=(TrainingChange(from_epoch=3, optimizer_arguments={"momentum": 0.5}),),
     )
     path = "training.optimizer_arguments.momentum"
-    own = Space.parse(
+    search_space = Space.parse(
         {"parameters": {path: {"kind": "uniform", "low": 0.0, "high": 0.9}}}, where="s"
     )
     with pytest.raises(SettingsError, match=r"momentum' cannot be searched .* epoch 3"):
-        require_trainable(own, TrialSettings(training=training))
+        require_trainable(search_space, TrialSettings(training=training))

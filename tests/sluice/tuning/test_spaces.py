@@ -1,4 +1,4 @@
-"""Search spaces (TUNE-2): what may be written, and what a trial gets."""
+"""Search spaces (TUNE-2): valid definitions, and the settings of a trial."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def parse(**parameters):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"training__learning_rte": LR}, "Did you mean 'training.learning_rate'"),
         ({"training__dropout": LR}, "Did you mean 'model.dropout'"),
@@ -65,8 +65,8 @@ def parse(**parameters):
         ({"gate__min_gain": LR}, "model.options.NAME, .*workload.NAME"),
     ],
 )
-def test_an_invalid_space_is_refused_with_the_path(parameters, said):
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_space_is_rejected_with_its_cause(parameters, message):
+    with pytest.raises(SettingsError, match=message):
         parse(**parameters)
 
 
@@ -80,9 +80,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
-def test_values_stay_in_range_reach_both_ends_and_have_a_position(kind):
-    drawn = [kind.sample(np.random.default_rng(i)) for i in range(400)]
-    on = [value for value in drawn if value]
+def test_sampled_values_are_in_range_and_invertible_to_positions(kind):
+    samples = [kind.sample(np.random.default_rng(i)) for i in range(400)]
+    on = [value for value in samples if value]
 
     assert min(on) >= kind.low
     assert max(on) <= kind.high
@@ -90,13 +90,13 @@ def test_values_stay_in_range_reach_both_ends_and_have_a_position(kind):
     assert kind.value_at(1.0) == pytest.approx(kind.high)
     for value in on[:20]:
         assert kind.value_at(kind.position(value)) == pytest.approx(value)
-    # Evenly over the scale: a tenth of the draws in the lowest tenth and so on.
-    places = np.array([kind.position(value) for value in on])
-    assert abs(places.mean() - 0.5) < 0.06
+    # Positions are uniformly distributed, so their mean is near 0.5.
+    positions = np.array([kind.position(value) for value in on])
+    assert abs(positions.mean() - 0.5) < 0.06
     assert (len(on) < 400) == (getattr(kind, "may_be_off", False))
 
 
-def test_widths_are_multiples_and_batches_powers_of_two():
+def test_discrete_kinds_sample_all_their_values():
     rng = np.random.default_rng(0)
 
     widths = {Integers(low=8, high=24, multiple_of=8).sample(rng) for _ in range(99)}
@@ -105,8 +105,8 @@ def test_widths_are_multiples_and_batches_powers_of_two():
     assert {Choice(options=(True, 1, "a")).sample(rng) for _ in range(99)} == {True, "a"}
 
 
-def test_a_conditional_parameter_counts_only_under_its_condition():
-    """TUNE-2."""
+def test_conditional_parameter_is_chosen_only_if_its_condition_holds():
+    """TUNE-2: the condition may refer to a searched or to a fixed setting."""
     first = {"model.architecture": "gru"}
     picked = space().choose(TrialSettings(), lambda path, _p: first.get(path, 0.25))
     assert "model.dropout" in picked
@@ -128,7 +128,7 @@ def test_a_conditional_parameter_counts_only_under_its_condition():
     assert outside.choose(deep, lambda _path, _p: 0.1) == {"model.dropout": 0.1}
 
 
-def test_a_trial_gets_its_values_and_keeps_all_else():
+def test_trial_parameters_change_only_their_settings():
     base = TrialSettings(model=ModelSettings(hidden=48))
     setup = base.with_params({"training.learning_rate": 0.5}, where="Trial 3")
 
@@ -140,37 +140,39 @@ def test_a_trial_gets_its_values_and_keeps_all_else():
 
 
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "linear", "transformer", "m:C"])
-def test_the_default_space_fits_every_architecture(architecture):
-    """TUNE-2: log-uniform rate and decay, decay may be off, powers of two, heads divide width."""
+def test_default_space_is_valid_for_every_architecture(architecture):
+    """TUNE-2: weight decay can be off, batch sizes are powers of two, heads divide the width."""
     base = TrialSettings(model=ModelSettings(architecture=architecture))
-    own = default_space(base)
+    search_space = default_space(base)
 
-    assert next(iter(own.parameters)) == "training.learning_rate"
-    assert own.parameters["training.weight_decay"].may_be_off
-    assert isinstance(own.parameters["training.batch_rows"], PowersOfTwo)
-    assert ("model.hidden" in own.parameters) == (architecture != "linear")
+    assert next(iter(search_space.parameters)) == "training.learning_rate"
+    assert search_space.parameters["training.weight_decay"].may_be_off
+    assert isinstance(search_space.parameters["training.batch_rows"], PowersOfTwo)
+    assert ("model.hidden" in search_space.parameters) == (architecture != "linear")
     if architecture == "transformer":
-        assert own.parameters["model.hidden"].multiple_of == 4
+        assert search_space.parameters["model.hidden"].multiple_of == 4
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        base.with_params(own.choose(base, lambda _path, p, rng=rng: p.sample(rng)), where="t")
+        base.with_params(
+            search_space.choose(base, lambda _path, p, rng=rng: p.sample(rng)), where="t"
+        )
 
 
-ADAPTED = "training.optimizer_arguments.{}"
+OPTIMIZER_ARGUMENT = "training.optimizer_arguments.{}"
 
 
-def test_arguments_of_an_optimizer_and_options_of_a_network_count_for_their_owner():
+def test_optimizer_arguments_and_model_options_apply_only_to_their_owner():
     base = TrialSettings(
         model=ModelSettings(architecture="my:Net", options={"blocks": 2, "act": "relu"}),
         training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}),
     )
     same = base.with_params(
-        {ADAPTED.format("nesterov"): True, "model.options.blocks": 3}, where="t"
+        {OPTIMIZER_ARGUMENT.format("nesterov"): True, "model.options.blocks": 3}, where="t"
     )
     other = base.with_params(
         {
             "training.optimizer": "adam",
-            ADAPTED.format("betas"): [0.9, 0.99],
+            OPTIMIZER_ARGUMENT.format("betas"): [0.9, 0.99],
             "model.architecture": "gru",
         },
         where="t",
@@ -180,13 +182,13 @@ def test_arguments_of_an_optimizer_and_options_of_a_network_count_for_their_owne
     assert same.model.options == {"blocks": 3, "act": "relu"}
     assert other.training.optimizer_arguments == {"betas": [0.9, 0.99]}
     assert other.model.options == {}
-    assert base.value(ADAPTED.format("momentum")) == 0.9
-    assert base.value(ADAPTED.format("betas")) is None
+    assert base.value(OPTIMIZER_ARGUMENT.format("momentum")) == 0.9
+    assert base.value(OPTIMIZER_ARGUMENT.format("betas")) is None
     assert (base.training.optimizer, base.model.options["blocks"]) == ("sgd", 2)
 
 
-def test_a_condition_can_name_the_optimizer():
-    own = parse(
+def test_condition_can_refer_to_the_optimizer():
+    search_space = parse(
         training__optimizer={"kind": "choice", "options": ["sgd", "adam"]},
         training__optimizer_arguments__momentum={
             "kind": "uniform",
@@ -202,22 +204,22 @@ def test_a_condition_can_name_the_optimizer():
     )
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        params = own.choose(TrialSettings(), lambda _path, p, rng=rng: p.sample(rng))
+        params = search_space.choose(TrialSettings(), lambda _path, p, rng=rng: p.sample(rng))
         arguments = TrialSettings().with_params(params, where="t").training.optimizer_arguments
         expected = "momentum" if params["training.optimizer"] == "sgd" else "betas"
         assert list(arguments) == [expected]
 
 
-def test_tunes_choice_is_read_as_the_kind_of_that_name():
-    own = parse(
+def test_tune_choice_is_parsed_as_choice():
+    search_space = parse(
         model__architecture={"kind": "tune", "function": "choice", "arguments": [["gru", "lstm"]]}
     )
 
-    assert own.parameters["model.architecture"] == Choice(options=("gru", "lstm"))
-    assert Space.model_validate_json(own.model_dump_json()) == own
+    assert search_space.parameters["model.architecture"] == Choice(options=("gru", "lstm"))
+    assert Space.model_validate_json(search_space.model_dump_json()) == search_space
 
 
-def test_an_unknown_parameter_is_refused_with_the_nearest_one_that_can_be_searched():
+def test_suggestion_for_an_unknown_parameter_can_be_searched():
     with pytest.raises(
         SettingsError, match=r"gradient_clip' is not a searchable parameter"
     ) as refused:

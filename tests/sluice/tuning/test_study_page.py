@@ -1,4 +1,4 @@
-"""The page of a study shows curves, PBT's steps and where the files are."""
+"""The page of a study shows curves, steps of PBT and the location of the files."""
 
 import pytest
 
@@ -20,13 +20,13 @@ def result(tmp_path_factory):
     return search(folder, settings(12, "asha"), toy=Toy(nan_above=0.3))
 
 
-def page_of(result, **options):
-    own = summarize_study(result, space(), BASE, seed=0)
-    return study_page(own, title="toy <1>", unit="nats", **options)
+def make_page(result, **options):
+    summary = summarize_study(result, space(), BASE, seed=0)
+    return study_page(summary, title="toy <1>", unit="nats", **options)
 
 
-def test_a_page_has_curves_and_gives_reasons_only_if_the_state_does_not(result):
-    page = page_of(result)
+def test_page_has_curves_and_shows_reasons_of_failed_trials_only(result):
+    page = make_page(result)
 
     assert {trial.state for trial in result.trials} == {"finished", "pruned", "failed"}
     assert '<img alt="validation loss of every trial over its epochs"' in page
@@ -38,13 +38,13 @@ def test_a_page_has_curves_and_gives_reasons_only_if_the_state_does_not(result):
     assert ">inf<" not in page
 
 
-def test_a_page_names_the_results_for_tensorboard(result):
-    page = page_of(result, results="/my home/tune")
+def test_page_shows_the_tensorboard_command(result):
+    page = make_page(result, results="/my home/tune")
     assert "tensorboard --logdir &#x27;/my home/tune&#x27;" in page
-    assert "tensorboard" not in page_of(result)
+    assert "tensorboard" not in make_page(result)
 
 
-def test_the_steps_of_pbt_and_the_winners_schedule_are_tables(result):
+def test_pbt_steps_and_schedule_of_the_winner_are_tables(result):
     winner = result.winner
     changed: Params = {**winner.params, LR: 0.0123}
     schedule = (
@@ -58,7 +58,7 @@ def test_the_steps_of_pbt_and_the_winners_schedule_are_tables(result):
     strategy = result.strategy.model_copy(update={"scheduler": "pbt", "changing": (LR, DECAY)})
     copy = Exploit(epoch=5, trial=result.best, donor=0, params=changed)
     update = {"trials": trials, "strategy": strategy, "exploits": (copy,)}
-    page = page_of(result.model_copy(update=update))
+    page = make_page(result.model_copy(update=update))
 
     _, _, schedule_of = page.partition(f"<h2>Schedule of trial {result.best}</h2>")
     steps, _, copies = schedule_of.partition("<h2>Steps of the population</h2>")
@@ -71,7 +71,7 @@ def test_the_steps_of_pbt_and_the_winners_schedule_are_tables(result):
     assert ">batch_rows<" not in copies
 
 
-def test_curves_can_be_drawn_of_trials_that_ran_no_epoch(result):
+def test_curves_can_be_drawn_with_a_trial_without_epochs(result):
     trials = (result.trials[0].model_copy(update={"epochs": ()}), *result.trials[1:])
     drawn = curves_png(result.model_copy(update={"trials": trials}), unit="nats")
     assert drawn.startswith(b"\x89PNG")
@@ -79,16 +79,16 @@ def test_curves_can_be_drawn_of_trials_that_ran_no_epoch(result):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "said"),
+    ("scheduler", "expected"),
     [
         ("asha", "proposals: random, scheduler asha"),
         ("none", "proposals: random, no trial stopped early"),
         ("ray.tune.schedulers.pb2:PB2", "proposals: random, scheduler PB2"),
     ],
 )
-def test_classes_are_named_without_their_modules(result, scheduler, said):
+def test_strategy_text_names_classes_without_their_modules(result, scheduler, expected):
     strategy = result.strategy.model_copy(update={"scheduler": scheduler, "proposals": "random"})
-    assert strategy_text(strategy) == said
+    assert strategy_text(strategy) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,5 +99,5 @@ def test_classes_are_named_without_their_modules(result, scheduler, said):
         ("s3://bucket/p?endpoint_override=http://h:1", "s3://bucket/p/ab"),
     ],
 )
-def test_results_are_in_the_studys_folder_or_on_the_storage(storage, where, tmp_path):
+def test_results_are_in_the_study_folder_or_on_the_storage(storage, where, tmp_path):
     assert results_path(type(tmp_path)("/state/searches/ab"), storage) == where

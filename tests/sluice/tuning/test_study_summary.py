@@ -1,4 +1,4 @@
-"""What a study says to those who read it."""
+"""Warnings in the summary of a study."""
 
 import pytest
 
@@ -14,7 +14,7 @@ BATCH = "training.batch_rows"
 
 
 @pytest.mark.parametrize(
-    ("batch_rows", "num_trials", "said"),
+    ("batch_rows", "num_trials", "warning"),
     [
         (64, 4, None),
         (
@@ -26,14 +26,14 @@ BATCH = "training.batch_rows"
         (100, 2, None),  # with two leading parameters it is not searched
     ],
 )
-def test_file_settings_outside_the_space_are_reported(batch_rows, num_trials, said, tmp_path):
+def test_file_settings_outside_the_space_are_reported(batch_rows, num_trials, warning, tmp_path):
     base = TrialSettings(training=TrainSettings(max_epochs=9, batch_rows=batch_rows))
-    own = settings(num_trials, leading_parameters=2 if num_trials == 2 else 3)
+    search_settings = settings(num_trials, leading_parameters=2 if num_trials == 2 else 3)
     result = run_search(
         Toy(),
         space(),
         base,
-        own,
+        search_settings,
         folder=tmp_path,
         on_report=ignore,
         compute=HERE,
@@ -41,4 +41,4 @@ def test_file_settings_outside_the_space_are_reported(batch_rows, num_trials, sa
     )
     warnings = summarize_study(result, space(), base, seed=0).warnings
 
-    assert [line for line in warnings if "file" in line] == ([said] if said else [])
+    assert [line for line in warnings if "file" in line] == ([warning] if warning else [])

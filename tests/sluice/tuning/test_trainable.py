@@ -1,4 +1,4 @@
-"""The trainable on a real ``ray.tune.Tuner``: same bits, whatever happens to its worker."""
+"""The trainable in a real ``ray.tune.Tuner``: identical bits, even if its worker is killed."""
 
 import dataclasses
 import errno
@@ -140,18 +140,18 @@ def fit(objective, rates, folder, *, scheduler=None, retries=0, base=SINE):
     return list(tuner.fit())
 
 
-def trained_here(objective, schedule, folder):
-    """Train in this process and in one go; return the losses and the folder of the end."""
+def train_locally(objective, schedule, folder):
+    """Train in this process without a restart; return the losses and the checkpoint folder."""
     *_, last = objective.train(schedule, start=None, report_epochs=())
     folder.mkdir()
     last.save(folder)
     return last.epochs, folder
 
 
-def curve_of(result):
+def losses_of(result):
     """Return the losses of all reports, as (epoch, train, val, chosen).
 
-    A trial that made way for another one reports some epochs again, with the same losses.
+    A trial that was paused for another one reports some epochs again, with the same losses.
     """
     return sorted(
         {tuple(row) for report in reports_of(result) for row in json.loads(report["curve"])}
@@ -162,14 +162,14 @@ def rows_of(epochs):
     return [(e.epoch, e.train_loss, e.val_loss, e.kept_loss) for e in epochs]
 
 
-def state_in(objective, folder):
+def load_state(objective, folder):
     return load_checkpoint(folder / "fold-0", subject=objective._checkpoint_subject()).state
 
 
 def last_checkpoint(result):
     """Return the folder of the checkpoint of the last result, and the schedule in it.
 
-    ``result.checkpoint`` is an older one where a scheduler ended the trial while Tune saved it.
+    ``result.checkpoint`` is an older one if a scheduler stopped the trial while Tune saved it.
     """
     found = []
     for folder in sorted(Path(result.path).glob("checkpoint_*")):
@@ -181,13 +181,13 @@ def last_checkpoint(result):
 
 def assert_same_end(objective, result, expected):
     folder, _ = last_checkpoint(result)
-    assert_same_bits(state_in(objective, folder), state_in(objective, expected))
+    assert_same_bits(load_state(objective, folder), load_state(objective, expected))
 
 
-def test_trials_of_a_study_have_the_bits_of_trainings_in_one_go(objective, tmp_path):
-    own, rates = objective(), [0.03, 0.01, 1e-3, 1e-4]
+def test_trials_have_the_bits_of_uninterrupted_trainings(objective, tmp_path):
+    sine_objective, rates = objective(), [0.03, 0.01, 1e-3, 1e-4]
     asha = ASHAScheduler(time_attr="epoch", max_t=6, grace_period=2, reduction_factor=2)
-    found = fit(own, rates, tmp_path, scheduler=asha)
+    found = fit(sine_objective, rates, tmp_path, scheduler=asha)
 
     assert [result.error for result in found] == [None] * 4
     reached = {result.metrics["epoch"] for result in found}
@@ -195,52 +195,55 @@ def test_trials_of_a_study_have_the_bits_of_trainings_in_one_go(objective, tmp_p
     assert reached & {2, 4}, "a trial must be stopped early for this test to be meaningful"
     for number, (rate, result) in enumerate(zip(rates, found, strict=True)):
         schedule = steps((0, {LR: rate, CLIP: 5.0, DROPOUT: 0.1}))
-        epochs, end = trained_here(own, schedule, tmp_path / str(number))
+        epochs, end = train_locally(sine_objective, schedule, tmp_path / str(number))
         metrics = result.metrics
-        assert curve_of(result) == rows_of(epochs[: metrics["epoch"]])
+        assert losses_of(result) == rows_of(epochs[: metrics["epoch"]])
         assert metrics["loss"] == epochs[metrics["epoch"] - 1].kept_loss
         assert metrics["val_loss"] == epochs[metrics["epoch"] - 1].val_loss
         assert metrics["damaged_checkpoints"] == 0
         assert metrics["seconds"] > 0
         if metrics["epoch"] == 6:
             assert metrics["reason"] == "All 6 epochs were trained."
-            assert_same_end(own, result, end)
+            assert_same_end(sine_objective, result, end)
         assert last_checkpoint(result)[1] == schedule
 
 
-def test_a_trial_whose_worker_is_killed_goes_on_with_the_same_bits(objective, tmp_path):
+def test_trial_resumes_with_identical_bits_after_its_worker_was_killed(objective, tmp_path):
     marker = tmp_path / "died"
-    epochs, end = trained_here(objective(), ONE, tmp_path / "whole")
-    steps_an_epoch = state_in(objective(), end).steps // 6
-    own = objective(kill_at_loss=3 * steps_an_epoch + 1, only_first_time=str(marker))
+    epochs, end = train_locally(objective(), ONE, tmp_path / "whole")
+    steps_an_epoch = load_state(objective(), end).steps // 6
+    sine_objective = objective(kill_at_loss=3 * steps_an_epoch + 1, only_first_time=str(marker))
 
-    (result,) = fit(own, [FAST[LR]], tmp_path, retries=1)
+    (result,) = fit(sine_objective, [FAST[LR]], tmp_path, retries=1)
 
     assert marker.exists()
     assert result.error is None
-    assert result.metrics["iterations_since_restore"] == 2  # epochs 4 and 6: it did not start again
-    assert curve_of(result) == rows_of(epochs)
-    assert_same_end(own, result, end)
+    assert result.metrics["iterations_since_restore"] == 2  # epochs 4 and 6: it resumed
+    assert losses_of(result) == rows_of(epochs)
+    assert_same_end(sine_objective, result, end)
 
 
 @pytest.mark.exhaustive
-def test_a_checkpoint_damaged_between_kill_and_resume_is_trained_again(objective, tmp_path):
-    own = objective()
-    epochs, end = trained_here(own, ONE, tmp_path / "whole")
+def test_checkpoint_damaged_before_resuming_is_trained_again(objective, tmp_path):
+    sine_objective = objective()
+    epochs, end = train_locally(sine_objective, ONE, tmp_path / "whole")
     killed = KilledAfterReport(
-        objective=own, marker=tmp_path / "died", study=tmp_path / "study", damaged="epoch-*"
+        objective=sine_objective,
+        marker=tmp_path / "died",
+        study=tmp_path / "study",
+        damaged="epoch-*",
     )
     (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
 
     assert result.error is None
-    # The report before the kill is lost where the driver had not taken it yet.
+    # The report before the kill is lost if the driver had not received it yet.
     assert [report["damaged_checkpoints"] for report in reports_of(result)][-2:] == [1, 0]
-    assert curve_of(result) == rows_of(epochs)
-    assert_same_end(own, result, end)
+    assert losses_of(result) == rows_of(epochs)
+    assert_same_end(sine_objective, result, end)
 
 
 @pytest.mark.exhaustive
-def test_a_damaged_schedule_is_reported_with_its_file(objective, tmp_path):
+def test_damaged_schedule_is_reported_with_its_file(objective, tmp_path):
     killed = KilledAfterReport(
         objective=objective(),
         marker=tmp_path / "died",
@@ -258,29 +261,29 @@ def test_a_damaged_schedule_is_reported_with_its_file(objective, tmp_path):
 
 @pytest.mark.exhaustive
 def test_permanent_errors_are_reported_and_transient_errors_raised(tmp_path):
-    lasting = {0.02: ZeroDivisionError("the user's bug"), 0.03: ContractError("No.", fix="Look.")}
-    accidents = {
+    permanent = {0.02: ZeroDivisionError("the user's bug"), 0.03: ContractError("No.", fix="Look.")}
+    transient = {
         0.04: MemoryError("no room for an array"),
         0.05: OSError(errno.ENOSPC, "No space left on device"),
         0.06: SettingsError("There is no GPU.", cause="Hidden.", fix="Show it."),
         0.07: OutOfMemory("Out of memory.", fix="Smaller batches."),
     }
-    toy = FailingByRate(errors=lasting | accidents, nan_above=0.5)
-    good, nan, divided, refused, *raised = fit(toy, [0.01, 0.9, *lasting, *accidents], tmp_path)
+    toy = FailingByRate(errors=permanent | transient, nan_above=0.5)
+    good, nan, divided, rejected, *raised = fit(toy, [0.01, 0.9, *permanent, *transient], tmp_path)
 
     assert good.metrics["epoch"] == 27
     for result, reason in (
         (nan, "train_loss is nan at epoch 1."),
         (divided, "ZeroDivisionError: the user's bug (raised at "),
-        (refused, "No. Look."),
+        (rejected, "No. Look."),
     ):
         assert result.error is None
         assert all(math.isnan(result.metrics[name]) for name in ("loss", "val_loss", "train_loss"))
         assert result.metrics["reason"].startswith(reason)
-    # One more than the last report, so that a scheduler takes it for news.
-    assert [r.metrics["epoch"] for r in (nan, divided, refused)] == [1, 3, 3]
+    # One more than the last report, so that a scheduler does not ignore it.
+    assert [r.metrics["epoch"] for r in (nan, divided, rejected)] == [1, 3, 3]
 
-    errors = [trial_error(r.error, {LR: rate}) for r, rate in zip(raised, accidents, strict=True)]
+    errors = [trial_error(r.error, {LR: rate}) for r, rate in zip(raised, transient, strict=True)]
     kinds = [TrainingFailed, StorageError, SettingsError, TrainingFailed]
     assert [type(error) for error in errors] == kinds
     assert all(error.fix for error in errors)
@@ -293,8 +296,8 @@ def test_permanent_errors_are_reported_and_transient_errors_raised(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_transient_error_that_disappears_is_no_failed_trial(tmp_path):
-    """The error is raised after the first report of the first attempt alone."""
+def test_transient_error_that_disappears_does_not_fail_the_trial(tmp_path):
+    """The error is raised only in the first attempt, after its first report."""
     toy = FailingByRate(errors={0.02: MemoryError("no room")}, forgiven=True)
     (result,) = fit(toy, [0.02], tmp_path, retries=1)
 
@@ -303,7 +306,7 @@ def test_a_transient_error_that_disappears_is_no_failed_trial(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_an_error_of_the_users_code_ends_the_trial_with_its_place(objective, tmp_path):
+def test_error_of_user_code_fails_the_trial_with_its_file(objective, tmp_path):
     (result,) = fit(objective(raise_in_loss=True), [0.02], tmp_path)
 
     reason = result.metrics["reason"]
@@ -312,32 +315,34 @@ def test_an_error_of_the_users_code_ends_the_trial_with_its_place(objective, tmp
     assert result.metrics["epoch"] == 1
 
 
-def test_a_population_trains_the_schedules_that_its_checkpoints_name(objective, tmp_path):
+def test_population_trials_reproduce_the_schedules_in_their_checkpoints(objective, tmp_path):
     patient = SINE.training.model_copy(update={"patience_epochs": 6})
     base = SINE.model_copy(update={"training": patient})
-    own = objective(base=base)
+    sine_objective = objective(base=base)
     pbt = PopulationBasedTraining(
         time_attr="epoch",
         perturbation_interval=2,
         hyperparam_mutations={LR: tune.loguniform(1e-4, 1e-1)},
     )
-    found = fit(own, [0.03, 1e-3, 1e-4], tmp_path, scheduler=pbt, base=base)
+    found = fit(sine_objective, [0.03, 1e-3, 1e-4], tmp_path, scheduler=pbt, base=base)
 
     schedules = []
     for number, result in enumerate(found):
         assert result.error is None
         assert result.metrics["epoch"] == 6
         _, schedule = last_checkpoint(result)
-        _, end = trained_here(own, schedule, tmp_path / str(number))
-        assert_same_end(own, result, end)
+        _, end = train_locally(sine_objective, schedule, tmp_path / str(number))
+        assert_same_end(sine_objective, result, end)
         schedules.append(schedule)
     assert max(map(len, schedules)) > 1, "no trial copied another one"
     assert len({schedule[0].params[LR] for schedule in schedules}) < 3
 
 
-def test_the_data_is_no_part_of_the_function_that_travels(objective):
-    own = objective()
-    own = dataclasses.replace(own, frame=pd.concat([own.frame] * 500))
+def test_pickled_trainable_does_not_contain_the_data(objective):
+    sine_objective = objective()
+    sine_objective = dataclasses.replace(
+        sine_objective, frame=pd.concat([sine_objective.frame] * 500)
+    )
 
-    assert len(cloudpickle.dumps(own)) > 2_000_000
-    assert len(cloudpickle.dumps(make_trainable(own, SPACE, SINE, REPORTS))) < 20_000
+    assert len(cloudpickle.dumps(sine_objective)) > 2_000_000
+    assert len(cloudpickle.dumps(make_trainable(sine_objective, SPACE, SINE, REPORTS))) < 20_000

@@ -1,4 +1,4 @@
-"""Tune's config of a trial: every kind of parameter, both ways, for any searcher."""
+"""Conversion between trial parameters and the config of Ray Tune, for every parameter kind."""
 
 import copy
 import pickle
@@ -30,9 +30,9 @@ def parse(parameters) -> Space:
     return Space.parse({"parameters": parameters}, where="space")
 
 
-def drawn(own, seed):
+def sample_params(search_space, seed):
     rng = np.random.default_rng(seed)
-    return own.choose(BASE, lambda _path, parameter: parameter.sample(rng))
+    return search_space.choose(BASE, lambda _path, parameter: parameter.sample(rng))
 
 
 def assert_same(found, expected):
@@ -46,47 +46,47 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_encoded_is_decoded_to_the_same_values(seed):
-    own = random_space(seed)
+def test_encoded_params_decode_to_the_same_values(seed):
+    search_space = random_space(seed)
     for draw in range(5):
-        params = drawn(own, draw)
-        config = encode(own, BASE, params)
+        params = sample_params(search_space, draw)
+        config = encode(search_space, BASE, params)
 
-        assert_same(decode(own, BASE, config), params)
-        assert set(config) <= set(tune_space(own, BASE))
+        assert_same(decode(search_space, BASE, config), params)
+        assert set(config) <= set(tune_space(search_space, BASE))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_tune_draws_is_decoded_to_values_that_the_space_holds(seed):
+def test_samples_of_tune_decode_to_values_of_the_space(seed):
     """Oracle: the conditions and ``contains`` of each kind."""
-    own = random_space(seed)
-    domains = tune_space(own, BASE)
+    search_space = random_space(seed)
+    domains = tune_space(search_space, BASE)
     rng = np.random.default_rng(seed)
     for _ in range(5):
         config = {name: domain.sample(random_state=rng) for name, domain in domains.items()}
-        params = decode(own, BASE, config)
+        params = decode(search_space, BASE, config)
 
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
-        expected = own.choose(BASE, lambda path, _parameter, known=params: known.get(path))
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
+        expected = search_space.choose(BASE, lambda path, _parameter, known=params: known.get(path))
         assert list(params) == list(expected)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_optuna_suggests_only_what_counts(seed):
-    own = random_space(seed)
-    suggest = optuna_space(own, BASE)
+def test_optuna_suggests_only_active_parameters(seed):
+    search_space = random_space(seed)
+    suggest = optuna_space(search_space, BASE)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     for _ in range(5):
         trial = study.ask()
         suggest(trial)
-        params = decode(own, BASE, trial.params)
+        params = decode(search_space, BASE, trial.params)
 
-        assert all(own.parameters[path].contains(value) for path, value in params.items())
-        assert set(encode(own, BASE, params)) <= set(trial.params)
+        assert all(search_space.parameters[path].contains(value) for path, value in params.items())
+        assert set(encode(search_space, BASE, params)) <= set(trial.params)
         assert {name.partition("#")[0] for name in trial.params} == set(params)
 
 
-def test_the_names_of_the_config_say_what_they_hold():
+def test_config_names_have_a_suffix_for_encoded_values():
     config = encode(
         space(),
         BASE,
@@ -104,9 +104,9 @@ def test_the_names_of_the_config_say_what_they_hold():
     }
 
 
-def test_a_value_out_of_range_becomes_the_nearest_one():
-    """A scheduler may have multiplied it."""
-    own = parse(
+def test_out_of_range_value_decodes_to_the_nearest_valid_one():
+    """A scheduler may multiply a value beyond its range."""
+    search_space = parse(
         {
             "training.learning_rate": {"kind": "log_uniform", "low": 1e-4, "high": 1e-1},
             "model.hidden": {"kind": "integers", "low": 8, "high": 64, "multiple_of": 8},
@@ -119,14 +119,14 @@ def test_a_value_out_of_range_becomes_the_nearest_one():
     )
     config = {"training.learning_rate": 0.12, "model.hidden#multiple": 9, "training.clip_norm": 1.7}
 
-    assert decode(own, BASE, config) == {
+    assert decode(search_space, BASE, config) == {
         "training.learning_rate": 0.1,
         "model.hidden": 64,
         "training.clip_norm": 1.5,
     }
 
 
-def test_numpy_scalars_of_a_searcher_become_plain_values():
+def test_numpy_scalars_decode_to_python_values():
     config = {
         "training.learning_rate": np.float64(0.01),
         "training.weight_decay#on": np.False_,
@@ -146,15 +146,15 @@ def test_numpy_scalars_of_a_searcher_become_plain_values():
     assert {type(value) for value in params.values()} == {float, int, str}
 
 
-def test_a_config_that_lacks_a_name_is_refused():
+def test_config_without_a_required_name_is_rejected():
     with pytest.raises(
         ContractError, match=r"must contain 'training\.weight_decay'.*It contains: "
     ):
         decode(space(), BASE, {"training.learning_rate": 0.01})
 
 
-def test_a_parameter_that_never_counts_is_not_searched():
-    own = parse(
+def test_parameter_whose_condition_never_holds_is_not_searched():
+    search_space = parse(
         {
             "model.dropout": {
                 "kind": "uniform",
@@ -165,33 +165,37 @@ def test_a_parameter_that_never_counts_is_not_searched():
         }
     )
 
-    assert tune_space(own, BASE) == {}
-    assert list(tune_space(own, TrialSettings(model=ModelSettings(layers=2)))) == ["model.dropout"]
+    assert tune_space(search_space, BASE) == {}
+    assert list(tune_space(search_space, TrialSettings(model=ModelSettings(layers=2)))) == [
+        "model.dropout"
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_whole_config_has_every_name(seed):
-    own = random_space(seed)
-    params = drawn(own, seed)
-    config = complete_config(own, BASE, params)
+def test_complete_config_has_every_name(seed):
+    search_space = random_space(seed)
+    params = sample_params(search_space, seed)
+    config = complete_config(search_space, BASE, params)
 
-    assert config.keys() == tune_space(own, BASE).keys()
-    assert_same(decode(own, BASE, config), params)
+    assert config.keys() == tune_space(search_space, BASE).keys()
+    assert_same(decode(search_space, BASE, config), params)
 
 
-def test_own_values_are_those_that_count_and_that_the_space_holds():
-    own = TrialSettings(training=TrainSettings(learning_rate=0.03, weight_decay=0.5, batch_rows=64))
+def test_base_params_are_the_active_settings_within_the_space():
+    base = TrialSettings(
+        training=TrainSettings(learning_rate=0.03, weight_decay=0.5, batch_rows=64)
+    )
 
-    assert base_params(space(), own) == {
+    assert base_params(space(), base) == {
         "training.learning_rate": 0.03,
         "training.batch_rows": 64,
         "model.architecture": "gru",
         "model.dropout": 0.0,
     }
-    assert paths_outside_space(space(), own) == ("training.weight_decay",)
+    assert paths_outside_space(space(), base) == ("training.weight_decay",)
 
 
-def test_a_space_for_optuna_can_be_copied_and_sent():
+def test_optuna_space_can_be_copied_and_pickled():
     suggest = optuna_space(space(), BASE)
 
     assert copy.deepcopy(suggest) == suggest == pickle.loads(pickle.dumps(suggest))
@@ -200,19 +204,21 @@ def test_a_space_for_optuna_can_be_copied_and_sent():
 NORMAL = {"kind": "tune", "function": "randn", "arguments": [10.0, 2.0]}
 
 
-def test_a_normal_distribution_is_searched_by_its_quantile():
-    own = parse({"model.options.scale": NORMAL})
-    parameter = own.parameters["model.options.scale"]
+def test_normal_distribution_is_searched_by_its_quantile():
+    search_space = parse({"model.options.scale": NORMAL})
+    parameter = search_space.parameters["model.options.scale"]
 
-    assert list(tune_space(own, BASE)) == ["model.options.scale#quantile"]
-    assert decode(own, BASE, {"model.options.scale#quantile": 0.5}) == {"model.options.scale": 10.0}
-    drawn = [parameter.value_at(place) for place in np.random.default_rng(0).random(4000)]
-    assert np.mean(drawn) == pytest.approx(10.0, abs=0.1)
-    assert np.std(drawn) == pytest.approx(2.0, rel=0.05)
+    assert list(tune_space(search_space, BASE)) == ["model.options.scale#quantile"]
+    assert decode(search_space, BASE, {"model.options.scale#quantile": 0.5}) == {
+        "model.options.scale": 10.0
+    }
+    samples = [parameter.value_at(place) for place in np.random.default_rng(0).random(4000)]
+    assert np.mean(samples) == pytest.approx(10.0, abs=0.1)
+    assert np.std(samples) == pytest.approx(2.0, rel=0.05)
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "said"),
+    ("function", "arguments", "message"),
     [
         ("uniform", [1], r"takes 2 arguments \(lower, upper\), got \[1\]"),
         ("uniform", [2, 1], "smallest value 2.0 must be below the largest 1.0"),
@@ -228,8 +234,8 @@ def test_a_normal_distribution_is_searched_by_its_quantile():
         ("choice", [1, 2], "takes one argument, the list of its options"),
     ],
 )
-def test_a_sample_function_that_cannot_be_drawn_from_is_refused(function, arguments, said):
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_arguments_of_a_tune_function_are_rejected(function, arguments, message):
+    with pytest.raises(SettingsError, match=message):
         parse({"model.options.x": {"kind": "tune", "function": function, "arguments": arguments}})
 
 
@@ -245,16 +251,18 @@ def test_a_sample_function_that_cannot_be_drawn_from_is_refused(function, argume
         ("qlograndint", [3, 20, 4]),
     ],
 )
-def test_values_are_those_that_tune_itself_draws(function, arguments):
-    """Oracle: ``ray.tune``; its upper ends and quanta are easily mistaken."""
+def test_values_equal_those_that_tune_samples(function, arguments):
+    """Oracle: ``ray.tune``, whose upper bounds and quantization have many special cases."""
     from ray import tune
 
-    own = parse({"model.options.x": {"kind": "tune", "function": function, "arguments": arguments}})
-    parameter = own.parameters["model.options.x"]
+    search_space = parse(
+        {"model.options.x": {"kind": "tune", "function": function, "arguments": arguments}}
+    )
+    parameter = search_space.parameters["model.options.x"]
     rng = np.random.default_rng(0)
     domain = getattr(tune, function)(*arguments)
-    theirs = {round(domain.sample(random_state=rng), 9) for _ in range(800)}
+    tune_values = {round(domain.sample(random_state=rng), 9) for _ in range(800)}
 
-    assert {parameter.value_at(place) for place in np.linspace(0, 1, 500)} == theirs
-    assert all(parameter.contains(value) for value in theirs)
-    assert (min(theirs), max(theirs)) == (parameter.low, parameter.high)
+    assert {parameter.value_at(place) for place in np.linspace(0, 1, 500)} == tune_values
+    assert all(parameter.contains(value) for value in tune_values)
+    assert (min(tune_values), max(tune_values)) == (parameter.low, parameter.high)

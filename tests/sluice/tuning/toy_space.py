@@ -1,4 +1,4 @@
-"""Spaces and searches that the tests share."""
+"""Search space, settings and toy search that the tests share."""
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.settings import TrainSettings
@@ -39,13 +39,13 @@ def ignore(outcome, trials):
 
 def settings(num_trials=12, scheduler="asha", **more) -> SearchSettings:
     more = {"grace_epochs": 3, "seed": 3} | more
-    own = {"num_trials": num_trials, "scheduler": scheduler, **more}
-    return SearchSettings.parse(own, where="search")
+    search_settings = {"num_trials": num_trials, "scheduler": scheduler, **more}
+    return SearchSettings.parse(search_settings, where="search")
 
 
 def search(
     folder,
-    own=None,
+    search_settings=None,
     *,
     on_report=ignore,
     toy=None,
@@ -54,12 +54,12 @@ def search(
     run=simulate,
     **more,
 ):
-    """Search with a toy; ``run=run_tuner`` does it on Ray."""
+    """Run a search of a toy objective; ``run=run_tuner`` runs it on Ray."""
     return run_search(
         toy or Toy(),
         own_space or space(),
         BASE,
-        own or settings(),
+        search_settings or settings(),
         folder=folder,
         on_report=on_report,
         compute=compute,
@@ -69,6 +69,6 @@ def search(
 
 
 def decisions(result):
-    """All that must not depend on machine or moment."""
-    timeless = [t.model_dump(exclude={"seconds"}) for t in result.trials]
-    return timeless, result.exploits, result.best, result.strategy, result.setup
+    """Return the parts of a result that must not depend on machine or time."""
+    trials = [t.model_dump(exclude={"seconds"}) for t in result.trials]
+    return trials, result.exploits, result.best, result.strategy, result.setup

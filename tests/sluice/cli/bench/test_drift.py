@@ -1,4 +1,4 @@
-"""``sluice bench drift`` at its smallest (ROLL-3)."""
+"""``sluice bench drift`` with minimal sizes (ROLL-3)."""
 
 import json
 
@@ -25,7 +25,7 @@ def invoke(monkeypatch):
 
 
 @pytest.mark.slow
-def test_json_holds_cells_and_speeds_and_progress_goes_elsewhere(invoke):
+def test_json_on_stdout_contains_cells_and_speeds(invoke):
     result = invoke("--json")
 
     found = json.loads(result.stdout)
@@ -36,7 +36,7 @@ def test_json_holds_cells_and_speeds_and_progress_goes_elsewhere(invoke):
 
 
 @pytest.mark.slow
-def test_the_table_shows_textbook_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
+def test_table_shows_textbook_tests_and_a_missed_target_exits_with_1(invoke, monkeypatch):
     monkeypatch.setattr("sluice.bench.drift.table.reaches_targets", lambda _cell: False)
     monkeypatch.setattr(drift, "measure_drift_speeds", lambda num_rows: [])  # noqa: ARG005
 

@@ -1,4 +1,4 @@
-"""``sluice bench faults`` (TRACE-16)."""
+"""Options, results and exit codes of ``sluice bench faults`` (TRACE-16)."""
 
 import json
 
@@ -21,7 +21,7 @@ def invoke(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--faults", "13"), "got 13"),
         (("--faults", "x"), "got 'x'"),
@@ -31,26 +31,26 @@ def invoke(monkeypatch):
         (("--seeds", "-1"), "from 0"),
     ],
 )
-def test_what_is_not_there_is_refused_with_what_is(invoke, options, said):
+def test_unknown_option_values_are_refused(invoke, options, message):
     found = invoke(*options).exception
 
     assert isinstance(found, ContractError)
-    assert said in found.what
+    assert message in found.what
     assert found.fix
 
 
-def test_healthy_set_ups_run_on_more_seeds_and_only_when_no_fault_is_named():
-    everything = faults._plan_jobs([], ["mlp"], [5, 7])
-    one = faults._plan_jobs([31], ["mlp", "gru"], [5])
+def test_healthy_setups_run_on_more_seeds_and_only_without_a_named_fault():
+    all_jobs = faults._plan_jobs([], ["mlp"], [5, 7])
+    jobs_of_one_fault = faults._plan_jobs([31], ["mlp", "gru"], [5])
 
-    assert {job.seed for job in everything if not hasattr(job.case, "correct_causes")} == {
+    assert {job.seed for job in all_jobs if not hasattr(job.case, "correct_causes")} == {
         5,
         7,
         8,
         9,
     }
-    assert {job.seed for job in everything if hasattr(job.case, "correct_causes")} == {5, 7}
-    assert [(job.case.number, job.net, job.has_fault) for job in one] == [
+    assert {job.seed for job in all_jobs if hasattr(job.case, "correct_causes")} == {5, 7}
+    assert [(job.case.number, job.net, job.has_fault) for job in jobs_of_one_fault] == [
         (31, "mlp", True),
         (31, "mlp", False),
         (31, "gru", True),
@@ -59,7 +59,7 @@ def test_healthy_set_ups_run_on_more_seeds_and_only_when_no_fault_is_named():
 
 
 @pytest.mark.exhaustive
-def test_a_fault_is_caught_its_twin_is_not_and_the_weights_agree(invoke):
+def test_fault_is_caught_twin_is_not_and_weights_are_identical(invoke):
     result = invoke("--faults", "31", "--nets", "mlp", "--seeds", "0", "--check-bits", "--json")
 
     report = json.loads(result.stdout)
@@ -72,7 +72,7 @@ def test_a_fault_is_caught_its_twin_is_not_and_the_weights_agree(invoke):
 
 
 @pytest.mark.exhaustive
-def test_the_page_ends_with_the_figures(invoke):
+def test_printed_table_contains_the_detection_rates(invoke):
     result = invoke("--faults", "31", "--nets", "mlp", "--seeds", "0", "--no-baselines")
 
     assert "faulty runs caught" in result.stdout

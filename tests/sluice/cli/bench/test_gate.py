@@ -1,4 +1,4 @@
-"""``sluice bench gate`` at its smallest (STAT-3)."""
+"""``sluice bench gate`` with minimal sizes (STAT-3)."""
 
 import json
 
@@ -26,7 +26,7 @@ def invoke(monkeypatch):
 
 
 @pytest.mark.slow
-def test_json_holds_cells_families_and_speeds_and_progress_goes_elsewhere(invoke):
+def test_json_on_stdout_contains_cells_families_and_speeds(invoke):
     result = invoke("--simulations", "20", "--json")
 
     found = json.loads(result.stdout)
@@ -34,15 +34,15 @@ def test_json_holds_cells_families_and_speeds_and_progress_goes_elsewhere(invoke
     assert cell["false_promotions"]["total"] == cell["power"]["total"] == 20
     assert set(cell["naive"]) == {"pooled", "seeds only", "blocks only", "rows only"}
     assert [family["is_same_recipe"] for family in found["families"]] == [True, False]
-    ours, through_arch = found["speeds"]
-    assert ours["reached"] == (0 < ours["value"] <= ours["target"] == 1)
+    resampling, through_arch = found["speeds"]
+    assert resampling["reached"] == (0 < resampling["value"] <= resampling["target"] == 1)
     assert through_arch["reached"] == (through_arch["value"] >= through_arch["target"] == 5)
     holds = [part["holds"] for part in found["cells"] + found["families"]]
     assert result.exit_code == (0 if all(holds) else 1)
 
 
 @pytest.mark.slow
-def test_the_table_names_the_naive_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
+def test_table_names_the_naive_tests_and_a_missed_target_exits_with_1(invoke, monkeypatch):
     monkeypatch.setattr("sluice.bench.gate.report.reaches_targets", lambda _cell: False)
     monkeypatch.setattr(gate, "measure_resampling_speeds", lambda resamples: [])  # noqa: ARG005
 

@@ -1,4 +1,4 @@
-"""``sluice bench rollout`` at its smallest (ROLL-2)."""
+"""``sluice bench rollout`` with minimal sizes (ROLL-2)."""
 
 import json
 
@@ -19,7 +19,7 @@ def invoke(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*options, max_median_s):
-        played = (
+        simulated = (
             RolloutScenario(
                 name="jump",
                 traffic=Traffic(error_factor=20),
@@ -28,7 +28,7 @@ def invoke(monkeypatch):
                 max_median_s=max_median_s,
             ),
         )
-        monkeypatch.setattr(scenarios, "scenarios", lambda: played)
+        monkeypatch.setattr(scenarios, "scenarios", lambda: simulated)
         app = typer.Typer()
         app.callback()(lambda: None)
         rollout.register(app)
@@ -37,7 +37,7 @@ def invoke(monkeypatch):
     return run
 
 
-def test_json_holds_what_was_measured(invoke):
+def test_json_contains_the_measurements(invoke):
     result = invoke("--json", max_median_s=60.0)
 
     (found,) = json.loads(result.stdout)["scenarios"]
@@ -45,7 +45,7 @@ def test_json_holds_what_was_measured(invoke):
     assert result.exit_code == 0
 
 
-def test_a_figure_that_is_not_reached_is_exit_code_one(invoke):
+def test_missed_target_exits_with_1(invoke):
     result = invoke(max_median_s=0.5)
 
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""``sluice bench rows`` at its smallest."""
+"""``sluice bench rows`` with minimal sizes."""
 
 import json
 
@@ -18,12 +18,12 @@ def invoke(monkeypatch):
         padding.measure_padding,
     )
 
-    def small(measure, **settings):
-        return lambda **given: measure(**given | settings)
+    def shrink(measure, **settings):
+        return lambda **arguments: measure(**arguments | settings)
 
-    monkeypatch.setattr(row_sources, "measure_sources", small(sources, num_rows=600, rounds=1))
-    monkeypatch.setattr(row_sources, "measure_feistel", small(feistel, repeats=1))
-    monkeypatch.setattr(padding, "measure_padding", small(padded, num_batches=2, rounds=1))
+    monkeypatch.setattr(row_sources, "measure_sources", shrink(sources, num_rows=600, rounds=1))
+    monkeypatch.setattr(row_sources, "measure_feistel", shrink(feistel, repeats=1))
+    monkeypatch.setattr(padding, "measure_padding", shrink(padded, num_batches=2, rounds=1))
     monkeypatch.setenv("COLUMNS", "200")
     app = typer.Typer()
     app.callback()(lambda: None)
@@ -32,7 +32,7 @@ def invoke(monkeypatch):
 
 
 @pytest.mark.slow
-def test_json_has_every_source_with_its_baseline_and_progress_goes_elsewhere(invoke):
+def test_json_on_stdout_contains_every_source_and_speed(invoke):
     result = invoke("--json")
 
     assert result.exit_code == 0, result.output
@@ -48,9 +48,7 @@ def test_json_has_every_source_with_its_baseline_and_progress_goes_elsewhere(inv
 
 
 @pytest.mark.slow
-def test_a_source_that_returns_other_values_than_its_baseline_is_not_measured(
-    monkeypatch, tmp_path
-):
+def test_source_that_returns_other_values_than_its_baseline_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "sluice.data.rows.tokens.TokenBlocks.__getitem__", lambda _, rows: rows[:, None]
     )

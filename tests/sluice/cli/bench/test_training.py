@@ -1,4 +1,4 @@
-"""What ``sluice bench train`` and ``tune`` print; what they measure is tested apart."""
+"""Output of ``sluice bench train`` and ``tune``, without the measurements."""
 
 import json
 
@@ -12,12 +12,12 @@ from sluice.cli.bench import training
 from sluice.cli.bench.benchmark_table import Speed
 
 
-class Found(Record):
+class SampleMeasurement(Record):
     rows: int = 7
 
 
-def measured(*, quick):
-    yield Found()
+def fake_measurements(*, quick):
+    yield SampleMeasurement()
     yield Speed(name="fast", value=0.5, unit="s", target=2.0)
     yield Speed(name="slow", value=1.0 if quick else 1.9, unit="x", target=1.8, higher_is_better=1)
     yield Speed(name="undefined", value=float("nan"), unit="x", target=1.0)
@@ -25,8 +25,8 @@ def measured(*, quick):
 
 @pytest.fixture
 def run(monkeypatch):
-    monkeypatch.setattr(training, "measure_training", measured)
-    monkeypatch.setattr(training, "measure_search", measured)
+    monkeypatch.setattr(training, "measure_training", fake_measurements)
+    monkeypatch.setattr(training, "measure_search", fake_measurements)
     app = typer.Typer()
     bench.register(app)
     app.command("other")(lambda: None)  # with one group alone, typer leaves its name out
@@ -34,12 +34,12 @@ def run(monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["train", "tune"])
-def test_every_figure_stands_beside_its_target(run, command):
-    """A figure that is missed, or is no number, is said and ends nothing: exit code 0."""
-    done = run(command, "--quick")
-    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.split()}
+def test_every_result_is_printed_with_its_target(run, command):
+    """A missed target or an undefined result is printed, and the exit code is 0."""
+    result = run(command, "--quick")
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.split()}
 
-    assert done.exit_code == 0
+    assert result.exit_code == 0
     assert "0.5 s" in lines["fast"]
     assert "at most 2" in lines["fast"]
     assert "reached" in lines["fast"]
@@ -49,7 +49,7 @@ def test_every_figure_stands_beside_its_target(run, command):
 
 
 @pytest.mark.parametrize("command", ["train", "tune"])
-def test_json_holds_the_figures_and_all_that_was_measured(run, command):
+def test_json_contains_speeds_and_measurements(run, command):
     report = json.loads(run(command, "--json").stdout)
 
     assert [row["reached"] for row in report["speeds"]] == [True, True, False]

@@ -1,4 +1,4 @@
-"""The command line as people and machines use it."""
+"""The commands ``run``, ``poc``, ``tune``, ``registry`` and ``doctor`` on a small pipeline."""
 
 import json
 from pathlib import Path
@@ -13,9 +13,9 @@ from tests.pipelines.conftest import ECHO
 pytestmark = pytest.mark.slow
 
 
-def as_json(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
-    read: dict[str, object] = json.loads(capfd.readouterr().out)
-    return read
+def read_json(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
+    printed: dict[str, object] = json.loads(capfd.readouterr().out)
+    return printed
 
 
 @pytest.mark.parametrize("command", ["run", "dev", "poc", "gate", "doctor", "registry"])
@@ -23,30 +23,30 @@ def test_every_command_has_help_with_an_example(
     command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command([command, "--help"]) == 0
-    assert "sluice" in capfd.readouterr().out
+    assert "Example: sluice" in " ".join(capfd.readouterr().out.split())
 
 
-def test_unknown_command_is_the_users_mistake(capfd: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_is_a_user_error(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["runn"]) == 2
     assert "No such command 'runn'" in capfd.readouterr().err
 
 
 @pytest.mark.exhaustive
-def test_poc_of_a_workload_by_import_path_needs_no_pipeline(
+def test_poc_accepts_the_import_path_of_a_workload(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert run_command(["poc", "tests.support.echo:Echo", "--minimum"]) == 0
 
-    told = capfd.readouterr()
-    assert "passed" in told.out
-    assert told.err.count("POC-") == 9
+    captured = capfd.readouterr()
+    assert "passed" in captured.out
+    assert captured.err.count("POC-") == 9
     (log,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert log.parent == tmp_path / ".sluice" / "gates"
 
 
-def test_poc_that_fails_says_why_and_exits_1(
+def test_failed_poc_prints_cause_and_fix_and_exits_with_1(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.yaml"
@@ -54,41 +54,43 @@ def test_poc_that_fails_says_why_and_exits_1(
 
     assert run_command(["poc", str(bad), "--json"]) == 1
 
-    report = as_json(capfd)
+    report = read_json(capfd)
     failed = [r for r in report["results"] if r["outcome"] == "fail"]
     assert [r["check_id"] for r in failed] == ["mini_training"]
     assert failed[0]["cause"]
     assert failed[0]["fix"]
 
 
-def test_what_the_command_line_sets_reaches_the_gate(
+def test_override_on_the_command_line_reaches_the_gate(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CONF-1: through another process; the file itself passes."""
+    """The gate runs in another process, and passes without the override (CONF-1)."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
 
     assert run_command(["poc", str(ECHO), "--set", "poc.min_rows=1000000", "--json"]) == 1
 
-    failed = [r for r in as_json(capfd)["results"] if r["outcome"] == "fail"]
+    failed = [r for r in read_json(capfd)["results"] if r["outcome"] == "fail"]
     assert [r["check_id"] for r in failed] == ["data_loading"]
 
 
 @pytest.mark.parametrize(
     "command", [["run", str(ECHO)], ["tune", str(ECHO)], ["poc", str(ECHO)]], ids=lambda c: c[0]
 )
-def test_a_wrong_override_is_the_users_mistake(
+def test_unknown_override_is_a_user_error(
     command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command([*command, "--set", "training.epochs=3"]) == 2
     assert "'training.epochs' is not a setting" in " ".join(capfd.readouterr().err.split())
 
 
-def test_a_workload_without_a_file_takes_no_override(capfd: pytest.CaptureFixture[str]) -> None:
+def test_override_of_a_workload_without_a_file_is_refused(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert run_command(["poc", "tests.support.echo:Echo", "--set", "model.hidden=8"]) == 2
     assert "is a workload without one" in " ".join(capfd.readouterr().err.split())
 
 
-def test_show_and_history_after_a_run(
+def test_registry_show_and_history_describe_a_run(
     green: tuple[Home, RunReport],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -106,7 +108,7 @@ def test_show_and_history_after_a_run(
 
 
 @pytest.mark.exhaustive
-def test_run_again_says_in_a_line_that_nothing_changed(
+def test_repeated_run_prints_that_nothing_changed(
     green: tuple[Home, RunReport],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -122,14 +124,16 @@ def test_run_again_says_in_a_line_that_nothing_changed(
     assert "wall time" in out
 
 
-def test_doctor_finds_nothing_wrong_and_then_a_damaged_artifact(
+def test_doctor_reports_a_damaged_artifact_only_when_there_is_one(
     green: tuple[Home, RunReport],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     home, _ = green
     monkeypatch.setenv("SLUICE_HOME", str(home.root))
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home.root / "no-token"))  # not this machine's
+    monkeypatch.setenv(
+        "RAY_AUTH_TOKEN_PATH", str(home.root / "no-token")
+    )  # do not read the token of this machine
     assert run_command(["doctor", "--json"]) == 0
     capfd.readouterr()
 
@@ -147,16 +151,16 @@ def test_doctor_finds_nothing_wrong_and_then_a_damaged_artifact(
     assert "verify" in found["registry"]["fix"]
 
 
-def test_doctor_measures_alarm_rates_and_keeps_them_as_a_page(
+def test_doctor_measures_alarm_rates_and_writes_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     command = ["doctor", "expectations", str(ECHO), "--window-rows", "100"]
 
     assert run_command([*command, "--json"]) == 0
-    told = capfd.readouterr()
-    report = json.loads(told.out)
-    assert "windows of good rows" in told.err
+    captured = capfd.readouterr()
+    report = json.loads(captured.out)
+    assert "windows of good rows" in captured.err
     assert (report["workload"], report["settings"]["window_rows"]) == ("echo", 100)
 
     assert run_command(command) == 0
@@ -167,7 +171,7 @@ def test_doctor_measures_alarm_rates_and_keeps_them_as_a_page(
     assert "Alarm rates of the expectations of echo" in page.read_text()
 
 
-def test_doctor_takes_json_for_itself_but_not_for_its_commands(
+def test_doctor_refuses_json_before_a_subcommand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""``sluice tune``: options over the file, and what to write into it afterwards."""
+"""``sluice tune``: options that override the file, and the settings it prints for the file."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import TrialSettings
 
 
-def test_options_replace_what_the_file_says_and_keep_the_rest(echo: PipelineSettings) -> None:
+def test_options_override_the_file_and_keep_other_settings(echo: PipelineSettings) -> None:
     searching = echo.model_copy(update={"search": SearchSettings(num_trials=50, grace_epochs=3)})
 
     found = with_search(
@@ -27,20 +27,20 @@ def test_options_replace_what_the_file_says_and_keep_the_rest(echo: PipelineSett
     assert (found.compute.address, found.compute.workers) == ("auto", 1)
 
 
-def test_a_pipeline_without_a_search_gets_the_default_one(echo: PipelineSettings) -> None:
+def test_pipeline_without_a_search_gets_the_default_search(echo: PipelineSettings) -> None:
     assert with_search(resolve(echo), search={}, compute={}).settings.search == SearchSettings()
 
 
 @pytest.mark.parametrize(
     "path", ["ray.tune.schedulers:ASHAScheduler", "ray.tune.schedulers.FIFOScheduler"]
 )
-def test_the_option_scheduler_takes_the_import_path_of_a_class(echo, path) -> None:
+def test_scheduler_option_accepts_the_import_path_of_a_class(echo, path) -> None:
     found = with_search(resolve(echo), search={"scheduler": path}, compute={}).settings
     assert (found.search.scheduler.path, found.search.scheduler.arguments) == (path, {})
 
 
 @pytest.mark.parametrize(
-    ("search", "compute", "said"),
+    ("search", "compute", "message"),
     [
         (
             {"scheduler": "ray.tune.schedulers:ASHA"},
@@ -56,12 +56,12 @@ def test_the_option_scheduler_takes_the_import_path_of_a_class(echo, path) -> No
         ({}, {"gpus_per_worker": -1.0}, r"compute: .*gpus_per_worker.*greater than or equal to 0"),
     ],
 )
-def test_a_bad_option_is_refused_by_name(echo, search, compute, said) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_option_is_refused_by_name(echo, search, compute, message) -> None:
+    with pytest.raises(SettingsError, match=message):
         with_search(resolve(echo), search=search, compute=compute)
 
 
-def test_what_was_found_reads_as_the_file_is_written() -> None:
+def test_found_settings_have_the_form_of_the_pipeline_file() -> None:
     base = TrialSettings(training=TrainSettings(learning_rate=0.1))
     found = TrialSettings(training=TrainSettings(learning_rate=0.02, batch_rows=64))
 
@@ -73,7 +73,7 @@ def test_what_was_found_reads_as_the_file_is_written() -> None:
     assert changed_settings(base, base) == {}
 
 
-def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> None:
+def test_schedule_found_by_pbt_is_written_without_nulls_and_parses_back() -> None:
     base = TrialSettings(training=TrainSettings(learning_rate=0.1))
     training = base.training.model_copy(
         update={"changes": (TrainingChange(from_epoch=5, learning_rate=0.05),)}
@@ -85,7 +85,7 @@ def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> 
     assert TrainSettings.parse({"learning_rate": 0.1} | written, where="test") == training
 
 
-def test_a_found_optimizer_is_written_with_its_arguments_even_where_it_is_the_default() -> None:
+def test_found_default_optimizer_is_written_with_its_arguments() -> None:
     base = TrialSettings(
         training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}),
         model=ModelSettings(architecture="my_model:Net", options={"width": 3}),
@@ -100,14 +100,14 @@ def test_a_found_optimizer_is_written_with_its_arguments_even_where_it_is_the_de
     }
 
 
-def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo) -> None:
+def test_setting_with_a_schedule_in_the_file_cannot_be_searched(echo) -> None:
     change = TrainingChange(from_epoch=2, learning_rate=0.05)
     training = echo.training.model_copy(update={"changes": (change,)})
     with pytest.raises(SettingsError, match=r"learning_rate' cannot be searched while"):
         with_search(resolve(echo.model_copy(update={"training": training})), search={}, compute={})
 
 
-def test_the_guides_example_of_a_search_can_be_copied(echo: PipelineSettings) -> None:
+def test_search_example_of_the_guide_is_valid(echo: PipelineSettings) -> None:
     guide = Path(__file__).parents[4] / "docs" / "how-to" / "search-for-settings.md"
     written = yaml.safe_load(guide.read_text().partition("```yaml")[2].partition("```")[0])
 
@@ -118,7 +118,7 @@ def test_the_guides_example_of_a_search_can_be_copied(echo: PipelineSettings) ->
     assert next(iter(pipeline.space.parameters)) == "training.learning_rate"
 
 
-def test_what_was_found_for_workload_and_optimizer_reads_as_the_file_is_written() -> None:
+def test_found_workload_and_optimizer_settings_have_the_form_of_the_pipeline_file() -> None:
     base = TrialSettings(workload_settings={"seq_len": 8, "noise": 0.1})
     found = base.with_params(
         {

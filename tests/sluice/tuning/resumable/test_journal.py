@@ -1,4 +1,4 @@
-"""The journal of a study keeps whole lines, and refuses what is not its own."""
+"""The journal of a study keeps complete lines and rejects those of another study."""
 
 import json
 import resource
@@ -12,7 +12,7 @@ from sluice.tuning.resumable.journal import StudyJournal
 SUBJECT = {"scheduler": {"class": "a:B", "max_t": 9}, "seed": 0}
 
 
-def test_a_line_that_a_kill_tore_is_cut_off(tmp_path):
+def test_partial_last_line_is_removed(tmp_path):
     path = tmp_path / "study" / "journal.jsonl"
     first = StudyJournal(path, SUBJECT)
     first.append({"trial": 0})
@@ -36,7 +36,7 @@ def test_a_line_that_a_kill_tore_is_cut_off(tmp_path):
         ({**SUBJECT, "scheduler": {"class": "a:B", "max_t": 8}}, "scheduler was .*9.* and is .*8"),
     ],
 )
-def test_another_study_is_refused_and_the_difference_named(tmp_path, subject, match):
+def test_journal_of_another_study_is_rejected_with_the_difference(tmp_path, subject, match):
     path = tmp_path / "journal.jsonl"
     StudyJournal(path, SUBJECT).close()
 
@@ -44,7 +44,7 @@ def test_another_study_is_refused_and_the_difference_named(tmp_path, subject, ma
         StudyJournal(path, subject)
 
 
-def test_another_version_of_the_format_is_refused(tmp_path):
+def test_journal_in_another_format_version_is_rejected(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text('{"version":99}\n')
 
@@ -52,7 +52,7 @@ def test_another_version_of_the_format_is_refused(tmp_path):
         StudyJournal(path, SUBJECT)
 
 
-def test_a_damaged_line_is_refused(tmp_path):
+def test_damaged_line_is_reported(tmp_path):
     path = tmp_path / "journal.jsonl"
     StudyJournal(path, SUBJECT).close()
     with path.open("ab") as file:
@@ -65,8 +65,8 @@ def test_a_damaged_line_is_refused(tmp_path):
 
 
 @contextmanager
-def room_for(num_bytes):
-    """Let no file of this process grow beyond a size, as on a full disk."""
+def limited_file_size(num_bytes):
+    """Limit the file size of this process to simulate a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
@@ -80,10 +80,10 @@ def append_many(journal):
         journal.append({"trial": number})
 
 
-def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path):
+def test_full_disk_is_reported_and_leaves_no_partial_line(tmp_path):
     path = tmp_path / "journal.jsonl"
     journal = StudyJournal(path, SUBJECT)
-    with room_for(300), pytest.raises(StorageError, match="No room left to write"):
+    with limited_file_size(300), pytest.raises(StorageError, match="No room left to write"):
         append_many(journal)
     written = path.read_bytes()
     journal.append({"trial": "after"})
@@ -96,7 +96,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path):
     assert len(lines) > 5
 
 
-def test_the_prefix_that_a_snapshot_covers_is_skipped_and_has_a_digest(tmp_path):
+def test_prefix_covered_by_a_snapshot_is_skipped_and_has_a_digest(tmp_path):
     path = tmp_path / "journal.jsonl"
     first = StudyJournal(path, SUBJECT)
     first.append({"trial": 0})
@@ -111,7 +111,7 @@ def test_the_prefix_that_a_snapshot_covers_is_skipped_and_has_a_digest(tmp_path)
     again.close()
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_journal_in_use_by_another_process_is_rejected(tmp_path):
     path = tmp_path / "journal.jsonl"
     first = StudyJournal(path, SUBJECT)
 

@@ -1,4 +1,4 @@
-"""A study is opened from its last copy, and from its journal where the copy does not match."""
+"""A study is opened from its snapshot, or from its journal if the snapshot is not valid."""
 
 import json
 
@@ -29,7 +29,7 @@ def open_study(folder, settings=SETTINGS):
 
 
 def run(opened, reports):
-    """Run a study for this many reports, each of which costs an hour of decisions."""
+    """Run a study for a number of reports; each adds an hour of decision time."""
     study = opened.study
     while reports > 0 and study.running_trials():
         trial = next(
@@ -79,7 +79,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_study_goes_on_from_a_copy_that_matches_and_else_from_its_journal(
+def test_study_resumes_from_a_valid_snapshot_or_else_from_its_journal(
     damage, whole, tmp_path, monkeypatch
 ):
     replayed = []
@@ -104,7 +104,7 @@ def test_a_study_goes_on_from_a_copy_that_matches_and_else_from_its_journal(
     assert decisions(again.study) == whole
 
 
-def test_a_snapshot_is_private_to_its_owner(tmp_path):
+def test_snapshot_is_readable_only_by_its_owner(tmp_path):
     opened = open_study(tmp_path)
     run(opened, 2)
     opened.journal.close()

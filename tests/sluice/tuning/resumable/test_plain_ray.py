@@ -1,4 +1,4 @@
-"""Plain Ray Tune programs are killed and run again: they decide as those that were not."""
+"""Plain Ray Tune programs that are killed and rerun make the same decisions."""
 
 import contextlib
 import json
@@ -57,7 +57,7 @@ def start_example(folder, address):
 
 
 def events(folder):
-    """Return what was decided: the journal without the header and the places of checkpoints."""
+    """Return the decisions: the journal without its header and without checkpoint paths."""
     path = folder / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = [json.loads(line) for line in lines[1:] if line.endswith(b"\n")]
@@ -65,7 +65,7 @@ def events(folder):
 
 
 def overwritten_checkpoints(folder):
-    """Return the events whose checkpoint does not hold what was reported with it."""
+    """Return the events whose checkpoint does not contain the reported state."""
     lines, wrong = EventLines(), []
     for line in (folder / "journal.jsonl").read_text().splitlines()[1:]:
         if "config" in (line := json.loads(line)):
@@ -82,7 +82,7 @@ def kill_after(program, folder, number, timeout_s=120):
     """Kill a program when its journal has this number of events."""
     deadline = time.monotonic() + timeout_s
     while len(events(folder)) < number:
-        assert time.monotonic() < deadline, "The program does not get on."
+        assert time.monotonic() < deadline, "The program makes no progress."
         with contextlib.suppress(subprocess.TimeoutExpired):
             program.wait(timeout=0.05)
         assert program.poll() is None, "The program ended before it could be killed."
@@ -96,7 +96,7 @@ def finish(program):
     return printed.strip().splitlines()[-1]
 
 
-def test_the_example_killed_and_run_again_decides_as_one_that_was_not(address, tmp_path):
+def test_killed_example_makes_the_same_decisions(address, tmp_path):
     whole = start_example(tmp_path / "whole", address)
     best = finish(whole)
     expected = events(tmp_path / "whole")
@@ -114,7 +114,7 @@ def test_the_example_killed_and_run_again_decides_as_one_that_was_not(address, t
 @pytest.mark.parametrize(
     "study", ["asha", "median", "hyperband", "pbt", "pb2", "bohb", "hyperopt", "none"]
 )
-def test_in_order_a_killed_study_decides_the_same_on_one_and_two_workers(study, address, tmp_path):
+def test_killed_ordered_study_decides_the_same_on_one_and_two_workers(study, address, tmp_path):
     for module in {"bohb": ["hpbandster", "ConfigSpace"], "hyperopt": ["hyperopt"]}.get(study, ()):
         pytest.importorskip(module)
     arguments = {"study": study, "ordered": True}
@@ -133,7 +133,7 @@ def test_in_order_a_killed_study_decides_the_same_on_one_and_two_workers(study, 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("study", ["asha", "hyperband", "pbt", "bohb"])
-def test_without_order_a_killed_study_keeps_what_was_decided(study, address, tmp_path):
+def test_killed_unordered_study_keeps_its_decisions(study, address, tmp_path):
     if study == "bohb":
         pytest.importorskip("hpbandster")
         pytest.importorskip("ConfigSpace")
@@ -149,7 +149,7 @@ def test_without_order_a_killed_study_keeps_what_was_decided(study, address, tmp
 
 
 @pytest.mark.exhaustive
-def test_a_trial_that_tune_gives_up_ends_the_study_and_is_retried(address, tmp_path):
+def test_trial_that_tune_abandons_ends_the_study_and_is_retried(address, tmp_path):
     arguments = {"study": "none", "ordered": True, "workers": 2, "errors": "stop"}
     failing = start_study(tmp_path / "study", address, fails_at=4, **arguments)
     number, config, error = json.loads(finish(failing))

@@ -1,4 +1,4 @@
-"""Decisions of Tune's schedulers are a function of the study: no speed and no kill changes them."""
+"""Decisions of Ray Tune schedulers do not depend on worker speed or kills of the driver."""
 
 import copy
 import math
@@ -47,9 +47,9 @@ def tpe(seed=0):
 
 
 class Cluster:
-    """Workers of different speed, and a disk that survives a kill of the driver.
+    """Simulated workers of different speeds and a disk that survives a kill of the driver.
 
-    A trial's state is one number; each epoch lowers it by what the learning rate allows.
+    The state of a trial is one number that each epoch lowers, depending on the learning rate.
     """
 
     def __init__(self, scheduler, *, workers, speed, ordered=True, searcher=tpe, num_samples=16):
@@ -59,7 +59,7 @@ class Cluster:
         self.disk, self.journal, self.reports = {}, [], 0
 
     def run(self, reports=math.inf, *, folder):
-        """Run the study, or go on with it, for this many reports; return it."""
+        """Start or resume the study, run it for a number of reports, and return it."""
         study = (OrderedStudy if self.ordered else ArrivalStudy)(
             self.make(),
             self.searcher(),
@@ -73,7 +73,7 @@ class Cluster:
         )
         study.replay(copy.deepcopy(self.journal))
         while reports > 0:
-            self.give_workers(study)
+            self.start_trials(study)
             if study.is_finished():
                 break
             idle = [
@@ -85,8 +85,8 @@ class Cluster:
             reports -= 1
         return study
 
-    def give_workers(self, study):
-        """Do what Tune does without an order: suggest while nothing is pending, start what fits."""
+    def start_trials(self, study):
+        """Suggest and start trials on free workers, as Tune does without an order."""
         while not self.ordered and len(study.running_trials()) < self.workers:
             study.suggest()
             if study.next_to_start() is None:
@@ -125,7 +125,7 @@ def decisions(study):
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_in_order_the_decisions_do_not_depend_on_workers_or_their_speed(scheduler, tmp_path):
+def test_ordered_decisions_do_not_depend_on_number_or_speed_of_workers(scheduler, tmp_path):
     runs = [
         decisions(Cluster(scheduler, workers=workers, speed=speed).run(folder=tmp_path))
         for workers, speed in ((1, 0), (2, 1), (4, 2), (16, 3))
@@ -136,7 +136,7 @@ def test_in_order_the_decisions_do_not_depend_on_workers_or_their_speed(schedule
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "pbt", "pbt, synchronous", "hyperband"])
-def test_the_schedulers_decide_something(scheduler, tmp_path):
+def test_schedulers_stop_or_copy_trials_in_the_simulation(scheduler, tmp_path):
     study = Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path)
 
     stopped = sum(trial.time < MAX_EPOCHS for trial in study.trials)
@@ -145,7 +145,7 @@ def test_the_schedulers_decide_something(scheduler, tmp_path):
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_killed_at_any_moment_a_study_ends_as_one_that_was_not(scheduler, tmp_path):
+def test_repeatedly_killed_study_makes_the_same_decisions(scheduler, tmp_path):
     whole = decisions(Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path))
     cluster = Cluster(scheduler, workers=4, speed=1)
     kills = random.Random(5)
@@ -158,7 +158,7 @@ def test_killed_at_any_moment_a_study_ends_as_one_that_was_not(scheduler, tmp_pa
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "median", "pbt", "hyperband"])
-def test_without_order_a_kill_changes_nothing_that_was_decided_before(scheduler, tmp_path):
+def test_kill_keeps_earlier_decisions_of_an_unordered_study(scheduler, tmp_path):
     cluster = Cluster(scheduler, workers=4, speed=0, ordered=False)
     kills = random.Random(5)
     before = cluster.run(kills.randrange(120), folder=tmp_path)
@@ -174,7 +174,7 @@ def test_without_order_a_kill_changes_nothing_that_was_decided_before(scheduler,
     assert sum(trial.status == "TERMINATED" for trial in ended) >= 14
 
 
-def test_a_searcher_without_a_seed_is_refused_when_the_study_goes_on(tmp_path):
+def test_searcher_without_a_seed_is_rejected_when_resuming(tmp_path):
     cluster = Cluster("asha", workers=2, speed=0, searcher=lambda: tpe(seed=None))
     cluster.run(20, folder=tmp_path)
 
@@ -182,7 +182,7 @@ def test_a_searcher_without_a_seed_is_refused_when_the_study_goes_on(tmp_path):
         cluster.run(folder=tmp_path)
 
 
-def test_a_trial_knows_the_attempts_and_results_that_led_to_its_weights(tmp_path):
+def test_attempts_and_results_cover_the_history_of_a_trials_weights(tmp_path):
     cluster = Cluster("pbt", workers=4, speed=0)
     study = cluster.run(250, folder=tmp_path)
     copied = [trial for trial in study.trials if trial.attempt]
@@ -208,14 +208,14 @@ def test_a_trial_knows_the_attempts_and_results_that_led_to_its_weights(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["asha", "pbt", "pbt, synchronous", "hyperband"])
-def test_with_only_the_needed_checkpoints_a_study_ends_the_same(scheduler, tmp_path):
+def test_study_with_only_the_needed_checkpoints_makes_the_same_decisions(scheduler, tmp_path):
     whole = decisions(Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path))
     cluster, removed = Cluster(scheduler, workers=4, speed=1), 0
     study = cluster.run(10, folder=tmp_path)
     while not study.is_finished():
         needed = study.checkpoints_needed()
         removed += len(set(cluster.disk) - needed)
-        # What a driver that was killed had not taken in is trained again.
+        # Epochs that the killed driver had not processed are trained again.
         cluster.disk = {path: loss for path, loss in cluster.disk.items() if path in needed}
         study = cluster.run(7, folder=tmp_path)
 
@@ -224,7 +224,7 @@ def test_with_only_the_needed_checkpoints_a_study_ends_the_same(scheduler, tmp_p
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_path):
+def test_non_finite_loss_fails_the_trial_with_a_reason(value, tmp_path):
     cluster = Cluster("asha", workers=2, speed=0)
     study = cluster.run(0, folder=tmp_path)
     trial = study.running_trials()[0]
@@ -235,7 +235,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_pat
     assert (trial.status, trial.reason) == ("ERROR", f"loss is {value} at epoch 1.")
 
 
-def test_the_trainable_may_say_why_its_loss_is_not_finite(tmp_path):
+def test_reason_of_a_non_finite_loss_can_come_from_the_trainable(tmp_path):
     study = Cluster("asha", workers=2, speed=0).run(0, folder=tmp_path)
     trial = study.running_trials()[0]
     result = {"epoch": 1, "loss": math.nan, "reason": "The rate is too high."}
@@ -244,7 +244,7 @@ def test_the_trainable_may_say_why_its_loss_is_not_finite(tmp_path):
     assert (trial.status, trial.reason) == ("ERROR", "The rate is too high.")
 
 
-def test_draws_of_the_program_itself_are_left_alone(tmp_path):
+def test_study_does_not_advance_the_global_random_generator(tmp_path):
     random.seed(7)
     expected = random.Random(7).random()
     Cluster("pbt", workers=2, speed=0).run(200, folder=tmp_path)

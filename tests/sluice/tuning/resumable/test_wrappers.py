@@ -1,4 +1,4 @@
-"""What cannot be resumed is refused with what was required."""
+"""Schedulers, searchers and reports that cannot be resumed are rejected with the reason."""
 
 import math
 
@@ -23,7 +23,7 @@ from sluice.tuning.resumable.requirements import require_checkpoint, require_res
         (FIFOScheduler(), {"time_attr": "training_iteration"}, "got 'training_iteration'"),
     ],
 )
-def test_unusable_arguments_are_refused(wrapped, arguments, match):
+def test_invalid_arguments_are_rejected(wrapped, arguments, match):
     with pytest.raises(SettingsError, match=match):
         resumable(wrapped, journal="j", **arguments)
 
@@ -36,18 +36,18 @@ def test_unusable_arguments_are_refused(wrapped, arguments, match):
         ({"epoch": 1}, "'loss' .metric"),
     ],
 )
-def test_a_report_without_metric_or_time_is_refused(result, match):
+def test_report_without_metric_or_time_is_rejected(result, match):
     with pytest.raises(SettingsError, match=match):
         require_result("trial 0", result, "loss", "epoch")
 
 
-def test_a_report_without_checkpoint_is_refused_unless_it_ends_the_trial():
+def test_report_without_checkpoint_is_rejected_unless_its_loss_is_nan():
     with pytest.raises(SettingsError, match="trial 0 reported epoch 3 without one"):
         require_checkpoint("trial 0", "", {"loss": 1.0, "epoch": 3}, "loss", "epoch")
     require_checkpoint("trial 0", "", {"loss": math.nan, "epoch": 3}, "loss", "epoch")
     require_checkpoint("trial 0", "/c", {"loss": 1.0, "epoch": 3}, "loss", "epoch")
 
 
-def test_a_study_that_did_not_run_is_named(tmp_path):
+def test_study_that_did_not_run_is_reported(tmp_path):
     with pytest.raises(ContractError, match="No Tuner ran"):
         get_study(tmp_path / "journal.jsonl")
