@@ -68,7 +68,7 @@ def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
 def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     settings, workload = pipeline.settings, pipeline.workload
     name, path = settings.name, settings.workload
-    poc, rules_digest, seed = settings.poc, settings.promotion_rules, settings.seeds[0]
+    poc, rules_digest, seed = settings.poc, settings.promotion_rules_digest, settings.seeds[0]
     training_inputs, search_inputs = pipeline.training, pipeline.search
     planned = PlannedEvaluation(
         seeds=settings.seeds,
