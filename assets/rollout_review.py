@@ -94,7 +94,7 @@ def rollout_review_asset(
             quality=quality_results[-1].reason
             if quality_results
             else "No result yet: too few labels have arrived.",
-            failed_rows=failed,
+            failed=failed,
         )
         context.log.info(f"{'new result' if verdict else 'no new result'}: {review.quality}")
         return dg.MaterializeResult(
