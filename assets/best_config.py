@@ -116,7 +116,7 @@ def best_config_asset(
         study = _search(
             context, pipeline, inputs, tracking, sluice_state, sluice_progress, features, subject
         )
-        setup = study.result.setup if study else inputs.setup
+        setup = study.result.setup if study else inputs.trial_settings
         record = BestConfig(
             subject=subject,
             setup=setup,
@@ -164,7 +164,7 @@ def _search(
 ) -> StudySummary | None:
     if inputs.search is None:
         return None
-    space, setup = inputs.space, inputs.setup
+    space, setup = inputs.space, inputs.trial_settings
     _, searched_space = plan_search(space, inputs.search, setup)
     if idle := describe_idle_workers(inputs.search, inputs.compute):
         context.log.warning(idle)

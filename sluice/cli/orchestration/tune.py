@@ -47,7 +47,7 @@ def with_search(
     settings = pipeline.settings
     file_search = (settings.search or SearchSettings()).model_dump(mode="python")
     options = SearchSettings.parse(file_search | search, where="search")
-    plan_search(pipeline.search.space, options, pipeline.search.setup)
+    plan_search(pipeline.search.space, options, pipeline.search.trial_settings)
     file_compute = settings.compute.model_dump(mode="python")
     update = {
         "search": options,

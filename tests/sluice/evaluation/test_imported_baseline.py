@@ -10,7 +10,7 @@ import torch
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, GateBlocked, IntegrityError
-from sluice.config.pipeline import promotion_rules
+from sluice.config.pipeline import digest_promotion_rules
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.imported_baseline import (
     find_baseline,
@@ -124,7 +124,7 @@ def test_dates_are_matched_in_any_notation(zone: str | None) -> None:
 
 def test_rules_cover_the_model_and_old_receipts_stay_valid() -> None:
     def rules(baseline: BaselineSettings) -> str:
-        return promotion_rules(baseline, GateSettings(), GuardSettings(), SuiteSettings())
+        return digest_promotion_rules(baseline, GateSettings(), GuardSettings(), SuiteSettings())
 
     other = BaselineSettings(predictions="mlflow:/echo/2")
     assert len({rules(BaselineSettings()), rules(NAMED), rules(other)}) == 3
