@@ -64,6 +64,7 @@ def test_a_larger_alpha_gives_a_narrower_interval():
         for alpha in (0.01, 0.05, 0.2)
     ]
 
+    assert len({gain.low for gain in bounds}) == len({gain.high for gain in bounds}) == 3
     assert [gain.low for gain in bounds] == sorted(gain.low for gain in bounds)
     assert [gain.high for gain in bounds] == sorted((gain.high for gain in bounds), reverse=True)
 

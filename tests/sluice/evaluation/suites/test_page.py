@@ -17,12 +17,12 @@ from tests.sluice.evaluation.suites.suite_samples import (
     FIRST_TEST,
     LABELS,
     WORKLOAD,
-    make_suite_scores,
-    make_version,
     make_flat_losses,
     make_frame,
     make_members,
     make_rows_suite,
+    make_suite_scores,
+    make_version,
 )
 
 

@@ -15,14 +15,14 @@ from tests.sluice.evaluation.suites.suite_samples import (
     FIRST_TEST,
     LABELS,
     WORKLOAD,
-    make_suite_scores,
-    make_version,
     make_flat_losses,
     make_frame,
     make_losses,
     make_members,
     make_rows_suite,
     make_scores,
+    make_suite_scores,
+    make_version,
 )
 
 SETTINGS = SuiteSettings()
