@@ -73,6 +73,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     names: dict[str, object] = {"__name__": "documentation"}
+    num_blocks = 0
     try:
         for block in blocks_of(page):
             if block.kind != "python" or block.reason:
@@ -80,6 +81,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(
             if block.file:
                 (tmp_path / block.file).write_text(block.text)
             code = compile(block.text, name(block), "exec")
+            num_blocks += 1
             # The client of the tutorial needs a running server; test_tutorial.py runs it.
             if block.file != "traffic.py":
                 exec(code, {"__name__": block.file.partition(".")[0]} if block.file else names)
@@ -87,6 +89,8 @@ def test_the_programs_of_a_page_run_one_after_the_other(
         for module in set(sys.modules) - before:
             if module.startswith("my_"):
                 del sys.modules[module]
+
+    assert num_blocks > 0
 
 
 @pytest.mark.parametrize("block", of_kind("yaml"), ids=name)

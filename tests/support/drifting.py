@@ -18,7 +18,7 @@ class GrowingSettings(EchoSettings):
     """Shift of the mean of ``call`` in the additional rows."""
 
     effect_loss: float = 0.0
-    """Share of the effect of ``call`` on ``heard`` that is lost in the additional rows."""
+    """Share of the effect of ``call`` on the next row that is lost in the additional rows."""
 
 
 class Growing(Echo):
@@ -31,8 +31,8 @@ class Growing(Echo):
         call, noise = np.random.default_rng(1).normal(size=(2, settings.more_rows))
         call = call + settings.shift
         before = np.concatenate([rows["call"].to_numpy()[-1:], call[:-1]])
-        heard = 2 * (1 - settings.effect_loss) * before[: len(call)] + noise
-        return pd.concat([rows, pd.DataFrame({"call": call, "heard": heard})], ignore_index=True)
+        response = 2 * (1 - settings.effect_loss) * before[: len(call)] + noise
+        return pd.concat([rows, pd.DataFrame({"call": call, "heard": response})], ignore_index=True)
 
 
 class MissingSource(Echo):

@@ -32,7 +32,7 @@ class TwoMachines:
         return self.cluster.head_node.node_id, self.second.node_id
 
     def complete(self) -> None:
-        """Add a second machine if there is none."""
+        """Add the second machine unless it has been added."""
         if self.second is None:
             self.second = start_with_retries(lambda: self.cluster.add_node(**MACHINE))
 

@@ -204,7 +204,7 @@ def test_a_second_process_on_a_study_is_refused(tmp_path):
     header = json.loads(path.read_bytes().splitlines()[0])
     subject = {key: value for key, value in header.items() if key != "version"}
     before = num_lines(tmp_path)
-    other = StudyJournal(path, subject)  # stands for another process that runs the study
+    other = StudyJournal(path, subject)  # as of another process that runs the study
     with pytest.raises(ContractError, match="Another process runs the study"):
         search(tmp_path, search_settings, run=run_tuner)
     other.close()
