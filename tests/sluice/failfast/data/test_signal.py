@@ -27,8 +27,10 @@ def shuffled(rows, seed=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", [BarsWorkload, planted.Signals, Echo, SineWorkload])
-def test_the_workloads_here_have_a_signal_and_none_with_shuffled_labels(train_of, workload):
-    rows = train_of(workload())
+def test_the_workloads_here_have_a_signal_and_none_with_shuffled_labels(
+    load_train_examples, workload
+):
+    rows = load_train_examples(workload())
 
     assert check(rows).outcome == "pass"
     lost = check(shuffled(rows))

@@ -15,9 +15,9 @@ from tests.support import failfast_workloads as planted
 
 
 @pytest.fixture
-def check(train_of, settings, model, training):
+def check(load_train_examples, settings, model, training):
     def run(workload, *, chosen=model, training=training, settings=settings, seed=0):
-        train = train_of(workload)
+        train = load_train_examples(workload)
         with deterministic():  # as the gate runs its checks
             return check_gradient_flow(workload, chosen, training, train, settings, seed=seed)
 

@@ -14,14 +14,14 @@ from tests.support import gradient_networks as networks
 
 
 @pytest.fixture
-def check(train_of, settings, model, training):
+def check(load_train_examples, settings, model, training):
     # The target's deviation of 4 makes norms near 100; other tests are about that.
     roomy = settings.model_copy(update={"warn_gradient_norm": 1e4})
 
     def run(workload, *, chosen=model, training=training, seed=0):
         with deterministic():  # as the gate runs its checks
             return check_gradient_flow(
-                workload, chosen, training, train_of(workload), roomy, seed=seed
+                workload, chosen, training, load_train_examples(workload), roomy, seed=seed
             )
 
     return run
@@ -63,7 +63,7 @@ def test_steps_are_taken_only_when_something_is_still(check, settings):
     assert still.numbers["num_probe_steps"] == settings.probe_steps
 
 
-def test_the_steps_go_through_all_rows(check, settings, train_of):
+def test_the_steps_go_through_all_rows(check, settings, load_train_examples):
     class Spy(networks.NetworkWorkload):
         def loss(self, output, y):
             self.batches.append(y)
@@ -75,7 +75,9 @@ def test_the_steps_go_through_all_rows(check, settings, train_of):
     seen = torch.cat(workload.batches[1:])
 
     assert len(seen) == settings.probe_steps * settings.probe_batch_rows
-    assert len(seen.unique()) == len(train_of(workload))  # fewer than the steps could take
+    assert len(seen.unique()) == len(
+        load_train_examples(workload)
+    )  # fewer than the steps could take
 
 
 @pytest.mark.parametrize("rate", [1e-9, 100.0])

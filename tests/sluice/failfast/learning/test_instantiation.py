@@ -11,10 +11,12 @@ from tests.support import failfast_workloads as planted
 
 
 @pytest.fixture
-def check(train_of, settings, model):
+def check(load_train_examples, settings, model):
     def run(workload, *, change=lambda x: x, architecture=None):
         chosen = model if architecture is None else ModelSettings(architecture=architecture)
-        return check_instantiation(workload, chosen, change(train_of(workload)), settings, seed=0)
+        return check_instantiation(
+            workload, chosen, change(load_train_examples(workload)), settings, seed=0
+        )
 
     return run
 

@@ -25,12 +25,12 @@ from tests.support.plain import Plain, digits, examples, normal
 
 
 @pytest.fixture
-def check(train_of):
+def check(load_train_examples):
     examples = {}
 
     def run(workload, *, rate=3e-3, architecture="gru", seed=0, hidden=8, **poc):
         kind = type(workload)
-        examples.setdefault(kind, train_of(workload))
+        examples.setdefault(kind, load_train_examples(workload))
         return check_mini_training(
             workload,
             ModelSettings(architecture=architecture, hidden=hidden),

@@ -53,8 +53,10 @@ def gaussian(output, y):
 )
 @pytest.mark.parametrize("architecture", ["linear", "gru", "lstm"])
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
-def test_healthy_models_pass_whatever_the_seed(train_of, workload, architecture, num_seeds):
-    rows = train_of(workload())
+def test_healthy_models_pass_whatever_the_seed(
+    load_train_examples, workload, architecture, num_seeds
+):
+    rows = load_train_examples(workload())
 
     for seed in range(num_seeds):
         finding = check(workload(), rows, architecture=architecture, seed=seed)
@@ -145,9 +147,9 @@ def test_models_that_cannot_overfit_one_batch_fail(workload):
 
 
 @pytest.mark.slow
-def test_dead_units_and_frozen_models_fail(train_of):
+def test_dead_units_and_frozen_models_fail(load_train_examples):
     for workload in (planted.DeadLayer(), planted.AllFrozen()):
-        finding = check(workload, train_of(workload))
+        finding = check(workload, load_train_examples(workload))
         assert (finding.outcome, finding.fault) == ("fail", "cannot overfit one batch")
 
 
