@@ -1,4 +1,4 @@
-"""POC-9: dependence of targets on features is detected, and shuffle_labels labels have none."""
+"""POC-9: dependence of targets on features is detected; shuffled labels have none."""
 
 import numpy as np
 import pytest
