@@ -82,9 +82,9 @@ def check_digits(
     return run_check(Digits(), settings)
 
 
-@pytest.mark.parametrize("kind", [Signals, OwnNet, Echo, SignOnly])
-def test_healthy_workloads_pass(kind: type[Workload]) -> None:
-    finding = run_check(kind())
+@pytest.mark.parametrize("workload_class", [Signals, OwnNet, Echo, SignOnly])
+def test_healthy_workloads_pass(workload_class: type[Workload]) -> None:
+    finding = run_check(workload_class())
 
     assert (finding.outcome, finding.fault) == ("pass", None)
 

@@ -1,4 +1,4 @@
-"""The look-ahead check samples large tables and independent rows, and reports it."""
+"""The look-ahead check samples large tables and independent rows, and reports the sample."""
 
 import numpy as np
 import pandas as pd

@@ -44,9 +44,9 @@ def standardize(values: Tensor) -> Tensor:
     return (values - values.mean(dim=0)) / values.std(dim=0)
 
 
-@pytest.mark.parametrize("kind", [Signals, Echo, SineWorkload])
-def test_healthy_workloads_pass(kind: type[Workload]) -> None:
-    finding = run_check(kind())
+@pytest.mark.parametrize("workload_class", [Signals, Echo, SineWorkload])
+def test_healthy_workloads_pass(workload_class: type[Workload]) -> None:
+    finding = run_check(workload_class())
 
     assert finding.outcome == "pass"
     assert finding.numbers["examples_compared"] > 200

@@ -39,7 +39,7 @@ def test_a_copy_with_noise_warns_and_is_named(seed: int) -> None:
     assert all(finding.response)
 
 
-def test_an_exact_copy_still_fails() -> None:
+def test_an_exact_copy_fails() -> None:
     finding = find_copies(lambda f: f.assign(c=2 * f["target"], b=make_noisy_copy(0.05)(f)["c"]))
 
     assert finding is not None

@@ -93,7 +93,7 @@ def test_an_unsuitable_learning_rate_is_not_reported_by_this_check(check, rate):
     assert finding.outcome == "pass", finding.summary
 
 
-def test_an_unused_layer_is_reported_to_never_run(check):
+def test_an_unused_layer_is_reported_as_never_run(check):
     assert "network.spare never ran." in check(planted.UnusedLayer()).summary
     assert "never ran" not in check(planted.DetachInTheMiddle()).summary
 

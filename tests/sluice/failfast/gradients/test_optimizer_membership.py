@@ -11,10 +11,14 @@ def make_network():
     return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
-def test_a_complete_optimizer_has_every_parameter_once(kind):
+@pytest.mark.parametrize(
+    "optimizer_class", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop]
+)
+def test_a_complete_optimizer_has_every_parameter_once(optimizer_class):
     model = make_network()
-    report = validate_optimizer(model.named_parameters(), kind(model.parameters(), lr=0.1))
+    report = validate_optimizer(
+        model.named_parameters(), optimizer_class(model.parameters(), lr=0.1)
+    )
 
     assert report.is_complete
     assert (report.num_trained, report.num_foreign) == (4, 0)

@@ -145,7 +145,7 @@ def test_the_same_seed_gives_the_same_numbers(check):
     assert check(planted.Signals(), seed=3) != check(planted.Signals(), seed=4)
 
 
-def test_higher_required_decrease_needs_more_evidence(check):
+def test_higher_required_decrease_never_improves_the_outcome(check):
     outcomes = [
         check(planted.Signals(), rate=1e-3, min_loss_decrease=decrease).outcome
         for decrease in (0.001, 0.05, 0.5, 0.99)

@@ -53,9 +53,7 @@ def gaussian(output, y):
 )
 @pytest.mark.parametrize("architecture", ["linear", "gru", "lstm"])
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
-def test_healthy_models_pass_whatever_the_seed(
-    load_train_examples, workload, architecture, num_seeds
-):
+def test_healthy_models_pass_for_every_seed(load_train_examples, workload, architecture, num_seeds):
     rows = load_train_examples(workload())
 
     for seed in range(num_seeds):

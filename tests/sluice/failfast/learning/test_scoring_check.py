@@ -29,7 +29,7 @@ def check(workload, *, needs_baseline=True, guarded_metrics=()):
     )
 
 
-def test_defaults_pass():
+def test_default_metrics_and_baseline_pass():
     finding = check(Signals())
 
     assert finding.outcome == "pass"
@@ -48,7 +48,9 @@ def test_an_undefined_metric_is_reported_and_passes():
 
 
 @pytest.mark.parametrize(("shift", "is_near"), [(0.0, True), (0.02, True), (9.0, False)])
-def test_a_loss_near_that_of_the_best_rule_is_not_called_higher(shift, is_near, monkeypatch):
+def test_a_loss_close_to_the_best_simple_rule_is_not_reported_as_higher(
+    shift, is_near, monkeypatch
+):
     workload = Signals()
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
