@@ -7,8 +7,8 @@ from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 
 
-class Ticks:
-    """A clock that moves on by ``step_s`` every time it is asked."""
+class TickingClock:
+    """A clock that advances by ``step_s`` with each call."""
 
     def __init__(self, step_s: float = 0.001) -> None:
         self.step = timedelta(seconds=step_s)
@@ -21,7 +21,7 @@ class Ticks:
 
 @pytest.fixture
 def clock():
-    return Ticks()
+    return TickingClock()
 
 
 @pytest.fixture
@@ -40,9 +40,11 @@ def training():
 
 
 @pytest.fixture
-def train_of():
-    def examples(workload):
+def load_train_examples():
+    """Function that returns the train examples of a workload's first fold."""
+
+    def load(workload):
         frame = workload.compute_features(workload.load_rows())
         return workload.examples(frame, workload.plan_folds(frame)[0].train)
 
-    return examples
+    return load

@@ -1,4 +1,4 @@
-"""POC-10: healthy workloads resume bit-identically; state that is not stored is named."""
+"""POC-10: healthy workloads resume with identical bits; state that is not stored is reported."""
 
 import dataclasses
 import itertools
@@ -22,19 +22,19 @@ from tests.support.synthetic import SineWorkload
 
 
 @pytest.fixture
-def check(tmp_path, train_of):
-    examples = {}
+def check(tmp_path, load_train_examples):
+    examples_by_class = {}
 
     def run(workload, *, model=None, seed=0, num_rows=10_000, **training):
-        kind = type(workload)
-        if kind not in examples:
-            examples[kind] = train_of(workload)
-        given = examples[kind]
+        workload_class = type(workload)
+        if workload_class not in examples_by_class:
+            examples_by_class[workload_class] = load_train_examples(workload)
+        train = examples_by_class[workload_class]
         finding = check_checkpoint(
             workload,
             model or ModelSettings(hidden=8),
             TrainSettings(**{"learning_rate": 3e-3} | training),
-            Examples(x=given.x[:num_rows], y=given.y[:num_rows], rows=given.rows[:num_rows]),
+            Examples(x=train.x[:num_rows], y=train.y[:num_rows], rows=train.rows[:num_rows]),
             PocSettings(),
             seed=seed,
             folder=tmp_path,
@@ -45,8 +45,8 @@ def check(tmp_path, train_of):
     return run
 
 
-class Own(planted.OwnNet):
-    """A network whose class is given by the test."""
+class WithNet(planted.OwnNet):
+    """Workload whose network class is an argument."""
 
     def __init__(self, net):
         super().__init__()
@@ -87,7 +87,7 @@ class Tied(planted.Net):
 
 
 class Mask(planted.Net):
-    """An unstored buffer that every model makes alike."""
+    """Network with a non-persistent buffer that is the same in every instance."""
 
     def __init__(self, *sizes):
         super().__init__(*sizes)
@@ -104,15 +104,15 @@ class WeightNorm(planted.Net):
 
 
 class Tokens(planted.Signals):
-    """Whole numbers in, classes out."""
+    """Integer inputs and class targets."""
 
     scale_inputs = False
     scale_target = False
 
     def examples(self, frame, rows):
-        given = super().examples(frame, rows)
-        x = (given.x[..., 0] * 3).long().clamp(-5, 5) + 5
-        return Examples(x=x, y=(given.y[:, 0] > 7).long(), rows=given.rows)
+        signals = super().examples(frame, rows)
+        x = (signals.x[..., 0] * 3).long().clamp(-5, 5) + 5
+        return Examples(x=x, y=(signals.y[:, 0] > 7).long(), rows=signals.rows)
 
     def build_model(self, *_):
         return nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(16, 2))
@@ -133,7 +133,7 @@ class TwoGroups(planted.OwnNet):
 
 
 class OneLayerTrained(planted.OwnNet):
-    """The other is in no group, so the optimizer has no moments of it."""
+    """The other layer is in no parameter group, so the optimizer has no moments for it."""
 
     def parameter_groups(self, network):
         return [{"params": network.second.parameters()}]
@@ -145,14 +145,14 @@ HEALTHY = {
     "gru with dropout": (planted.Signals(), ModelSettings(hidden=8, layers=2, dropout=0.3)),
     "lstm": (planted.Signals(), ModelSettings(architecture="lstm", hidden=8)),
     "slstm": (planted.Signals(), ModelSettings(architecture="slstm", hidden=8)),
-    "own network": (Own(planted.Net), None),
+    "custom network": (WithNet(planted.Net), None),
     "frozen layer": (planted.FirstFrozen(), None),
-    "global dropout": (Own(GlobalDropout), None),
-    "NumPy dropout": (Own(NumpyDropout), None),
-    "batch norm": (Own(BatchNorm), None),
-    "tied weights": (Own(Tied), None),
-    "unstored mask": (Own(Mask), None),
-    "weight norm": (Own(WeightNorm), None),
+    "global dropout": (WithNet(GlobalDropout), None),
+    "NumPy dropout": (WithNet(NumpyDropout), None),
+    "batch norm": (WithNet(BatchNorm), None),
+    "tied weights": (WithNet(Tied), None),
+    "non-persistent mask": (WithNet(Mask), None),
+    "weight norm": (WithNet(WeightNorm), None),
     "tokens": (Tokens(), None),
     "images": (Digits(), None),
     "parameter groups": (TwoGroups(), None),
@@ -174,17 +174,17 @@ def test_a_healthy_workload_passes(check, name):
 @pytest.mark.parametrize("batch_rows", [15, 51, 85, 255, 256, 1000])
 @pytest.mark.parametrize("num_rows", [2, 3, 31, 256])
 def test_a_last_batch_of_one_example_is_avoided(check, batch_rows, num_rows):
-    """Batch norm cannot take one; 256 examples in batches of 15, 51, 85, 255 leave one."""
-    finding = check(Own(BatchNorm), batch_rows=batch_rows, num_rows=num_rows)
+    """Batch norm fails on one example. Batches of 15, 51, 85 or 255 would leave one of 256."""
+    finding = check(WithNet(BatchNorm), batch_rows=batch_rows, num_rows=num_rows)
 
     assert finding.outcome == "pass", finding
 
 
 def test_batches_of_one_example_pass(check):
-    assert check(Own(planted.Net), batch_rows=1, num_rows=5).outcome == "pass"
+    assert check(WithNet(planted.Net), batch_rows=1, num_rows=5).outcome == "pass"
 
 
-def test_one_example_decides_nothing(check):
+def test_one_example_is_insufficient(check):
     finding = check(planted.Signals(), num_rows=1)
 
     assert (finding.outcome, finding.fault) == ("insufficient", "too few rows")
@@ -234,7 +234,7 @@ class RunningScale(planted.Net):
 
 
 class RandomProjection(planted.Net):
-    """Fixed random features that every process draws again."""
+    """Fixed random features that are drawn again in every process."""
 
     def __init__(self, *sizes):
         super().__init__(*sizes)
@@ -245,7 +245,7 @@ class RandomProjection(planted.Net):
 
 
 class Counted(planted.Net):
-    """Names a layer by a counter, as some libraries do."""
+    """Numbers a layer with a global counter, as some libraries do."""
 
     counter = itertools.count()
 
@@ -259,7 +259,7 @@ class Counted(planted.Net):
 
 
 class Prefixed(planted.Net):
-    """Saves under other names than it loads."""
+    """Saves parameters under names that load_state_dict does not accept."""
 
     def state_dict(self, *args, prefix="", **kwargs):
         return super().state_dict(*args, prefix=f"{prefix}module.", **kwargs)
@@ -274,7 +274,7 @@ class ExtraState(planted.Net):
 
 
 class ShuffledGroups(planted.OwnNet):
-    """Gives the parameters in order of its parts differs each time, as a set of strings does."""
+    """The order of the parameters differs between calls, as if they came from a set."""
 
     order = itertools.count()
 
@@ -285,7 +285,7 @@ class ShuffledGroups(planted.OwnNet):
 
 DEFECTS = {
     "own torch generator": (
-        Own(OwnGenerator),
+        WithNet(OwnGenerator),
         [
             "the loss of step 1 after the checkpoint is",
             "network.draws (random generator)/state",
@@ -293,33 +293,33 @@ DEFECTS = {
         ],
     ),
     "own numpy generator": (
-        Own(OwnNumpyGenerator),
+        WithNet(OwnNumpyGenerator),
         [
             "the loss of step 1 after the checkpoint is",
             "network.draws (random generator)/state/state",
         ],
     ),
     "plain attribute": (
-        Own(StepCount),
+        WithNet(StepCount),
         [
             "the loss of step 1 after the checkpoint is",
             "Not stored, and different: network.num_calls: was 4, is 0",
         ],
     ),
     "unstored buffer": (
-        Own(RunningScale),
+        WithNet(RunningScale),
         ["the predictions differ", "network.scale: at [0] was", "persistent=False"],
     ),
     "random projection": (
-        Own(RandomProjection),
+        WithNet(RandomProjection),
         ["the predictions differ", "network.projection: at [0, 0] was", "register_buffer"],
     ),
-    "names by a counter": (
-        Own(Counted),
+    "names with a counter": (
+        WithNet(Counted),
         ["could not be loaded", "saved: network.extra_", "without counters"],
     ),
     "prefix of a wrapper": (
-        Own(Prefixed),
+        WithNet(Prefixed),
         ["could not be loaded", "network.module.first.weight", "DataParallel"],
     ),
     "shuffled parameters": (
@@ -333,7 +333,7 @@ DEFECTS = {
 }
 
 
-NOT_RESUMED = (
+TRAINING_STATE_DEFECTS = (
     *("own torch generator", "own numpy generator", "plain attribute"),
     "shuffled parameters",
 )
@@ -341,32 +341,32 @@ NOT_RESUMED = (
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_state_that_no_checkpoint_holds_is_named(check, name):
-    workload, said = DEFECTS[name]
+def test_state_missing_in_the_checkpoint_is_reported(check, name):
+    workload, expected_texts = DEFECTS[name]
 
     finding = check(workload, batch_rows=64)
 
-    fault = "resume state lost" if name in NOT_RESUMED else "checkpoint mismatch"
+    fault = "resume state lost" if name in TRAINING_STATE_DEFECTS else "checkpoint mismatch"
     assert (finding.outcome, finding.fault) == ("fail", fault), finding
     text = " ".join((finding.summary, *finding.response))
-    for part in said:
-        assert part in text, text
+    for expected in expected_texts:
+        assert expected in text, text
 
 
-def lossy(monkeypatch, **lost):
-    """Let the checkpoint of the real loop lose a part of the state."""
-    real = checkpoint_round_trip.load_checkpoint
+def change_loaded_state(monkeypatch, **changes):
+    """Apply functions to parts of the state that the training loop loads."""
+    original = checkpoint_round_trip.load_checkpoint
 
     def load(folder, *, subject):
-        restored = real(folder, subject=subject)
-        changed = {name: change(getattr(restored.state, name)) for name, change in lost.items()}
+        restored = original(folder, subject=subject)
+        changed = {name: change(getattr(restored.state, name)) for name, change in changes.items()}
         return dataclasses.replace(restored, state=dataclasses.replace(restored.state, **changed))
 
     monkeypatch.setattr(checkpoint_round_trip, "load_checkpoint", load)
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "seen"),
+    ("part", "change", "expected_text"),
     [
         ("optimizer", lambda _: {}, "first.weight/step: was saved and is missing"),
         (
@@ -384,22 +384,22 @@ def lossy(monkeypatch, **lost):
         ),
     ],
 )
-def test_a_part_that_the_file_loses_is_named(check, monkeypatch, part, change, seen):
-    lossy(monkeypatch, **{part: change})
+def test_state_lost_while_loading_is_reported(check, monkeypatch, part, change, expected_text):
+    change_loaded_state(monkeypatch, **{part: change})
 
     finding = check(planted.OwnNet(), batch_rows=64)
 
     fault = "checkpoint mismatch" if part == "model" else "resume state lost"
     assert (finding.outcome, finding.fault) == ("fail", fault)
-    assert seen in finding.summary
+    assert expected_text in finding.summary
 
 
 def test_truncated_file_loaded_as_complete_is_reported(check, monkeypatch):
-    """The digest in the name is what notices it."""
-    real = checkpoint_round_trip.save_checkpoint
+    """The digest in the file name detects the truncation."""
+    original = checkpoint_round_trip.save_checkpoint
 
     def save(folder, state, *, subject):
-        path = real(folder, state, subject=subject)
+        path = original(folder, state, subject=subject)
         path.write_bytes(path.read_bytes()[:-8])
 
     monkeypatch.setattr(checkpoint_round_trip, "save_checkpoint", save)
@@ -410,12 +410,12 @@ def test_truncated_file_loaded_as_complete_is_reported(check, monkeypatch):
     assert "not written completely" in finding.response[0]
 
 
-def test_a_state_that_is_no_tensor_is_rejected_with_the_fix(check):
+def test_non_tensor_state_is_rejected_with_the_fix(check):
     with pytest.raises(ContractError, match=r"network\._extra_state.*type dict.*get_extra_state"):
-        check(Own(ExtraState))
+        check(WithNet(ExtraState))
 
 
-def test_a_training_that_diverges_decides_nothing(check):
+def test_diverging_training_is_insufficient(check):
     class Overflows(planted.Signals):
         def loss(self, output, y):
             return super().loss(output, y) * math.inf
@@ -426,14 +426,14 @@ def test_a_training_that_diverges_decides_nothing(check):
     assert "step 1" in finding.summary
 
 
-def test_a_folder_that_is_not_writable_is_reported(tmp_path, train_of):
+def test_a_folder_that_is_not_writable_is_reported(tmp_path, load_train_examples):
     (tmp_path / "file").write_text("")
 
     finding = check_checkpoint(
         planted.Signals(),
         ModelSettings(hidden=8),
         TrainSettings(),
-        train_of(planted.Signals()),
+        load_train_examples(planted.Signals()),
         PocSettings(),
         seed=0,
         folder=tmp_path / "file",
@@ -444,7 +444,7 @@ def test_a_folder_that_is_not_writable_is_reported(tmp_path, train_of):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_seed_gives_a_false_alarm_and_the_same_seed_the_same_finding(check, seed):
+def test_every_seed_passes_with_a_reproducible_finding(check, seed):
     workload, model = HEALTHY["gru with dropout"]
 
     first = check(workload, model=model, seed=seed)
@@ -455,7 +455,7 @@ def test_no_seed_gives_a_false_alarm_and_the_same_seed_the_same_finding(check, s
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "transformer"])
-def test_on_a_gpu_both_trainings_predict_on_it(check, architecture):
+def test_round_trip_passes_on_a_gpu(check, architecture):
     model = ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.3)
     finding = check(SineWorkload(), model=model, batch_rows=32, device="cuda")
 

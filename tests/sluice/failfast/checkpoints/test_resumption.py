@@ -1,7 +1,7 @@
 """POC-10, REPRO-4: state missing in the checkpoint of a plain torch script is reported."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ class Unseeded(NumpyGenerator):
 
 
 class RunningScale(Net):
-    """Follows the data with a buffer that predictions need and no file holds."""
+    """Training updates a non-persistent buffer that predictions need."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +82,7 @@ class RunningScale(Net):
 
 
 class RandomProjection(Net):
-    """Fixed random features that every process draws again."""
+    """Fixed random features that are drawn again in every process."""
 
     def __init__(self):
         super().__init__()
@@ -93,7 +93,7 @@ class RandomProjection(Net):
 
 
 class ConstantBuffer(Net):
-    """Healthy: an unstored buffer that every model makes alike, as a causal mask."""
+    """Healthy: a non-persistent buffer that is the same in every instance, like a causal mask."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ class ConstantBuffer(Net):
 
 @dataclass
 class Script:
-    """What people write; every option is a mistake or a matter of taste."""
+    """A user's training script; its options insert faults or choose healthy variants."""
 
     net: type[nn.Module] = Net
     make_optimizer: object = lambda p: torch.optim.AdamW(p, 1e-2)
@@ -116,8 +116,7 @@ class Script:
     rename: object = lambda name: name
     strict: bool = True
     change: object = lambda value: value
-    swallow: bool = False
-    position: list = field(default_factory=list)
+    swallows_errors: bool = False
 
     def start(self):
         model = self.net()
@@ -149,9 +148,9 @@ class Script:
             try:
                 content = torch.load(path, weights_only=True)
             except Exception:
-                if not self.swallow:
+                if not self.swallows_errors:
                     raise
-                # A fall-back that takes over a part.
+                # A faulty fallback: it changes a part of the model and continues.
                 nn.init.zeros_(model.second.weight)
                 return
             model.load_state_dict(content["model"], strict=self.strict)
@@ -190,9 +189,9 @@ HEALTHY = {
     "plain SGD": Script(make_optimizer=lambda p: torch.optim.SGD(p, 1e-2)),
     "SGD with momentum": Script(make_optimizer=lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9)),
     "Adagrad": Script(make_optimizer=lambda p: torch.optim.Adagrad(p, 1e-2)),
-    "an unstored buffer made alike": Script(net=ConstantBuffer),
-    "random state not kept and not needed": Script(keep_random=False),
-    "a rate that is too high by far": Script(make_optimizer=lambda p: torch.optim.SGD(p, 1e30)),
+    "constant non-persistent buffer": Script(net=ConstantBuffer),
+    "unneeded random state not saved": Script(keep_random=False),
+    "learning rate far too high": Script(make_optimizer=lambda p: torch.optim.SGD(p, 1e30)),
 }
 
 
@@ -277,14 +276,14 @@ DEFECTS = {
         Script(net=RandomProjection),
         ["the predictions differ", "Not stored, and different: projection: at [0, 0] was"],
     ),
-    "torn file half loaded": (
-        Script(swallow=True),
+    "truncated file partially loaded": (
+        Script(swallows_errors=True),
         ["truncated to half its size was partially loaded", "raise"],
     ),
 }
 
 
-NOT_RESUMED = (
+TRAINING_STATE_DEFECTS = (
     *("optimizer not saved", "schedule not saved", "global random state not restored"),
     *("position in the data not restored", "own torch generator", "own numpy generator"),
     "generator without a seed",
@@ -293,20 +292,20 @@ NOT_RESUMED = (
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_lost_state_is_named_with_cause_and_fix(check, name):
-    script, said = DEFECTS[name]
+def test_lost_state_is_reported_with_cause_and_fix(check, name):
+    script, expected_texts = DEFECTS[name]
 
     finding = check(script)
 
-    fault = "resume state lost" if name in NOT_RESUMED else "checkpoint mismatch"
+    fault = "resume state lost" if name in TRAINING_STATE_DEFECTS else "checkpoint mismatch"
     assert (finding.outcome, finding.fault) == ("fail", fault), finding
     text = " ".join((finding.summary, *finding.response))
-    for part in said:
-        assert part in text, text
+    for expected in expected_texts:
+        assert expected in text, text
 
 
-def test_a_torn_file_is_a_mismatch_and_not_a_crash(check):
-    class Torn(Script):
+def test_truncated_checkpoint_is_reported_as_a_mismatch(check):
+    class SavesTruncatedFile(Script):
         def start(self):
             training = super().start()
 
@@ -323,28 +322,28 @@ def test_a_torn_file_is_a_mismatch_and_not_a_crash(check):
                 states=training.states,
             )
 
-    finding = check(Torn())
+    finding = check(SavesTruncatedFile())
 
     assert "The checkpoint could not be loaded: " in finding.summary
     assert "test_resumption.py" in finding.summary
     assert "not written completely" in finding.response[0]
 
 
-def changed(training, **changes):
+def replace_attributes(training, **changes):
     names = ("model", "step", "predict", "save", "load", "states")
     return StoppableTraining(**{name: getattr(training, name) for name in names} | changes)
 
 
 def test_missing_checkpoint_file_is_reported(check):
-    class Elsewhere(Script):
+    class SavesNoFile(Script):
         def start(self):
-            return changed(super().start(), save=lambda _: None)
+            return replace_attributes(super().start(), save=lambda _: None)
 
-    assert "and did not" in check(Elsewhere()).summary
+    assert "and did not" in check(SavesNoFile()).summary
 
 
-def test_a_folder_is_a_checkpoint_too(check):
-    class Folder(Script):
+def test_checkpoint_may_be_a_folder(check):
+    class SavesFolder(Script):
         def start(self):
             training = super().start()
 
@@ -352,23 +351,25 @@ def test_a_folder_is_a_checkpoint_too(check):
                 path.mkdir()
                 training.save(path / "all.pt")
 
-            return changed(training, save=save, load=lambda path: training.load(path / "all.pt"))
+            return replace_attributes(
+                training, save=save, load=lambda path: training.load(path / "all.pt")
+            )
 
-    assert check(Folder()).outcome == "pass"
+    assert check(SavesFolder()).outcome == "pass"
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), StorageError("full", fix="free")])
 def test_unwritable_disk_is_not_a_checkpoint_mismatch(check, tmp_path, error):
-    class Full(Script):
+    class FullDisk(Script):
         def start(self):
             def save(_):
                 raise error
 
-            return changed(super().start(), save=save)
+            return replace_attributes(super().start(), save=save)
 
-    assert check(Full()).fault == "storage not writable"
+    assert check(FullDisk()).fault == "storage not writable"
     with pytest.raises(StorageError):
-        validate_checkpoint(Full().start, num_steps=1, seed=0, folder=tmp_path)
+        validate_checkpoint(FullDisk().start, num_steps=1, seed=0, folder=tmp_path)
 
 
 def test_a_folder_that_does_not_exist_is_reported(tmp_path):
@@ -378,7 +379,7 @@ def test_a_folder_that_does_not_exist_is_reported(tmp_path):
     assert "none" in finding.summary
 
 
-def test_the_validator_raises_with_cause_and_fix_and_is_silent_when_sound(tmp_path):
+def test_validate_checkpoint_raises_only_for_a_faulty_checkpoint(tmp_path):
     validate_checkpoint(Script().start, num_steps=2, seed=0, folder=tmp_path)
 
     with pytest.raises(ContractError, match=r"optimizer was not restored.*optimizer's state_dict"):
@@ -387,19 +388,19 @@ def test_the_validator_raises_with_cause_and_fix_and_is_silent_when_sound(tmp_pa
         )
 
 
-def test_the_scripts_own_mistakes_pass_through(check):
-    class Broken(Script):
+def test_errors_of_the_script_are_raised_unchanged(check):
+    class RaisesInStep(Script):
         def start(self):
             def step():
                 raise KeyError("no such batch")
 
-            return changed(super().start(), step=step)
+            return replace_attributes(super().start(), step=step)
 
     with pytest.raises(KeyError, match="no such batch"):
-        check(Broken())
+        check(RaisesInStep())
 
 
-def test_the_callers_random_numbers_are_left_alone(check):
+def test_random_state_of_the_caller_is_unchanged(check):
     torch.manual_seed(5)
     random.seed(5)
     before = torch.get_rng_state(), random.getstate()
@@ -410,14 +411,14 @@ def test_the_callers_random_numbers_are_left_alone(check):
     assert random.getstate() == before[1]
 
 
-def test_layers_that_are_in_eval_mode_on_purpose_stay_there(tmp_path):
+def test_layers_in_eval_mode_stay_in_eval_mode(tmp_path):
     models = []
 
     def start():
         model = Net()
         model.norm.eval()
         models.append(model)
-        return changed(
+        return replace_attributes(
             Script().start(),
             model=model,
             step=lambda: 1.0,
@@ -437,14 +438,14 @@ def test_layers_that_are_in_eval_mode_on_purpose_stay_there(tmp_path):
     ("name", "is_wrapper"),
     [("module.first.weight", True), ("net.module.weight", True), ("my_module.weight", False)],
 )
-def test_only_the_prefix_of_a_wrapper_points_to_a_wrapper(name, is_wrapper):
+def test_fix_mentions_a_wrapper_only_for_its_prefix(name, is_wrapper):
     finding = load_error_finding(RuntimeError("Missing key(s) in state_dict."), {name: 1}, {})
 
     assert ("DataParallel" in finding.response[0]) is is_wrapper
     assert "state_dict. Names" in finding.summary
 
 
-def test_one_step_with_an_equal_loss_is_counted_in_the_singular():
+def test_one_step_is_described_in_the_singular():
     text = _describe_first_change([1.0], [1.0], {"model": {"w": 1}}, {"model": {"w": 2}})
 
     assert text == "after 1 step with equal losses the model differs, w: was 1, is 2"

@@ -28,13 +28,12 @@ def test_every_flipped_bit_is_detected(dtype):
 
         assert not same_bits(tensor, other)
         difference = first_difference({"w": tensor}, {"w": other})
-        at = byte // tensor.element_size()
-        assert f"at [{at // 3}, {at % 3}]" in difference.change
+        index = byte // tensor.element_size()
+        assert f"at [{index // 3}, {index % 3}]" in difference.change
     assert same_bits(tensor, tensor.clone())
 
 
-def test_it_agrees_with_the_bytes_of_numpy():
-    """An independent oracle: numpy's bytes of the same numbers."""
+def test_same_bits_agrees_with_the_bytes_of_numpy():
     rng = np.random.default_rng(3)
     values = [0.0, -0.0, math.nan, math.inf, 1.0, np.nextafter(1.0, 2.0)]
     for _ in range(300):
@@ -60,17 +59,17 @@ def test_it_agrees_with_the_bytes_of_numpy():
         (None, 1.0),
     ],
 )
-def test_different_values_differ(one, other):
+def test_different_values_types_and_shapes_differ(one, other):
     assert not same_bits(one, other)
     assert not same_bits(other, one)
 
 
 @pytest.mark.parametrize("value", [torch.zeros(0), torch.tensor(math.nan), math.nan, None, "a", 3])
-def test_everything_is_like_itself(value):
+def test_a_value_has_the_same_bits_as_itself(value):
     assert same_bits(value, value)
 
 
-def test_leaves_are_copies():
+def test_flatten_copies_tensors_and_arrays():
     tensor, array = torch.zeros(2), np.zeros(2)
     flat = flatten({"a": [tensor, {"b": array}], "none": None, "f": print})
 
@@ -83,9 +82,9 @@ def test_leaves_are_copies():
 
 def test_the_first_difference_is_named_and_the_others_counted():
     saved = {"a": 1, "b": torch.tensor([1.0, 2.0]), "c": 3}
-    found = {"a": 1, "b": torch.tensor([1.0, 2.5]), "d": 3}
+    loaded = {"a": 1, "b": torch.tensor([1.0, 2.5]), "d": 3}
 
-    difference = first_difference(saved, found)
+    difference = first_difference(saved, loaded)
 
     assert str(difference) == "b: at [1] was 2.0, is 2.5 (2 more differ)"
     assert first_difference(saved, dict(saved)) is None
@@ -95,7 +94,7 @@ def test_the_first_difference_is_named_and_the_others_counted():
     )
 
 
-def test_moments_have_the_names_of_their_parameters():
+def test_optimizer_state_has_the_names_of_its_parameters():
     model = nn.Sequential(nn.Linear(2, 1))
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
@@ -107,7 +106,7 @@ def test_moments_have_the_names_of_their_parameters():
     assert state["param_groups/0/params/0"] == "0.weight"
 
 
-class Hidden(nn.Module):
+class ModuleWithHiddenState(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
@@ -121,18 +120,18 @@ class Hidden(nn.Module):
         self.itself = self
 
 
-def test_hidden_state_is_all_that_a_state_dict_lacks():
+def test_hidden_state_contains_what_a_state_dict_lacks():
     order = np.random.default_rng(0)
-    names = hidden_state(nn.Sequential(Hidden()), lambda: order.random())
+    names = hidden_state(nn.Sequential(ModuleWithHiddenState()), lambda: order.random())
 
-    heads = {name.partition(" (")[0].partition("/state")[0] for name in names}
-    assert {"0.unstored", "0.plain", "0.count", "0.parts/rng/0", "0.parts/rng/1"} <= heads
+    top_names = {name.partition(" (")[0].partition("/state")[0] for name in names}
+    assert {"0.unstored", "0.plain", "0.count", "0.parts/rng/0", "0.parts/rng/1"} <= top_names
     assert any(name.startswith("order of <lambda>()") for name in names)
     assert not any("stored" in name and "unstored" not in name for name in names)
     assert not any("weight" in name or "training" in name for name in names)
 
 
-def test_a_healthy_model_has_no_hidden_difference():
+def test_equal_modules_have_equal_hidden_state():
     one, other = nn.TransformerEncoderLayer(8, 2), nn.TransformerEncoderLayer(8, 2)
 
     assert first_difference(hidden_state(one, print), hidden_state(other, print)) is None

@@ -15,22 +15,22 @@ SETTINGS = PocSettings()
 SCHEMA = Schema(columns=(Column(name="a"), Column(name="b", nullable=True)))
 
 
-def measured(rows: int = 400, columns: int = 2) -> pd.DataFrame:
+def make_table(rows: int = 400, columns: int = 2) -> pd.DataFrame:
     names = list("abcdefghijklmnopqrst")[:columns]
     return pd.DataFrame(np.random.default_rng(1).normal(size=(rows, columns)), columns=names)
 
 
-def twice(table: pd.DataFrame) -> pd.DataFrame:
+def duplicate(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table, table])
 
 
-def outcome(raw: object) -> tuple[str, str | None]:
+def run_check(raw: object) -> tuple[str, str | None]:
     finding = check_data_loading(raw, SCHEMA, SETTINGS)  # type: ignore[arg-type]
     return finding.outcome, finding.fault
 
 
-def test_whole_and_single_rows_are_counted() -> None:
-    raw = measured(400)
+def test_complete_and_usable_rows_are_counted() -> None:
+    raw = make_table(400)
     raw.iloc[:7, 0] = np.nan
     raw.iloc[50:90, 1] = np.nan  # may be null
 
@@ -42,11 +42,11 @@ def test_whole_and_single_rows_are_counted() -> None:
 
 @pytest.mark.parametrize(("rows", "expected"), [(99, "fail"), (100, "pass"), (0, "fail")])
 def test_exactly_min_rows_are_enough(rows: int, expected: str) -> None:
-    assert outcome(measured(rows))[0] == expected
+    assert run_check(make_table(rows))[0] == expected
 
 
-def test_rows_are_too_few_when_gaps_leave_too_few_and_the_column_is_named() -> None:
-    raw = measured(150)
+def test_too_few_complete_rows_fail_and_name_the_empty_column() -> None:
+    raw = make_table(150)
     raw.loc[:60, "a"] = np.nan
 
     finding = check_data_loading(raw, SCHEMA, SETTINGS)
@@ -57,7 +57,7 @@ def test_rows_are_too_few_when_gaps_leave_too_few_and_the_column_is_named() -> N
 
 
 def test_more_gaps_never_leave_more_usable_rows() -> None:
-    raw, usable = measured(300), []
+    raw, usable = make_table(300), []
     for gaps in (0, 10, 100, 200):
         raw.iloc[:gaps, 0] = np.nan
         usable.append(check_data_loading(raw, SCHEMA, SETTINGS).numbers["usable"])
@@ -65,9 +65,9 @@ def test_more_gaps_never_leave_more_usable_rows() -> None:
     assert usable == [300, 290, 200, 100]
 
 
-@pytest.mark.parametrize("thing", [None, [1, 2], {"a": [1.0]}])
-def test_non_table_is_rejected(thing: object) -> None:
-    finding = check_data_loading(thing, SCHEMA, SETTINGS)  # type: ignore[arg-type]
+@pytest.mark.parametrize("value", [None, [1, 2], {"a": [1.0]}])
+def test_non_table_is_rejected(value: object) -> None:
+    finding = check_data_loading(value, SCHEMA, SETTINGS)  # type: ignore[arg-type]
 
     assert finding.outcome == "fail"
     assert "must return a pandas DataFrame" in finding.summary
@@ -76,20 +76,20 @@ def test_non_table_is_rejected(thing: object) -> None:
 @pytest.mark.parametrize(
     "repeat",
     [
-        twice,
+        duplicate,
         lambda t: pd.concat([t, t, t]),
         lambda t: pd.concat([t, t.sample(frac=0.3, random_state=0)]),
         lambda t: pd.concat([t, t.tail(12)]),
         lambda t: pd.concat([t.head(10), t]),
         lambda t: t.loc[t.index.repeat(2)].reset_index(drop=True),
-        lambda t: twice(t.round(6)),
-        lambda t: twice(t.assign(kind="same")),
-        lambda t: twice(t.assign(b=np.nan)),
-        lambda t: twice(t.assign(seconds=60.0 * np.arange(len(t)))),
+        lambda t: duplicate(t.round(6)),
+        lambda t: duplicate(t.assign(kind="same")),
+        lambda t: duplicate(t.assign(b=np.nan)),
+        lambda t: duplicate(t.assign(seconds=60.0 * np.arange(len(t)))),
     ],
 )
-def test_copied_rows_are_found_as_an_oracle_counts_them(repeat) -> None:
-    raw = repeat(measured(400))
+def test_duplicate_rows_are_counted_as_pandas_counts_them(repeat) -> None:
+    raw = repeat(make_table(400))
 
     finding = check_data_loading(raw, SCHEMA, SETTINGS)
 
@@ -97,17 +97,17 @@ def test_copied_rows_are_found_as_an_oracle_counts_them(repeat) -> None:
     assert finding.numbers["repeated"] == raw.duplicated().sum()
 
 
-def test_a_sheet_of_bars_that_was_appended_twice_is_found() -> None:
+def test_bars_that_were_appended_twice_fail() -> None:
     bars = random_bars(2000).round(2)
-    raw = twice(bars).set_axis(pd.date_range("2001", periods=4000, name="date"))
+    raw = duplicate(bars).set_axis(pd.date_range("2001", periods=4000, name="date"))
 
     assert check_data_loading(raw, RAW_SCHEMA, SETTINGS).fault == "duplicate rows"
 
 
-def test_coarse_but_wide_rows_that_were_loaded_twice_are_found() -> None:
+def test_duplicates_of_wide_integer_rows_are_counted() -> None:
     pixels = np.random.default_rng(2).integers(0, 17, size=(500, 64)).astype(float)
 
-    assert repeated_rows(twice(pd.DataFrame(pixels))).sum() == 500
+    assert repeated_rows(duplicate(pd.DataFrame(pixels))).sum() == 500
 
 
 def few_values(rng: np.random.Generator) -> pd.DataFrame:
@@ -131,7 +131,7 @@ def one_hot(rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(np.eye(12)[rng.integers(0, 12, 900)])
 
 
-def standstill(rng: np.random.Generator) -> pd.DataFrame:
+def repeated_prices(rng: np.random.Generator) -> pd.DataFrame:
     price = rng.normal(size=900).cumsum()
     price[rng.random(900) < 0.4] = np.nan
     index = pd.date_range("2001", periods=900)
@@ -158,27 +158,27 @@ def bars(rng: np.random.Generator) -> pd.DataFrame:
         rounded_and_derived,
         categories,
         one_hot,
-        standstill,
+        repeated_prices,
         mostly_zero,
         arrays,
         bars,
     ],
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_that_repeat_by_themselves_are_left_alone(table, seed: int) -> None:
+def test_natural_repetitions_are_not_counted_as_duplicates(table, seed: int) -> None:
     raw = table(np.random.default_rng(seed))
 
     assert repeated_rows(raw).sum() == 0
 
 
-def test_labels_alone_make_no_row_another() -> None:
-    raw = twice(measured(300)).set_axis(pd.date_range("2001", periods=600))
+def test_rows_that_differ_only_in_the_index_are_duplicates() -> None:
+    raw = duplicate(make_table(300)).set_axis(pd.date_range("2001", periods=600))
 
-    assert outcome(raw) == ("fail", "duplicate rows")
+    assert run_check(raw) == ("fail", "duplicate rows")
 
 
-def test_a_tolerated_share_of_copies_is_counted_and_passes() -> None:
-    raw = measured(1000)
+def test_a_tolerated_share_of_duplicates_is_counted_and_passes() -> None:
+    raw = make_table(1000)
     finding = check_data_loading(pd.concat([raw, raw.head(9)]), SCHEMA, SETTINGS)
 
     assert finding.outcome == "pass"
@@ -186,7 +186,7 @@ def test_a_tolerated_share_of_copies_is_counted_and_passes() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_million_rows_take_about_as_long_as_pandas_own_search() -> None:
+def test_duration_for_a_million_rows_is_comparable_to_pandas_duplicated() -> None:
     bars = random_bars(1_000_000 // 100)
     raw = pd.concat([bars * (1 + i / 1000) for i in range(100)]).reset_index(drop=True)
     raw = pd.concat([raw, raw.head(30_000)])

@@ -27,41 +27,45 @@ from tests.support.failfast_workloads import OwnNet, Signals
 ROWS = 600
 
 
-class Table(Signals):
-    """Healthy; what is planted changes its frame."""
+class ChangedFrame(Signals):
+    """Healthy workload whose feature frame is changed by ``change_frame``."""
 
     @staticmethod
-    def plant(frame: pd.DataFrame) -> pd.DataFrame:
+    def change_frame(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        return self.plant(super().compute_features(raw))
+        return self.change_frame(super().compute_features(raw))
 
 
-def checked(workload: Workload, settings: PocSettings | None = None) -> CheckOutcome:
+def run_check(workload: Workload, settings: PocSettings | None = None) -> CheckOutcome:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
     return check_features(workload, raw, frame, folds, settings or PocSettings())
 
 
-def planted(change, **attributes: object) -> CheckOutcome:
-    kind = type("Planted", (Table,), {"plant": staticmethod(change), **attributes})
-    return checked(kind())
+def check_changed_frame(change, **attributes: object) -> CheckOutcome:
+    workload_class = type(
+        "Planted", (ChangedFrame,), {"change_frame": staticmethod(change), **attributes}
+    )
+    return run_check(workload_class())
 
 
-def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 64) -> CheckOutcome:
+def check_digits(
+    settings: PocSettings | None = None, *, num_constant: int = 3, num_columns: int = 64
+) -> CheckOutcome:
     class Digits(Workload):
         raw_schema = Schema(columns=())
         feature_schema = Schema(columns=())
-        feature_columns = tuple(f"p{i}" for i in range(wide))
+        feature_columns = tuple(f"p{i}" for i in range(num_columns))
         target_column = "digit"
         scale_target = False
 
         def load_rows(self) -> pd.DataFrame:
             rng = np.random.default_rng(0)
-            pixels = rng.integers(0, 17, size=(ROWS, wide))
-            pixels[:, :still] = 0
+            pixels = rng.integers(0, 17, size=(ROWS, num_columns))
+            pixels[:, :num_constant] = 0
             return pd.DataFrame(pixels, columns=self.feature_columns).assign(
                 digit=rng.integers(0, 10, ROWS)
             )
@@ -73,14 +77,14 @@ def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 6
             part = frame.iloc[rows.start : rows.stop]
             x = torch.tensor(part[list(self.feature_columns)].to_numpy(np.float32))
             y = torch.tensor(part["digit"].to_numpy(np.int64))
-            return Examples(x=x.reshape(-1, 1, wide), y=y, rows=rows.positions())
+            return Examples(x=x.reshape(-1, 1, num_columns), y=y, rows=rows.positions())
 
-    return checked(Digits(), settings)
+    return run_check(Digits(), settings)
 
 
-@pytest.mark.parametrize("kind", [Signals, OwnNet, Echo, SignOnly])
-def test_healthy_workloads_pass(kind: type[Workload]) -> None:
-    finding = checked(kind())
+@pytest.mark.parametrize("workload_class", [Signals, OwnNet, Echo, SignOnly])
+def test_healthy_workloads_pass(workload_class: type[Workload]) -> None:
+    finding = run_check(workload_class())
 
     assert (finding.outcome, finding.fault) == ("pass", None)
 
@@ -88,12 +92,12 @@ def test_healthy_workloads_pass(kind: type[Workload]) -> None:
 def test_one_feature_is_named_in_the_singular() -> None:
     assert (
         ", 1 feature; fold 0"
-        in checked(type("One", (Signals,), {"feature_columns": ("a",)})()).summary
+        in run_check(type("One", (Signals,), {"feature_columns": ("a",)})()).summary
     )
 
 
 @pytest.mark.parametrize("target", ["log_gk_variance", "vs_return"])
-def test_bars_pass_with_their_numbers(target: str) -> None:
+def test_bars_pass_and_report_features_and_rows(target: str) -> None:
     workload = BarsWorkload(BarsWorkload().settings.model_copy(update={"target": target}))
     raw = random_bars(900)
     frame = workload.compute_features(raw)
@@ -106,7 +110,7 @@ def test_bars_pass_with_their_numbers(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "told"),
+    ("change", "fault", "expected_text"),
     [
         (lambda f: f.rename(columns={"a": "A"}), "missing columns", "(nearest: 'A')"),
         (lambda f: f.drop(columns="b"), "missing columns", "name 'b', but"),
@@ -123,16 +127,16 @@ def test_bars_pass_with_their_numbers(target: str) -> None:
         (lambda f: f.assign(target=4.0), "constant target", "targets of fold 0 ('target') are 4"),
     ],
 )
-def test_each_defect_is_named_with_cause_and_fix(change, kind: str, told: str) -> None:
-    finding = planted(change)
+def test_each_defect_is_named_with_cause_and_fix(change, fault: str, expected_text: str) -> None:
+    finding = check_changed_frame(change)
 
-    assert (finding.outcome, finding.fault) == ("fail", kind)
-    assert told in finding.summary
+    assert (finding.outcome, finding.fault) == ("fail", fault)
+    assert expected_text in finding.summary
     assert all(finding.response)
 
 
-class Labelled(Table):
-    """Classes by the rank of the target."""
+class Labelled(ChangedFrame):
+    """Classification workload: the classes are intervals of the target's rank."""
 
     task = "classification"
     classes = ("low", "middle", "high")
@@ -154,7 +158,7 @@ class Labelled(Table):
     ],
 )
 def test_every_declared_class_must_have_an_example(attributes, expected: str) -> None:
-    finding = checked(type("Planted", (Labelled,), attributes)())
+    finding = run_check(type("Planted", (Labelled,), attributes)())
 
     if expected:
         assert (finding.outcome, finding.fault) == ("fail", "raw schema mismatch")
@@ -172,7 +176,7 @@ def test_every_declared_class_must_have_an_example(attributes, expected: str) ->
         ((slice(0, 4),), "No test row is of class 'high'."),
     ],
 )
-def test_every_class_must_have_train_and_test_rows(rows_of_high, expected) -> None:
+def test_class_without_train_or_test_rows_leads_to_a_warning(rows_of_high, expected) -> None:
     workload = Labelled()
     frame = pd.DataFrame({"target": np.arange(700) % 2})
     for rows in rows_of_high:
@@ -190,7 +194,7 @@ def test_every_class_must_have_train_and_test_rows(rows_of_high, expected) -> No
         assert (finding.outcome, finding.fault) == ("warn", "too few rows")
 
 
-def test_rare_classes_lead_to_a_warning_of_the_check() -> None:
+def test_feature_check_warns_of_a_class_without_train_rows() -> None:
     class Rare(Labelled):
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
             frame = super().compute_features(raw)
@@ -198,7 +202,7 @@ def test_rare_classes_lead_to_a_warning_of_the_check() -> None:
             labels[-1] = 2
             return frame.assign(target=labels)
 
-    finding = checked(Rare())
+    finding = run_check(Rare())
 
     assert finding.outcome == "warn"
     assert "has no train row of class 'high'" in finding.summary
@@ -223,49 +227,49 @@ def test_the_folder_of_a_class_without_images_is_named(tmp_path, is_removed, exp
     assert f"The folder {tmp_path / expected}." in finding.summary
 
 
-def test_the_target_by_name_among_the_features_fails() -> None:
-    finding = planted(lambda f: f, feature_columns=("a", "b", "target"))
+def test_target_column_among_the_features_fails() -> None:
+    finding = check_changed_frame(lambda f: f, feature_columns=("a", "b", "target"))
 
     assert finding.fault == "target leakage"
     assert "contains the target 'target' itself" in finding.summary
 
 
-def test_a_declared_constant_is_no_defect() -> None:
+def test_declared_constant_column_passes() -> None:
     schema = Schema(columns=(Column(name="b", constant=True), Column(name="target")))
 
-    assert planted(lambda f: f.assign(b=0.0), feature_schema=schema).outcome == "pass"
+    assert check_changed_frame(lambda f: f.assign(b=0.0), feature_schema=schema).outcome == "pass"
 
 
-def test_a_flag_that_is_set_only_later_warns() -> None:
-    finding = planted(lambda f: f.assign(b=(np.arange(len(f)) > 400) * 1.0))
+def test_flag_that_is_constant_in_the_train_rows_warns() -> None:
+    finding = check_changed_frame(lambda f: f.assign(b=(np.arange(len(f)) > 400) * 1.0))
 
     assert (finding.outcome, finding.fault) == ("warn", "constant column")
 
 
-def test_a_feature_that_begins_only_later_fails() -> None:
+def test_other_feature_that_is_constant_in_the_train_rows_fails() -> None:
     later = np.random.default_rng(0).normal(size=700) * (np.arange(700) > 400)
 
-    assert planted(lambda f: f.assign(b=later)).outcome == "fail"
+    assert check_changed_frame(lambda f: f.assign(b=later)).outcome == "fail"
 
 
-def test_a_target_the_loss_makes_itself_only_warns() -> None:
-    finding = planted(lambda f: f.assign(target=0.0), expects_signal=False)
+def test_constant_target_without_expected_signal_only_warns() -> None:
+    finding = check_changed_frame(lambda f: f.assign(target=0.0), expects_signal=False)
 
     assert (finding.outcome, finding.fault) == ("warn", "constant target")
 
 
 @pytest.mark.parametrize(
-    ("still", "wide", "expected"),
+    ("num_constant", "num_columns", "expected"),
     [(0, 64, "pass"), (3, 64, "warn"), (32, 64, "warn"), (33, 64, "fail"), (3, 31, "fail")],
 )
-def test_image_borders_warn_and_more_constant_columns_are_never_better(
-    still: int, wide: int, expected: str
+def test_up_to_half_constant_columns_only_warn_in_a_wide_table(
+    num_constant: int, num_columns: int, expected: str
 ) -> None:
-    assert digits(still=still, wide=wide).outcome == expected
+    assert check_digits(num_constant=num_constant, num_columns=num_columns).outcome == expected
 
 
-def test_from_how_many_columns_on_a_table_is_wide_is_a_setting() -> None:
-    assert digits(PocSettings(wide_table_columns=65)).outcome == "fail"
+def test_minimum_width_of_a_wide_table_is_a_setting() -> None:
+    assert check_digits(PocSettings(wide_table_columns=65)).outcome == "fail"
 
 
 @pytest.mark.parametrize(
@@ -278,7 +282,7 @@ def test_from_how_many_columns_on_a_table_is_wide_is_a_setting() -> None:
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_the_latest_value_of_a_slow_series_is_no_copy_of_the_next(series, seed: int) -> None:
+def test_latest_value_of_a_slow_series_is_not_target_leakage(series, seed: int) -> None:
     class Slow(Workload):
         raw_schema = feature_schema = Schema(columns=())
         feature_columns = ("now", "before")
@@ -291,39 +295,45 @@ def test_the_latest_value_of_a_slow_series_is_no_copy_of_the_next(series, seed: 
             now = raw["now"]
             return raw.assign(before=now.shift(1), next=now.shift(-1)).dropna()
 
-    assert checked(Slow()).fault in (None, "constant column", "constant target", "shuffled labels")
+    assert run_check(Slow()).fault in (
+        None,
+        "constant column",
+        "constant target",
+        "shuffled labels",
+    )
     leaky = type("Leaky", (Slow,), {"feature_columns": ("now", "next_again")})
     leaky.compute_features = lambda self, raw: (  # type: ignore[method-assign]
         Slow.compute_features(self, raw).assign(next_again=lambda f: f["next"])
     )
-    assert checked(leaky()).fault in ("target leakage", "constant target", "shuffled labels")
+    assert run_check(leaky()).fault in ("target leakage", "constant target", "shuffled labels")
 
 
-def test_a_target_taken_from_a_later_row_may_be_a_feature() -> None:
+def test_target_column_may_be_a_feature_of_the_next_row() -> None:
     class Autoregressive(Signals):
         feature_columns = ("a", "b", "target")
 
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-            usual = super().examples(frame, rows)
-            after = frame["target"].to_numpy(np.float32)[usual.rows + 1]
-            return replace(usual, y=torch.from_numpy(after)[:, None])
+            examples = super().examples(frame, rows)
+            next_target = frame["target"].to_numpy(np.float32)[examples.rows + 1]
+            return replace(examples, y=torch.from_numpy(next_target)[:, None])
 
-    assert checked(Autoregressive()).outcome == "pass"
+    assert run_check(Autoregressive()).outcome == "pass"
 
 
-def test_tokens_that_are_longer_in_one_split_are_no_mismatch() -> None:
+def test_number_of_tokens_may_differ_between_splits() -> None:
     class Tokens(Signals):
         scale_inputs = False
 
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-            usual = super().examples(frame, rows)
-            return replace(usual, x=torch.zeros(len(usual), 5 + len(usual) % 7, dtype=torch.int64))
+            examples = super().examples(frame, rows)
+            num_tokens = 5 + len(examples) % 7
+            return replace(examples, x=torch.zeros(len(examples), num_tokens, dtype=torch.int64))
 
-    assert checked(Tokens()).outcome == "pass"
+    assert run_check(Tokens()).outcome == "pass"
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("change", "expected_text"),
     [
         (lambda e: (e.x, e.y), "must return Examples, got tuple"),
         (lambda e: replace(e, y=e.y[1:]), "the same length and not be empty, got 225, 224 and 225"),
@@ -331,24 +341,24 @@ def test_tokens_that_are_longer_in_one_split_are_no_mismatch() -> None:
         (lambda e: replace(e, rows=e.rows + 400), "rows must be within 0:228, got 403 to 627"),
     ],
 )
-def test_examples_of_another_form_are_rejected(broken, told: str) -> None:
+def test_malformed_examples_are_rejected(change, expected_text: str) -> None:
     class Broken(Signals):
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-            return broken(super().examples(frame, rows))  # type: ignore[no-any-return]
+            return change(super().examples(frame, rows))  # type: ignore[no-any-return]
 
-    finding = checked(Broken())
+    finding = run_check(Broken())
 
     assert (finding.outcome, finding.fault) == ("fail", "shape mismatch")
-    assert told in finding.summary
+    assert expected_text in finding.summary
 
 
-def test_splits_of_another_width_are_rejected() -> None:
+def test_splits_with_different_numbers_of_features_are_rejected() -> None:
     class Encoded(Signals):
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-            usual = super().examples(frame, rows)
-            return replace(usual, x=usual.x[..., : 3 if rows.start == 0 else 2])
+            examples = super().examples(frame, rows)
+            return replace(examples, x=examples.x[..., : 3 if rows.start == 0 else 2])
 
-    assert "in train and" in checked(Encoded()).summary
+    assert "in train and" in run_check(Encoded()).summary
 
 
 def test_non_table_is_rejected() -> None:
@@ -360,7 +370,7 @@ def test_non_table_is_rejected() -> None:
     assert "compute_features() must return a pandas DataFrame" in finding.summary
 
 
-def test_no_fold_and_a_fold_past_the_end_are_rejected() -> None:
+def test_missing_folds_and_folds_beyond_the_table_are_rejected() -> None:
     class NoFolds(Signals):
         def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:  # noqa: ARG002
             return ()
@@ -368,8 +378,8 @@ def test_no_fold_and_a_fold_past_the_end_are_rejected() -> None:
     class LongFolds(Signals):
         def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
             (*others, last) = super().plan_folds(frame)
-            far = RowRange(start=last.test.start, stop=last.test.stop + 1)
-            return (*others, last.model_copy(update={"test": far}))
+            test_rows = RowRange(start=last.test.start, stop=last.test.stop + 1)
+            return (*others, last.model_copy(update={"test": test_rows}))
 
-    assert "plan_folds() returned none" in checked(NoFolds()).summary
-    assert "Fold 3 extends to row 701, but there are only 700" in checked(LongFolds()).summary
+    assert "plan_folds() returned none" in run_check(NoFolds()).summary
+    assert "Fold 3 extends to row 701, but there are only 700" in run_check(LongFolds()).summary

@@ -19,14 +19,14 @@ from tests.support.synthetic import SineWorkload
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def checked(workload: Workload) -> CheckOutcome | None:
+def run_check(workload: Workload) -> CheckOutcome | None:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     return check_fitted_state(workload, raw, frame, workload.plan_folds(frame), seed=1)
 
 
-def test_a_state_of_train_rows_passes() -> None:
-    outcome = checked(Rents())
+def test_state_fitted_on_train_rows_passes() -> None:
+    outcome = run_check(Rents())
 
     assert outcome is not None
     assert outcome.outcome == "pass"
@@ -34,12 +34,12 @@ def test_a_state_of_train_rows_passes() -> None:
 
 
 def test_a_workload_without_fit_is_not_checked() -> None:
-    assert checked(SineWorkload()) is None
+    assert run_check(SineWorkload()) is None
 
 
 @pytest.mark.parametrize("kind", [RentsOfAllRows, RentsOfStoredRows])
-def test_a_state_of_other_rows_is_found_and_the_method_is_named(kind: type[Workload]) -> None:
-    outcome = checked(kind())
+def test_state_fitted_on_other_rows_fails_and_names_the_method(kind: type[Workload]) -> None:
+    outcome = run_check(kind())
 
     assert outcome is not None
     assert (outcome.outcome, outcome.fault) == ("fail", "split dependence")
@@ -50,15 +50,15 @@ def test_a_state_of_other_rows_is_found_and_the_method_is_named(kind: type[Workl
     assert "more rows than its argument" in outcome.cause
 
 
-def test_a_state_with_random_numbers_is_found() -> None:
-    outcome = checked(RentsWithNoise())
+def test_nondeterministic_fitted_state_fails() -> None:
+    outcome = run_check(RentsWithNoise())
 
     assert outcome is not None
     assert outcome.outcome == "fail"
     assert "called twice for the same train rows: 'rents'" in outcome.summary
 
 
-def test_the_check_of_the_splits_includes_it(tmp_path: Path) -> None:
+def test_split_independence_check_includes_the_fitted_state(tmp_path: Path) -> None:
     (check,) = (check for check in CHECKS if check.check_id == "split_independence")
     healthy, leaking = (
         check.function(

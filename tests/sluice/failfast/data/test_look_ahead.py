@@ -23,11 +23,12 @@ WITH_GAPS = RAW.mask(np.random.default_rng(4).random(RAW.shape) < 0.1)
 Feature = Callable[["pd.Series[float]"], "pd.Series[float]"]
 
 
-def found(feature: Feature, *, raw: pd.DataFrame = RAW, seed: int = 0) -> list[str]:
+def find_leaking_columns(feature: Feature, *, raw: pd.DataFrame = RAW, seed: int = 0) -> list[str]:
     def compute(raw: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame({"f": feature(raw["x"]), "target": raw["x"].shift(-1)}).dropna()
 
-    return [f.column for f in find_look_ahead(compute, raw, ("f",), settings=SETTINGS, seed=seed)]
+    leaks = find_look_ahead(compute, raw, ("f",), settings=SETTINGS, seed=seed)
+    return [leak.column for leak in leaks]
 
 
 CAUSAL = [
@@ -49,8 +50,8 @@ CAUSAL = [
 
 @pytest.mark.parametrize("feature", CAUSAL)
 @pytest.mark.parametrize("raw", [RAW, RAW.reset_index(drop=True), WITH_GAPS])
-def test_causal_features_are_left_alone(feature: Feature, raw: pd.DataFrame) -> None:
-    assert found(feature, raw=raw) == []
+def test_causal_features_are_not_reported(feature: Feature, raw: pd.DataFrame) -> None:
+    assert find_leaking_columns(feature, raw=raw) == []
 
 
 @pytest.mark.parametrize(
@@ -73,30 +74,32 @@ def test_causal_features_are_left_alone(feature: Feature, raw: pd.DataFrame) -> 
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_features_that_see_later_rows_are_named(feature: Feature, seed: int) -> None:
-    assert found(feature, seed=seed) == ["f"]
-    assert found(feature, raw=RAW.reset_index(drop=True), seed=seed) == ["f"]
+def test_features_that_use_later_rows_are_reported(feature: Feature, seed: int) -> None:
+    assert find_leaking_columns(feature, seed=seed) == ["f"]
+    assert find_leaking_columns(feature, raw=RAW.reset_index(drop=True), seed=seed) == ["f"]
 
 
 @pytest.mark.parametrize("fill", [lambda x: x.bfill(), lambda x: x.interpolate()])
 def test_gaps_filled_from_later_rows_are_found(fill: Feature) -> None:
-    assert found(fill, raw=WITH_GAPS) == ["f"]
+    assert find_leaking_columns(fill, raw=WITH_GAPS) == ["f"]
 
 
 @pytest.mark.parametrize("rows", [3, 20])
-def test_a_leak_that_shows_only_at_an_end_is_found(rows: int) -> None:
-    assert found(lambda x: x.where(np.arange(len(x)) < len(x) - rows, x.shift(-1))) == ["f"]
-    assert found(lambda x: x.where(np.arange(len(x)) >= rows, x.shift(-1))) == ["f"]
+def test_a_leak_in_only_the_first_or_last_rows_is_found(rows: int) -> None:
+    assert find_leaking_columns(
+        lambda x: x.where(np.arange(len(x)) < len(x) - rows, x.shift(-1))
+    ) == ["f"]
+    assert find_leaking_columns(lambda x: x.where(np.arange(len(x)) >= rows, x.shift(-1))) == ["f"]
 
 
-def test_a_leak_in_some_rows_is_found_by_more_cuts() -> None:
+def test_a_leak_in_some_rows_is_found_with_more_cuts() -> None:
     def compute(raw: pd.DataFrame) -> pd.DataFrame:
         x = raw["x"]
         return raw.assign(f=x.where(np.arange(len(x)) % 4 != 0, x.shift(-1))).dropna()
 
-    many = LookAheadSettings(cut_shares=tuple(np.linspace(0.3, 0.9, 40).tolist()))
+    settings = LookAheadSettings(cut_shares=tuple(np.linspace(0.3, 0.9, 40).tolist()))
 
-    assert find_look_ahead(compute, RAW, ("f",), settings=many, seed=0)
+    assert find_look_ahead(compute, RAW, ("f",), settings=settings, seed=0)
 
 
 def test_size_and_row_of_the_change_are_reported() -> None:
@@ -111,22 +114,22 @@ def test_size_and_row_of_the_change_are_reported() -> None:
     assert leak.row in {str(RAW.index[cut - 1]) for cut in [*cuts, 2, 398]}
 
 
-def test_longer_look_ahead_never_changes_fewer_rows() -> None:
+def test_first_changed_row_is_not_later_for_a_longer_look_ahead() -> None:
     raw = RAW.diff().dropna()
-    first = []
+    first_rows = []
     for reach in (1, 4, 12):
 
         def compute(raw: pd.DataFrame, reach: int = reach) -> pd.DataFrame:
             return raw.assign(f=raw["x"].rolling(reach + 1).mean().shift(-reach)).dropna()
 
-        one = LookAheadSettings(cut_shares=(0.5,))
-        (leak,) = find_look_ahead(compute, raw, ("f",), settings=one, seed=0)
-        first.append(leak.row)
+        one_cut = LookAheadSettings(cut_shares=(0.5,))
+        (leak,) = find_look_ahead(compute, raw, ("f",), settings=one_cut, seed=0)
+        first_rows.append(leak.row)
 
-    assert first == sorted(first, reverse=True)
+    assert first_rows == sorted(first_rows, reverse=True)
 
 
-def test_a_known_frame_saves_one_computation() -> None:
+def test_given_features_save_one_computation() -> None:
     calls: list[int] = []
 
     def compute(raw: pd.DataFrame) -> pd.DataFrame:
@@ -134,11 +137,11 @@ def test_a_known_frame_saves_one_computation() -> None:
         return raw.assign(f=raw["x"].diff()).dropna()
 
     find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0)
-    once = len(calls)
+    num_calls = len(calls)
     calls.clear()
     find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0, features=compute(RAW))
 
-    assert once == len(calls) == 8
+    assert num_calls == len(calls) == 8
     assert sum(calls[1:]) < 5.5 * len(RAW)
 
 
@@ -146,14 +149,14 @@ def test_rows_with_the_same_time_may_use_each_other() -> None:
     days = pd.date_range("2020-01-01", periods=60, name="date").repeat(9)
     raw = pd.DataFrame({"x": np.random.default_rng(0).normal(size=len(days))}, index=days)
 
-    def ranked(raw: pd.DataFrame) -> pd.DataFrame:
+    def rank_of_the_day(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"].groupby(level=0).rank())
 
-    def tomorrow(raw: pd.DataFrame) -> pd.DataFrame:
+    def next_day(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"].groupby(raw.groupby(level=0).cumcount()).shift(-1)).dropna()
 
-    assert find_look_ahead(ranked, raw, ("f",), settings=SETTINGS, seed=0) == ()
-    assert find_look_ahead(tomorrow, raw, ("f",), settings=SETTINGS, seed=0)
+    assert find_look_ahead(rank_of_the_day, raw, ("f",), settings=SETTINGS, seed=0) == ()
+    assert find_look_ahead(next_day, raw, ("f",), settings=SETTINGS, seed=0)
 
 
 def test_dates_define_the_order_of_unsorted_rows() -> None:
@@ -161,17 +164,17 @@ def test_dates_define_the_order_of_unsorted_rows() -> None:
         [RAW.assign(who=name, x=RAW["x"] * scale) for name, scale in (("a", 1), ("b", -2))]
     )
 
-    def other_of_the_day(raw: pd.DataFrame) -> pd.DataFrame:
+    def mean_of_the_day(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"].groupby(level=0).transform("mean"))
 
-    def tomorrow(raw: pd.DataFrame) -> pd.DataFrame:
+    def next_day(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw.groupby("who")["x"].shift(-1)).dropna()
 
-    assert find_look_ahead(other_of_the_day, stacked, ("f",), settings=SETTINGS, seed=0) == ()
-    assert find_look_ahead(tomorrow, stacked, ("f",), settings=SETTINGS, seed=0)
+    assert find_look_ahead(mean_of_the_day, stacked, ("f",), settings=SETTINGS, seed=0) == ()
+    assert find_look_ahead(next_day, stacked, ("f",), settings=SETTINGS, seed=0)
 
 
-def test_a_table_with_the_newest_row_first_is_read_by_its_dates() -> None:
+def test_a_newest_first_table_is_ordered_by_its_dates() -> None:
     newest_first = RAW.iloc[::-1]
 
     def causal(raw: pd.DataFrame) -> pd.DataFrame:
@@ -184,34 +187,34 @@ def test_a_table_with_the_newest_row_first_is_read_by_its_dates() -> None:
     assert find_look_ahead(leaky, newest_first, ("f",), settings=SETTINGS, seed=0)
 
 
-def test_rows_that_come_or_go_are_not_compared() -> None:
-    def below_the_last(raw: pd.DataFrame) -> pd.DataFrame:
+def test_added_and_removed_rows_are_not_compared() -> None:
+    def rows_below_the_last(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"])[raw["x"] <= raw["x"].iloc[-1]]
 
-    assert find_look_ahead(below_the_last, RAW, ("f",), settings=SETTINGS, seed=0) == ()
+    assert find_look_ahead(rows_below_the_last, RAW, ("f",), settings=SETTINGS, seed=0) == ()
 
 
-def test_nothing_to_compare_is_no_evidence() -> None:
-    def late(raw: pd.DataFrame) -> pd.DataFrame:
+def test_lack_of_comparable_rows_raises() -> None:
+    def only_last_row(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"].shift(-1)).iloc[399:]
 
     with pytest.raises(ContractError, match="0 tables could be compared"):
-        find_look_ahead(late, RAW, ("f",), settings=SETTINGS, seed=0)
+        find_look_ahead(only_last_row, RAW, ("f",), settings=SETTINGS, seed=0)
 
 
 @pytest.mark.parametrize("error", [ContractError("too short", fix="more"), ValueError("short")])
-def test_a_workload_that_rejects_short_tables_is_asked_with_longer_ones(error: Exception) -> None:
-    def picky(raw: pd.DataFrame) -> pd.DataFrame:
+def test_longer_tables_are_used_if_short_ones_are_rejected(error: Exception) -> None:
+    def compute(raw: pd.DataFrame) -> pd.DataFrame:
         if len(raw) < 400:
             raise error
         return raw.assign(f=raw["x"].shift(-1)).dropna()
 
-    assert [f.column for f in find_look_ahead(picky, RAW, ("f",), settings=SETTINGS, seed=0)] == [
-        "f"
-    ]
+    (leak,) = find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0)
+
+    assert leak.column == "f"
 
 
-def test_renumbered_rows_are_rejected() -> None:
+def test_a_reset_index_is_rejected() -> None:
     def renumber(raw: pd.DataFrame) -> pd.DataFrame:
         return raw.assign(f=raw["x"]).reset_index(drop=True)
 
@@ -219,7 +222,7 @@ def test_renumbered_rows_are_rejected() -> None:
         find_look_ahead(renumber, RAW, ("f",), settings=SETTINGS, seed=0)
 
 
-def test_the_comparison_of_100_columns_costs_a_few_of_their_features() -> None:
+def test_duration_for_100_columns_is_bounded() -> None:
     values = np.random.default_rng(0).normal(size=(5000, 100)).cumsum(axis=0)
     raw = pd.DataFrame(values, columns=[f"c{i}" for i in range(100)])
 
@@ -233,14 +236,14 @@ def test_the_comparison_of_100_columns_costs_a_few_of_their_features() -> None:
     assert relative_duration(find, lambda: [compute(raw) for _ in range(10)]) < 15  # 3
 
 
-def checked(workload: Echo, seed: int = 0):
+def run_check(workload: Echo, seed: int = 0):
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     return check_look_ahead(workload, raw, frame, PocSettings(), seed=seed)
 
 
-def test_a_healthy_workload_passes_with_its_numbers() -> None:
-    finding = checked(Echo())
+def test_a_healthy_workload_passes_and_reports_counts() -> None:
+    finding = run_check(Echo())
 
     assert finding.outcome == "pass"
     assert dict(finding.numbers) == {
@@ -253,7 +256,7 @@ def test_a_healthy_workload_passes_with_its_numbers() -> None:
     assert "sample" not in finding.summary
 
 
-def test_a_table_without_the_declared_features_is_no_evidence() -> None:
+def test_a_table_without_the_declared_features_is_insufficient() -> None:
     workload = Echo()
     raw = workload.load_rows()
     frame = workload.compute_features(raw).drop(columns=list(workload.feature_columns))
@@ -264,15 +267,15 @@ def test_a_table_without_the_declared_features_is_no_evidence() -> None:
     assert "none of the declared feature columns" in finding.summary
 
 
-def test_a_workload_that_sees_tomorrow_fails_with_feature_row_and_fix() -> None:
-    finding = checked(FutureFeature())
+def test_a_future_feature_fails_with_column_row_and_fix() -> None:
+    finding = run_check(FutureFeature())
 
     assert (finding.outcome, finding.fault) == ("fail", "look-ahead")
     assert "'call' at row" in finding.summary
     assert all(finding.response)
 
 
-def test_bars_use_no_later_bar() -> None:
+def test_bars_have_no_look_ahead() -> None:
     workload = BarsWorkload()
     raw = random_bars(900)
     frame = workload.compute_features(raw)
@@ -282,37 +285,37 @@ def test_bars_use_no_later_bar() -> None:
     assert (finding.outcome, finding.numbers["features"]) == ("pass", 9)
 
 
-def test_random_features_are_called_that() -> None:
+def test_nondeterministic_features_are_reported_as_such() -> None:
     class Random(Echo):
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
             noise = np.random.default_rng().normal(size=len(raw))
             return super().compute_features(raw.assign(call=raw["call"] + noise))
 
-    finding = checked(Random())
+    finding = run_check(Random())
 
     assert finding.outcome == "fail"
     assert "called again with the same rows" in finding.summary
 
 
-def test_a_value_that_becomes_empty_is_a_change_that_json_can_hold() -> None:
-    class Emptied(Echo):
+def test_a_value_that_becomes_null_is_reported_as_empty() -> None:
+    class NullIfLaterValueIsLow(Echo):
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
             frame = super().compute_features(raw)
             later = raw["call"].shift(-40).reindex(frame.index)
             return frame.assign(call=frame["call"].where(later > -9))
 
-    finding = checked(Emptied())
+    finding = run_check(NullIfLaterValueIsLow())
 
     assert finding.fault == "look-ahead"
     assert finding.numbers["largest_change"] == "empty"
 
 
-def test_renumbered_labels_are_a_likely_cause() -> None:
+def test_a_reset_index_is_named_as_likely_cause() -> None:
     class Renumbers(Echo):
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
             return super().compute_features(raw).iloc[3:].reset_index(drop=True)
 
-    assert "resets the index" in checked(Renumbers()).response[0]
+    assert "resets the index" in run_check(Renumbers()).response[0]
 
 
 def test_a_workload_without_feature_columns_passes() -> None:
@@ -327,14 +330,14 @@ def test_a_workload_without_feature_columns_passes() -> None:
     assert "No feature column is declared" in outcome.summary
 
 
-def test_no_table_that_could_be_compared_is_insufficient_and_says_what_rejected() -> None:
-    class Picky(Echo):
+def test_rejection_of_all_changed_tables_is_insufficient_and_quotes_the_error() -> None:
+    class AcceptsOnlyLoadedRows(Echo):
         def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
             if not raw["call"].equals(self.load_rows()["call"]):
                 raise ValueError("not the rows I know")
             return super().compute_features(raw)
 
-    finding = checked(Picky())
+    finding = run_check(AcceptsOnlyLoadedRows())
 
     assert finding.outcome == "insufficient"
     assert "not the rows I know" in finding.summary

@@ -1,4 +1,4 @@
-"""The look-ahead check samples large tables and independent rows, and reports it."""
+"""The look-ahead check samples large tables and independent rows, and reports the sample."""
 
 import numpy as np
 import pandas as pd
@@ -10,12 +10,12 @@ from tests.support.echo import Echo
 
 ROWS, COLUMNS = 5000, 40
 NAMES = tuple(f"c{number}" for number in range(COLUMNS))
-SMALL = LookAheadSettings(max_cells=100_000)
+SMALL_SAMPLE = LookAheadSettings(max_cells=100_000)
 """The table has 205,000 cells; the sample consists of three blocks of 813 rows."""
 
 
 class Wide(Echo):
-    """Features are the raw columns; ``feature`` is what becomes of the columns in ``changed``."""
+    """Features are the raw columns; ``feature`` transforms the columns in ``changed``."""
 
     feature_columns = NAMES
     horizon_rows = 1
@@ -34,11 +34,11 @@ class Wide(Echo):
         return raw.assign(**{name: self.feature(raw[name]) for name in self.changed}).dropna()
 
 
-class Independent(Wide):
+class IndependentRows(Wide):
     horizon_rows = 0
 
 
-def check(workload, settings=SMALL):
+def check(workload, settings=SMALL_SAMPLE):
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     workload.rows_computed.clear()
@@ -46,7 +46,7 @@ def check(workload, settings=SMALL):
 
 
 @pytest.mark.parametrize("feature", [lambda x: x, lambda x: x.rolling(300).mean()])
-def test_three_blocks_of_a_large_table_are_examined_and_reported(feature):
+def test_a_large_table_is_sampled_in_three_blocks(feature):
     workload = Wide(feature)
     finding = check(workload)
 
@@ -57,8 +57,8 @@ def test_three_blocks_of_a_large_table_are_examined_and_reported(feature):
     assert (finding.numbers["rows"], finding.numbers["features_compared"]) == (2439, 40)
 
 
-def leaks_within(start, stop):
-    """Return a feature that shows the next row in some rows only."""
+def make_leak_within(start, stop):
+    """Return a feature that equals the next row's value, in rows from start to stop only."""
 
     def feature(column):
         rows = (column.index >= start) & (column.index < stop)
@@ -68,17 +68,17 @@ def leaks_within(start, stop):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 800), (4200, 5000)])
-def test_a_leak_in_the_oldest_or_the_newest_rows_alone_is_found(start, stop):
-    finding = check(Wide(leaks_within(start, stop), changed=["c7"]))
+def test_a_leak_in_only_the_oldest_or_newest_rows_is_found(start, stop):
+    finding = check(Wide(make_leak_within(start, stop), changed=["c7"]))
 
     assert (finding.outcome, finding.fault) == ("fail", "look-ahead")
 
 
-def test_a_leak_in_a_third_of_the_rows_between_is_found_with_most_seeds():
-    workload = Wide(leaks_within(1500, 3200), changed=["c7"])
+def test_a_leak_in_the_middle_third_is_found_with_most_seeds():
+    workload = Wide(make_leak_within(1500, 3200), changed=["c7"])
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
-    settings = PocSettings(look_ahead=SMALL)
+    settings = PocSettings(look_ahead=SMALL_SAMPLE)
     outcomes = [
         check_look_ahead(workload, raw, frame, settings, seed=seed).outcome for seed in range(20)
     ]
@@ -94,7 +94,7 @@ def test_a_leak_in_a_third_of_the_rows_between_is_found_with_most_seeds():
         lambda x: x.rolling(5, center=True).mean(),
     ],
 )
-def test_a_feature_of_a_large_table_that_looks_ahead_is_found(feature):
+def test_look_ahead_in_a_large_table_is_found(feature):
     finding = check(Wide(feature, changed=["c7"]))
 
     assert (finding.outcome, finding.fault) == ("fail", "look-ahead")
@@ -102,11 +102,11 @@ def test_a_feature_of_a_large_table_that_looks_ahead_is_found(feature):
     assert "A sample was examined" in finding.summary
 
 
-def test_history_before_the_sample_is_no_look_ahead():
+def test_use_of_rows_before_the_sample_passes():
     assert check(Wide(lambda x: x.cumsum())).outcome == "pass"
 
 
-def test_windows_longer_than_the_sample_are_given_more_rows():
+def test_rolling_window_longer_than_the_sample_gets_the_whole_table():
     workload = Wide(lambda x: x.rolling(2000).mean())
     finding = check(workload)
 
@@ -116,7 +116,7 @@ def test_windows_longer_than_the_sample_are_given_more_rows():
 
 
 @pytest.mark.parametrize("number", [0, 13, 39])
-def test_every_table_compares_other_columns_until_all_had_their_turn(number):
+def test_limited_columns_rotate_until_all_are_compared(number):
     settings = LookAheadSettings(max_columns=6)
     leaking = check(Wide(lambda x: x - x.mean(), changed=[f"c{number}"]), settings)
     healthy = check(Wide(), settings)
@@ -130,8 +130,8 @@ def test_every_table_compares_other_columns_until_all_had_their_turn(number):
     )
 
 
-def test_the_features_of_independent_rows_are_computed_once_more():
-    workload = Independent()
+def test_independent_rows_need_only_one_changed_table():
+    workload = IndependentRows()
     finding = check(workload, LookAheadSettings())
 
     assert finding.outcome == "pass"
@@ -148,5 +148,5 @@ def test_the_features_of_independent_rows_are_computed_once_more():
         lambda x: x.shift(-1).fillna(0.0),
     ],
 )
-def test_a_statistic_of_the_whole_table_is_found_in_independent_rows(feature):
-    assert check(Independent(feature), LookAheadSettings()).outcome == "fail"
+def test_use_of_other_rows_is_found_in_independent_rows(feature):
+    assert check(IndependentRows(feature), LookAheadSettings()).outcome == "fail"

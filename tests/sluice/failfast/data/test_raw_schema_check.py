@@ -14,15 +14,15 @@ from tests.support.relative_timing import relative_duration
 BARS = random_bars(300)
 
 
-def renamed(bars: pd.DataFrame) -> pd.DataFrame:
+def rename_columns(bars: pd.DataFrame) -> pd.DataFrame:
     return bars.rename(columns={"close": "Close", "volume": "volum"})
 
 
-def with_gap(bars: pd.DataFrame) -> pd.DataFrame:
+def add_null(bars: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(high=bars["high"].mask(np.arange(len(bars)) == 7))
 
 
-def with_infinity(bars: pd.DataFrame) -> pd.DataFrame:
+def add_infinity(bars: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(low=bars["low"].mask(np.arange(len(bars)) == 7, np.inf))
 
 
@@ -33,8 +33,8 @@ def test_declared_bars_pass() -> None:
     assert dict(finding.numbers) == {"rows": 300, "columns": 5, "declared_columns": 5}
 
 
-def test_missing_columns_are_named_with_the_nearest_that_exist() -> None:
-    finding = check_raw_schema(renamed(BARS), RAW_SCHEMA)
+def test_missing_columns_are_reported_with_the_nearest_names() -> None:
+    finding = check_raw_schema(rename_columns(BARS), RAW_SCHEMA)
 
     assert (finding.outcome, finding.fault) == ("fail", "missing columns")
     assert "'close' is missing (nearest: 'Close')" in finding.summary
@@ -44,32 +44,32 @@ def test_missing_columns_are_named_with_the_nearest_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected_text"),
     [
-        (with_gap, "column 'high' must have no nulls, got 1 of 300, first at row 7"),
-        (with_infinity, "column 'low' must be finite"),
+        (add_null, "column 'high' must have no nulls, got 1 of 300, first at row 7"),
+        (add_infinity, "column 'low' must be finite"),
         (lambda b: b.iloc[::-1], "the index must be sorted"),
         (lambda b: b.reset_index(drop=True), "the index must be named 'date'"),
         (lambda b: b.assign(volume="many"), "column 'volume' must be float"),
         (lambda b: pd.concat([b, b.tail(1)]), "the index must be unique"),
     ],
 )
-def test_every_other_breach_is_a_broken_schema(change, told: str) -> None:
+def test_other_violations_are_a_raw_schema_mismatch(change, expected_text: str) -> None:
     finding = check_raw_schema(change(BARS), RAW_SCHEMA)
 
     assert (finding.outcome, finding.fault) == ("fail", "raw schema mismatch")
-    assert told in finding.summary
+    assert expected_text in finding.summary
     assert all(finding.response)
 
 
-def test_it_agrees_with_the_validator_that_raises() -> None:
-    for table in (BARS, renamed(BARS), with_gap(BARS), BARS.iloc[::-1], BARS.iloc[:0]):
+def test_check_fails_exactly_where_validate_schema_raises() -> None:
+    for table in (BARS, rename_columns(BARS), add_null(BARS), BARS.iloc[::-1], BARS.iloc[:0]):
         try:
             validate_schema(table, RAW_SCHEMA, "raw")
-            raised = False
+            has_raised = False
         except SchemaError:
-            raised = True
-        assert (check_raw_schema(table, RAW_SCHEMA).outcome == "fail") is raised
+            has_raised = True
+        assert (check_raw_schema(table, RAW_SCHEMA).outcome == "fail") is has_raised
 
 
 def test_non_table_is_rejected() -> None:
@@ -80,7 +80,7 @@ def test_non_table_is_rejected() -> None:
 
 
 @pytest.mark.slow
-def test_a_million_rows_are_compared_in_a_few_passes() -> None:
+def test_a_million_rows_are_checked_in_a_few_passes() -> None:
     bars = random_bars(20_000)
     raw = pd.concat([bars] * 50).set_axis(
         pd.date_range("2001", periods=1_000_000, freq="min", name="date")

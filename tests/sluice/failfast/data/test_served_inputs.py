@@ -16,16 +16,16 @@ from tests.support.failfast_workloads import Signals
 from tests.support.integer_inputs import WORDS, ByteWindows, FloatWords, WordNet, Words
 
 
-def changed(x=lambda x: x, y=lambda y: y):
+def make_changed_workload(change_x=lambda x: x, change_y=lambda y: y):
     class Changed(Signals):
         def examples(self, frame, rows):
-            found = super().examples(frame, rows)
-            return Examples(x=x(found.x), y=y(found.y), rows=found.rows)
+            examples = super().examples(frame, rows)
+            return Examples(x=change_x(examples.x), y=change_y(examples.y), rows=examples.rows)
 
     return Changed()
 
 
-def reading(column):
+def make_workload_reading(column):
     class Reading(Signals):
         def examples(self, frame, rows):
             assert len(frame[column]) == len(frame)
@@ -37,7 +37,11 @@ def reading(column):
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize(
     "workload",
-    [Signals(), changed(y=lambda y: y[:, 0].long()), reading(Signals.target_column)],
+    [
+        Signals(),
+        make_changed_workload(change_y=lambda y: y[:, 0].long()),
+        make_workload_reading(Signals.target_column),
+    ],
     ids=["default", "other targets", "reads the target"],
 )
 def test_windows_can_be_served(workload, required):
@@ -48,37 +52,40 @@ def test_windows_can_be_served(workload, required):
 
 
 @pytest.mark.parametrize(
-    ("workload", "seen"),
+    ("workload", "expected_text"),
     [
-        (changed(x=lambda x: x[:, -1]), "returns the shape (2, 3) instead of (2, 4, 3)"),
-        (changed(x=lambda x: 2 * x), "windows with other values"),
-        (changed(x=lambda x: x.flip(-1)), "windows with other values"),
-        (changed(x=lambda x: x.nothing), "AttributeError for a small table"),
-        (reading("elsewhere"), "KeyError for a small table"),
+        (
+            make_changed_workload(change_x=lambda x: x[:, -1]),
+            "returns the shape (2, 3) instead of (2, 4, 3)",
+        ),
+        (make_changed_workload(change_x=lambda x: 2 * x), "windows with other values"),
+        (make_changed_workload(change_x=lambda x: x.flip(-1)), "windows with other values"),
+        (make_changed_workload(change_x=lambda x: x.nothing), "AttributeError for a small table"),
+        (make_workload_reading("elsewhere"), "KeyError for a small table"),
         (Digits(), "(2, 1, 8, 8) instead of (2, 1, 64)"),
     ],
 )
-def test_non_window_inputs_fail_in_a_pipeline_but_not_in_a_script(workload, seen):
+def test_non_window_inputs_fail_in_a_pipeline_but_not_in_a_script(workload, expected_text):
     with pytest.raises(ContractError) as caught:
         check_served_inputs(workload, required=True)
-    assert seen in caught.value.what
+    assert expected_text in caught.value.what
     assert type(workload).__name__ in caught.value.what
     assert "super().examples()" in caught.value.fix
 
-    alone = check_served_inputs(workload, required=False)
-    assert alone.outcome == "pass"
-    assert seen in alone.summary
+    finding = check_served_inputs(workload, required=False)
+    assert finding.outcome == "pass"
+    assert expected_text in finding.summary
 
 
 @pytest.mark.parametrize(
     ("workload", "line"),
     [
         (Digits(), "x = x.reshape(len(x), 1, 8, 8)"),
-        (changed(x=lambda x: x[:, -1]), "x = x[:, -1]"),
-        (changed(x=lambda x: x.transpose(1, 2)), "x = x.transpose(1, 2)"),
-        (changed(x=lambda x: x.flatten(1)), "x = x.reshape(len(x), 12)"),
+        (make_changed_workload(change_x=lambda x: x[:, -1]), "x = x[:, -1]"),
+        (make_changed_workload(change_x=lambda x: x.transpose(1, 2)), "x = x.transpose(1, 2)"),
+        (make_changed_workload(change_x=lambda x: x.flatten(1)), "x = x.reshape(len(x), 12)"),
     ],
-    ids=["pictures", "last row", "channels first", "flat"],
+    ids=["images", "last row", "channels first", "flat"],
 )
 def test_reshaped_inputs_are_reported_with_the_line_for_forward(workload, line):
     with pytest.raises(ContractError) as caught:
@@ -88,11 +95,11 @@ def test_reshaped_inputs_are_reported_with_the_line_for_forward(workload, line):
 
 def test_changed_input_values_are_reported_with_alternatives():
     with pytest.raises(ContractError) as caught:
-        check_served_inputs(changed(x=lambda x: 2 * x), required=True)
+        check_served_inputs(make_changed_workload(change_x=lambda x: 2 * x), required=True)
     assert "compute_features, or in the network's forward()" in caught.value.fix
 
 
-def test_a_feature_outside_the_schema_is_a_window_all_the_same():
+def test_windows_of_undeclared_features_can_be_served():
     class Undeclared(Signals):
         feature_schema = Signals.feature_schema.model_copy(update={"columns": ()})
 
@@ -110,7 +117,7 @@ def test_a_feature_outside_the_schema_is_a_window_all_the_same():
         (ByteWindows(), torch.uint8),
         (FloatWords(), torch.float32),
         (Signals(), torch.float32),
-        (changed(y=lambda y: y.long()), torch.float32),
+        (make_changed_workload(change_y=lambda y: y.long()), torch.float32),
     ],
 )
 def test_integer_windows_can_be_served_in_the_dtype_of_the_examples(workload, dtype):
@@ -118,9 +125,9 @@ def test_integer_windows_can_be_served_in_the_dtype_of_the_examples(workload, dt
     assert require_windows(workload, "it") is dtype
 
 
-def test_integers_that_are_no_windows_are_still_rejected():
+def test_integers_other_than_the_window_values_are_rejected():
     with pytest.raises(ContractError, match="windows with other values"):
-        check_served_inputs(changed(x=lambda x: x.long() + 1), required=True)
+        check_served_inputs(make_changed_workload(change_x=lambda x: x.long() + 1), required=True)
 
 
 def test_a_clients_token_ids_reach_the_network_as_integers():

@@ -1,4 +1,4 @@
-"""POC-9: dependence of targets on features is detected, and shuffled labels have none."""
+"""POC-9: dependence of targets on features is detected; shuffled labels have none."""
 
 import numpy as np
 import pytest
@@ -20,25 +20,25 @@ def check(rows, *, required=True, seed=0, **poc):
     return check_signal(rows, PocSettings(**poc), expects_signal=required, seed=seed)
 
 
-def shuffled(rows, seed=1):
+def shuffle_labels(rows, seed=1):
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     return examples(rows.x, rows.y[order])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", [BarsWorkload, planted.Signals, Echo, SineWorkload])
-def test_the_workloads_here_have_a_signal_and_none_with_shuffled_labels(train_of, workload):
-    rows = train_of(workload())
+def test_workloads_have_a_signal_but_not_with_shuffled_labels(load_train_examples, workload):
+    rows = load_train_examples(workload())
 
     assert check(rows).outcome == "pass"
-    lost = check(shuffled(rows))
-    assert lost.outcome == ("warn" if len(rows) < 200 else "fail")
-    assert lost.fault == "shuffled labels"
+    finding = check(shuffle_labels(rows))
+    assert finding.outcome == ("warn" if len(rows) < 200 else "fail")
+    assert finding.fault == "shuffled labels"
 
 
-def test_digits_have_a_signal_and_none_with_shuffled_labels():
+def test_digits_have_a_signal_but_not_with_shuffled_labels():
     assert check(digits()).outcome == "pass"
-    assert check(shuffled(digits())).outcome == "fail"
+    assert check(shuffle_labels(digits())).outcome == "fail"
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_a_product_of_two_features_is_detected(window):
     assert check(examples(x, y)).outcome == "pass"
 
 
-def test_a_dependence_of_the_deviation_alone_is_detected():
+def test_a_dependence_of_only_the_variance_is_detected():
     x = normal(2000, 4)
 
     assert check(examples(x, x[:, :1].exp() * normal(2000, 1, seed=1))).outcome == "pass"
@@ -58,19 +58,19 @@ def test_a_dependence_of_the_deviation_alone_is_detected():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("r2", [0.02, pytest.param(0.05, marks=pytest.mark.exhaustive)])
-def test_a_weak_signal_is_detected_nearly_always(r2):
-    seen = 0
+def test_a_weak_signal_is_detected_in_nine_of_ten_tables(r2):
+    num_detected = 0
     for seed in range(10):
         x = normal(2000, 22, 9, seed=seed)
         y = r2**0.5 * x[:, -1, :1] + (1 - r2) ** 0.5 * normal(2000, 1, seed=seed + 100)
-        seen += check(examples(x, y), seed=seed).outcome == "pass"
+        num_detected += check(examples(x, y), seed=seed).outcome == "pass"
 
-    assert seen >= 9
+    assert num_detected >= 9
 
 
 @pytest.mark.slow
-def test_noise_is_taken_for_a_signal_at_the_stated_rate():
-    """Uniform p-values under the null, within three binomial deviations."""
+def test_false_positive_rate_of_noise_equals_alpha():
+    """Uniform p-values under the null, within three binomial standard deviations."""
     p_values = []
     for seed in range(250):
         rows = examples(normal(120, 3, 2, seed=seed), normal(120, 1, seed=seed + 1000))
@@ -95,12 +95,12 @@ def test_the_p_value_does_not_depend_on_the_unit_of_the_target():
     assert check(examples(x, y)).numbers == check(examples(x, 1e6 * y + 5)).numbers
 
 
-def test_tokens_are_searched_and_only_ever_warn():
+def test_tokens_without_a_signal_only_warn():
     x = torch.randint(0, 50, (1000, 12), generator=torch.Generator().manual_seed(0))
 
     assert check(examples(x, ((x < 10).sum(1) > 2).long())).outcome == "pass"
     assert check(examples(x, x[:, -1] % 4)).outcome == "pass"
-    assert check(shuffled(examples(x, x[:, -1] % 4))).outcome == "warn"
+    assert check(shuffle_labels(examples(x, x[:, -1] % 4))).outcome == "warn"
 
 
 def test_missing_signal_with_low_power_only_warns():
@@ -126,7 +126,7 @@ def test_constant_targets_and_too_few_rows_are_insufficient():
     assert check(examples(normal(49, 3), normal(49, 1))).fault == "too few rows"
 
 
-def test_cells_that_are_non_finite_are_left_out():
+def test_rows_with_non_finite_values_are_left_out():
     x, y = normal(300, 3), normal(300, 1, seed=1)
     x[5, 1], y[8] = float("nan"), float("inf")
 
@@ -141,15 +141,15 @@ def test_the_same_seed_gives_the_same_numbers():
 
 
 def test_a_p_value_is_never_zero():
-    """The real order is one of the orders (POC-9)."""
+    """The actual order counts as one of the permutations (POC-9)."""
     x = normal(300, 3)
 
     assert check(examples(x, x[:, :1])).numbers["p_value"] == 1 / (1 + SETTINGS.signal_permutations)
 
 
 @pytest.mark.parametrize("num_rows", [60, 255, 300])
-def test_all_of_a_smooth_dependence_is_explained_and_never_more(num_rows):
-    """With fewer rows than a map has columns, too."""
+def test_r2_of_a_noiseless_smooth_dependence_is_close_to_one(num_rows):
+    """Also with fewer rows than a feature map has columns."""
     x = normal(num_rows, 1)
     signal = find_signal(examples(x, x**3), num_permutations=19, alpha=0.05, seed=0)
 
@@ -159,24 +159,24 @@ def test_all_of_a_smooth_dependence_is_explained_and_never_more(num_rows):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int16])
 def test_signal_in_token_ids_is_detected_in_every_dtype(dtype):
-    """As floats, a client's dtype, they were read as numbers only, and had no signal."""
+    """Also as floats, the dtype of requests: as plain numbers the ids would have no signal."""
     rng = np.random.default_rng(0)
-    ids, worth = rng.integers(0, 300, (2000, 1, 6)), rng.normal(size=300)
-    y = torch.from_numpy(worth[ids[:, 0]].sum(axis=1)).float()[:, None]
+    ids, value_by_id = rng.integers(0, 300, (2000, 1, 6)), rng.normal(size=300)
+    y = torch.from_numpy(value_by_id[ids[:, 0]].sum(axis=1)).float()[:, None]
 
     assert check(examples(torch.from_numpy(ids).to(dtype), y)).outcome == "pass"
-    assert check(shuffled(examples(torch.from_numpy(ids).float(), y))).outcome == "fail"
+    assert check(shuffle_labels(examples(torch.from_numpy(ids).float(), y))).outcome == "fail"
 
 
-def test_pixels_in_bytes_are_judged_as_pixels_in_floats():
+def test_byte_images_have_a_signal_but_not_with_shuffled_labels():
     rows = digits()
-    bytes_of = examples((rows.x / rows.x.max() * 255).to(torch.uint8), rows.y)
+    byte_rows = examples((rows.x / rows.x.max() * 255).to(torch.uint8), rows.y)
 
-    assert check(bytes_of).outcome == "pass"
-    assert check(shuffled(bytes_of, seed=2)).outcome == "fail"
+    assert check(byte_rows).outcome == "pass"
+    assert check(shuffle_labels(byte_rows, seed=2)).outcome == "fail"
 
 
-def test_wide_images_of_bytes_are_judged():
+def test_wide_byte_images_with_a_signal_do_not_fail():
     x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (300, 1, 40, 40), np.uint8))
 
     assert check(examples(x, (x[:, 0, :8, :8].float().mean(dim=(1, 2)) > 127).long())).outcome in (

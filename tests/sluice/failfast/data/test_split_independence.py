@@ -25,28 +25,28 @@ from tests.support.synthetic import SineWorkload
 Change = Callable[[Examples, pd.DataFrame, RowRange], Examples]
 
 
-def checked(workload: Workload, rows: int = 1024) -> CheckOutcome:
+def run_check(workload: Workload, rows: int = 1024) -> CheckOutcome:
     frame = workload.compute_features(workload.load_rows())
     return check_split_independence(
         workload, frame, workload.plan_folds(frame), PocSettings(split_rows=rows)
     )
 
 
-def changed(change: Change, rows: int = 1024) -> CheckOutcome:
+def check_changed_examples(change: Change, rows: int = 1024) -> CheckOutcome:
     class Changed(Signals):
         def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
             return change(super().examples(frame, rows), frame, rows)
 
-    return checked(Changed(), rows)
+    return run_check(Changed(), rows)
 
 
-def scaled(values: Tensor) -> Tensor:
+def standardize(values: Tensor) -> Tensor:
     return (values - values.mean(dim=0)) / values.std(dim=0)
 
 
-@pytest.mark.parametrize("kind", [Signals, Echo, SineWorkload])
-def test_healthy_workloads_pass(kind: type[Workload]) -> None:
-    finding = checked(kind())
+@pytest.mark.parametrize("workload_class", [Signals, Echo, SineWorkload])
+def test_healthy_workloads_pass(workload_class: type[Workload]) -> None:
+    finding = run_check(workload_class())
 
     assert finding.outcome == "pass"
     assert finding.numbers["examples_compared"] > 200
@@ -68,7 +68,7 @@ HEALTHY: dict[str, Change] = {
     "scaled inside its own window": lambda e, *_: replace(
         e, x=(e.x - e.x.mean(dim=1, keepdim=True)) / (e.x.std(dim=1, keepdim=True) + 1e-3)
     ),
-    "labels that are not known": lambda e, *_: replace(
+    "unknown labels": lambda e, *_: replace(
         e, y=e.y.masked_fill(torch.from_numpy(e.rows % 5 == 0)[:, None], torch.nan)
     ),
     "padded to the longest": lambda e, *_: replace(
@@ -80,8 +80,8 @@ HEALTHY: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize("rows", [16, 1024])
-def test_statistics_of_a_single_example_are_allowed(name: str, rows: int) -> None:
-    assert changed(HEALTHY[name], rows).outcome == "pass"
+def test_values_that_depend_only_on_the_own_row_pass(name: str, rows: int) -> None:
+    assert check_changed_examples(HEALTHY[name], rows).outcome == "pass"
 
 
 def fill_gaps(e: Examples, frame: pd.DataFrame, rows: RowRange) -> Examples:
@@ -92,22 +92,22 @@ def fill_gaps(e: Examples, frame: pd.DataFrame, rows: RowRange) -> Examples:
     return replace(e, x=x)
 
 
-def coded(e: Examples, frame: pd.DataFrame, _: RowRange) -> Examples:
-    place = np.unique(frame["a"].iloc[e.rows].round(1), return_inverse=True)[1]
-    return replace(e, x=torch.from_numpy(place)[:, None])
+def encode_values(e: Examples, frame: pd.DataFrame, _: RowRange) -> Examples:
+    code = np.unique(frame["a"].iloc[e.rows].round(1), return_inverse=True)[1]
+    return replace(e, x=torch.from_numpy(code)[:, None])
 
 
 DEPENDENT: dict[str, Change] = {
-    "x scaled by its split": lambda e, *_: replace(e, x=scaled(e.x)),
-    "y scaled by its split": lambda e, *_: replace(e, y=scaled(e.y)),
-    "only validation scaled": lambda e, _, r: replace(e, x=scaled(e.x) if r.start else e.x),
-    "only train scaled": lambda e, _, r: replace(e, x=e.x if r.start > 150 else scaled(e.x)),
-    "divided by the largest": lambda e, *_: replace(e, x=e.x / e.x.amax(dim=(0, 1))),
+    "x scaled by its split": lambda e, *_: replace(e, x=standardize(e.x)),
+    "y scaled by its split": lambda e, *_: replace(e, y=standardize(e.y)),
+    "only validation scaled": lambda e, _, r: replace(e, x=standardize(e.x) if r.start else e.x),
+    "only train scaled": lambda e, _, r: replace(e, x=e.x if r.start > 150 else standardize(e.x)),
+    "divided by the maximum": lambda e, *_: replace(e, x=e.x / e.x.amax(dim=(0, 1))),
     "filled within the split": fill_gaps,
-    "coded within the split": coded,
+    "encoded within the split": encode_values,
     "ranks": lambda e, *_: replace(e, x=e.x.argsort(dim=0).argsort(dim=0).float()),
     "scaled by the whole table": lambda e, f, _: replace(e, x=(e.x - f["a"].mean()).float()),
-    "noise by place in the split": lambda e, *_: replace(
+    "noise by position in the split": lambda e, *_: replace(
         e, x=e.x + torch.randn(e.x.shape, generator=torch.Generator().manual_seed(0))
     ),
 }
@@ -115,14 +115,14 @@ DEPENDENT: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_dependence_on_other_rows_is_detected(name: str) -> None:
-    finding = changed(DEPENDENT[name])
+    finding = check_changed_examples(DEPENDENT[name])
 
     assert (finding.outcome, finding.fault) == ("fail", "split dependence")
     assert all(finding.response)
 
 
 def test_split_change_and_row_are_reported() -> None:
-    finding = changed(DEPENDENT["only validation scaled"])
+    finding = check_changed_examples(DEPENDENT["only validation scaled"])
 
     assert finding.summary.startswith("Fold 0, val: when the last quarter of the split's rows")
     assert "x of" in finding.summary
@@ -130,12 +130,17 @@ def test_split_change_and_row_are_reported() -> None:
 
 
 def test_statistics_of_the_whole_table_have_their_own_cause() -> None:
-    assert "including test rows" in changed(DEPENDENT["scaled by the whole table"]).response[0]
+    assert (
+        "including test rows"
+        in check_changed_examples(DEPENDENT["scaled by the whole table"]).response[0]
+    )
 
 
-def test_random_examples_are_called_that() -> None:
+def test_nondeterministic_examples_are_reported_as_such() -> None:
     generator = torch.Generator().manual_seed(0)
-    finding = changed(lambda e, *_: replace(e, x=e.x + torch.randn(e.x.shape, generator=generator)))
+    finding = check_changed_examples(
+        lambda e, *_: replace(e, x=e.x + torch.randn(e.x.shape, generator=generator))
+    )
 
     assert finding.outcome == "fail"
     assert "called twice for the same val rows" in finding.summary
@@ -147,15 +152,15 @@ def test_a_split_no_longer_than_a_window_is_insufficient() -> None:
             raise ContractError("too short for a window", fix="more rows")
         return e
 
-    finding = changed(whole_or_nothing, rows=16)
+    finding = check_changed_examples(whole_or_nothing, rows=16)
 
     assert finding.outcome == "insufficient"
     assert all(finding.response)
 
 
-def test_an_error_on_a_whole_split_is_the_workloads() -> None:
-    def broken(*_: object) -> Examples:
+def test_an_error_of_examples_on_a_whole_split_is_raised() -> None:
+    def raise_error(*_: object) -> Examples:
         raise KeyError("no such class")
 
     with pytest.raises(ContractError, match="no such class"):
-        changed(broken)
+        check_changed_examples(raise_error)

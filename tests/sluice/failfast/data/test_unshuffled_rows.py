@@ -1,4 +1,4 @@
-"""Independent rows in an order are found; shuffled rows and declared orders are not."""
+"""Ordered independent rows are reported; shuffled rows and declared time orders are not."""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ class OwnFolds(Independent):
         return super().plan_folds(frame)
 
 
-def table(kind: str, rows: int = 400) -> pd.DataFrame:
+def make_table(kind: str, rows: int = 400) -> pd.DataFrame:
     rng = np.random.default_rng(3)
     values = {
         "classes": np.arange(rows) * 3 // rows,
@@ -31,18 +31,21 @@ def table(kind: str, rows: int = 400) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("kind", ["classes", "trend", "groups"])
-def test_an_order_of_independent_rows_is_a_warning(kind):
-    found = find_unshuffled_rows(Independent(), table(kind))
+def test_ordered_independent_rows_warn(kind):
+    finding = find_unshuffled_rows(Independent(), make_table(kind))
 
-    assert found is not None
-    assert found.outcome == "warn"
-    assert found.numbers["neighbour_correlation"] > 0.25
-    assert "in_hash_order" in found.response[1]
+    assert finding is not None
+    assert finding.outcome == "warn"
+    assert finding.numbers["neighbour_correlation"] > 0.25
+    assert "in_hash_order" in finding.response[1]
 
 
 @pytest.mark.parametrize("kind", ["classes", "trend", "groups"])
 def test_the_hash_order_of_the_same_rows_is_not_reported(kind):
-    assert find_unshuffled_rows(Independent(), in_hash_order(table(kind), ["x"], name="k")) is None
+    assert (
+        find_unshuffled_rows(Independent(), in_hash_order(make_table(kind), ["x"], name="k"))
+        is None
+    )
 
 
 def test_random_targets_are_not_reported_in_a_thousand_tables():
@@ -55,12 +58,12 @@ def test_random_targets_are_not_reported_in_a_thousand_tables():
 @pytest.mark.parametrize(
     ("workload", "frame"),
     [
-        (Plain(), table("trend")),  # a time order is declared
-        (OwnFolds(), table("trend")),
-        (Independent(), table("constant")),
-        (Independent(), table("trend").head(20)),
-        (Independent(), table("trend").rename(columns={"y": "other"})),
-        (Independent(), table("trend").astype({"y": "str"})),
+        (Plain(), make_table("trend")),  # a time order is declared
+        (OwnFolds(), make_table("trend")),
+        (Independent(), make_table("constant")),
+        (Independent(), make_table("trend").head(20)),
+        (Independent(), make_table("trend").rename(columns={"y": "other"})),
+        (Independent(), make_table("trend").astype({"y": "str"})),
     ],
 )
 def test_other_tables_are_not_checked(workload, frame):

@@ -19,7 +19,7 @@ from tests.support import awkward_workloads as awkward
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[4]
 MODULE = "tests.support.awkward_workloads"
-QUICK = PocSettings(mini_rows=128, mini_epochs=3)
+QUICK_SETTINGS = PocSettings(mini_rows=128, mini_epochs=3)
 IMPORTS = (
     "from tests.support.failfast_workloads import BrokenModel, OwnNet\n"
     "from sluice import failfast\n"
@@ -35,14 +35,14 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def gate(tmp_path):
     def run(name, level="minimum"):
-        target = WorkloadTarget(path=f"{MODULE}:{name}", poc=QUICK)
+        target = WorkloadTarget(path=f"{MODULE}:{name}", poc=QUICK_SETTINGS)
         request = GateRequest(target=target, level=level, seed=0)
         return supervise(request, folder=tmp_path / "gates")
 
     return run
 
 
-def by(run, name):
+def get_result(run, name):
     return next(result for result in run.report.results if result.name == name)
 
 
@@ -59,32 +59,32 @@ def run_python(tmp_path, *arguments):
 
 
 @pytest.mark.exhaustive
-def test_each_check_in_a_script_judges_its_own_workload(tmp_path):
+def test_each_check_call_in_a_script_checks_its_own_workload(tmp_path):
     (tmp_path / "two.py").write_text(
         f"{IMPORTS}class Good(OwnNet): pass\nclass Bad(BrokenModel): pass\n"
         "failfast.check(Good, level='minimum')\nprint('good passed')\n"
         "failfast.check(Bad, level='minimum')\nprint('bad passed')\n"
     )
 
-    done = run_python(tmp_path, "two.py")
+    completed = run_python(tmp_path, "two.py")
 
-    assert done.returncode == 1
-    assert done.stdout == "good passed\n"
-    assert "no_such_thing" in done.stderr
+    assert completed.returncode == 1
+    assert completed.stdout == "good passed\n"
+    assert "no_such_thing" in completed.stderr
 
 
 @pytest.mark.exhaustive
-def test_a_training_script_can_be_gated_from_outside_too(tmp_path):
-    """README's two uses together: the module's own check() starts no second gate."""
+def test_sluice_poc_can_check_a_module_that_calls_check(tmp_path):
+    """The module calls check() itself, which must not start a second gate."""
     (tmp_path / "train.py").write_text(
         f"{IMPORTS}class Mine(OwnNet): pass\nfailfast.check(Mine)\nprint('training for hours')\n"
     )
 
-    done = run_python(tmp_path, "-m", "sluice", "poc", "train:Mine", "--minimum", "--json")
+    completed = run_python(tmp_path, "-m", "sluice", "poc", "train:Mine", "--minimum", "--json")
 
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["passed"]
-    assert "training for hours" not in done.stderr
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["passed"]
+    assert "training for hours" not in completed.stderr
 
 
 def test_a_script_keeps_its_arguments_and_survives_a_bare_except(tmp_path):
@@ -100,12 +100,12 @@ def test_a_script_keeps_its_arguments_and_survives_a_bare_except(tmp_path):
         "print('training for hours')\n"
     )
 
-    done = run_python(tmp_path, "train.py", "--rows", "700")
+    completed = run_python(tmp_path, "train.py", "--rows", "700")
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "training for hours\n"
-    assert "gate passed" in done.stderr
-    assert "swallowed" not in done.stderr
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "training for hours\n"
+    assert "gate passed" in completed.stderr
+    assert "swallowed" not in completed.stderr
 
 
 @pytest.mark.exhaustive
@@ -118,14 +118,14 @@ def test_a_module_of_a_package_may_import_relatively(tmp_path):
         "failfast.check(Mine, level='minimum')\nprint('training for hours')\n"
     )
 
-    done = run_python(tmp_path, "-m", "mine.train")
+    completed = run_python(tmp_path, "-m", "mine.train")
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "training for hours\n"
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "training for hours\n"
 
 
 @pytest.mark.exhaustive
-def test_a_script_that_cannot_be_read_again_reports_where(tmp_path):
+def test_error_of_the_second_import_of_a_script_is_reported_with_its_line(tmp_path):
     (tmp_path / "train.py").write_text(
         f"{IMPORTS}from pathlib import Path\n"
         "mark = Path('seen')\n"
@@ -135,11 +135,11 @@ def test_a_script_that_cannot_be_read_again_reports_where(tmp_path):
         "failfast.check(Mine)\n"
     )
 
-    done = run_python(tmp_path, "train.py")
+    completed = run_python(tmp_path, "train.py")
 
-    assert done.returncode == 1
-    assert "the device is taken" in done.stderr
-    assert "train.py:5 in <module>" in done.stderr
+    assert completed.returncode == 1
+    assert "the device is taken" in completed.stderr
+    assert "train.py:5 in <module>" in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -152,16 +152,16 @@ def test_all_setting_types_reach_the_gate_process(gate, name):
 def test_an_instance_with_settings_of_every_kind_passes():
     settings = awkward.RichSettings(num_rows=600, pair=(3,))
 
-    assert check(awkward.Rich(settings), level="minimum", settings=QUICK).passed
+    assert check(awkward.Rich(settings), level="minimum", settings=QUICK_SETTINGS).passed
 
 
-def test_an_instance_that_settings_cannot_make_is_rejected():
+def test_an_instance_that_its_settings_do_not_define_is_rejected():
     with pytest.raises(SettingsError, match="differ: rows"):
         check(awkward.OwnConstructor(rows=50))
 
 
 @pytest.mark.parametrize(
-    ("name", "check_name", "seen"),
+    ("name", "check_name", "expected_texts"),
     [
         ("CallsExit", "data_loads", ["SystemExit: no credentials", "CallsExit.load_rows"]),
         pytest.param("RaisesSilently", "data_loads", ["SilentError"], marks=pytest.mark.exhaustive),
@@ -179,29 +179,31 @@ def test_an_instance_that_settings_cannot_make_is_rejected():
         ),
     ],
 )
-def test_the_check_fails_and_says_what_can_be_said(gate, name, check_name, seen):
-    failed = by(gate(name), check_name)
+def test_exits_and_unusual_errors_of_user_code_fail_the_running_check(
+    gate, name, check_name, expected_texts
+):
+    failed = get_result(gate(name), check_name)
 
     assert failed.outcome == "fail"
-    for words in seen:
-        assert words in failed.summary
+    for expected in expected_texts:
+        assert expected in failed.summary
     assert len(failed.summary) < 1000
-    assert failed.seconds < failed.max_s  # told at once, not ended by its limit
+    assert failed.seconds < failed.max_s  # reported at once, not stopped at the time limit
 
 
 @pytest.mark.exhaustive
-def test_data_that_load_only_once_cost_no_result_that_is_known(gate, tmp_path, monkeypatch):
+def test_earlier_results_are_kept_if_data_cannot_be_loaded_again(gate, tmp_path, monkeypatch):
     monkeypatch.setenv("SLUICE_TEST_MARK", str(tmp_path / "mark"))
 
     run = gate("FailsWhenLoadedAgain", level="full")
 
-    assert by(run, "data_loads").outcome == "pass"
-    assert "status 4" in by(run, "model_runs_on_real_batch").summary
-    assert by(run, "event_log_is_writable").outcome == "pass"
+    assert get_result(run, "data_loads").outcome == "pass"
+    assert "status 4" in get_result(run, "model_runs_on_real_batch").summary
+    assert get_result(run, "event_log_is_writable").outcome == "pass"
 
 
-def test_an_error_class_of_the_users_arrives_as_ours(capsys):
-    """The caller imports nothing of the user's, and --json stays JSON."""
+def test_error_class_of_the_user_keeps_its_summary_and_fix(capsys):
+    """With --json the standard output is valid JSON."""
     assert run_command(["poc", f"{MODULE}:RaisesOwnError", "--json"]) == 1
 
     report = json.loads(capsys.readouterr().out)
@@ -218,7 +220,7 @@ def test_brackets_in_a_path_are_not_interpreted_as_markup(tmp_path, monkeypatch,
 
 
 @pytest.mark.exhaustive
-def test_closed_streams_do_not_end_up_in_the_log(tmp_path):
+def test_output_does_not_reach_the_log_if_the_streams_are_closed(tmp_path):
     command = f"{sys.executable} -m sluice poc {MODULE.replace('awkward', 'stuck')}:PrintsToStdout"
 
     subprocess.run(
@@ -231,7 +233,7 @@ def test_closed_streams_do_not_end_up_in_the_log(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_blocked_is_the_only_way_out_of_a_failed_gate():
+def test_failed_gate_raises_gate_blocked_and_not_the_users_error():
     with pytest.raises(GateBlocked) as blocked:
         check(awkward.RaisesOwnError, level="minimum")
 

@@ -51,28 +51,28 @@ def run_script(tmp_path, body):
 
 
 @pytest.mark.exhaustive
-def test_a_healthy_script_goes_on_to_train(tmp_path):
-    done = run_script(tmp_path, "pass")
+def test_a_healthy_script_continues_with_its_training(tmp_path):
+    completed = run_script(tmp_path, "pass")
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "training for hours\n"
-    assert "The full gate passed" in done.stderr
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "training for hours\n"
+    assert "The full gate passed" in completed.stderr
 
 
-def test_a_broken_script_ends_before_the_training_with_the_reason(tmp_path):
-    done = run_script(
+def test_a_faulty_script_ends_before_its_training_with_the_reason(tmp_path):
+    completed = run_script(
         tmp_path,
         "def build_model(self, num_features, num_outputs, settings): return DigitsNet(9)",
     )
 
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "must have the shape (32, 10)" in done.stderr
-    assert "got (32, 9)" in done.stderr
+    assert completed.returncode == 1
+    assert completed.stdout == ""
+    assert "must have the shape (32, 10)" in completed.stderr
+    assert "got (32, 9)" in completed.stderr
 
 
 @pytest.mark.parametrize(
-    ("defect", "caught_by", "seen"),
+    ("defect", "check_name", "expected_text"),
     [
         ("LabelAmongFeatures", "features_are_valid", "digit"),
         *(
@@ -85,16 +85,16 @@ def test_a_broken_script_ends_before_the_training_with_the_reason(tmp_path):
         ),
     ],
 )
-def test_defects_planted_into_a_strangers_file_are_caught(defect, caught_by, seen):
+def test_planted_defects_in_a_users_module_are_found(defect, check_name, expected_text):
     with pytest.raises(GateBlocked) as blocked:
         check(getattr(digits_cnn, defect))
 
-    assert caught_by in blocked.value.what
-    assert seen in blocked.value.what
+    assert check_name in blocked.value.what
+    assert expected_text in blocked.value.what
     assert blocked.value.fix
 
 
-def test_sluice_poc_on_a_strangers_file_needs_no_yaml(capsys, home):
+def test_sluice_poc_checks_a_class_without_a_pipeline_file(capsys, home):
     assert run_command(["poc", "tests.support.digits_cnn:Digits", "--json"]) == 0
 
     report = json.loads(capsys.readouterr().out)
@@ -103,7 +103,7 @@ def test_sluice_poc_on_a_strangers_file_needs_no_yaml(capsys, home):
     assert len(list((home / "gates").iterdir())) == 1
 
 
-def test_a_class_inside_a_function_is_rejected_with_what_to_do():
+def test_a_class_inside_a_function_is_rejected_with_the_fix():
     class Inside(digits_cnn.Digits):
         pass
 
@@ -111,7 +111,7 @@ def test_a_class_inside_a_function_is_rejected_with_what_to_do():
         check(Inside)
 
 
-def test_the_gate_is_the_first_thing_a_reader_finds():
+def test_failfast_package_exports_check_and_its_public_names():
     from sluice import failfast
 
     assert failfast.check is check

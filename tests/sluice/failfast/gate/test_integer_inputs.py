@@ -11,8 +11,8 @@ from tests.support.integer_inputs import ByteDigits, ByteWindows, FloatWords, No
 
 
 @pytest.fixture
-def outcomes(tmp_path, clock):
-    def run(workload, *, served=True):
+def run_all_checks(tmp_path, clock):
+    def run(workload, *, is_served=True):
         inputs = GateInputs(
             workload=workload,
             model_settings=ModelSettings(),
@@ -21,7 +21,7 @@ def outcomes(tmp_path, clock):
             seed=0,
             folder=tmp_path,
             clock=clock,
-            is_served=served,
+            is_served=is_served,
         )
         return {result.name: result for result in run_gate(inputs, level="full").results}
 
@@ -30,21 +30,21 @@ def outcomes(tmp_path, clock):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", [ByteWindows, Words, FloatWords])
-def test_integer_inputs_pass_the_whole_gate_of_a_pipeline(outcomes, workload):
-    found = outcomes(workload())
+def test_integer_inputs_pass_the_whole_gate_of_a_pipeline(run_all_checks, workload):
+    results = run_all_checks(workload())
 
-    assert [r.summary for r in found.values() if r.outcome not in ("pass", "warn")] == []
-    assert found["targets_depend_on_features"].outcome == "pass"
-    assert found["inputs_can_be_served"].outcome == "pass"
-
-
-@pytest.mark.slow
-def test_images_of_bytes_pass_the_whole_gate_of_a_script(outcomes):
-    found = outcomes(ByteDigits(), served=False)
-
-    assert [r.summary for r in found.values() if r.outcome not in ("pass", "warn")] == []
+    assert [r.summary for r in results.values() if r.outcome not in ("pass", "warn")] == []
+    assert results["targets_depend_on_features"].outcome == "pass"
+    assert results["inputs_can_be_served"].outcome == "pass"
 
 
 @pytest.mark.slow
-def test_shuffled_labels_of_images_of_bytes_have_no_signal(outcomes):
-    assert outcomes(NoisyBytes())["targets_depend_on_features"].outcome == "fail"
+def test_images_of_bytes_pass_the_whole_gate_of_a_script(run_all_checks):
+    results = run_all_checks(ByteDigits(), is_served=False)
+
+    assert [r.summary for r in results.values() if r.outcome not in ("pass", "warn")] == []
+
+
+@pytest.mark.slow
+def test_shuffled_labels_of_images_of_bytes_have_no_signal(run_all_checks):
+    assert run_all_checks(NoisyBytes())["targets_depend_on_features"].outcome == "fail"

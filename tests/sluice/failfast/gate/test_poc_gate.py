@@ -22,9 +22,9 @@ from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from tests.support import failfast_workloads as planted
 
-SMALL = PocSettings(mini_rows=128, mini_epochs=10)
+SMALL_SETTINGS = PocSettings(mini_rows=128, mini_epochs=10)
 SUBJECT = {"data": "d" * 64, "config": "c" * 64}
-AT = datetime(2026, 1, 1, tzinfo=UTC)
+CREATED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 DATA = ("data_loading", "raw_schema", "features")
@@ -41,29 +41,29 @@ MINIMUM = (
 
 @pytest.fixture
 def gate(tmp_path, clock, model, training):
-    heard = []
+    reported = []
 
     def run(workload, *, level="minimum", checks=CHECKS, **changes):
-        given = {
+        defaults = {
             "model_settings": model,
             "train_settings": training.model_copy(update={"batch_rows": 32}),
-            "settings": SMALL,
+            "settings": SMALL_SETTINGS,
             "seed": 0,
             "folder": tmp_path,
             "clock": clock,
         }
-        inputs = GateInputs(workload=workload, **given | changes)
-        return run_gate(inputs, level=level, on_result=heard.append, checks=checks)
+        inputs = GateInputs(workload=workload, **defaults | changes)
+        return run_gate(inputs, level=level, on_result=reported.append, checks=checks)
 
-    run.heard = heard
+    run.reported = reported
     return run
 
 
-def outcomes(report):
+def get_outcomes(report):
     return {result.check_id: result.outcome for result in report.results}
 
 
-def by(report, check_id):
+def get_result(report, check_id):
     return next(result for result in report.results if result.check_id == check_id)
 
 
@@ -71,14 +71,14 @@ def test_a_healthy_workload_passes(gate, tmp_path):
     report = gate(planted.Signals())
 
     assert report.passed
-    assert set(outcomes(report).values()) == {"pass"}
-    assert tuple(outcomes(report)) == MINIMUM
-    assert tuple(gate.heard) == report.results
+    assert set(get_outcomes(report).values()) == {"pass"}
+    assert tuple(get_outcomes(report)) == MINIMUM
+    assert tuple(gate.reported) == report.results
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_real_bars_pass_in_seconds(gate):
+def test_bars_pass_with_default_settings(gate):
     from sluice.workloads.bars import BarsWorkload
 
     report = gate(
@@ -92,7 +92,7 @@ def test_real_bars_pass_in_seconds(gate):
 
 
 @pytest.mark.parametrize(
-    ("workload", "changes", "check_id", "seen", "fix"),
+    ("workload", "changes", "check_id", "expected_text", "fix"),
     [
         (
             planted.WrongInputSize,
@@ -128,7 +128,7 @@ def test_real_bars_pass_in_seconds(gate):
     ],
 )
 def test_each_planted_defect_is_caught_by_its_check(
-    gate, training, workload, changes, check_id, seen, fix
+    gate, training, workload, changes, check_id, expected_text, fix
 ):
     if "train_settings" in changes:
         changes = {
@@ -141,21 +141,21 @@ def test_each_planted_defect_is_caught_by_its_check(
 
     assert not report.passed
     assert [result.check_id for result in report.blocking_failures] == [check_id]
-    failed = by(report, check_id)
-    assert seen in failed.summary
+    failed = get_result(report, check_id)
+    assert expected_text in failed.summary
     assert failed.cause
     assert fix in failed.fix
 
 
 def test_an_exception_names_the_users_line(gate):
-    summary = by(gate(planted.BrokenModel()), "instantiation").summary
+    summary = get_result(gate(planted.BrokenModel()), "instantiation").summary
 
     assert "failfast_workloads.py:" in summary
     assert "in BrokenNet.forward" in summary
 
 
 def test_an_unknown_architecture_keeps_its_own_fix(gate):
-    failed = by(
+    failed = get_result(
         gate(planted.Signals(), model_settings=ModelSettings(architecture="gruu")), "instantiation"
     )
 
@@ -168,12 +168,12 @@ class NoFile(planted.Signals):
         raise SourceError("There is no file bars.csv.", fix="Correct 'uri'.")
 
 
-class Clumsy(planted.Signals):
+class RaisesFileNotFoundError(planted.Signals):
     def load_rows(self):
         raise FileNotFoundError("bars.csv")
 
 
-class Hole(planted.Signals):
+class NullInIndex(planted.Signals):
     def load_rows(self):
         rows = super().load_rows()
         return rows.set_index(rows["a"].where(rows.index != 3))
@@ -190,14 +190,14 @@ class Hole(planted.Signals):
             "",
         ),
         (planted.Signals(planted.SignalSettings(seq_len=5000)), {}, "features", ""),
-        (Clumsy(), {}, "data_loading", "raised an exception."),
-        (Hole(), {}, "data_loading", "The source changed"),
+        (RaisesFileNotFoundError(), {}, "data_loading", "raised an exception."),
+        (NullInIndex(), {}, "data_loading", "The source changed"),
     ],
 )
 def test_only_exceptions_of_user_code_are_attributed_to_it(
     gate, workload, changes, check_id, cause
 ):
-    failed = by(gate(workload, **changes), check_id)
+    failed = get_result(gate(workload, **changes), check_id)
 
     assert failed.outcome == "fail"
     assert failed.fix
@@ -205,7 +205,7 @@ def test_only_exceptions_of_user_code_are_attributed_to_it(
     assert bool(failed.cause) == bool(cause)
 
 
-class WordsAsTarget(planted.Signals):
+class TextTarget(planted.Signals):
     feature_schema = Schema(columns=(Column(name="target", kind="string"),))
 
     def compute_features(self, raw):
@@ -213,13 +213,13 @@ class WordsAsTarget(planted.Signals):
 
 
 def test_text_target_is_reported_with_how_to_encode_it(gate):
-    failed = by(gate(WordsAsTarget()), "features")
+    failed = get_result(gate(TextTarget()), "features")
 
     assert "The target 'target' must be numeric, got 'cat' at row 0 (label 0)" in failed.summary
     assert "classes to integers from 0" in failed.fix
 
 
-def test_an_unwritable_folder_fails_the_log_alone(gate, tmp_path):
+def test_an_unwritable_folder_fails_only_the_event_log(gate, tmp_path):
     (tmp_path / "file").write_text("")
 
     report = gate(planted.Signals(), folder=tmp_path / "file")
@@ -230,7 +230,7 @@ def test_an_unwritable_folder_fails_the_log_alone(gate, tmp_path):
 def test_check_with_a_failed_prerequisite_is_skipped_with_a_reason(gate):
     report = gate(planted.FlatOutput())
 
-    assert outcomes(report) == {
+    assert get_outcomes(report) == {
         **dict.fromkeys(DATA, "pass"),
         "instantiation": "fail",
         "gradient_flow": "skipped",
@@ -239,10 +239,10 @@ def test_check_with_a_failed_prerequisite_is_skipped_with_a_reason(gate):
         "mini_training": "skipped",
         "total_time": "pass",
     }
-    assert "model_runs_on_real_batch" in by(report, "mini_training").summary
+    assert "model_runs_on_real_batch" in get_result(report, "mini_training").summary
 
 
-def test_skipped_alone_is_not_passed(gate):
+def test_a_report_with_a_skipped_check_has_not_passed(gate):
     report = gate(planted.Signals())
     skipped = report.results[0].model_copy(update={"outcome": "skipped"})
 
@@ -256,32 +256,32 @@ def test_too_few_rows_are_insufficient_and_do_not_pass(gate):
     assert report.outcome == "insufficient"
 
 
-def test_a_plan_without_folds_is_named(gate):
+def test_missing_folds_are_reported(gate):
     class NoFolds(planted.Signals):
         def plan_folds(self, _frame):
             return ()
 
-    assert "At least one fold" in by(gate(NoFolds()), "features").summary
+    assert "At least one fold" in get_result(gate(NoFolds()), "features").summary
 
 
-def limits(typical_s, max_s):
-    return SMALL.model_copy(
+def limit_selector_time(typical_s, max_s):
+    return SMALL_SETTINGS.model_copy(
         update={"times": TimeLimits(selector=TimeLimit(typical_s=typical_s, max_s=max_s))}
     )
 
 
-def test_over_typical_warns_and_passes(gate):
-    # The clock gives a check 0.001 s.
-    report = gate(planted.Signals(), settings=limits(0.0005, 10.0))
+def test_duration_above_the_typical_one_warns_and_passes(gate):
+    # By the fake clock a check takes 0.001 s.
+    report = gate(planted.Signals(), settings=limit_selector_time(0.0005, 10.0))
 
-    assert outcomes(report)["epoch_selector"] == "warn"
+    assert get_outcomes(report)["epoch_selector"] == "warn"
     assert report.passed
 
 
-def test_over_the_maximum_fails_with_what_to_do(gate):
-    report = gate(planted.Signals(), settings=limits(0.0004, 0.0005))
+def test_duration_above_the_maximum_fails_with_the_fix(gate):
+    report = gate(planted.Signals(), settings=limit_selector_time(0.0004, 0.0005))
 
-    failed = by(report, "epoch_selector")
+    failed = get_result(report, "epoch_selector")
     assert failed.outcome == "fail"
     assert "at most 0.0005 s is allowed" in failed.summary
     assert "profile" in failed.fix
@@ -289,21 +289,23 @@ def test_over_the_maximum_fails_with_what_to_do(gate):
 
 
 def test_failure_takes_precedence_over_the_time_limit(gate):
-    failed = by(gate(planted.SelectsLast(), settings=limits(0.0004, 0.0005)), "epoch_selector")
+    failed = get_result(
+        gate(planted.SelectsLast(), settings=limit_selector_time(0.0004, 0.0005)), "epoch_selector"
+    )
 
     assert "is required, got" in failed.summary
 
 
-def test_the_whole_gate_has_a_time_of_its_own(gate):
+def test_the_whole_gate_has_its_own_time_limit(gate):
     times = TimeLimits(whole_gate=TimeLimit(typical_s=0.001, max_s=0.005))
 
-    report = gate(planted.Signals(), settings=SMALL.model_copy(update={"times": times}))
+    report = gate(planted.Signals(), settings=SMALL_SETTINGS.model_copy(update={"times": times}))
 
     assert [result.check_id for result in report.blocking_failures] == ["total_time"]
 
 
-def test_the_table_has_every_item_and_every_name_once():
-    """POC-12: the minimum gate holds POC-1 to POC-5, the full gate POC-1 to POC-10 and POC-13."""
+def test_the_table_of_checks_is_complete_unique_and_in_order():
+    """POC-12: the minimum gate has POC-1 to POC-5, the full gate POC-1 to POC-10 and POC-13."""
     minimum = {c.check_id for c in CHECKS if "minimum" in c.levels}
     full = {c.check_id for c in CHECKS if "full" in c.levels}
 
@@ -327,23 +329,23 @@ def test_the_table_has_every_item_and_every_name_once():
     names = [c.name for c in CHECKS]
     assert len(set(names)) == len(names)
     for number, check in enumerate(CHECKS):
-        assert set(check.needs) <= set(names[:number]), f"{check.name} needs what comes later"
+        assert set(check.needs) <= set(names[:number]), f"{check.name} needs a later check"
 
 
 def test_interruption_by_the_user_is_not_a_failed_check(gate):
     def stop(_):
         raise KeyboardInterrupt
 
-    stopped = tuple(
+    checks = tuple(
         replace(c, function=stop) if c.check_id == "gradient_flow" else c for c in CHECKS
     )
 
     with pytest.raises(KeyboardInterrupt):
-        gate(planted.Signals(), checks=stopped)
+        gate(planted.Signals(), checks=checks)
 
 
-def test_a_warning_passes(gate):
-    warn = tuple(
+def test_a_gate_with_a_warning_passes(gate):
+    checks = tuple(
         replace(
             c, function=lambda _: CheckOutcome(outcome="warn", summary="Close.", fault="explosion")
         )
@@ -352,19 +354,19 @@ def test_a_warning_passes(gate):
         for c in CHECKS
     )
 
-    assert gate(planted.Signals(), checks=warn).passed
+    assert gate(planted.Signals(), checks=checks).passed
 
 
-def test_the_receipt_lets_training_start(gate):
-    receipt = gate(planted.Signals()).receipt(SUBJECT, AT)
+def test_the_receipt_of_a_passed_gate_is_valid_only_for_its_subject(gate):
+    receipt = gate(planted.Signals()).receipt(SUBJECT, CREATED_AT)
 
     assert require(receipt, gate="poc", subject=SUBJECT) is receipt
     with pytest.raises(GateBlocked, match="another data"):
         require(receipt, gate="poc", subject=SUBJECT | {"data": "e" * 64})
 
 
-def test_the_receipt_of_a_failure_stops_training_and_gives_the_reason(gate):
-    receipt = gate(planted.UnusedLayer()).receipt(SUBJECT, AT)
+def test_the_receipt_of_a_failed_gate_is_rejected_with_the_reason(gate):
+    receipt = gate(planted.UnusedLayer()).receipt(SUBJECT, CREATED_AT)
 
     with pytest.raises(
         GateBlocked, match=r"gradients_reach_all_parameters: .*network\.spare\.weight"
@@ -372,21 +374,24 @@ def test_the_receipt_of_a_failure_stops_training_and_gives_the_reason(gate):
         require(receipt, gate="poc", subject=SUBJECT)
 
 
-def test_the_same_decision_has_the_same_digest_whatever_the_time(gate):
+def test_receipt_digest_does_not_depend_on_durations(gate):
     first = gate(planted.Signals())
-    slow = gate(planted.Signals(), settings=limits(0.0005, 10.0))
+    with_warning = gate(planted.Signals(), settings=limit_selector_time(0.0005, 10.0))
 
-    assert first.receipt(SUBJECT, AT).digest == slow.receipt(SUBJECT, AT).digest
+    assert (
+        first.receipt(SUBJECT, CREATED_AT).digest
+        == with_warning.receipt(SUBJECT, CREATED_AT).digest
+    )
 
 
-def test_a_report_survives_json(gate):
+def test_a_report_is_restored_from_its_json(gate):
     report = gate(planted.NanWeights())
 
     assert GateReport.model_validate_json(report.model_dump_json()) == report
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_shows_a_passed_check_once_when_a_report_follows(gate, is_terminal):
+def test_live_lines_on_a_terminal_omit_passed_checks_if_a_report_follows(gate, is_terminal):
     report = gate(planted.FlatOutput())
     console = Console(width=160, file=io.StringIO(), force_terminal=is_terminal)
 
@@ -407,7 +412,7 @@ def test_report_page_shows_result_cause_and_fix(gate):
     console.print(report_page(report))
 
     text = " ".join(console.export_text().split())
-    failed = by(report, "instantiation")
+    failed = get_result(report, "instantiation")
     assert all(r.name in text for r in report.results)
     assert "2 checks not run: " in text
     assert ". Skipped, because model_runs_on_real_batch did not pass" in text

@@ -7,7 +7,7 @@ from sluice.config.poc_settings import PocSettings
 
 
 @pytest.mark.parametrize(
-    ("values", "seen"),
+    ("values", "message"),
     [
         ({"mini_row": 512}, "Did you mean 'mini_rows'"),
         ({"mini_seeds": 1}, "mini_seeds"),
@@ -17,8 +17,8 @@ from sluice.config.poc_settings import PocSettings
         ({"times": {"selector": {"typical_s": 2.0, "max_s": 1.0}}}, "max_s must not be below"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_rejected(values, seen):
-    with pytest.raises(SettingsError, match=seen):
+def test_an_invalid_setting_is_rejected(values, message):
+    with pytest.raises(SettingsError, match=message):
         PocSettings.parse(values, where="defs.yaml")
 
 

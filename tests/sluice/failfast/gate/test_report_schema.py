@@ -16,7 +16,7 @@ from sluice.findings.check_outcome import CheckOutcome, HardExample, UnusualFeat
 PUBLISHED = Path(__file__).parents[4] / "docs" / "schemas" / "poc-report.schema.json"
 
 
-def result(finding, *, name="a_holds", seconds=0.5):
+def make_result(finding, *, name="a_holds", seconds=0.5):
     return CheckResult.of(
         finding,
         name=name,
@@ -26,11 +26,11 @@ def result(finding, *, name="a_holds", seconds=0.5):
     )
 
 
-def report(*findings):
+def make_report(*findings):
     return GateReport(
         level="full",
         workload="Signals",
-        results=tuple(result(finding) for finding in findings),
+        results=tuple(make_result(finding) for finding in findings),
         seconds=1.5,
     )
 
@@ -42,10 +42,10 @@ EXAMPLE = HardExample(
     unusual_features=(UnusualFeature(feature="atr_pct", value=math.nan, deviations=-math.inf),),
 )
 REPORTS = {
-    "passed": report(
+    "passed": make_report(
         CheckOutcome(outcome="pass", summary="Fine.", numbers={"n": 3, "shape": "(1,)"})
     ),
-    "failed": report(
+    "failed": make_report(
         CheckOutcome(outcome="pass", summary="Fine."),
         CheckOutcome(
             outcome="fail",
@@ -55,14 +55,16 @@ REPORTS = {
         ),
         CheckOutcome(outcome="skipped", summary="Because of that."),
     ),
-    "hard examples": report(CheckOutcome(outcome="warn", summary="Look.", examples=(EXAMPLE,))),
-    "insufficient": report(
+    "hard examples": make_report(
+        CheckOutcome(outcome="warn", summary="Look.", examples=(EXAMPLE,))
+    ),
+    "insufficient": make_report(
         CheckOutcome(outcome="insufficient", summary="Few.", fault="too few rows")
     ),
 }
 
 
-def strict(text):
+def parse_strict_json(text):
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
@@ -73,14 +75,14 @@ def validator():
     return jsonschema.Draft202012Validator(schema)
 
 
-def test_the_published_file_is_the_schema_of_the_code():
-    """Write it again with 'sluice poc --schema > docs/schemas/poc-report.schema.json'."""
+def test_the_published_schema_equals_that_of_the_code():
+    """Regenerate it with 'sluice poc --schema > docs/schemas/poc-report.schema.json'."""
     assert PUBLISHED.read_text() == json.dumps(poc_report_schema(), indent=2) + "\n"
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_printed_report_is_strict_json_and_matches_the_schema(validator, name):
-    printed = strict(report_json(REPORTS[name]))
+    printed = parse_strict_json(report_json(REPORTS[name]))
 
     validator.validate(printed)
     assert printed["passed"] == REPORTS[name].passed
@@ -89,7 +91,7 @@ def test_printed_report_is_strict_json_and_matches_the_schema(validator, name):
 
 
 def test_non_finite_numbers_are_printed_as_strings():
-    printed = strict(report_json(REPORTS["failed"]))
+    printed = parse_strict_json(report_json(REPORTS["failed"]))
 
     assert printed["results"][1]["numbers"] == {
         "norm": "NaN",
@@ -97,48 +99,48 @@ def test_non_finite_numbers_are_printed_as_strings():
         "low": "-Infinity",
         "zero": 0,
     }
-    example = strict(report_json(REPORTS["hard examples"]))["results"][0]["examples"][0]
+    example = parse_strict_json(report_json(REPORTS["hard examples"]))["results"][0]["examples"][0]
     assert (example["loss"], example["unusual_features"][0]["value"]) == ("Infinity", "NaN")
 
 
-def remove(name):
-    return lambda found: found.pop(name)
+def remove_key(name):
+    return lambda report: report.pop(name)
 
 
-def in_result(**changes):
-    return lambda found: found["results"][0].update(changes)
+def change_first_result(**changes):
+    return lambda report: report["results"][0].update(changes)
 
 
 @pytest.mark.parametrize(
-    "breaks",
+    "break_report",
     [
-        *[remove(n) for n in ("version", "outcome", "passed", "reason", "level", "results")],
-        lambda found: found.update(results=[]),
-        lambda found: found.update(results=None),
-        lambda found: found.update(level="maximum"),
-        lambda found: found.update(passed="yes"),
-        lambda found: found.update(version="0.9"),
-        lambda found: found.update(surprise=1),
-        lambda found: found.update(seconds="long"),
-        lambda found: found["results"][0].pop("fix"),
-        in_result(outcome="passed"),
-        in_result(seconds=None),
-        in_result(seconds="nan"),
-        in_result(numbers={"a": None}),
-        in_result(numbers=[1]),
-        in_result(summary=3),
-        in_result(surprise=1),
-        in_result(examples=[{"row": "a", "loss": 1.0}]),
-        in_result(
+        *[remove_key(n) for n in ("version", "outcome", "passed", "reason", "level", "results")],
+        lambda report: report.update(results=[]),
+        lambda report: report.update(results=None),
+        lambda report: report.update(level="maximum"),
+        lambda report: report.update(passed="yes"),
+        lambda report: report.update(version="0.9"),
+        lambda report: report.update(surprise=1),
+        lambda report: report.update(seconds="long"),
+        lambda report: report["results"][0].pop("fix"),
+        change_first_result(outcome="passed"),
+        change_first_result(seconds=None),
+        change_first_result(seconds="nan"),
+        change_first_result(numbers={"a": None}),
+        change_first_result(numbers=[1]),
+        change_first_result(summary=3),
+        change_first_result(surprise=1),
+        change_first_result(examples=[{"row": "a", "loss": 1.0}]),
+        change_first_result(
             examples=[{"row": "a", "loss": 1.0, "times_median": 2.0, "unusual_features": [1]}]
         ),
     ],
 )
-def test_a_broken_report_does_not_hold(validator, breaks):
-    found = copy.deepcopy(strict(report_json(REPORTS["passed"])))
-    breaks(found)
+def test_a_malformed_report_violates_the_schema(validator, break_report):
+    report = copy.deepcopy(parse_strict_json(report_json(REPORTS["passed"])))
+    break_report(report)
 
-    assert not validator.is_valid(found)
+    assert not validator.is_valid(report)
 
 
 def test_every_field_of_a_report_is_in_the_schema():

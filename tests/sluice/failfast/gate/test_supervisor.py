@@ -22,51 +22,51 @@ from sluice.failfast.result import CheckResult
 
 pytestmark = pytest.mark.slow
 MODULE = "tests.support.stuck_workloads"
-SHORT = TimeLimit(typical_s=1.0, max_s=1.5)
-QUICK = PocSettings(
+SHORT_LIMIT = TimeLimit(typical_s=1.0, max_s=1.5)
+QUICK_SETTINGS = PocSettings(
     mini_rows=128,
     mini_epochs=3,
-    times=TimeLimits(data_loading=SHORT, instantiation=SHORT),
+    times=TimeLimits(data_loading=SHORT_LIMIT, instantiation=SHORT_LIMIT),
 )
 
 
 @pytest.fixture
 def gate(tmp_path):
-    heard = []
+    events = []
 
-    def run(name, *, settings=QUICK, level="minimum"):
+    def run(name, *, settings=QUICK_SETTINGS, level="minimum"):
         target = WorkloadTarget(path=f"{MODULE}:{name}", poc=settings)
         request = GateRequest(target=target, level=level, seed=0)
-        return supervise(request, folder=tmp_path / "gates", on_event=heard.append)
+        return supervise(request, folder=tmp_path / "gates", on_event=events.append)
 
-    run.heard = heard
+    run.events = events
     run.folder = tmp_path / "gates"
     return run
 
 
-def by(run, name):
+def get_result(run, name):
     return next(result for result in run.report.results if result.name == name)
 
 
-def log_of(run):
+def read_log(run):
     return validate_log(run.log, test_metrics=(), headline="")
 
 
-def test_a_healthy_gate_says_what_it_does_and_leaves_a_log_alone(gate, capfd):
-    """What the user's code prints goes to stderr."""
+def test_a_healthy_gate_reports_its_progress_and_leaves_only_a_log(gate, capfd):
+    """The standard output of user code goes to stderr."""
     run = gate("PrintsToStdout")
 
-    said = capfd.readouterr()
-    assert "loading from the user's own code" in said.err
-    assert said.out == ""
+    captured = capfd.readouterr()
+    assert "loading from the user's own code" in captured.err
+    assert captured.out == ""
     assert run.report.passed
-    plan, *rest = gate.heard
+    plan, *rest = gate.events
     assert isinstance(plan, GatePlan)
     names = [check.name for check in plan.checks]
     assert [m.name for m in rest if isinstance(m, CheckStarted)] == names
     assert tuple(m for m in rest if isinstance(m, CheckResult)) == run.report.results
     assert list(gate.folder.iterdir()) == [run.log]
-    assert log_of(run).counts == {
+    assert read_log(run).counts == {
         "gate_start": 1,
         "check_start": len(names),
         "check_complete": len(names) + 1,
@@ -77,16 +77,18 @@ def test_a_healthy_gate_says_what_it_does_and_leaves_a_log_alone(gate, capfd):
 def test_a_loader_that_hangs_is_stopped_and_its_line_named(gate):
     run = gate("HangingLoader")
 
-    late = by(run, "data_loads")
-    assert late.outcome == "fail"
-    assert "stopped at the limit of 1.5 s" in late.summary
-    assert "stuck_workloads.py:" in late.summary
-    assert "HangingLoader.load_rows" in late.summary
-    assert "profile" in late.fix
-    assert by(run, "model_runs_on_real_batch").outcome == "skipped"
+    stopped = get_result(run, "data_loads")
+    assert stopped.outcome == "fail"
+    assert "stopped at the limit of 1.5 s" in stopped.summary
+    assert "stuck_workloads.py:" in stopped.summary
+    assert "HangingLoader.load_rows" in stopped.summary
+    assert "profile" in stopped.fix
+    assert get_result(run, "model_runs_on_real_batch").outcome == "skipped"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the time without a CPU")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux reports how long a process waited for a CPU"
+)
 def test_other_programs_that_use_the_cpu_do_not_fail_a_check(tmp_path):
     """Loading takes 1 s alone and 3 s beside two other processes; the limit is 1.5 s."""
     cpus = os.sched_getaffinity(0)
@@ -100,7 +102,9 @@ def test_other_programs_that_use_the_cpu_do_not_fail_a_check(tmp_path):
                 other.kill()
 
     request = GateRequest(
-        target=WorkloadTarget(path=f"{MODULE}:BusyLoader", poc=QUICK), level="minimum", seed=0
+        target=WorkloadTarget(path=f"{MODULE}:BusyLoader", poc=QUICK_SETTINGS),
+        level="minimum",
+        seed=0,
     )
     try:
         run = supervise(request, folder=tmp_path / "gates", on_event=end_others)
@@ -110,26 +114,26 @@ def test_other_programs_that_use_the_cpu_do_not_fail_a_check(tmp_path):
             other.kill()
             other.wait()
 
-    loaded = by(run, "data_loads")
+    loaded = get_result(run, "data_loads")
     assert loaded.outcome != "fail", loaded.summary
-    assert loaded.seconds < SHORT.max_s
+    assert loaded.seconds < SHORT_LIMIT.max_s
 
 
 @pytest.mark.exhaustive
 def test_checks_independent_of_the_stopped_check_still_run(gate):
     run = gate("EndlessForward")
 
-    late = by(run, "model_runs_on_real_batch")
-    assert late.outcome == "fail"
-    assert "EndlessNet.forward" in late.summary
-    assert by(run, "gradients_reach_all_parameters").outcome == "skipped"
-    assert by(run, "event_log_is_writable").outcome == "pass"
-    assert by(run, "selector_finds_best_epoch").outcome == "pass"
+    stopped = get_result(run, "model_runs_on_real_batch")
+    assert stopped.outcome == "fail"
+    assert "EndlessNet.forward" in stopped.summary
+    assert get_result(run, "gradients_reach_all_parameters").outcome == "skipped"
+    assert get_result(run, "event_log_is_writable").outcome == "pass"
+    assert get_result(run, "selector_finds_best_epoch").outcome == "pass"
     assert run.report.outcome == "fail"
 
 
 @pytest.mark.parametrize(
-    ("name", "check", "seen"),
+    ("name", "check_name", "expected_text"),
     [
         ("CrashInNativeCode", "model_runs_on_real_batch", "signal 11 (SIGSEGV) at "),
         pytest.param(
@@ -146,25 +150,27 @@ def test_checks_independent_of_the_stopped_check_still_run(gate):
         ),
     ],
 )
-def test_a_process_that_ends_fails_the_check_it_was_in(gate, name, check, seen):
+def test_the_end_of_the_child_process_fails_the_running_check(
+    gate, name, check_name, expected_text
+):
     run = gate(name)
 
-    failed = by(run, check)
+    failed = get_result(run, check_name)
     assert failed.outcome == "fail"
-    assert seen in failed.summary
+    assert expected_text in failed.summary
     assert ("in forward" in failed.summary) == (name == "CrashInNativeCode")
     assert failed.cause
     assert failed.fix
-    assert by(run, "event_log_is_writable").outcome == "pass"
+    assert get_result(run, "event_log_is_writable").outcome == "pass"
     assert list(gate.folder.iterdir()) == [run.log]
 
 
-def test_memory_without_end_is_stopped_before_the_machine_is(gate):
+def test_a_check_is_stopped_at_the_memory_limit(gate):
     share = 2 * 2**30 / psutil.virtual_memory().available
-    long = TimeLimits(instantiation=TimeLimit(typical_s=60.0, max_s=60.0))
-    patient = QUICK.model_copy(update={"max_memory_share": share, "times": long})
+    times = TimeLimits(instantiation=TimeLimit(typical_s=60.0, max_s=60.0))
+    settings = QUICK_SETTINGS.model_copy(update={"max_memory_share": share, "times": times})
 
-    failed = by(gate("GrowingMemory", settings=patient), "model_runs_on_real_batch")
+    failed = get_result(gate("GrowingMemory", settings=settings), "model_runs_on_real_batch")
 
     assert "GiB of memory" in failed.summary
     assert "GrowingNet.forward" in failed.summary
@@ -172,24 +178,26 @@ def test_memory_without_end_is_stopped_before_the_machine_is(gate):
 
 
 @pytest.mark.exhaustive
-def test_a_model_no_allocator_can_hold_fails_with_what_to_do(gate):
-    failed = by(gate("HugeModel"), "model_runs_on_real_batch")
+def test_a_model_too_large_to_allocate_fails_with_the_fix(gate):
+    failed = get_result(gate("HugeModel"), "model_runs_on_real_batch")
 
     assert "allocate memory" in failed.summary
     assert "training.micro_batch_rows" in failed.fix
 
 
 @pytest.mark.exhaustive
-def test_the_whole_gate_has_a_time_of_its_own(gate):
+def test_the_whole_gate_has_its_own_time_limit(gate):
     times = TimeLimits(whole_gate=TimeLimit(typical_s=1.0, max_s=12.0))
-    run = gate("HangingLoader", settings=QUICK.model_copy(update={"times": times}))
+    run = gate("HangingLoader", settings=QUICK_SETTINGS.model_copy(update={"times": times}))
 
-    assert "The whole gate was stopped at the limit of 12 s" in by(run, "data_loads").summary
-    assert by(run, "gate_finishes_in_time").outcome == "fail"
-    assert by(run, "event_log_is_writable").outcome == "skipped"
+    assert (
+        "The whole gate was stopped at the limit of 12 s" in get_result(run, "data_loads").summary
+    )
+    assert get_result(run, "gate_finishes_in_time").outcome == "fail"
+    assert get_result(run, "event_log_is_writable").outcome == "skipped"
 
 
-def test_a_wrong_name_is_the_users_mistake_and_the_log_reports_it(tmp_path):
+def test_an_unknown_pipeline_name_raises_and_is_logged(tmp_path):
     request = GateRequest(target=NamedTarget(name="sp500_volatilty"), level="full", seed=0)
 
     with pytest.raises(SettingsError, match="Did you mean 'sp500_volatility'"):
@@ -200,9 +208,9 @@ def test_a_wrong_name_is_the_users_mistake_and_the_log_reports_it(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_folder_that_is_not_writable_fails_the_log_and_reports_it(tmp_path):
+def test_an_unwritable_folder_fails_only_the_event_log(tmp_path):
     (tmp_path / "file").write_text("")
-    target = WorkloadTarget(path=f"{MODULE}:Healthy", poc=QUICK)
+    target = WorkloadTarget(path=f"{MODULE}:Healthy", poc=QUICK_SETTINGS)
 
     run = supervise(
         GateRequest(target=target, level="minimum", seed=0), folder=tmp_path / "file" / "gates"
@@ -212,32 +220,34 @@ def test_a_folder_that_is_not_writable_fails_the_log_and_reports_it(tmp_path):
     assert [result.name for result in run.report.blocking_failures] == ["event_log_is_writable"]
 
 
-def _gate_child():
-    me = psutil.Process()
-    return next((c for c in me.children() if "failfast.gate.child" in " ".join(c.cmdline())), None)
+def _find_gate_child():
+    this_process = psutil.Process()
+    return next(
+        (c for c in this_process.children() if "failfast.gate.child" in " ".join(c.cmdline())), None
+    )
 
 
-def test_killing_the_child_in_the_middle_leaves_nothing_but_a_log_that_reports_it(gate):
+def test_a_killed_child_fails_its_check_and_leaves_only_a_log(gate):
     """POC-12: the child is killed from outside while it is in its mini training."""
 
     def kill():
-        while not any(isinstance(m, CheckStarted) and "mini" in m.name for m in gate.heard):
+        while not any(isinstance(m, CheckStarted) and "mini" in m.name for m in gate.events):
             time.sleep(0.01)
-        os.kill(_gate_child().pid, signal.SIGKILL)
+        os.kill(_find_gate_child().pid, signal.SIGKILL)
 
-    slow = QUICK.model_copy(update={"mini_epochs": 1000, "mini_rows": 560})
+    slow = QUICK_SETTINGS.model_copy(update={"mini_epochs": 1000, "mini_rows": 560})
     killer = threading.Thread(target=kill)
     killer.start()
     run = gate("Healthy", settings=slow)
     killer.join()
 
-    assert by(run, "mini_training_lowers_loss").outcome == "fail"
-    assert "signal 9" in by(run, "mini_training_lowers_loss").summary
+    assert get_result(run, "mini_training_lowers_loss").outcome == "fail"
+    assert "signal 9" in get_result(run, "mini_training_lowers_loss").summary
     assert list(gate.folder.iterdir()) == [run.log]
     assert "signal 9 (SIGKILL)" in run.log.read_text()
 
 
-def test_killing_the_supervisor_ends_the_child_and_its_files(tmp_path):
+def test_killing_the_supervisor_ends_the_child_and_leaves_only_a_log(tmp_path):
     script = (
         "from pathlib import Path\n"
         "from sluice.failfast.gate.request import *\n"
@@ -269,7 +279,7 @@ def test_a_pause_between_two_checks_is_not_a_slow_startup():
         workload="W",
         checks=(),
         whole_gate=TimeLimit(typical_s=1000.0, max_s=2000.0),
-        reloading=SHORT,
+        reloading=SHORT_LIMIT,
         max_memory_share=1.0,
     )
     now = time.monotonic()

@@ -15,11 +15,13 @@ from tests.support import failfast_workloads as planted
 
 
 @pytest.fixture
-def check(train_of, settings, model, training):
-    def run(workload, *, chosen=model, training=training, settings=settings, seed=0):
-        train = train_of(workload)
+def check(load_train_examples, settings, model, training):
+    def run(workload, *, model_settings=model, training=training, settings=settings, seed=0):
+        train = load_train_examples(workload)
         with deterministic():  # as the gate runs its checks
-            return check_gradient_flow(workload, chosen, training, train, settings, seed=seed)
+            return check_gradient_flow(
+                workload, model_settings, training, train, settings, seed=seed
+            )
 
     return run
 
@@ -29,7 +31,7 @@ def check(train_of, settings, model, training):
 def test_a_healthy_model_passes(check, architecture, dropout):
     finding = check(
         planted.Signals(),
-        chosen=ModelSettings(architecture=architecture, dropout=dropout, layers=2),
+        model_settings=ModelSettings(architecture=architecture, dropout=dropout, layers=2),
     )
 
     assert finding.outcome == "pass", finding.summary
@@ -38,7 +40,7 @@ def test_a_healthy_model_passes(check, architecture, dropout):
 
 
 @pytest.mark.parametrize(
-    ("workload", "kind", "seen"),
+    ("workload", "fault", "expected_text"),
     [
         (planted.AllFrozen, "detached loss", "no trainable parameter, but 4 frozen"),
         (
@@ -59,15 +61,15 @@ def test_a_healthy_model_passes(check, architecture, dropout):
         (planted.LossIgnoresOutput, "detached loss", "does not depend on any trainable parameter"),
     ],
 )
-def test_a_planted_defect_fails_and_is_named(check, workload, kind, seen):
+def test_a_planted_defect_fails_and_is_named(check, workload, fault, expected_text):
     finding = check(workload())
 
-    assert (finding.outcome, finding.fault) == ("fail", kind)
-    assert seen in finding.summary
+    assert (finding.outcome, finding.fault) == ("fail", fault)
+    assert expected_text in finding.summary
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("sgd", {"betas": [0.9, 0.99]}, "does not take the argument 'betas'.*It takes: momentum"),
         ("adam", {"betas": [0.9, 1.5]}, "Invalid beta parameter"),
@@ -75,10 +77,10 @@ def test_a_planted_defect_fails_and_is_named(check, workload, kind, seen):
         ("torch.optim:Muon", {}, "Muon only supports 2D parameters"),  # the network has biases
     ],
 )
-def test_an_optimizer_that_cannot_train_is_rejected(check, training, name, arguments, said):
-    chosen = {"optimizer": name, "optimizer_arguments": arguments}
-    with pytest.raises(SettingsError, match=said):
-        check(planted.Signals(), training=training.model_copy(update=chosen))
+def test_an_optimizer_that_cannot_train_is_rejected(check, training, name, arguments, message):
+    changes = {"optimizer": name, "optimizer_arguments": arguments}
+    with pytest.raises(SettingsError, match=message):
+        check(planted.Signals(), training=training.model_copy(update=changes))
 
 
 def test_dead_units_fail_by_name(check):
@@ -89,7 +91,7 @@ def test_dead_units_fail_by_name(check):
     assert "network.first.weight, network.first.bias" in finding.summary
 
 
-def test_only_zero_gradients_fail(check):
+def test_a_network_with_only_zero_gradients_fails(check):
     class Flat(planted.Signals):
         def loss(self, output, y):  # noqa: ARG002
             return (output * 0).sum()
@@ -99,8 +101,8 @@ def test_only_zero_gradients_fail(check):
     assert (finding.outcome, finding.fault) == ("fail", "zero gradients")
 
 
-def test_gradients_in_proportion_to_a_large_loss_do_not_warn(check):
-    """GRAD-1: a target in raw units makes loss and gradients large together."""
+def test_large_gradients_of_a_large_loss_do_not_warn(check):
+    """GRAD-1: a target in raw units makes both loss and gradients large."""
     assert check(planted.HugeLoss()).outcome == "pass"
 
 
@@ -111,27 +113,27 @@ def test_a_large_gradient_warns_and_is_named(check):
     assert finding.numbers["largest_parameter"] in finding.summary
 
 
-def test_the_check_draws_from_its_own_generator(check):
+def test_the_check_is_reproducible_and_keeps_the_global_generator(check):
     torch.manual_seed(1)
-    first = check(planted.Signals(), chosen=ModelSettings(dropout=0.5))
+    first = check(planted.Signals(), model_settings=ModelSettings(dropout=0.5))
     after = torch.rand(1)
     torch.manual_seed(1)
 
     assert torch.equal(after, torch.rand(1))
-    assert check(planted.Signals(), chosen=ModelSettings(dropout=0.5)) == first
+    assert check(planted.Signals(), model_settings=ModelSettings(dropout=0.5)) == first
 
 
-def parameters(**gradients):
-    """Parameters with the given gradients; None for none."""
+def make_parameters(**gradients):
+    """Yield named parameters with the given gradients; None leaves the gradient unset."""
     for name, gradient in gradients.items():
         parameter = nn.Parameter(torch.zeros(2))
         parameter.grad = None if gradient is None else torch.tensor(gradient)
         yield name, parameter
 
 
-def test_norms_have_known_answers():
+def test_norms_and_lists_of_unusual_gradients_are_correct():
     report = validate_gradients(
-        parameters(a=[3.0, 4.0], b=[0.0, 0.0], c=None, d=[0.0, 101.0]), warn_norm=100.0
+        make_parameters(a=[3.0, 4.0], b=[0.0, 0.0], c=None, d=[0.0, 101.0]), warn_norm=100.0
     )
 
     assert report.norms == {"a": 5.0, "b": 0.0, "d": 101.0}
@@ -140,21 +142,21 @@ def test_norms_have_known_answers():
     assert (report.missing, report.zero, report.large) == (("c",), ("b",), ("d",))
 
 
-def test_a_norm_beyond_single_precision_is_still_finite():
-    report = validate_gradients(parameters(a=[1e30, 0.0]), warn_norm=100.0)
+def test_a_norm_whose_square_overflows_float32_is_finite():
+    report = validate_gradients(make_parameters(a=[1e30, 0.0]), warn_norm=100.0)
 
     assert report.norms["a"] == pytest.approx(1e30)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_gradients_that_are_non_finite_are_rejected_by_name(value):
+def test_non_finite_gradients_are_rejected_by_name(value):
     with pytest.raises(ContractError, match=r"in b, d \(2 of 3 gradients\)"):
         validate_gradients(
-            parameters(a=[1.0, 1.0], b=[value, 0.0], d=[0.0, value]), warn_norm=100.0
+            make_parameters(a=[1.0, 1.0], b=[value, 0.0], d=[0.0, value]), warn_norm=100.0
         )
 
 
-def test_nothing_to_measure_is_reported_not_invented():
+def test_no_parameters_give_an_empty_report():
     report = validate_gradients([], warn_norm=100.0)
 
     assert report.norms == {}

@@ -14,14 +14,19 @@ from tests.support import gradient_networks as networks
 
 
 @pytest.fixture
-def check(train_of, settings, model, training):
-    # The target's deviation of 4 makes norms near 100; other tests are about that.
-    roomy = settings.model_copy(update={"warn_gradient_norm": 1e4})
+def check(load_train_examples, settings, model, training):
+    # The target's standard deviation of 4 leads to norms near 100; other tests check that warning.
+    settings_without_warning = settings.model_copy(update={"warn_gradient_norm": 1e4})
 
-    def run(workload, *, chosen=model, training=training, seed=0):
+    def run(workload, *, model_settings=model, training=training, seed=0):
         with deterministic():  # as the gate runs its checks
             return check_gradient_flow(
-                workload, chosen, training, train_of(workload), roomy, seed=seed
+                workload,
+                model_settings,
+                training,
+                load_train_examples(workload),
+                settings_without_warning,
+                seed=seed,
             )
 
     return run
@@ -30,7 +35,7 @@ def check(train_of, settings, model, training):
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", networks.HEALTHY)
 def test_a_healthy_design_passes(check, name, seed):
-    """What starts at 0 has moved after the probe's steps, and nobody is warned."""
+    """Parameters that start at 0 change within the probe steps, so there is no warning."""
     finding = check(networks.HEALTHY[name](), seed=seed)
 
     assert finding.outcome == "pass", finding.summary
@@ -47,39 +52,40 @@ def test_an_unusual_design_at_most_warns(check, name):
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", networks.DEFECTS)
 def test_a_layer_that_never_learns_fails_with_its_reason(check, name, seed):
-    build, kinds, seen = networks.DEFECTS[name]
+    build, faults, expected_text = networks.DEFECTS[name]
     finding = check(build(), seed=seed)
 
     assert finding.outcome == "fail", finding.summary
-    assert finding.fault in kinds
-    assert seen in finding.summary
+    assert finding.fault in faults
+    assert expected_text in finding.summary
 
 
-def test_steps_are_taken_only_when_something_is_still(check, settings):
-    still = check(networks.HEALTHY["residual gates at 0"]())
+def test_probe_steps_are_taken_only_for_zero_gradients(check, settings):
+    finding = check(networks.HEALTHY["residual gates at 0"]())
 
     assert check(networks.HEALTHY["mlp"]()).numbers["num_probe_steps"] == 0
-    assert still.numbers["num_zero"] == 12
-    assert still.numbers["num_probe_steps"] == settings.probe_steps
+    assert finding.numbers["num_zero"] == 12
+    assert finding.numbers["num_probe_steps"] == settings.probe_steps
 
 
-def test_the_steps_go_through_all_rows(check, settings, train_of):
-    class Spy(networks.NetworkWorkload):
+def test_probe_steps_use_all_rows(check, settings, load_train_examples):
+    class RecordsTargets(networks.NetworkWorkload):
         def loss(self, output, y):
             self.batches.append(y)
             return super().loss(output, y)
 
-    workload = Spy(networks.HEALTHY["residual gates at 0"]().build)
+    workload = RecordsTargets(networks.HEALTHY["residual gates at 0"]().build)
     workload.batches = []
     check(workload)
-    seen = torch.cat(workload.batches[1:])
+    targets = torch.cat(workload.batches[1:])
 
-    assert len(seen) == settings.probe_steps * settings.probe_batch_rows
-    assert len(seen.unique()) == len(train_of(workload))  # fewer than the steps could take
+    assert len(targets) == settings.probe_steps * settings.probe_batch_rows
+    # The train rows are fewer than the examples of all steps together.
+    assert len(targets.unique()) == len(load_train_examples(workload))
 
 
 @pytest.mark.parametrize("rate", [1e-9, 100.0])
-def test_an_odd_learning_rate_is_left_to_the_mini_training(check, rate):
+def test_an_unsuitable_learning_rate_is_not_reported_by_this_check(check, rate):
     finding = check(
         networks.HEALTHY["last layer at 0"](), training=TrainSettings(learning_rate=rate)
     )
@@ -87,32 +93,32 @@ def test_an_odd_learning_rate_is_left_to_the_mini_training(check, rate):
     assert finding.outcome == "pass", finding.summary
 
 
-def test_an_unused_layer_is_reported_to_never_run(check):
+def test_an_unused_layer_is_reported_as_never_run(check):
     assert "network.spare never ran." in check(planted.UnusedLayer()).summary
     assert "never ran" not in check(planted.DetachInTheMiddle()).summary
 
 
 @pytest.mark.parametrize(
-    ("frozen", "seen"),
+    ("frozen", "expected_text"),
     [
         ((), "2 of 4 parameters are frozen and not declared: 1.weight, 1.bias"),
         (("1.weight",), "1 of 4 parameters are frozen and not declared: 1.bias"),
         (("1.*", "stem.*"), "No parameter of the network matches 'stem.*' of frozen_parameters"),
     ],
 )
-def test_frozen_parameters_must_equal_the_declared_ones(check, frozen, seen):
+def test_frozen_parameters_must_equal_the_declared_ones(check, frozen, expected_text):
     finding = check(networks.NetworkWorkload(networks.frozen_backbone, frozen=frozen))
 
     assert (finding.outcome, finding.fault) == ("fail", "unintended freeze")
-    assert seen in finding.summary
+    assert expected_text in finding.summary
 
 
 def test_a_parameter_in_no_group_fails_by_name(check):
-    def head_forgotten(network):
+    def only_first_layer(network):
         return [{"params": network[1].parameters()}]
 
     finding = check(
-        networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=head_forgotten)
+        networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=only_first_layer)
     )
 
     assert (finding.outcome, finding.fault) == ("fail", "parameters not optimized")
@@ -121,28 +127,30 @@ def test_a_parameter_in_no_group_fails_by_name(check):
 
 
 def test_a_parameter_in_two_groups_fails_by_name(check):
-    def twice(network):
+    def weight_in_two_groups(network):
         return [{"params": network.parameters()}, {"params": network[3].weight}]
 
-    finding = check(networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=twice))
+    finding = check(
+        networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=weight_in_two_groups)
+    )
 
     assert (finding.outcome, finding.fault) == ("fail", "parameters not optimized")
     assert "listed twice in the parameter groups: network.3.weight" in finding.summary
 
 
 def test_an_unknown_key_of_a_group_is_rejected(check):
-    def typo(network):
+    def misspelled_key(network):
         return [{"params": network.parameters(), "rate_shar": 0.1}]
 
     with pytest.raises(ContractError, match="Did you mean 'rate_share'"):
-        check(networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=typo))
+        check(networks.NetworkWorkload(lambda: networks.mlp(nn.Tanh()), groups=misspelled_key))
 
 
 @pytest.mark.parametrize("architecture", ["lstm", "slstm"])
 def test_recurrent_layers_report_their_gates_and_states(check, architecture):
     """GRAD-2 as part of POC-2."""
-    chosen = ModelSettings(architecture=architecture, hidden=8, layers=2)
-    numbers = check(planted.Signals(), chosen=chosen).numbers
+    model_settings = ModelSettings(architecture=architecture, hidden=8, layers=2)
+    numbers = check(planted.Signals(), model_settings=model_settings).numbers
     layers = {"lstm": ("core.l0", "core.l1"), "slstm": ("core.0", "core.1")}[architecture]
 
     for layer in layers:
@@ -153,14 +161,14 @@ def test_recurrent_layers_report_their_gates_and_states(check, architecture):
         assert all(numbers[f"highest_normaliser_network.{layer}"] <= 4 for layer in layers)
 
 
-def test_no_hook_is_left(check):
-    kept = []
+def test_all_hooks_are_removed(check):
+    models = []
 
-    class Kept(planted.Signals):
+    class KeepsModel(planted.Signals):
         def build_model(self, *args):
-            kept.append(super().build_model(*args))
-            return kept[-1]
+            models.append(super().build_model(*args))
+            return models[-1]
 
-    check(Kept())
+    check(KeepsModel())
 
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in kept[0].modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in models[0].modules())

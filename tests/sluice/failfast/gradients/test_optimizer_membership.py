@@ -7,22 +7,26 @@ from torch import nn
 from sluice.failfast.gradients.optimizer_membership import judge_membership, validate_optimizer
 
 
-def network():
+def make_network():
     return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
-def test_a_complete_optimizer_has_every_parameter_once(kind):
-    model = network()
-    report = validate_optimizer(model.named_parameters(), kind(model.parameters(), lr=0.1))
+@pytest.mark.parametrize(
+    "optimizer_class", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop]
+)
+def test_a_complete_optimizer_has_every_parameter_once(optimizer_class):
+    model = make_network()
+    report = validate_optimizer(
+        model.named_parameters(), optimizer_class(model.parameters(), lr=0.1)
+    )
 
     assert report.is_complete
     assert (report.num_trained, report.num_foreign) == (4, 0)
     assert judge_membership(report) is None
 
 
-def test_a_head_replaced_after_the_optimizer_was_made_is_absent():
-    model = network()
+def test_a_head_replaced_after_creating_the_optimizer_is_absent():
+    model = make_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model[1] = nn.Linear(3, 1)
     report = validate_optimizer(model.named_parameters(), optimizer)
@@ -33,7 +37,7 @@ def test_a_head_replaced_after_the_optimizer_was_made_is_absent():
 
 
 def test_one_foreign_parameter_is_counted_in_the_singular():
-    model = network()
+    model = make_network()
     groups = [{"params": [*model[0].parameters(), nn.Parameter(torch.zeros(1))]}]
 
     report = validate_optimizer(model.named_parameters(), groups)
@@ -42,7 +46,7 @@ def test_one_foreign_parameter_is_counted_in_the_singular():
 
 
 def test_equal_values_are_not_the_same_parameter():
-    model, twin = network(), network()
+    model, twin = make_network(), make_network()
     twin.load_state_dict(model.state_dict())
 
     assert (
@@ -52,15 +56,15 @@ def test_equal_values_are_not_the_same_parameter():
 
 
 def test_frozen_parameters_need_no_group():
-    model = network()
+    model = make_network()
     model[0].requires_grad_(False)
 
     assert validate_optimizer(
         model.named_parameters(), [{"params": model[1].parameters()}]
     ).is_complete
-    everything = validate_optimizer(model.named_parameters(), [{"params": model.parameters()}])
-    assert everything.is_complete
-    assert everything.frozen == ("0.weight", "0.bias")
+    report = validate_optimizer(model.named_parameters(), [{"params": model.parameters()}])
+    assert report.is_complete
+    assert report.frozen == ("0.weight", "0.bias")
 
 
 def test_a_tied_parameter_counts_once():
@@ -71,8 +75,8 @@ def test_a_tied_parameter_counts_once():
     assert validate_optimizer(named, [{"params": model.parameters()}]).is_complete
 
 
-def test_a_parameter_given_twice_is_named():
-    model = network()
+def test_a_parameter_in_two_groups_is_named():
+    model = make_network()
     groups = [{"params": list(model.named_parameters())}, {"params": model[1].bias}]
     report = validate_optimizer(model.named_parameters(), groups)
 
@@ -80,7 +84,7 @@ def test_a_parameter_given_twice_is_named():
     assert not report.is_complete
 
 
-def test_long_lists_of_names_are_cut():
+def test_long_lists_of_names_are_truncated():
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(9)))
     finding = judge_membership(validate_optimizer(model.named_parameters(), []))
 
@@ -88,7 +92,7 @@ def test_long_lists_of_names_are_cut():
 
 
 def test_repeated_frozen_parameters_do_not_count_as_trainable():
-    model = network()
+    model = make_network()
     model[0].weight.requires_grad_(False)
     groups = [{"params": [model[0].weight, model[0].bias]}, {"params": [model[0].weight]}]
 

@@ -30,8 +30,8 @@ def test_the_forget_gate_is_the_second_quarter_of_the_bias():
     assert first.hidden_norm == pytest.approx(float(core.weight_hh_l0.grad.norm()))
 
 
-def test_only_the_forget_gate_dies_when_only_it_is_cut():
-    """Oracle: an LSTM cell written out, whose forget gate is detached."""
+def test_a_detached_forget_gate_has_no_gradient_and_warns():
+    """The equations of an LSTM cell, with a detached forget gate."""
     cell = nn.LSTMCell(3, 4)
     h = c = torch.zeros(5, 4)
     for row in X.unbind(1):
@@ -40,33 +40,33 @@ def test_only_the_forget_gate_dies_when_only_it_is_cut():
         c = torch.sigmoid(f).detach() * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
     h.sum().backward()
-    (found,) = recurrent_gradients(nn.ModuleDict({"cell": cell}))
+    (gradients,) = recurrent_gradients(nn.ModuleDict({"cell": cell}))
 
-    assert found.layer == "cell"
-    assert found.forget_bias_norm == 0
-    assert found.hidden_norm > 0
-    assert judge_forget_gates([found]).outcome == "warn"
+    assert gradients.layer == "cell"
+    assert gradients.forget_bias_norm == 0
+    assert gradients.hidden_norm > 0
+    assert judge_forget_gates([gradients]).outcome == "warn"
 
 
-def test_a_window_of_one_row_uses_no_forget_gate():
+def test_a_window_of_one_row_gives_no_gradient_to_the_forget_gate():
     core = nn.LSTM(3, 4, batch_first=True)
     core(X[:, :1])[0].sum().backward()
-    (found,) = recurrent_gradients(core)
+    (gradients,) = recurrent_gradients(core)
 
-    assert (found.forget_bias_norm, found.hidden_norm) == (0, 0)
-    assert "l0" in judge_forget_gates([found]).summary
+    assert (gradients.forget_bias_norm, gradients.hidden_norm) == (0, 0)
+    assert "l0" in judge_forget_gates([gradients]).summary
 
 
-def test_directions_are_apart_and_a_gru_has_no_forget_gate():
+def test_a_bidirectional_gru_has_one_entry_per_direction_and_no_forget_gate():
     core = nn.GRU(3, 4, bidirectional=True, batch_first=True)
     core(X)[0].sum().backward()
-    found = recurrent_gradients(core)
+    layers = recurrent_gradients(core)
 
-    assert [f.layer for f in found] == ["l0", "l0_reverse"]
-    assert all(f.forget_bias_norm is None and f.hidden_norm > 0 for f in found)
+    assert [layer.layer for layer in layers] == ["l0", "l0_reverse"]
+    assert all(layer.forget_bias_norm is None and layer.hidden_norm > 0 for layer in layers)
 
 
-def test_without_bias_or_gradient_nothing_is_invented():
+def test_missing_bias_and_gradients_are_reported_as_none():
     core = nn.LSTM(3, 4, bias=False)
 
     assert recurrent_gradients(core)[0].model_dump() == {
@@ -77,14 +77,14 @@ def test_without_bias_or_gradient_nothing_is_invented():
     assert judge_forget_gates(recurrent_gradients(core)) is None
 
 
-def test_the_range_of_a_normaliser_is_its_lowest_and_highest():
-    found = normaliser_range("cell", torch.tensor([[1.0, 3.0], [0.5, 2.0]]))
+def test_the_range_of_a_normaliser_is_its_minimum_and_maximum():
+    value_range = normaliser_range("cell", torch.tensor([[1.0, 3.0], [0.5, 2.0]]))
 
-    assert (found.lowest, found.highest, found.is_vanishing) == (0.5, 3.0, False)
+    assert (value_range.lowest, value_range.highest, value_range.is_vanishing) == (0.5, 3.0, False)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_normaliser_that_is_non_finite_is_rejected(value):
+def test_a_non_finite_normaliser_is_rejected(value):
     with pytest.raises(ContractError, match="state of cell must be finite, 1 of 2 values"):
         normaliser_range("cell", torch.tensor([1.0, value]))
     assert judge_normalisers({"cell": torch.tensor([value])})[1].outcome == "fail"
@@ -96,14 +96,14 @@ def test_an_empty_normaliser_is_rejected():
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-39, -1.0])
-def test_a_normaliser_that_vanishes_warns(value):
+def test_a_vanishing_normaliser_warns(value):
     ranges, finding = judge_normalisers({"cell": torch.tensor([value, 1.0])})
 
     assert ranges[0].is_vanishing
     assert finding.outcome == "warn"
 
 
-def test_normalisers_are_collected_by_layer_and_hooks_go():
+def test_normalisers_are_recorded_by_layer_and_hooks_are_removed():
     network = SLSTM(3, 1, ModelSettings(hidden=4, layers=2))
     with record_normalisers(network) as states:
         network(X)

@@ -17,7 +17,7 @@ Y = X[:, -1, :1] - X[:, 0, 1:2]
 
 
 class Net(nn.Module):
-    """Healthy: one hidden layer over the whole window; what is planted changes the window."""
+    """Healthy network with one hidden layer; subclasses change the window in ``change_input``."""
 
     def __init__(self, num_features: int = 3, num_outputs: int = 1) -> None:
         super().__init__()
@@ -26,18 +26,18 @@ class Net(nn.Module):
         self.calls = 0
 
     def forward(self, x):
-        return self.second(torch.relu(self.first(self.planted(x).flatten(1))))
+        return self.second(torch.relu(self.first(self.change_input(x).flatten(1))))
 
-    def planted(self, x):
+    def change_input(self, x):
         return x
 
 
-def net(planted):
-    return type("PlantedNet", (Net,), {"planted": planted})
+def make_net_class(change_input):
+    return type("PlantedNet", (Net,), {"change_input": change_input})
 
 
 class Sequence(nn.Module):
-    """A recurrent or transformer layer, then the last step."""
+    """A recurrent or transformer layer and a linear layer on its last time step."""
 
     def __init__(self, layer, width):
         super().__init__()
@@ -61,7 +61,7 @@ def transformer(**options):
     return build
 
 
-def checked(network, *, x=X, y=Y, poc=None, seed=0, **workload):
+def run_check(network, *, x=X, y=Y, poc=None, seed=0, **workload):
     return check_instantiation(
         Plain(network=network, **workload),
         ModelSettings(),
@@ -74,46 +74,48 @@ def checked(network, *, x=X, y=Y, poc=None, seed=0, **workload):
 HEALTHY = {
     "plain": Net,
     "dropout by module": lambda *_: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(18, 1)),
-    "dropout by function": net(lambda self, x: F.dropout(x, 0.5, training=self.training)),
+    "dropout by function": make_net_class(
+        lambda self, x: F.dropout(x, 0.5, training=self.training)
+    ),
     "batch norm": lambda *_: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(18), nn.Linear(18, 1)),
     "gru": gru(batch_first=True),
     "transformer": transformer(batch_first=True),
-    "low level": net(lambda _, x: 1e-9 * x),
-    "constant": net(lambda _, x: 0 * x),
+    "tiny inputs": make_net_class(lambda _, x: 1e-9 * x),
+    "constant inputs": make_net_class(lambda _, x: 0 * x),
 }
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize("seed", range(3))
 def test_healthy_models_pass(name, seed):
-    assert checked(HEALTHY[name], seed=seed).outcome == "pass"
+    assert run_check(HEALTHY[name], seed=seed).outcome == "pass"
 
 
 @pytest.mark.parametrize("level", [1e3, 1e5, 1e7])
-def test_rounding_at_a_high_level_is_no_dependence(level):
-    finding = checked(Net, y=level + Y, scale_target=True)
+def test_rounding_errors_at_a_high_level_are_not_a_dependence(level):
+    finding = run_check(Net, y=level + Y, scale_target=True)
 
     assert finding.outcome == "pass"
 
 
 @pytest.mark.parametrize(("steps", "outcome"), [(1, "pass"), (3, "pass"), (8, "fail")])
-def test_a_few_steps_of_the_last_digit_are_rounding(steps, outcome):
-    """A step at a level of 10,000 is 1 % of the deviation here."""
+def test_differences_of_a_few_float32_steps_count_as_rounding(steps, outcome):
+    """One float32 step at 10,000 is about 0.5 % of the standard deviation of these outputs."""
 
     class Rounds(Net):
         def forward(self, x):
             output = 1e4 + super().forward(x)
             return output + steps * 2**-10 * (len(x) == 1)
 
-    assert checked(Rounds).outcome == outcome
+    assert run_check(Rounds).outcome == outcome
 
 
 MIXING = {
     "gru": (gru(), "network.layer (GRU) without batch_first=True"),
     "transformer": (transformer(), "without batch_first=True"),
-    "centred": (net(lambda _, x: x - x.mean(0)), "over axis 0"),
-    "standardised": (net(lambda _, x: (x - x.mean(0)) / x.std(0)), "over axis 0"),
-    "neighbour": (net(lambda _, x: x + x.roll(1, 0)), "mixes the examples"),
+    "centred": (make_net_class(lambda _, x: x - x.mean(0)), "over axis 0"),
+    "standardised": (make_net_class(lambda _, x: (x - x.mean(0)) / x.std(0)), "over axis 0"),
+    "neighbour": (make_net_class(lambda _, x: x + x.roll(1, 0)), "mixes the examples"),
     "batch norm without statistics": (
         lambda *_: nn.Sequential(
             nn.Flatten(), nn.BatchNorm1d(18, track_running_stats=False), nn.Linear(18, 1)
@@ -127,91 +129,95 @@ MIXING = {
 @pytest.mark.parametrize("name", MIXING)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_model_that_mixes_examples_fails_and_the_likely_layer_is_named(name, seed):
-    network, named = MIXING[name]
+    network, layer_text = MIXING[name]
 
-    finding = checked(network, seed=seed)
+    finding = run_check(network, seed=seed)
 
     assert (finding.outcome, finding.fault) == ("fail", "batch dependence")
     cause, fix = finding.response
-    assert named in f"{cause} {fix}"
+    assert layer_text in f"{cause} {fix}"
     assert "batch_first=True" in fix
     assert "standard deviations, at most" in finding.summary
-    asked = "with half of the batch" if "track_running_stats" in named else "alone"
-    assert f"when it is predicted {asked}" in finding.summary
+    batch_text = "with half of the batch" if "track_running_stats" in layer_text else "alone"
+    assert f"when it is predicted {batch_text}" in finding.summary
 
 
 def test_each_example_of_a_small_batch_is_predicted_alone():
-    finding = checked(MIXING["gru"][0], poc=PocSettings(probe_batch_rows=8))
+    finding = run_check(MIXING["gru"][0], poc=PocSettings(probe_batch_rows=8))
 
     assert finding.fault == "batch dependence"
     assert "when it is predicted alone" in finding.summary
 
 
-def test_outputs_of_a_tiny_unit_are_held_to_the_same_measure():
+def test_tolerance_is_relative_to_the_size_of_the_outputs():
     class Tiny(Net):
         def forward(self, x):
             return 1e-6 * super().forward(x - x.mean(0))
 
-    assert checked(Tiny).fault == "batch dependence"
+    assert run_check(Tiny).fault == "batch dependence"
 
 
-def stateful(self, x):
+def add_number_of_calls(self, x):
     self.calls += 1
     return x + self.calls
 
 
-def own_generator(_, x):
+def add_unseeded_noise(_, x):
     return x + np.random.default_rng().normal()
 
 
 @pytest.mark.parametrize(
-    "planted",
+    "change_input",
     [
         lambda _, x: F.dropout(x, 0.5),
         lambda _, x: x + 0.1 * torch.randn_like(x),
         lambda _, x: x * np.random.default_rng().uniform(0.5, 1.5),
-        stateful,
-        own_generator,
+        add_number_of_calls,
+        add_unseeded_noise,
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_nondeterministic_model_fails(planted, seed):
-    finding = checked(net(planted), seed=seed)
+def test_nondeterministic_model_fails(change_input, seed):
+    finding = run_check(make_net_class(change_input), seed=seed)
 
     assert (finding.outcome, finding.fault) == ("fail", "nondeterministic predictions")
     assert "in a second call" in finding.summary
     assert "training=self.training" in finding.response[1]
 
 
-def test_without_a_deviation_only_rounding_errors_are_allowed():
+def test_constant_outputs_may_differ_only_by_rounding_errors():
     class Constant(Net):
         def forward(self, x):
             return 0 * super().forward(x) + self.calls
 
-        def planted(self, x):
-            return stateful(self, x)
+        def change_input(self, x):
+            return add_number_of_calls(self, x)
 
-    assert ", only rounding errors are allowed) in a second call" in checked(Constant).summary
+    assert ", only rounding errors are allowed) in a second call" in run_check(Constant).summary
 
 
-def at_least_two(_self, x):
+def require_two_examples(_self, x):
     if len(x) < 2:
         raise ValueError("at least two examples are needed")
     return x
 
 
-def at_least_two_and_centred(_, x):
-    return at_least_two(_, x) - x.mean(0)
+def require_two_examples_and_centre(_, x):
+    return require_two_examples(_, x) - x.mean(0)
 
 
 @pytest.mark.parametrize(
-    ("planted", "kind"), [(at_least_two, None), (at_least_two_and_centred, "batch dependence")]
+    ("change_input", "fault"),
+    [
+        (require_two_examples, None),
+        (require_two_examples_and_centre, "batch dependence"),
+    ],
 )
-def test_model_without_support_for_single_examples_is_checked_with_halves(planted, kind):
-    finding = checked(net(planted))
+def test_model_without_support_for_single_examples_is_checked_with_halves(change_input, fault):
+    finding = run_check(make_net_class(change_input))
 
-    assert finding.fault == kind
-    assert finding.outcome == ("fail" if kind else "pass")
+    assert finding.fault == fault
+    assert finding.outcome == ("fail" if fault else "pass")
 
 
 def test_model_that_drops_the_axis_of_a_single_example_is_checked_with_halves():
@@ -219,11 +225,11 @@ def test_model_that_drops_the_axis_of_a_single_example_is_checked_with_halves():
         def forward(self, x):
             return super().forward(x).squeeze()
 
-    assert checked(Squeezes, y=Y[:, 0]).outcome == "pass"
+    assert run_check(Squeezes, y=Y[:, 0]).outcome == "pass"
 
 
-def test_the_deviation_is_the_unit_and_the_tolerance_a_setting():
-    """Known: adding 1 % of the batch's mean output moves a lone output by about that much."""
+def test_tolerance_in_standard_deviations_is_a_setting():
+    """A leak of 1 % of the batch mean changes predictions by about 0.01 standard deviations."""
 
     class Leaks(Net):
         def forward(self, x):
@@ -231,7 +237,7 @@ def test_the_deviation_is_the_unit_and_the_tolerance_a_setting():
             return output + 0.01 * output.mean(0)
 
     outcomes = [
-        checked(Leaks, poc=PocSettings(batch_independence_tolerance=tolerance)).outcome
+        run_check(Leaks, poc=PocSettings(batch_independence_tolerance=tolerance)).outcome
         for tolerance in (1e-3, 1e-2, 1e-1, 1.0)
     ]
 
@@ -240,8 +246,8 @@ def test_the_deviation_is_the_unit_and_the_tolerance_a_setting():
     assert outcomes == sorted(outcomes)
 
 
-def test_it_asks_with_another_seed_and_leaves_the_callers_generators_alone():
-    model = net(lambda _, x: F.dropout(x, 0.5))().eval()
+def test_second_call_uses_another_seed_and_keeps_the_callers_generator():
+    model = make_net_class(lambda _, x: F.dropout(x, 0.5))().eval()
     batch = examples(X[:32], Y[:32])
     torch.manual_seed(5)
     output = model(batch.x).detach()
@@ -255,7 +261,7 @@ def test_it_asks_with_another_seed_and_leaves_the_callers_generators_alone():
 
 
 def test_output_with_an_extra_axis_is_reported_with_the_fix():
-    finding = checked(Net, y=Y[:, 0])
+    finding = run_check(Net, y=Y[:, 0])
 
     assert finding.fault == "shape mismatch"
     assert "squeeze(-1)" in finding.response[1]

@@ -11,10 +11,12 @@ from tests.support import failfast_workloads as planted
 
 
 @pytest.fixture
-def check(train_of, settings, model):
+def check(load_train_examples, settings, model):
     def run(workload, *, change=lambda x: x, architecture=None):
-        chosen = model if architecture is None else ModelSettings(architecture=architecture)
-        return check_instantiation(workload, chosen, change(train_of(workload)), settings, seed=0)
+        model_settings = model if architecture is None else ModelSettings(architecture=architecture)
+        return check_instantiation(
+            workload, model_settings, change(load_train_examples(workload)), settings, seed=0
+        )
 
     return run
 
@@ -41,17 +43,17 @@ def test_a_flat_output_is_a_shape_mismatch(check):
     assert "must have the shape (32, 1) for targets of (32, 1), got (32,)" in finding.summary
 
 
-class ClassNumbers(planted.Signals):
-    """A classifier that forgot output_shape()."""
+class NoOutputShape(planted.Signals):
+    """A classification workload without output_shape()."""
 
     scale_target = False
 
     def examples(self, frame, rows):
-        found = super().examples(frame, rows)
-        return Examples(x=found.x, y=(found.y[:, 0] > 7).long(), rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=examples.x, y=(examples.y[:, 0] > 7).long(), rows=examples.rows)
 
 
-class OneClassTooFew(ClassNumbers):
+class OneClassTooFew(NoOutputShape):
     def output_shape(self, y):
         return (len(y), 2)
 
@@ -61,8 +63,8 @@ class OneClassTooFew(ClassNumbers):
 
 class FlatTargets(planted.Signals):
     def examples(self, frame, rows):
-        found = super().examples(frame, rows)
-        return Examples(x=found.x, y=found.y[:, 0], rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=examples.x, y=examples.y[:, 0], rows=examples.rows)
 
     def build_model(self, num_features, num_outputs, settings):
         return nn.Sequential(super().build_model(num_features, num_outputs, settings))
@@ -75,10 +77,10 @@ class OneAxisTooMany(planted.Signals):
 
 
 @pytest.mark.parametrize(
-    ("workload", "seen", "advice", "other"),
+    ("workload", "expected_text", "advice", "other_advice"),
     [
         (
-            ClassNumbers,
+            NoOutputShape,
             "(32,) for targets of (32,), got (32, 1)",
             "write an output_shape()",
             "squeeze",
@@ -93,13 +95,15 @@ class OneAxisTooMany(planted.Signals):
         (OneAxisTooMany, "(32, 1) for targets of (32, 1), got (32, 1, 1)", "squeeze", "last axis"),
     ],
 )
-def test_a_wrong_shape_comes_with_what_mends_it(check, workload, seen, advice, other):
+def test_a_wrong_output_shape_is_reported_with_the_matching_fix(
+    check, workload, expected_text, advice, other_advice
+):
     finding = check(workload())
 
-    assert seen in finding.summary
+    assert expected_text in finding.summary
     fix = finding.response[1]
     assert advice in fix
-    assert other not in fix
+    assert other_advice not in fix
 
 
 def test_nan_in_the_weights_is_named(check):
@@ -113,11 +117,11 @@ def test_nan_in_a_feature_is_named(check):
     class Unscaled(planted.Signals):
         scale_inputs = False
 
-    def spoil(examples):
+    def add_nan(examples):
         examples.x[:, -1, 1] = torch.nan
         return examples
 
-    finding = check(Unscaled(), change=spoil)
+    finding = check(Unscaled(), change=add_nan)
 
     assert finding.fault == "non-finite output"
     assert finding.summary.endswith("NaN or infinity in the input, in b.")
@@ -135,7 +139,7 @@ def test_too_few_rows_are_insufficient(check):
 
 
 class Served(planted.Signals):
-    """Serves the sign of its output."""
+    """Serves the sign of the network's output."""
 
     def served_output(self, output, x):  # noqa: ARG002
         return output.sign()
@@ -154,13 +158,13 @@ class NonFiniteServed(Served):
         return output / 0
 
 
-class LossesForgotten(Served):
+class LossesOfWrongShape(Served):
     def served_losses(self, served, y):
         return (served - y.sign()).abs()
 
 
 @pytest.mark.parametrize(
-    ("workload", "seen", "fault"),
+    ("workload", "expected_text", "fault"),
     [
         (
             ScalarServed,
@@ -169,20 +173,22 @@ class LossesForgotten(Served):
         ),
         (NonFiniteServed, "must return finite values", "non-finite output"),
         (
-            LossesForgotten,
+            LossesOfWrongShape,
             "served_losses() of the workload must return a tensor of shape (32,), got (32, 1)",
             "shape mismatch",
         ),
     ],
 )
-def test_a_wrong_response_is_found_before_the_training(check, workload, seen, fault):
+def test_a_wrong_served_output_or_loss_fails_if_the_workload_is_served(
+    check, workload, expected_text, fault
+):
     finding = check(workload())
     assert (finding.outcome, finding.fault) == ("fail", fault)
-    assert seen in finding.summary
+    assert expected_text in finding.summary
 
     unserved = type("Unserved", (workload,), {"is_served": False})
     assert check(unserved()).outcome == "pass"
 
 
-def test_a_workload_may_serve_a_part_of_its_output(check):
+def test_the_served_output_may_differ_from_the_network_output(check):
     assert check(Served()).outcome == "pass"

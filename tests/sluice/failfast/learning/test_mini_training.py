@@ -25,17 +25,17 @@ from tests.support.plain import Plain, digits, examples, normal
 
 
 @pytest.fixture
-def check(train_of):
-    examples = {}
+def check(load_train_examples):
+    examples_by_class = {}
 
     def run(workload, *, rate=3e-3, architecture="gru", seed=0, hidden=8, **poc):
-        kind = type(workload)
-        examples.setdefault(kind, train_of(workload))
+        workload_class = type(workload)
+        examples_by_class.setdefault(workload_class, load_train_examples(workload))
         return check_mini_training(
             workload,
             ModelSettings(architecture=architecture, hidden=hidden),
             TrainSettings(learning_rate=rate, batch_rows=32),
-            examples[kind],
+            examples_by_class[workload_class],
             PocSettings(**{"mini_rows": 192} | poc),
             seed=seed,
         )
@@ -66,7 +66,7 @@ def test_healthy_trainings_raise_no_false_alarm(check, architecture, rate, num_s
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
 )
-def test_a_rate_of_ten_fails(check, architecture, seed):
+def test_a_learning_rate_of_10_fails(check, architecture, seed):
     finding = check(planted.Signals(), architecture=architecture, rate=10.0, seed=seed)
 
     assert (finding.outcome, finding.fault) == ("fail", "learning rate too high")
@@ -78,7 +78,7 @@ def test_a_rate_of_ten_fails(check, architecture, seed):
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
 )
-def test_a_rate_of_a_billionth_fails(check, architecture, seed):
+def test_a_learning_rate_of_1e_9_fails(check, architecture, seed):
     finding = check(planted.Signals(), architecture=architecture, rate=1e-9, seed=seed)
 
     assert (finding.outcome, finding.fault) == ("fail", "loss not decreasing")
@@ -86,7 +86,7 @@ def test_a_rate_of_a_billionth_fails(check, architecture, seed):
 
 
 @pytest.mark.parametrize(("last", "is_doubtful"), [(0.99, True), (0.9, False)])
-def test_a_loss_near_that_of_the_constant_output_is_said_to_prove_little(last, is_doubtful):
+def test_summary_mentions_a_loss_close_to_that_of_the_constant_output(last, is_doubtful):
     mini = MiniTraining(
         loss_SE=np.array([[2.0, last], [2.01, last], [1.99, last]]),
         model=nn.Identity(),
@@ -113,7 +113,7 @@ def test_a_loss_with_the_wrong_sign_fails(check):
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
 )
 def test_explosion_in_an_intermediate_epoch_is_detected(check, seed):
-    """A linear model at rate 10 may end below its first loss; the epochs between betray it."""
+    """A linear model at rate 10 may end below its first loss, after an explosion in between."""
     finding = check(planted.Signals(), architecture="linear", rate=10.0, seed=seed)
 
     assert finding.numbers["largest_rise_ratio"] > 10
@@ -123,9 +123,9 @@ def test_explosion_in_an_intermediate_epoch_is_detected(check, seed):
 def test_a_loss_that_becomes_nan_fails_and_reports_when(check):
     class Overflows(planted.Signals):
         def loss(self, output, y):
-            # Finite until the output has moved.
-            moved = (output - y).square().mean()
-            return moved + (moved - moved.detach() + 1e38) * 10 * (moved.detach() < 17)
+            # Finite until the training has lowered the squared error below 17.
+            error = (output - y).square().mean()
+            return error + (error - error.detach() + 1e38) * 10 * (error.detach() < 17)
 
     finding = check(Overflows(), rate=3e-2)
 
@@ -134,7 +134,7 @@ def test_a_loss_that_becomes_nan_fails_and_reports_when(check):
     assert "epoch" in finding.summary
 
 
-def test_the_first_value_is_the_one_before_training(check):
+def test_the_first_loss_is_measured_before_training(check):
     finding = check(planted.Signals(), rate=1e-9)
 
     assert finding.numbers["first_loss"] == pytest.approx(finding.numbers["last_loss"], rel=1e-4)
@@ -145,10 +145,10 @@ def test_the_same_seed_gives_the_same_numbers(check):
     assert check(planted.Signals(), seed=3) != check(planted.Signals(), seed=4)
 
 
-def test_higher_required_decrease_needs_more_evidence(check):
+def test_higher_required_decrease_never_improves_the_outcome(check):
     outcomes = [
-        check(planted.Signals(), rate=1e-3, min_loss_decrease=fall).outcome
-        for fall in (0.001, 0.05, 0.5, 0.99)
+        check(planted.Signals(), rate=1e-3, min_loss_decrease=decrease).outcome
+        for decrease in (0.001, 0.05, 0.5, 0.99)
     ]
 
     assert outcomes[0] == "pass"
@@ -162,7 +162,7 @@ def test_too_few_rows_are_insufficient(check):
     assert (finding.outcome, finding.fault) == ("insufficient", "too few rows")
 
 
-def test_a_loss_of_zero_at_the_start_measures_nothing(check):
+def test_an_initial_loss_of_zero_is_insufficient(check):
     class Zero(planted.Signals):
         def losses(self, output, y):
             return super().losses(output, y) * 0
@@ -173,44 +173,46 @@ def test_a_loss_of_zero_at_the_start_measures_nothing(check):
 def test_the_bound_agrees_with_scipy_stats():
     from scipy import stats
 
-    fall_S = np.array([0.31, 0.24, 0.35, 0.29])
-    interval = stats.ttest_1samp(fall_S, 0, alternative="greater").confidence_interval(0.9)
+    decrease_S = np.array([0.31, 0.24, 0.35, 0.29])
+    interval = stats.ttest_1samp(decrease_S, 0, alternative="greater").confidence_interval(0.9)
 
-    bound = bound_loss_decrease(fall_S, confidence=0.9)
+    bound = bound_loss_decrease(decrease_S, confidence=0.9)
 
     assert bound.lower == pytest.approx(interval.low)
-    assert bound.mean == pytest.approx(fall_S.mean())
+    assert bound.mean == pytest.approx(decrease_S.mean())
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 5])
-def test_noise_alone_passes_as_often_as_the_confidence_allows(num_seeds):
-    """Under the null the true fall is exactly what is required."""
-    required, draws = 0.01, 4000
-    noise = np.random.default_rng(11).normal(required, 0.2, size=(draws, num_seeds))
-    passes = sum(bound_loss_decrease(fall_S, confidence=0.95).lower > required for fall_S in noise)
+def test_noise_passes_at_the_rate_that_the_confidence_allows(num_seeds):
+    """Under the null hypothesis the true decrease equals the required one."""
+    required, num_draws = 0.01, 4000
+    noise = np.random.default_rng(11).normal(required, 0.2, size=(num_draws, num_seeds))
+    num_passes = sum(
+        bound_loss_decrease(decrease_S, confidence=0.95).lower > required for decrease_S in noise
+    )
 
     # 0.05 within four binomial standard errors.
-    assert abs(passes / draws - 0.05) < 4 * np.sqrt(0.05 * 0.95 / draws)
+    assert abs(num_passes / num_draws - 0.05) < 4 * np.sqrt(0.05 * 0.95 / num_draws)
 
 
-@pytest.mark.parametrize("more", [3, 8, 20])
-def test_two_interim_analyses_keep_the_error_rate_of_one(more):
-    """Under the null; the second look is taken only where the first one leaves it open."""
-    required, draws = 0.01, 4000
-    settings = PocSettings(mini_max_seeds=more)
+@pytest.mark.parametrize("num_seeds", [3, 8, 20])
+def test_two_interim_analyses_keep_the_error_rate_of_one(num_seeds):
+    """Under the null hypothesis; the second analysis is done only if the first is undecided."""
+    required, num_draws = 0.01, 4000
+    settings = PocSettings(mini_max_seeds=num_seeds)
     confidence = interim_confidence(settings)
-    noise = np.random.default_rng(12).normal(required, 0.2, size=(draws, more))
-    passes = 0
-    for fall_S in noise:
-        first = bound_loss_decrease(fall_S[: settings.mini_seeds], confidence=confidence)
+    noise = np.random.default_rng(12).normal(required, 0.2, size=(num_draws, num_seeds))
+    num_passes = 0
+    for decrease_S in noise:
+        first = bound_loss_decrease(decrease_S[: settings.mini_seeds], confidence=confidence)
         bound = first
         if first.mean > required and not first.lower > required:
-            bound = bound_loss_decrease(fall_S, confidence=confidence)
-        passes += bound.lower > required
+            bound = bound_loss_decrease(decrease_S, confidence=confidence)
+        num_passes += bound.lower > required
 
-    # No more than 0.05, within four binomial standard errors; and half of it is not left unused.
-    error = np.sqrt(0.05 * 0.95 / draws)
-    assert 0.025 < passes / draws < 0.05 + 4 * error
+    # At most 0.05 within four binomial standard errors, and not overly conservative.
+    error = np.sqrt(0.05 * 0.95 / num_draws)
+    assert 0.025 < num_passes / num_draws < 0.05 + 4 * error
 
 
 def test_interim_confidence_splits_the_error_between_two_analyses():
@@ -218,12 +220,12 @@ def test_interim_confidence_splits_the_error_between_two_analyses():
     assert interim_confidence(PocSettings(mini_max_seeds=8)) == pytest.approx(0.975)
 
 
-def test_fewer_seeds_at_most_than_at_first_are_rejected():
+def test_mini_max_seeds_below_mini_seeds_is_rejected():
     with pytest.raises(SettingsError, match="mini_max_seeds must not be below mini_seeds"):
         PocSettings.parse({"mini_seeds": 5, "mini_max_seeds": 4}, where="defs.yaml")
 
 
-def test_nan_is_never_proof():
+def test_nan_decrease_never_exceeds_the_required_one():
     assert not bound_loss_decrease(np.array([0.5, np.nan, 0.5]), confidence=0.95).lower > 0.01
 
 
@@ -282,7 +284,7 @@ CASES = {
 }
 
 
-def outcome_of(case, rate, *, seed=0, **training):
+def check_case(case, rate, *, seed=0, **training):
     workload, rows = CASES[case]
     settings = TrainSettings(learning_rate=rate, batch_rows=64, **training)
     return check_mini_training(workload, ModelSettings(), settings, rows, PocSettings(), seed=seed)
@@ -291,8 +293,8 @@ def outcome_of(case, rate, *, seed=0, **training):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rate", [1e-2, pytest.param(1e-1, marks=pytest.mark.exhaustive)])
-def test_losses_of_every_kind_learn_and_pass(case, rate):
-    finding = outcome_of(case, rate)
+def test_every_kind_of_loss_decreases_and_passes(case, rate):
+    finding = check_case(case, rate)
 
     assert finding.outcome == "pass", finding
     assert finding.numbers["last_loss"] < finding.numbers["constant_baseline_loss"]
@@ -301,19 +303,19 @@ def test_losses_of_every_kind_learn_and_pass(case, rate):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    ("rate", "kind"), [(1e-9, "loss not decreasing"), (10.0, "learning rate too high")]
+    ("rate", "fault"), [(1e-9, "loss not decreasing"), (10.0, "learning rate too high")]
 )
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
-def test_absurd_rates_fail_for_losses_of_every_kind(case, rate, kind, num_seeds):
+def test_extreme_learning_rates_fail_for_every_kind_of_loss(case, rate, fault, num_seeds):
     for seed in range(num_seeds):
-        finding = outcome_of(case, rate, seed=seed)
-        assert (finding.outcome, finding.fault) == ("fail", kind), finding
+        finding = check_case(case, rate, seed=seed)
+        assert (finding.outcome, finding.fault) == ("fail", fault), finding
 
 
 @pytest.mark.parametrize("case", ["batch norm", "batch norm on raw"])
-def test_running_statistics_alone_lower_no_loss(case):
-    """Their own adaption to the data is no learning."""
-    assert abs(outcome_of(case, 1e-9).numbers["relative_fall"]) < 2e-3
+def test_running_statistics_alone_do_not_lower_the_loss(case):
+    """Their adaptation to the data does not count as a lower loss."""
+    assert abs(check_case(case, 1e-9).numbers["relative_fall"]) < 2e-3
 
 
 def test_approaching_the_level_of_an_unscaled_target_only_warns():
@@ -334,11 +336,11 @@ def test_approaching_the_level_of_an_unscaled_target_only_warns():
     assert "scale_target" in finding.fix
 
 
-def uneven(architecture, rate, *, seed, **poc):
-    """Huber loss, noise with heavy tails whose size depends on a feature."""
+def check_heavy_tailed_noise(network, rate, *, seed, **poc):
+    """Check a Huber loss with heavy-tailed noise whose scale depends on a feature."""
     tails = torch.from_numpy(np.random.default_rng(0).standard_t(3, size=(600, 1))).float()
     workload = Plain(
-        network=architecture,
+        network=network,
         losses=lambda o, y: F.huber_loss(o, y, reduction="none")[:, 0],
         scale_target=True,
     )
@@ -358,29 +360,29 @@ def two_units(num_features, num_outputs):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [mlp, two_units])
-def test_models_that_learn_by_different_amounts_pass_with_more_seeds(architecture):
-    """POC-5: three seeds alone leave some of them in doubt."""
-    findings = [uneven(architecture, 3e-4, seed=seed) for seed in range(12)]
+@pytest.mark.parametrize("network", [mlp, two_units])
+def test_models_that_learn_by_different_amounts_pass_with_more_seeds(network):
+    """POC-5: three seeds are not sufficient for some of them."""
+    findings = [check_heavy_tailed_noise(network, 3e-4, seed=seed) for seed in range(12)]
 
     assert [finding.outcome for finding in findings] == ["pass"] * 12
     assert {finding.numbers["num_seeds"] for finding in findings} == {3, 8}
-    asked_again = next(
+    seed_with_more = next(
         seed for seed, finding in enumerate(findings) if finding.numbers["num_seeds"] == 8
     )
-    alone = uneven(
-        architecture, 3e-4, seed=asked_again, mini_max_seeds=3, loss_decrease_confidence=0.975
+    three_seeds = check_heavy_tailed_noise(
+        network, 3e-4, seed=seed_with_more, mini_max_seeds=3, loss_decrease_confidence=0.975
     )
-    assert alone.outcome == "fail"
-    assert "mean of 8 seeds" in findings[asked_again].summary
+    assert three_seeds.outcome == "fail"
+    assert "mean of 8 seeds" in findings[seed_with_more].summary
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1e-9, 1e-6, 10.0])
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
-def test_rates_that_teach_nothing_fail_without_more_seeds(rate, num_seeds):
+def test_useless_learning_rates_fail_without_more_seeds(rate, num_seeds):
     for seed in range(num_seeds):
-        finding = uneven(mlp, rate, seed=seed)
+        finding = check_heavy_tailed_noise(mlp, rate, seed=seed)
 
         assert (finding.outcome, finding.numbers["num_seeds"]) == ("fail", 3)
 
@@ -400,14 +402,14 @@ def mixture(output, y):
     "rate", [2e-3, *(pytest.param(rate, marks=pytest.mark.exhaustive) for rate in (3e-4, 1e-2))]
 )
 @pytest.mark.parametrize("case", ["rare", "mixture"])
-def test_a_slow_way_to_a_rare_class_or_a_mixture_is_no_warning(case, rate):
+def test_slow_learning_of_a_rare_class_or_a_mixture_passes(case, rate):
     if case == "rare":
         workload = Plain(network=mlp, losses=binary)
         rows = examples(X, (SCORE.quantile(0.98) < SCORE).float())
     else:
-        side = normal(600, 1, seed=3).sign()
+        sign = normal(600, 1, seed=3).sign()
         workload = Plain(network=mlp, losses=mixture, shape=lambda y: (len(y), 9))
-        rows = examples(X, 0.01 * side * (X[:, :1] - X[:, 1:2]))
+        rows = examples(X, 0.01 * sign * (X[:, :1] - X[:, 1:2]))
     for seed in range(2):
         finding = check_mini_training(
             workload,
@@ -421,11 +423,11 @@ def test_a_slow_way_to_a_rare_class_or_a_mixture_is_no_warning(case, rate):
 
 
 @pytest.mark.exhaustive
-def test_a_longer_real_training_may_start_more_slowly():
-    brief, long = (outcome_of("squared", 1.5e-5, max_epochs=epochs) for epochs in (25, 5000))
+def test_a_slower_decrease_passes_if_the_real_training_is_longer():
+    short, long = (check_case("squared", 1.5e-5, max_epochs=epochs) for epochs in (25, 5000))
 
-    assert (brief.outcome, long.outcome) == ("fail", "pass")
-    assert outcome_of("squared", 1e-9, max_epochs=100_000).outcome == "fail"
+    assert (short.outcome, long.outcome) == ("fail", "pass")
+    assert check_case("squared", 1e-9, max_epochs=100_000).outcome == "fail"
 
 
 @pytest.fixture
@@ -435,7 +437,7 @@ def mini():
     return run_mini_training(workload, ModelSettings(), training, rows, PocSettings(), seed=0)
 
 
-def test_the_mini_training_holds_what_other_checks_need(mini):
+def test_the_mini_training_returns_losses_and_the_trained_model(mini):
     settings = PocSettings()
 
     assert mini.loss_SE.shape == (settings.mini_seeds, 1 + settings.mini_epochs)
@@ -445,8 +447,8 @@ def test_the_mini_training_holds_what_other_checks_need(mini):
     assert loss == pytest.approx(mini.loss_SE[-1].min(), rel=1e-5)
 
 
-def test_the_judgement_is_the_same_for_a_loss_that_is_scaled_and_shifted(mini):
-    moved = dataclasses.replace(
+def test_the_outcome_does_not_depend_on_scale_and_shift_of_the_loss(mini):
+    scaled = dataclasses.replace(
         mini,
         loss_SE=1e3 * mini.loss_SE - 700,
         baseline=dataclasses.replace(
@@ -455,7 +457,7 @@ def test_the_judgement_is_the_same_for_a_loss_that_is_scaled_and_shifted(mini):
             unit=1e3 * mini.baseline.unit,
         ),
     )
-    first, second = (judge_mini_training(m, PocSettings(), learning_rate=1) for m in (mini, moved))
+    first, second = (judge_mini_training(m, PocSettings(), learning_rate=1) for m in (mini, scaled))
 
     assert first.outcome == second.outcome == "pass"
     for name in ("relative_fall", "relative_fall_lower_bound", "largest_rise_ratio"):
@@ -474,12 +476,12 @@ def test_pretrained_model_without_loss_decrease_only_warns(mini, first, outcome)
 
 
 def test_without_a_baseline_an_increase_is_relative_to_the_first_loss(mini):
-    unmeasured = dataclasses.replace(mini.baseline, loss=np.nan, unit=np.nan, problem="none")
+    missing_baseline = dataclasses.replace(mini.baseline, loss=np.nan, unit=np.nan, problem="none")
     curve = mini.loss_SE.copy()
     curve[0, 4] = 9 * curve[0, 0]
 
     finding = judge_mini_training(
-        dataclasses.replace(mini, loss_SE=curve, baseline=unmeasured),
+        dataclasses.replace(mini, loss_SE=curve, baseline=missing_baseline),
         PocSettings(),
         learning_rate=1,
     )
@@ -489,10 +491,10 @@ def test_without_a_baseline_an_increase_is_relative_to_the_first_loss(mini):
 
 
 @pytest.mark.parametrize(("rise", "outcome"), [(3.9, "pass"), (4.1, "fail")])
-def test_one_loss_on_the_way_may_not_be_far_above_the_first(mini, rise, outcome):
+def test_an_intermediate_loss_far_above_the_first_fails(mini, rise, outcome):
     curve = mini.loss_SE.copy()
-    above = max(curve[1, 0], mini.baseline.loss)
-    curve[1, 4] = above + rise * mini.baseline.unit
+    reference = max(curve[1, 0], mini.baseline.loss)
+    curve[1, 4] = reference + rise * mini.baseline.unit
 
     finding = judge_mini_training(
         dataclasses.replace(mini, loss_SE=curve), PocSettings(), learning_rate=1
@@ -502,7 +504,7 @@ def test_one_loss_on_the_way_may_not_be_far_above_the_first(mini, rise, outcome)
     assert finding.numbers["largest_rise_ratio"] == pytest.approx(rise)
 
 
-def test_nan_is_never_progress(mini):
+def test_a_nan_as_last_loss_fails(mini):
     curve = mini.loss_SE.copy()
     curve[0, -1] = np.nan
 
@@ -513,8 +515,8 @@ def test_nan_is_never_progress(mini):
     assert finding.outcome == "fail"
 
 
-def test_a_loss_that_takes_no_constant_is_judged_by_its_first_value():
-    class Contrary(Plain):
+def test_a_loss_that_rejects_constant_outputs_is_compared_with_its_first_value():
+    class RejectsConstantOutput(Plain):
         def losses(self, output, y):
             if not output.is_contiguous() or output.dtype == torch.double:
                 raise ValueError("one row for every example")
@@ -523,7 +525,7 @@ def test_a_loss_that_takes_no_constant_is_judged_by_its_first_value():
             return super().losses(output, y)
 
     finding = check_mini_training(
-        Contrary(network=mlp),
+        RejectsConstantOutput(network=mlp),
         ModelSettings(),
         TrainSettings(learning_rate=1e-2, batch_rows=64),
         examples(X, SCORE),

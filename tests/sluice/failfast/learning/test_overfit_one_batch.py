@@ -53,8 +53,8 @@ def gaussian(output, y):
 )
 @pytest.mark.parametrize("architecture", ["linear", "gru", "lstm"])
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
-def test_healthy_models_pass_whatever_the_seed(train_of, workload, architecture, num_seeds):
-    rows = train_of(workload())
+def test_healthy_models_pass_for_every_seed(load_train_examples, workload, architecture, num_seeds):
+    rows = load_train_examples(workload())
 
     for seed in range(num_seeds):
         finding = check(workload(), rows, architecture=architecture, seed=seed)
@@ -76,7 +76,7 @@ def test_healthy_models_pass_whatever_the_seed(train_of, workload, architecture,
     ],
     ids=["linear", "mlp", "mae", "gaussian", "small gaussian", "sum", "scaled", "three outputs"],
 )
-def test_losses_of_every_kind_pass(workload, y):
+def test_every_kind_of_loss_passes(workload, y):
     assert check(workload, examples(X, y)).outcome == "pass"
 
 
@@ -105,8 +105,8 @@ def test_tokens_pass():
     assert check(Plain(network=Bag, **classes()), examples(x, x[:, 0] % 10)).outcome == "pass"
 
 
-class Deaf(nn.Module):
-    """Its input does not reach the output."""
+class IgnoresInput(nn.Module):
+    """The output does not depend on the input."""
 
     def __init__(self, num_features, num_outputs):
         super().__init__()
@@ -116,8 +116,8 @@ class Deaf(nn.Module):
         return self.inner(torch.zeros_like(x))
 
 
-class Narrow(nn.Module):
-    """Its head can only say values near 0."""
+class SmallOutputs(nn.Module):
+    """The outputs are limited to -0.1..0.1."""
 
     def __init__(self, num_features, num_outputs):
         super().__init__()
@@ -130,13 +130,19 @@ class Narrow(nn.Module):
 @pytest.mark.parametrize(
     "workload",
     [
-        Plain(network=Deaf),
-        pytest.param(Plain(network=Narrow), marks=pytest.mark.exhaustive),
+        Plain(network=IgnoresInput),
+        pytest.param(Plain(network=SmallOutputs), marks=pytest.mark.exhaustive),
         Plain(network=mlp, losses=lambda _, y: y.square().mean(1)),
         Plain(network=mlp, loss=lambda _, y: y.square().mean()),
         Plain(network=mlp, loss=lambda o, y: -(o - y).square().mean()),
     ],
-    ids=["deaf", "narrow", "losses ignore the output", "loss ignores the output", "upside down"],
+    ids=[
+        "input ignored",
+        "small outputs",
+        "losses ignore the output",
+        "loss ignores the output",
+        "negated loss",
+    ],
 )
 def test_models_that_cannot_overfit_one_batch_fail(workload):
     finding = check(workload, examples(X, Y))
@@ -145,13 +151,13 @@ def test_models_that_cannot_overfit_one_batch_fail(workload):
 
 
 @pytest.mark.slow
-def test_dead_units_and_frozen_models_fail(train_of):
+def test_dead_units_and_frozen_models_fail(load_train_examples):
     for workload in (planted.DeadLayer(), planted.AllFrozen()):
-        finding = check(workload, train_of(workload))
+        finding = check(workload, load_train_examples(workload))
         assert (finding.outcome, finding.fault) == ("fail", "cannot overfit one batch")
 
 
-def test_a_target_out_of_reach_is_called_that():
+def test_a_target_at_an_unreachable_level_fails_with_scale_target_as_fix():
     finding = check(Plain(network=mlp), examples(X, Y + 1e5), overfit_steps=50)
 
     assert finding.outcome == "fail"
@@ -161,7 +167,7 @@ def test_a_target_out_of_reach_is_called_that():
 @pytest.mark.slow
 def test_a_model_that_fits_half_the_batch_only_warns():
     class Coarse(nn.Module):
-        """It sees whether the first input is positive: two answers at most."""
+        """Uses only the sign of the first input, so there are at most two outputs."""
 
         def __init__(self, _, num_outputs):
             super().__init__()
@@ -176,7 +182,7 @@ def test_a_model_that_fits_half_the_batch_only_warns():
     assert finding.numbers["num_rows_overfitted"] < finding.numbers["num_rows"]
 
 
-def test_nothing_to_learn_is_insufficient():
+def test_constant_targets_and_constant_inputs_are_insufficient():
     assert check(Plain(), examples(X, torch.ones(300, 1))).outcome == "insufficient"
     assert check(Plain(), examples(torch.ones(300, 4), Y)).outcome == "insufficient"
 
@@ -188,7 +194,7 @@ def test_reached_loss_is_below_the_share_of_the_constant_baseline():
         assert numbers["required_loss"] == pytest.approx(share * numbers["constant_baseline_loss"])
 
 
-def test_less_time_never_helps():
+def test_too_few_steps_fail():
     outcomes = [
         check(
             Plain(network=mlp), examples(X, Y), overfit_loss_share=1e-4, overfit_steps=steps
@@ -199,7 +205,7 @@ def test_less_time_never_helps():
     assert outcomes == ["fail", "pass"]
 
 
-def test_the_same_seed_gives_the_same_numbers_and_moves_no_generator():
+def test_the_same_seed_gives_the_same_numbers_and_keeps_the_global_generator():
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -210,16 +216,16 @@ def test_the_same_seed_gives_the_same_numbers_and_moves_no_generator():
     assert torch.rand(1) == expected
 
 
-def test_dropout_is_off_and_running_statistics_are_fixed():
-    class Awake(nn.Linear):
+def test_gradient_steps_are_taken_in_eval_mode():
+    class RejectsTrainingMode(nn.Linear):
         def forward(self, x):
             assert not (self.training and torch.is_grad_enabled())
             return super().forward(x)
 
-    assert check(Plain(network=Awake), examples(X, Y)).outcome == "pass"
+    assert check(Plain(network=RejectsTrainingMode), examples(X, Y)).outcome == "pass"
 
 
-def test_a_loss_that_is_infinite_from_the_start_is_not_called_a_wrong_sign():
+def test_an_infinite_initial_loss_is_reported_as_non_finite():
     class Infinite(nn.Linear):
         def forward(self, x):
             return super().forward(x) + torch.inf

@@ -1,4 +1,4 @@
-"""POC-9, PRED-1, PRED-2: collapse, explosion and variety, relative to the targets."""
+"""POC-9, PRED-1, PRED-2: collapse, explosion and number of distinct predictions."""
 
 import math
 
@@ -35,15 +35,15 @@ def test_a_spread_above_that_of_the_targets_states_the_limit(scale: float, is_wi
     assert ("more than the targets (at most 100 is allowed)" in finding.summary) == is_wide
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_one_bad_number_is_reported(bad: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_one_non_finite_prediction_is_reported(value: float) -> None:
     output = Y.clone()
-    output[3] = bad
+    output[3] = value
 
     assert prediction_spread(output, Y, SETTINGS).problem == "not finite"
 
 
-def test_constant_targets_prove_nothing_good() -> None:
+def test_constant_targets_are_reported_as_collapse() -> None:
     assert prediction_spread(Y, torch.ones_like(Y), SETTINGS).problem == "collapse"
 
 
@@ -59,7 +59,7 @@ def check(output, y, **limits):
 
 
 @pytest.mark.parametrize(
-    ("output", "outcome", "kind"),
+    ("output", "outcome", "fault"),
     [
         (Y + 1, "pass", None),
         (200 - Y, "pass", None),
@@ -70,39 +70,39 @@ def check(output, y, **limits):
     ],
     ids=["sound", "negative", "nearly constant", "constant", "exploded", "rounded"],
 )
-def test_predictions_are_judged_in_deviations_of_the_target(output, outcome, kind):
-    """PRED-1 and PRED-2, whatever the unit of target and predictions."""
+def test_thresholds_on_predictions_hold_in_any_unit(output, outcome, fault):
+    """PRED-1 and PRED-2, for any unit of targets and predictions."""
     for unit in (1.0, 1e-9, 1e9):
         finding = check(output.double() * unit, Y.double() * unit)
-        assert (finding.outcome, finding.fault) == (outcome, kind), finding
+        assert (finding.outcome, finding.fault) == (outcome, fault), finding
 
 
-def test_the_correlation_is_that_of_numpy():
+def test_the_correlation_equals_that_of_numpy():
     output = Y + 5 * torch.randn(500, 1, generator=torch.Generator().manual_seed(1))
 
-    seen = check(output, Y).numbers["correlation"]
+    correlation = check(output, Y).numbers["correlation"]
 
-    assert seen == pytest.approx(np.corrcoef(output.flatten(), Y.flatten())[0, 1], rel=1e-4)
+    assert correlation == pytest.approx(np.corrcoef(output.flatten(), Y.flatten())[0, 1], rel=1e-4)
     assert check(200 - Y, Y).numbers["correlation"] == pytest.approx(-1)
 
 
-def test_a_correlation_that_is_not_defined_counts_as_zero_and_warns():
-    """One output is constant and the other target is: no output varies with its target."""
-    varying, flat = Y, torch.ones_like(Y)
+def test_an_undefined_correlation_counts_as_zero_and_warns():
+    """Each of two outputs is undefined: its predictions or its targets are constant."""
+    varying, constant = Y, torch.ones_like(Y)
 
-    finding = check(torch.hstack([varying, flat]), torch.hstack([flat, varying]))
+    finding = check(torch.hstack([varying, constant]), torch.hstack([constant, varying]))
 
     assert finding.outcome == "warn"
     assert finding.numbers["correlation"] == 0
 
 
-def test_constant_targets_give_no_scale_and_no_pass():
+def test_constant_targets_never_pass():
     assert check(Y, torch.ones_like(Y)).outcome == "warn"
     assert check(torch.ones_like(Y), torch.ones_like(Y)).outcome == "fail"
     assert check(torch.randn(50, 3), torch.zeros(50, dtype=torch.long)).outcome == "warn"
 
 
-def test_a_value_that_is_non_finite_fails_with_its_place():
+def test_a_non_finite_prediction_fails_with_its_position():
     output = Y.clone()
     output[3] = math.inf
 
@@ -142,7 +142,7 @@ def test_outputs_of_another_shape_only_fail_when_constant():
     assert constant.summary.endswith("they are all equal.")
 
 
-def test_few_examples_are_not_called_few_predictions():
+def test_few_examples_do_not_count_as_few_distinct_predictions():
     assert check(Y[:5], Y[:5]).outcome == "pass"
     assert check(Y[:1], Y[:1]).outcome == "insufficient"
     assert check(Y[:20], Y[:20], min_distinct=21).outcome == "pass"
