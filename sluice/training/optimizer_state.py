@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from sluice.base.errors import ContractError
 
-_FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "own_decay"})
+_FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "has_own_decay"})
 """Keys of a parameter group whose values come from the settings and not from the checkpoint."""
 
 _GROUPS = "param_groups"
