@@ -22,8 +22,8 @@ def parse_strict_json(text: bytes, *, require_finite: bool) -> Any:
 
     Raises:
         ValueError: The text is not JSON, is nested too deeply, has a duplicate key, or contains
-            a non-finite number although ``require_finite`` is set, such as NaN or 1e999. Duplicate keys
-            are rejected because parsers disagree about which value counts.
+            a non-finite number, such as NaN or 1e999, although ``require_finite`` is set. Duplicate
+            keys are rejected because parsers disagree about which value counts.
     """
     _require_shallow(text)
     try:

@@ -195,7 +195,7 @@ def _fit(
         folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
     )
     # With several ranks, SIGTERM is not delayed, because they would not stop at the same step.
-    delay = (
+    termination_delay = (
         delayed_termination()
         if ranks.shard.world_size == 1
         else contextlib.nullcontext(Termination())
@@ -218,7 +218,7 @@ def _fit(
 
         with (
             traced_attempt(folder, is_enabled=spec.training.trace) as trace,
-            delay as termination,
+            termination_delay as termination,
         ):
             for result in iter_epochs(on_state=on_state, is_due=is_due):
                 on_event(fold_run_event(spec, "epoch", result.epoch, result=result))

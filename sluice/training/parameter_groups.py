@@ -134,8 +134,8 @@ def _complete_group(
         value = completed[key]
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ContractError(
-                f"'{key}' of parameter group {index} must be a finite number that is not "
-                f"negative, got {value!r}.",
+                f"'{key}' of parameter group {index} must be a finite number of at least 0, got "
+                f"{value!r}.",
                 fix=f"Correct '{key}' in the groups that parameter_groups() returns.",
             )
     return completed
