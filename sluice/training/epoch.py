@@ -44,7 +44,7 @@ class StepRecords:
     A read per step would synchronise the accelerator at every step.
 
     Args:
-        start: Finished steps of the epoch, before those that are added; None if there are none.
+        start: Steps of the epoch that finished before those that are added; None for no steps.
     """
 
     def __init__(self, start: EpochProgress | None) -> None:

@@ -10,7 +10,12 @@ from sluice.training.member_diagnosis import MemberSymptom, _stopped_too_early
 from sluice.training.members import Member
 from sluice.training.setting_changes import suggest_first_change
 from sluice.training.settings import TrainSettings
-from tests.sluice.evaluation.test_promotion_decision import CANDIDATE, REFERENCE, decide, evidence
+from tests.sluice.evaluation.test_promotion_decision import (
+    CANDIDATE,
+    REFERENCE,
+    decide,
+    make_evidence,
+)
 
 ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch is the last one, epoch 25 of 25."
 
@@ -72,7 +77,9 @@ def test_advice_names_the_setting_and_the_command():
 
 
 def test_verdict_without_promotion_reports_training_symptoms_first():
-    verdict = decide(evidence(candidate=REFERENCE, reference=CANDIDATE)).with_symptoms([ADVICE])
+    verdict = decide(make_evidence(candidate=REFERENCE, reference=CANDIDATE)).with_symptoms(
+        [ADVICE]
+    )
 
     assert verdict.outcome != "PROMOTE"
     assert verdict.reason.startswith(f"{ADVICE} ")
@@ -81,7 +88,7 @@ def test_verdict_without_promotion_reports_training_symptoms_first():
 
 
 def test_promotion_keeps_its_reason_and_records_the_symptoms():
-    plain = decide(evidence())
+    plain = decide(make_evidence())
 
     verdict = plain.with_symptoms([ADVICE])
 
