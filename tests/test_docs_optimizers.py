@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from sluice.config.pipeline import PipelineSettings
-from sluice.training.optimizer_settings import CHANGING_ARGUMENTS
+from sluice.training.optimizer_settings import CHANGEABLE_ARGUMENTS
 from sluice.training.optimizers import OPTIMIZERS, require_optimizer
 
 PAGE = (Path(__file__).parent.parent / "docs" / "optimizers.md").read_text()
@@ -34,4 +34,4 @@ def test_table_lists_every_optimizer_with_class_and_changeable_arguments():
 
     assert len(EXAMPLES) == 4
     assert rows == {name: cls.__base__.__name__ for name, cls in OPTIMIZERS.items()}
-    assert changing == {name: set(found) for name, found in CHANGING_ARGUMENTS.items()}
+    assert changing == {name: set(found) for name, found in CHANGEABLE_ARGUMENTS.items()}

@@ -28,7 +28,7 @@ _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "
 """Folders of the standard library and of installed packages."""
 
 
-_CALL_WORDS = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)\b")
+_CALL_MISMATCH = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)\b")
 """Matches Python's message for a call with arguments that a function does not accept."""
 
 
@@ -36,7 +36,7 @@ _CALLBACK_FUNCTIONS = frozenset({"_call_impl", "backward"})
 """Functions of torch through which Sluice runs a user's network, forward and backward."""
 
 
-def is_own_defect(error: BaseException) -> bool:
+def is_sluice_defect(error: BaseException) -> bool:
     """Return whether an exception is a defect of Sluice, and not of the user's code.
 
     The innermost line of user code or of Sluice's code on the stack decides. Three kinds of
@@ -44,7 +44,7 @@ def is_own_defect(error: BaseException) -> bool:
     arguments that the user's function does not accept, an exception inside a layer of torch, and
     an exception in the backward pass.
     """
-    if isinstance(error, TypeError) and _CALL_WORDS.search(message_of(error)):
+    if isinstance(error, TypeError) and _CALL_MISMATCH.search(one_line_message(error)):
         return False
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         owner = _code_owner(frame)
@@ -57,7 +57,7 @@ def is_own_defect(error: BaseException) -> bool:
 
 def describe_error(error: BaseException) -> str:
     """Return the class of the exception and its message on one line; a long message is cut."""
-    message = message_of(error)
+    message = one_line_message(error)
     class_name = type(error).__name__
     if not message:
         return class_name
@@ -65,7 +65,7 @@ def describe_error(error: BaseException) -> str:
     return f"{class_name}: {message[:_MAX_MESSAGE_CHARS]}{ellipsis}"
 
 
-def message_of(error: BaseException) -> str:
+def one_line_message(error: BaseException) -> str:
     """Return the message of an exception on one line; empty if its ``__str__`` fails."""
     try:
         text = str(error)
@@ -94,14 +94,15 @@ def locate_running_code(frame: FrameType | None) -> str:
 
 
 def _innermost_place(
-    innermost_first: Iterable[tuple[FrameType, int]], preferred: Literal["user", "sluice"] = "user"
+    frames_innermost_first: Iterable[tuple[FrameType, int]],
+    preferred: Literal["user", "sluice"] = "user",
 ) -> str:
     """Return the innermost line of the ``preferred`` owner, or else of the next owner in order.
 
     The order is the user, Sluice, a library.
     """
     place_by_owner: dict[str, str] = {}
-    for frame, line in innermost_first:
+    for frame, line in frames_innermost_first:
         location = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
         place_by_owner.setdefault(_code_owner(frame), location)
     for owner in (preferred, "user", "sluice", "library"):

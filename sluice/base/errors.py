@@ -183,10 +183,10 @@ class TrialFailed(TrainingFailed):
         self.number, self.config, self.error = number, config, error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_trial, (self.what, self.fix, self.number, self.config, self.error)
+        return _rebuild_trial_failed, (self.what, self.fix, self.number, self.config, self.error)
 
 
-def _rebuild_trial(
+def _rebuild_trial_failed(
     what: str, fix: str, number: int, config: dict[str, Any], error: Exception | None
 ) -> TrialFailed:
     return TrialFailed(what, fix=fix, number=number, config=config, error=error)

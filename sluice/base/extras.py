@@ -47,13 +47,13 @@ def naming_extras(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        extra_error = missing_extra(error, what)
+        extra_error = missing_extra_error(error, what)
         if extra_error is None:
             raise
         raise extra_error from error
 
 
-def missing_extra(error: ModuleNotFoundError, what: str) -> SettingsError | None:
+def missing_extra_error(error: ModuleNotFoundError, what: str) -> SettingsError | None:
     """Return the error that names the extra of a missing package; None for other packages.
 
     Args:
@@ -68,14 +68,14 @@ def missing_extra(error: ModuleNotFoundError, what: str) -> SettingsError | None
         f"{what} requires the package {package}, which is not installed.",
         cause=f"{package} belongs to the extra '{extra}', which a plain installation does not "
         "contain.",
-        fix=_install(extra),
+        fix=_install_advice(extra),
     )
 
 
-def missing_filesystem(url: str) -> str:
+def missing_filesystem_advice(url: str) -> str:
     """Return how to install the package that fsspec needs for a URL; '' if it is not missing.
 
-    >>> missing_filesystem("file:///data/rows.csv")
+    >>> missing_filesystem_advice("file:///data/rows.csv")
     ''
 
     Args:
@@ -86,8 +86,8 @@ def missing_filesystem(url: str) -> str:
     if package is None or importlib.util.find_spec(package) is not None:
         return ""
     extra = _EXTRA_OF[package]
-    return f"URLs with {scheme}:// require the package {package}. {_install(extra)}"
+    return f"URLs with {scheme}:// require the package {package}. {_install_advice(extra)}"
 
 
-def _install(extra: str) -> str:
+def _install_advice(extra: str) -> str:
     return f"Install Sluice with the extra '{extra}'; in its checkout: pip install '.[{extra}]'"

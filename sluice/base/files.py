@@ -58,7 +58,7 @@ def make_folder(folder: Path) -> None:
             path.mkdir(exist_ok=True)
 
 
-def user_temporary_folder(base: Path) -> Path:
+def make_user_temporary_folder(base: Path) -> Path:
     """Create this user's private folder inside a world-writable folder, and return its path.
 
     Args:
@@ -109,7 +109,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 def stream_atomic(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing in parts; it gets its name when the block ends without an error.
 
-    A reader sees all of it or none of it. The file can be read and its position can be changed.
+    A reader sees all of it or none of it. The open file is readable and seekable.
 
     Raises:
         StorageError: The folder is not writable or the disk is full. No partial file is left.
@@ -230,6 +230,14 @@ def free_bytes(path: Path) -> int:
     while not existing.exists():
         existing = existing.parent
     return shutil.disk_usage(existing).free
+
+
+def read_error(path: Path, error: OSError) -> StorageError:
+    """Convert an error of the operating system while reading ``path`` to a ``StorageError``."""
+    return StorageError(
+        f"Cannot read {path} ({error.strerror or error}).",
+        fix="Make it readable for this user and check the disk, then run again.",
+    )
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:

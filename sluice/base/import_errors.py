@@ -84,7 +84,7 @@ def _missing_dependency_error(prefix: str, location: str, missing_module: str) -
             f"{imports}a module of the standard library that this Python does not have.",
             cause="The module exists only on other systems, or belongs to a package of the system "
             "that is not installed.",
-            fix=f"Install a Python that has {missing_module}, or do without this module.",
+            fix=f"Install a Python that has {missing_module}, or do not import this module.",
         )
     if package in sys.stdlib_module_names or ("." in missing_module and _is_installed(package)):
         return SettingsError(

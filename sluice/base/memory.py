@@ -36,7 +36,7 @@ def resident_bytes(pid: int) -> int:
     Memory shared by several of these processes is counted once for each, so the sum is an upper
     bound. It is fast to compute.
     """
-    return _sum_over_family(pid, lambda process: int(process.memory_info().rss))
+    return _sum_over_process_tree(pid, lambda process: int(process.memory_info().rss))
 
 
 def proportional_bytes(pid: int) -> int:
@@ -52,20 +52,20 @@ def proportional_bytes(pid: int) -> int:
         memory = process.memory_full_info()
         return int(getattr(memory, "pss", memory.rss))
 
-    return _sum_over_family(pid, proportional_share)
+    return _sum_over_process_tree(pid, proportional_share)
 
 
-def _sum_over_family(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
+def _sum_over_process_tree(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
     """Return the sum of a measure over a process and all its descendants."""
     import psutil
 
     try:
         parent = psutil.Process(pid)
-        family = [parent, *parent.children(recursive=True)]
+        processes = [parent, *parent.children(recursive=True)]
     except psutil.Error:
         return 0
     total = 0
-    for process in family:
+    for process in processes:
         with suppress(psutil.Error):  # the process has ended
             total += measure(process)
     return total

@@ -35,7 +35,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception reports exhausted memory, of the machine or of an accelerator."""
     if isinstance(error, OutOfMemory | MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _ERROR_PHRASES)
+    return isinstance(error, RuntimeError) and any(
+        phrase in str(error) for phrase in _ERROR_PHRASES
+    )
 
 
 @contextmanager
@@ -87,13 +89,13 @@ MEMORY_SETTINGS = (
 """Changes of settings that reduce the memory, in the order in which to try them."""
 
 
-def memory_advice(steps: Sequence[str]) -> str:
+def memory_advice(changes: Sequence[str]) -> str:
     """Return the advice for exhausted memory, beginning with changes of settings.
 
     Args:
-        steps: Changes of settings that are still possible; may be empty.
+        changes: Changes of settings that are still possible; may be empty.
     """
-    settings_to_try = f"Try in this order: {'; '.join(steps)}. " if steps else ""
+    settings_to_try = f"Try in this order: {'; '.join(changes)}. " if changes else ""
     return (
         f"{settings_to_try}micro_batch_rows accumulates gradients and gives the same gradient as "
         "the full batch; a network with batch normalization needs a smaller training.batch_rows "

@@ -19,7 +19,7 @@ MASK = "***"
 _VARIABLE = re.compile(r"\$\{\w*\}")
 """Matches a reference to an environment variable."""
 _NOT_SECRET = {"", MASK, "...", "None", "null", "True", "False", "true", "false", "TOKEN"}
-"""Placeholders, which are not masked although they are values of a secret."""
+"""Placeholder values of a secret, which are not masked."""
 
 _SECRET_NAME = (
     r"(?:[\w.-]*(?:password|passwd|passphrase|pwd|secret|secret[_-]key|api[_-]?key|access[_-]?key"
@@ -121,11 +121,11 @@ def _is_secret_key(key: str) -> bool:
     return _SECRET_KEY.fullmatch(key) is not None
 
 
-def redact_command(words: Sequence[str]) -> tuple[str, ...]:
+def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments of a command line with masked credentials."""
-    redacted = [redact(word) for word in words]
-    for index, word in enumerate(words[:-1]):
-        if _SECRET_OPTION.fullmatch(word):
+    redacted = [redact(argument) for argument in arguments]
+    for index, argument in enumerate(arguments[:-1]):
+        if _SECRET_OPTION.fullmatch(argument):
             redacted[index + 1] = MASK
     return tuple(redacted)
 

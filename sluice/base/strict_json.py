@@ -13,25 +13,25 @@ _STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.
 """Matches brackets, and whole strings so that the brackets inside them are skipped."""
 
 
-def parse_strict_json(text: bytes, *, finite: bool) -> Any:
+def parse_strict_json(text: bytes, *, require_finite: bool) -> Any:
     """Parse a JSON document in UTF-8 into Python values.
 
     Args:
         text: The whole document.
-        finite: Whether to reject NaN and infinity, which are not part of the JSON standard.
+        require_finite: Whether to reject NaN and infinity, which are not part of the JSON standard.
 
     Raises:
         ValueError: The text is not JSON, is nested too deeply, has a duplicate key, or contains
-            a non-finite number although ``finite`` is set, such as NaN or 1e999. Duplicate keys
-            are rejected because parsers disagree about which value counts.
+            a non-finite number, such as NaN or 1e999, although ``require_finite`` is set. Duplicate
+            keys are rejected because parsers disagree about which value counts.
     """
     _require_shallow(text)
     try:
         return json.loads(
             text.decode("utf-8"),
             object_pairs_hook=_require_distinct_keys,
-            parse_constant=_reject_constant if finite else None,
-            parse_float=_parse_finite if finite else None,
+            parse_constant=_reject_constant if require_finite else None,
+            parse_float=_parse_finite if require_finite else None,
         )
     except RecursionError:  # an interpreter may have a stack too small for the permitted depth
         raise ValueError("it is nested too deeply") from None

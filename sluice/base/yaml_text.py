@@ -26,7 +26,7 @@ class _BoundedLoader(yaml.SafeLoader):
         super().__init__(text)
         self._extents: dict[int, tuple[int, int]] = {}
         """Number of values and depth of each finished node, by its id."""
-        self._open: list[list[int]] = [[0, 0]]
+        self._unfinished_extents: list[list[int]] = [[0, 0]]
         """Number of values and depth, so far, of the document and of each unfinished node."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -36,14 +36,14 @@ class _BoundedLoader(yaml.SafeLoader):
             if id(node) not in self._extents:
                 raise _limit_error("an alias must not refer to a value that contains it", mark)
         else:
-            if len(self._open) > MAX_DEPTH:
+            if len(self._unfinished_extents) > MAX_DEPTH:
                 raise _limit_error(f"values must be nested at most {MAX_DEPTH} levels deep", mark)
-            self._open.append([0, 0])
+            self._unfinished_extents.append([0, 0])
             node = super().compose_node(parent, index)
-            num_values, depth = self._open.pop()
+            num_values, depth = self._unfinished_extents.pop()
             self._extents[id(node)] = (num_values + 1, depth + 1)
         num_values, depth = self._extents[id(node)]
-        enclosing = self._open[-1]
+        enclosing = self._unfinished_extents[-1]
         enclosing[0], enclosing[1] = enclosing[0] + num_values, max(enclosing[1], depth)
         if enclosing[0] > MAX_VALUES:
             raise _limit_error(f"a file must expand to at most {MAX_VALUES:,} values", mark)

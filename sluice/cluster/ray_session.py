@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import SettingsError
-from sluice.base.files import user_temporary_folder
+from sluice.base.files import make_user_temporary_folder
 from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_address import require_cluster, unreachable_error
 from sluice.cluster.ray_processes import ending_processes_on_error, without_unused_processes
@@ -195,7 +195,7 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
 
     keep_token_private()
     temporary_folder: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
-    folder = user_temporary_folder(Path(temporary_folder)) / "ray"
+    folder = make_user_temporary_folder(Path(temporary_folder)) / "ray"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics without consent
     # Ray's processes inherit the environment of this process, and workers inherit it from them.
     environment = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}

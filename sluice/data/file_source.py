@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from sluice.base.errors import SourceError
-from sluice.base.extras import missing_filesystem
+from sluice.base.extras import missing_filesystem_advice
 from sluice.data.parquet_folder import find_parquet_folder, read_parquet_folder
 from sluice.data.raw_rows import apply_schema, row_location
 from sluice.data.schema import Schema
@@ -194,7 +194,8 @@ def _read(source: CsvSource | ParquetSource | JsonLinesSource, environ: Mapping[
         raise SourceError(
             f"{uri} cannot be opened: {hide_secrets(str(error), uri, environ)}.",
             cause="The scheme before '://' is unknown, or its fsspec package is not installed.",
-            fix=missing_filesystem(uri) or "Correct 'uri', or install the package named above.",
+            fix=missing_filesystem_advice(uri)
+            or "Correct 'uri', or install the package named above.",
         ) from None
     except Exception as error:  # file systems of fsspec raise errors of their own classes
         # Their messages contain the URL with its secrets.

@@ -196,7 +196,7 @@ def load_embedding_reference(digest: str, store: ArtifactStore) -> EmbeddingRefe
     try:
         require_bounded_table(content, what="The drift reference of the embedding")
         table = pq.read_table(io.BytesIO(content))
-        header = parse_strict_json((table.schema.metadata or {})[_HEADER], finite=False)
+        header = parse_strict_json((table.schema.metadata or {})[_HEADER], require_finite=False)
         columns = [column.to_numpy() for column in table.columns]
         rows_NE = np.stack(columns, axis=1) if columns else np.empty((0, 0), np.float32)
         reference = EmbeddingReference(

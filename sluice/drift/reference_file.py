@@ -76,7 +76,7 @@ def parse_reference(content: bytes) -> DriftReference:
     try:
         require_bounded_table(content, what="The drift reference")
         table = pq.read_table(io.BytesIO(content))
-        header = parse_strict_json((table.schema.metadata or {})[_HEADER], finite=False)
+        header = parse_strict_json((table.schema.metadata or {})[_HEADER], require_finite=False)
         rows = table.to_pylist()
         left_out = tuple(header.get("left_out", ()))
         if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):

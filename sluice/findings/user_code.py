@@ -5,7 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sluice.base.error_location import describe_error, is_own_defect, locate_error, message_of
+from sluice.base.error_location import (
+    describe_error,
+    is_sluice_defect,
+    locate_error,
+    one_line_message,
+)
 from sluice.base.errors import ContractError, OutOfMemory, SluiceError, TrainingFailed
 from sluice.base.out_of_memory import is_out_of_memory, out_of_memory_error
 from sluice.findings.catalogue import FaultName, find_fault
@@ -40,9 +45,11 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
             fix=memory_error.fix,
         )
     fault: FaultName = "user code raised"
-    if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(message_of(error)):
+    if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(
+        one_line_message(error)
+    ):
         fault = "shape mismatch"
-    elif is_own_defect(error):
+    elif is_sluice_defect(error):
         fault = "bug in Sluice"
     entry = find_fault(fault)
     location = locate_error(error, is_defect=fault == "bug in Sluice")

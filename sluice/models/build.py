@@ -87,7 +87,7 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
     return require_network(network, f"architecture '{name}'")
 
 
-def sketch_network(
+def build_meta_network(
     num_features: int, num_outputs: int, settings: ModelSettings
 ) -> nn.Module | None:
     """Return a built-in network on the meta device, that is, without memory for its weights.

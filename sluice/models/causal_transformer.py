@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings, nearest_multiples
-from sluice.models.transformer import positions
+from sluice.models.transformer import encode_positions
 
 _FEEDFORWARD_RATIO = 4
 """Number of hidden units of a layer's feedforward network, as a multiple of the width."""
 
 _INIT_STD = 0.02
-"""Standard deviation of the initial embedding. The head shares its weights, so with the default
+"""Standard deviation of the initial embedding. The head has the same weights, so with the default
 of 1 the first logits would be large."""
 
 
@@ -29,11 +29,12 @@ class CausalTransformer(nn.Module):
     Args:
         num_features: V.
         num_outputs: V.
-        settings: ``hidden`` is H, a multiple of ``heads``; ``layers`` and ``dropout``.
+        settings: ``hidden`` is H, a multiple of ``heads``. ``layers`` is the number of layers, and
+            ``dropout`` is applied after the embedding and inside the layers.
 
     Raises:
-        SettingsError: ``hidden`` is not a multiple of ``heads``, or inputs and outputs have
-            different vocabularies.
+        SettingsError: ``hidden`` is not a multiple of ``heads``, or the vocabularies of
+            inputs and outputs have different sizes.
 
     Source:
         Radford et al. (2019), "Language Models are Unsupervised Multitask Learners"; for shared
@@ -77,8 +78,8 @@ class CausalTransformer(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits (B, L, V)."""
         length, width = ids.shape[1], self.embedding.embedding_dim
-        # ``positions`` encodes the distance to the last token; flipped, the distance to the first.
-        position_LH = positions(length, width, device=ids.device).flip(0)
+        # ``encode_positions`` encodes the distance to the last token; flipped, to the first token.
+        position_LH = encode_positions(length, width, device=ids.device).flip(0)
         hidden_BLH = self.drop(self.embedding(ids) * math.sqrt(width) + position_LH)
         future_LL = torch.ones(length, length, dtype=torch.bool, device=ids.device).triu(1)
         for layer in self.layers:

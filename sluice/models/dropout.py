@@ -13,7 +13,7 @@ from sluice.models.small_cnn import SmallCnn
 from sluice.models.text_cnn import TextCnn
 from sluice.models.transformer import Transformer
 
-_BUILT_IN = (
+_NETWORKS_WITH_DROPOUT = (
     MultilayerPerceptron,
     Recurrent,
     SLSTM,
@@ -61,15 +61,19 @@ def require_dropout(model: nn.Module) -> None:
     """Raise an error for a network whose dropout rate cannot be changed.
 
     Raises:
-        ContractError: The network is not built-in with dropout, and has no ``set_dropout`` method.
+        ContractError: The network is neither a built-in one with dropout, nor does it have a
+            ``set_dropout`` method.
     """
     network = _unwrap(model)
-    if not (isinstance(network, _BUILT_IN) or callable(getattr(network, "set_dropout", None))):
+    if not (
+        isinstance(network, _NETWORKS_WITH_DROPOUT)
+        or callable(getattr(network, "set_dropout", None))
+    ):
         raise ContractError(
             f"The dropout rate of {type(network).__name__} cannot be changed during training.",
-            cause="This requires a method set_dropout(rate), or a built-in network with dropout, "
-            "such as 'mlp', 'gru', 'lstm', 'slstm' or 'transformer'.",
-            fix="Write that method, or remove dropout from training.changes.",
+            cause="The network has no method set_dropout(rate), and is no built-in network with "
+            "dropout, such as 'mlp', 'gru', 'lstm', 'slstm' or 'transformer'.",
+            fix="Add the method to the network, or remove dropout from training.changes.",
         )
 
 

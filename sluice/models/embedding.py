@@ -80,7 +80,7 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
 
     handles = [
         layer.register_forward_pre_hook(make_hook(name), with_kwargs=True)
-        for name, layer in _candidates(network).items()
+        for name, layer in _candidate_layers(network).items()
     ]
     was_training = model.training
     if was_training:
@@ -98,7 +98,7 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
     return Embedding(layer=name or type(network).__name__, values=values)
 
 
-def _candidates(network: nn.Module) -> dict[str, nn.Module]:
+def _candidate_layers(network: nn.Module) -> dict[str, nn.Module]:
     """Return the layers whose input may be the embedding, by name."""
     declared = getattr(network, LAYER_ATTRIBUTE, None)
     layers = dict(network.named_modules())
@@ -147,16 +147,16 @@ def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
     width = values.shape[1]
     if width <= MAX_WIDTH:
         return values.copy()
-    slots, signs = _sketch(width)
+    buckets, signs = _count_sketch(width)
     reduced = np.zeros((len(values), MAX_WIDTH), np.float32)
     for row, full in zip(reduced, values, strict=True):
-        row[:] = np.bincount(slots, weights=signs * full, minlength=MAX_WIDTH)
+        row[:] = np.bincount(buckets, weights=signs * full, minlength=MAX_WIDTH)
     return reduced
 
 
 @lru_cache(maxsize=4)
-def _sketch(width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return for each value of an embedding its slot in the sketch and its sign.
+def _count_sketch(width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return for each value of an embedding its bucket in the sketch and its sign.
 
     Both are derived from the width, so they are equal in training and serving.
     """

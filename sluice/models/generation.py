@@ -40,8 +40,9 @@ def sample_tokens(
     """
     if prompt.ndim != 2 or not prompt.shape[1] or temperature < 0 or max_context < 1:
         raise ContractError(
-            f"Sampling needs prompts of at least one token (B, P), a temperature from 0 and a "
-            f"max_context from 1; got {tuple(prompt.shape)}, {temperature} and {max_context}.",
+            f"Sampling needs prompts of at least one token (B, P), a temperature of at least 0 and "
+            f"a max_context of at least 1; got {tuple(prompt.shape)}, {temperature} and "
+            f"{max_context}.",
             fix="Correct these arguments. Without a prompt, begin with the token that ends a text.",
         )
     ids = prompt

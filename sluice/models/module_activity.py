@@ -62,17 +62,17 @@ class ActivityRecorder:
     """Collects activity by module name. Call ``start_pass`` before every forward pass."""
 
     activity: dict[str, ModuleActivity] = field(default_factory=dict)
-    _last_weighted: str = ""
+    _last_module_with_weights: str = ""
     """Name of the last module with weights that ran in this pass."""
     _has_channels_first: bool = False
-    """Whether the units of the module ``_last_weighted`` are channels, in dimension 1."""
+    """Whether the units of ``_last_module_with_weights`` are channels, in dimension 1."""
     _inputs: list[Tensor] = field(default_factory=list)
     """Inputs of this pass. They are kept so that no other tensor gets the same memory address."""
 
     def start_pass(self) -> None:
         """Release the inputs of the previous pass, so that their memory can be freed."""
         self._inputs.clear()
-        self._last_weighted, self._has_channels_first = "", False
+        self._last_module_with_weights, self._has_channels_first = "", False
 
     def on_input(self, name: str, x: Tensor) -> None:
         """Record the input of a module."""
@@ -84,11 +84,11 @@ class ActivityRecorder:
     def on_output(self, name: str, module: nn.Module, x: Tensor, output: Tensor) -> None:
         """Record the output of a module without children."""
         activity = self.activity.setdefault(name, ModuleActivity())
-        activity.previous_module_with_weights = self._last_weighted
+        activity.previous_module_with_weights = self._last_module_with_weights
         has_weights = next(module.parameters(recurse=False), None) is not None
         if has_weights:
             activity.has_nonzero_input = bool(activity.has_nonzero_input) or bool((x != 0).any())
-            self._last_weighted = name
+            self._last_module_with_weights = name
             self._has_channels_first = isinstance(module, _CHANNELS_FIRST)
         if not output.is_floating_point() or not output.numel():
             return

@@ -97,7 +97,7 @@ class Scaled(nn.Module):
             encoder: Encodes the inputs before they are standardised.
 
         Raises:
-            ContractError: ``scale_inputs`` with a dict of inputs.
+            ContractError: ``scale_inputs`` is True, and the inputs are a dict.
         """
         first_input = _encode(gather(x, torch.arange(1)), encoder)
         if scale_inputs and not isinstance(first_input, Tensor):
@@ -163,7 +163,7 @@ def _values_for_fit(source: Tensor | RowSource) -> Tensor:
 
 
 def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation by column; a constant column has deviation 1."""
+    """Return the mean and the standard deviation by column, with 1 for a constant column."""
     # Computed in double precision, because the standard deviation may be small compared with the
     # mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()

@@ -37,13 +37,19 @@ class ModelSettings(Settings):
     )
     hidden: int = Field(32, ge=1, le=65_536, description="Width of a hidden layer [units].")
     layers: int = Field(1, ge=1, le=64, description="Number of stacked layers.")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout rate between layers.")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout rate. The architecture defines where it applies, such as between "
+        "layers or before the output layer; 'linear' has no dropout.",
+    )
     heads: int = Field(
         4,
         ge=1,
         le=1024,
-        description="Attention heads of 'transformer' and CausalTransformer; must divide hidden. "
-        "Ignored by other built-in architectures.",
+        description="Number of attention heads of 'transformer' and CausalTransformer; must divide "
+        "hidden. Ignored by other built-in architectures.",
     )
 
     options: dict[str, Option] = Field(

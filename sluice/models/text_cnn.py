@@ -15,7 +15,7 @@ class TextCnn(nn.Module):
     Shape legend: B = texts, L = tokens of the longest text, H = width, O = outputs.
 
     Convolutions over neighbouring tokens are followed by the maximum over the tokens of a text, so
-    the output depends neither on the length of the padding nor on the place of a phrase.
+    the output depends neither on the length of the padding nor on the position of a phrase.
 
     Args:
         num_features: Size of the vocabulary.

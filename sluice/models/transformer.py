@@ -65,14 +65,16 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return predictions (B, O) for windows (B, L, D)."""
         rows_BLH = self.entry(x)
-        rows_BLH = rows_BLH + positions(x.shape[1], self.width, device=x.device).to(rows_BLH.dtype)
+        rows_BLH = rows_BLH + encode_positions(x.shape[1], self.width, device=x.device).to(
+            rows_BLH.dtype
+        )
         for layer in self.layers:
             rows_BLH = layer(rows_BLH)
         output: Tensor = self.head(self.norm(rows_BLH[:, -1]))
         return output
 
 
-def positions(length: int, width: int, *, device: torch.device) -> Tensor:
+def encode_positions(length: int, width: int, *, device: torch.device) -> Tensor:
     """Return the position encodings (L, H): sines, then cosines, of the distance to the last row.
 
     The wavelengths increase from 2 pi rows to almost 10,000 times that.

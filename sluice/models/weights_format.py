@@ -21,7 +21,7 @@ _OTHER_FORMATS: Mapping[bytes, str] = {
 def foreign_format(content: bytes) -> str | None:
     """Return the name of a known other format, recognised by the first bytes, or None."""
     # A safetensors file starts with the length of its header in 8 bytes. The first two bytes of
-    # some lengths, such as 640, are those of a pickle, but only a length has zeros behind them.
+    # some lengths, such as 640, are those of a pickle, but only a length ends with zero bytes.
     if content[3:8] == bytes(5):
         return None
     return next((name for magic, name in _OTHER_FORMATS.items() if content.startswith(magic)), None)
@@ -69,10 +69,10 @@ def require_safetensors(content: bytes, *, what: str) -> None:
                 "Loading other formats may execute code of their author.",
                 fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",
             ) from error
-        raise _invalid_weights(what, str(error)) from error
+        raise _invalid_weights_error(what, str(error)) from error
 
 
-def _invalid_weights(what: str, reason: str) -> IntegrityError:
+def _invalid_weights_error(what: str, reason: str) -> IntegrityError:
     return IntegrityError(
         f"{what} is not a safetensors file of weights ({reason}).",
         cause="The candidate was registered with another file in place of the weights.",

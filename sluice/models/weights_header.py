@@ -70,7 +70,9 @@ class WeightsFacts(Settings):
         if set(metadata) != {FACTS}:
             raise ValueError(f"its metadata must have only the entry {FACTS!r}")
         try:
-            facts = cls.model_validate(parse_strict_json(metadata[FACTS].encode(), finite=True))
+            facts = cls.model_validate(
+                parse_strict_json(metadata[FACTS].encode(), require_finite=True)
+            )
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part)[:80] for part in first["loc"])
@@ -103,8 +105,8 @@ def read_header(
         limits: Limits of sizes and counts.
 
     Raises:
-        ValueError: The header is malformed: its length, its JSON, a key, a dtype, a shape, or
-            offsets that overlap, leave a gap or do not match the shape.
+        ValueError: The header exceeds the limits, or is malformed: its length, its JSON, a key, a
+            dtype, a shape, or offsets that overlap, leave a gap or do not match the shape.
     """
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
@@ -112,7 +114,7 @@ def read_header(
         raise ValueError(f"its header has {length:,} bytes, more than the file contains")
     if length > limits.max_header_bytes:
         raise ValueError(f"its header has {length:,} bytes (max {limits.max_header_bytes:,})")
-    header = parse_strict_json(content[_LENGTH_BYTES:start], finite=True)
+    header = parse_strict_json(content[_LENGTH_BYTES:start], require_finite=True)
     if not isinstance(header, dict):
         raise ValueError("its header must be a JSON object")
     metadata = header.pop(_METADATA, {})
@@ -145,7 +147,9 @@ def _read_tensor(
 ) -> tuple[tuple[int, ...], tuple[int, int]]:
     label = f"tensor {name[:80]!r}"
     if not name or not name.isprintable() or len(name) > limits.max_text:
-        raise ValueError(f"{label} must have a name of printable characters")
+        raise ValueError(
+            f"{label} must have a name of 1 to {limits.max_text:,} printable characters"
+        )
     if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS:
         raise ValueError(f"{label} must have exactly dtype, shape and data_offsets")
     dtype = entry["dtype"]

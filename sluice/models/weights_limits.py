@@ -1,4 +1,4 @@
-"""Limits of the size of imported version files; larger files are rejected before they are read."""
+"""Limits of the sizes and counts in imported version files, which are untrusted."""
 
 from pydantic import Field
 

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from sqlalchemy.engine import make_url
 
 from sluice.base.errors import IntegrityError, StorageError
-from sluice.base.extras import missing_filesystem
+from sluice.base.extras import missing_filesystem_advice
 from sluice.base.settings import Record
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 
@@ -279,5 +279,6 @@ def _unreadable_error(location: str, error: Exception) -> StorageError:
     return StorageError(
         f"The anchor {location} cannot be read ({error}).",
         cause="Without it, lost signed lines cannot be detected.",
-        fix=missing_filesystem(location) or "Make the location readable, then repeat the command.",
+        fix=missing_filesystem_advice(location)
+        or "Make the location readable, then repeat the command.",
     )

@@ -167,7 +167,7 @@ def read_version(
 
 def _parse_description(text: bytes, where: str, limits: ImportLimits) -> ExportedVersion:
     try:
-        description = parse_strict_json(text, finite=False)  # receipts may contain NaN
+        description = parse_strict_json(text, require_finite=False)  # receipts may contain NaN
         problem = find_text_problem(description, limits)
         if problem:
             raise _damaged_error(where, problem)
@@ -230,7 +230,7 @@ def _read_parts(
 
 def _parse_manifest(text: bytes, where: str) -> Manifest:
     try:
-        parsed = parse_strict_json(text, finite=True)
+        parsed = parse_strict_json(text, require_finite=True)
         number = parsed["format_number"]
     except (ValueError, KeyError, TypeError):
         raise _damaged_error(where, "its manifest cannot be read") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sluice.base.errors import ContractError, SettingsError, SourceError, UnknownVersion
-from sluice.base.extras import missing_extra
+from sluice.base.extras import missing_extra_error
 from sluice.base.redaction import redact
 from sluice.tracking.client_process import ClientFailed, run_client_process
 
@@ -72,7 +72,7 @@ def require_client() -> None:
     """
     if find_spec("mlflow") is None:
         missing = ModuleNotFoundError(name="mlflow")
-        raise missing_extra(missing, "Importing from MLflow") or missing
+        raise missing_extra_error(missing, "Importing from MLflow") or missing
 
 
 def fetch_predictions(

@@ -1,6 +1,6 @@
 """Gradient accumulation: the gradient of a large batch, computed from micro-batches.
 
-Shape legend: B = rows of a batch, O = outputs.
+Shape legend: B = rows of a batch.
 """
 
 import math
@@ -13,7 +13,7 @@ from sluice.base.errors import ContractError
 from sluice.data.rows.protocol import ModelInput, slice_input, split_input
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
-"""Function of (output, y) that returns a scalar."""
+"""Function of (output, y) that returns a scalar, or one loss per row (B,)."""
 
 LossWeight = Callable[[Tensor], float]
 """Function that maps targets to the number of items over which the loss averages, for example rows
@@ -50,7 +50,7 @@ def split_batch(
             of weight 0 are skipped, because their mean is undefined.
 
     Raises:
-        ContractError: The weight of the whole batch is 0.
+        ContractError: The batch is split, and the weight of the whole batch is 0.
     """
     if micro_rows is None or len(y) <= micro_rows:
         yield x, y, 1.0
@@ -79,7 +79,7 @@ def require_splittable(
     loss_weight: LossWeight,
     setting: str,
 ) -> None:
-    """Refuse a model or loss whose batch loss is not the mean over its micro-batches.
+    """Refuse a model or loss for which the loss of a batch is not the mean over micro-batches.
 
     Args:
         model: Maps ``x`` to predictions. It is in evaluation mode afterwards.
@@ -91,7 +91,7 @@ def require_splittable(
 
     Raises:
         ContractError: The network has batch normalisation, or the loss of three rows is not the
-            mean over their micro-batches.
+            mean over their micro-batches, weighted by ``loss_weight``.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -115,9 +115,11 @@ def require_splittable(
         return  # the first training step reports a non-finite loss
     if not math.isclose(batch_loss, micro_batch_mean, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2):
         raise ContractError(
-            f"With {setting} the loss must be a mean over rows. For {len(y)} rows it is "
-            f"{batch_loss:.6g}, but the mean over micro-batches is {micro_batch_mean:.6g}.",
+            f"With {setting} the loss must be a mean over rows, or over the items that "
+            f"loss_weight() counts. For {len(y)} rows it is {batch_loss:.6g}, but the mean over "
+            f"micro-batches is {micro_batch_mean:.6g}.",
             cause="The loss is a sum, compares rows of a batch with each other, or is a mean over "
-            "items other than rows.",
-            fix=f"Return the mean of losses() from loss(), or unset {setting}.",
+            "other items than loss_weight() counts.",
+            fix="Return the mean of losses() from loss(), or let loss_weight() return the number "
+            f"of items over which loss() averages, or unset {setting}.",
         )

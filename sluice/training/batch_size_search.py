@@ -22,8 +22,8 @@ class BatchSizeResult(Record):
     rows: int = Field(description="Number of examples of the largest batch that fits.")
     peak_bytes: int = Field(description="Growth of memory at this batch size [bytes].")
     bound: Literal["memory", "limit_rows"] = Field(
-        description="Limit that rules out a larger batch: the memory, or the largest size of "
-        "interest."
+        description="Limit that rules out a larger batch: 'memory', or 'limit_rows' for the "
+        "largest size of interest or the number of train rows."
     )
     memory_bytes: int = Field(description="Limit of the growth of memory during a step [bytes].")
     attempts: tuple[BatchSizeAttempt, ...] = Field(
@@ -61,7 +61,8 @@ def find_largest_batch(
         workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
         train: Train rows; their number also limits the batch size.
-        training: Settings of the real training; ``batch_rows`` is ignored.
+        training: Settings of the real training. Only the optimizer, its settings and
+            ``clip_norm`` are used: steps run in fp32 on whole batches, without recomputation.
         limit_rows: Largest batch of interest [rows].
         memory_bytes: Maximum growth of memory during training [bytes].
         gap_share: Stop when the smallest size that does not fit is within this share of the largest
@@ -78,9 +79,9 @@ def find_largest_batch(
     Cost:
         About 2 log2(limit_rows) attempts of two steps each, fewer with a larger ``gap_share``.
     """
-    usable = available_bytes() if device.type == "cpu" else None
+    usable_bytes = available_bytes() if device.type == "cpu" else None
     limit = min(limit_rows, len(train))
-    _require_valid(limit, memory_bytes, gap_share, usable)
+    _require_valid(limit, memory_bytes, gap_share, usable_bytes)
     run = probe or StepProbe(
         workload,
         model_settings,
@@ -90,13 +91,13 @@ def find_largest_batch(
         device=device,
         seed=seed,
     )
-    attempts = tuple(_search(run, limit, gap_share, usable))
+    attempts = tuple(_search(run, limit, gap_share, usable_bytes))
     fitting_attempts = [attempt for attempt in attempts if attempt.fits]
     if not fitting_attempts:
         last_attempt = attempts[-1]
         raise ContractError(
             f"At least one row must fit into {memory_bytes:,} bytes, but a batch of "
-            f"{last_attempt.rows} increased memory by {last_attempt.peak_bytes:,} bytes. "
+            f"{last_attempt.rows} row increased memory by {last_attempt.peak_bytes:,} bytes. "
             f"{last_attempt.problem}".rstrip(),
             cause="Weights, gradients and optimizer state alone may exceed this limit.",
             fix="Make the model or seq_len smaller, or raise the memory limit.",
@@ -136,7 +137,9 @@ def _search(
             rows = min(rows, max(largest_fitting, max_safe_rows))
 
 
-def _require_valid(limit: int, memory_bytes: int, gap_share: float, usable: int | None) -> None:
+def _require_valid(
+    limit: int, memory_bytes: int, gap_share: float, usable_bytes: int | None
+) -> None:
     if limit < 1 or memory_bytes < 1 or not 0 <= gap_share < 1:
         raise ContractError(
             "The smaller of limit_rows and the number of train rows must be positive, so must "
@@ -144,10 +147,10 @@ def _require_valid(limit: int, memory_bytes: int, gap_share: float, usable: int 
             f"{limit}, {memory_bytes} and {gap_share:g}.",
             fix="Correct the value that is out of range.",
         )
-    if usable is not None and memory_bytes > usable:
+    if usable_bytes is not None and memory_bytes > usable_bytes:
         raise ContractError(
-            f"memory_bytes must not exceed the free memory, got {memory_bytes:,} of {usable:,} "
-            "bytes.",
+            f"memory_bytes must not exceed the free memory, got {memory_bytes:,} of "
+            f"{usable_bytes:,} bytes.",
             cause="The system kills a process that exceeds the memory.",
             fix="Lower memory_bytes, or end other processes that use memory.",
         )

@@ -95,7 +95,7 @@ class Batches:
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=True,
-                collate_fn=_unchanged,
+                collate_fn=_return_unchanged,
                 # Loader processes inherit open files and locks, so they must not outlive this
                 # process.
                 worker_init_fn=functools.partial(_init_worker, os.getpid()),
@@ -117,8 +117,8 @@ class Batches:
         """Return the number of rows of each batch of an epoch, int64."""
         return self._plan.sizes()
 
-    def first(self, num_rows: int) -> Batch:
-        """Return the first rows, in row order."""
+    def first_rows(self, num_rows: int) -> Batch:
+        """Return the first ``num_rows`` examples, or all if there are fewer, in row order."""
         rows = torch.arange(min(num_rows, len(self._rows)))
         x, y = gather(self._rows.x, rows), gather_targets(self._rows.y, rows)
         return move_input(x, self._device), y.to(self._device)
@@ -222,12 +222,12 @@ def _require_same_lengths(rows: Examples) -> None:
         )
 
 
-def _unchanged(inputs: Any) -> Any:
+def _return_unchanged(inputs: Any) -> Any:
     return inputs
 
 
-def _init_worker(parent: int, _worker: int) -> None:
-    end_with_parent(parent)
+def _init_worker(parent_pid: int, _worker: int) -> None:
+    end_with_parent(parent_pid)
 
     def end_later(*_signal: Any) -> None:
         signal.alarm(_TERMINATION_DELAY_S)
@@ -247,7 +247,7 @@ class _BatchIndex(NamedTuple):
 
 
 class _EpochSampler:
-    """Sampler of the loader; ``batches`` is replaced at the start of every epoch."""
+    """Sampler of the loader, which yields the batches of one epoch after each ``start``."""
 
     def __init__(self) -> None:
         self._batches: Iterator[Tensor] = iter(())
@@ -277,7 +277,7 @@ class _BatchReader(Dataset[Batch | SluiceError]):
             source for source in (rows.x, rows.y) if not isinstance(source, Tensor)
         ]
         self.runs_user_code = bool(self._sources) or augment is not None
-        """Whether user code runs for a batch, so that it may fail or change its layout."""
+        """Whether user code runs for a batch. It may fail, or return a batch of another layout."""
 
     def __getitem__(self, index: _BatchIndex) -> Batch | SluiceError:
         return self.read(torch.from_numpy(index.rows), index.epoch)
@@ -291,7 +291,7 @@ class _BatchReader(Dataset[Batch | SluiceError]):
             return gather(self._x, self._shard.local_rows(rows)), gather_targets(self._y, rows)
         try:
             with wrap_user_errors("Reading the examples"):
-                self._require_same_length()
+                self._require_unchanged_length()
                 return self._read(rows, epoch)
         except SluiceError as error:
             return error
@@ -309,7 +309,7 @@ class _BatchReader(Dataset[Batch | SluiceError]):
             return x, y
         return _local_part(x, self._shard), y
 
-    def _require_same_length(self) -> None:
+    def _require_unchanged_length(self) -> None:
         for source in self._sources:
             if len(source) != self._num_rows:
                 raise ContractError(
@@ -321,7 +321,7 @@ class _BatchReader(Dataset[Batch | SluiceError]):
 
 
 def _local_part(x: ModelInput, shard: RankShard) -> ModelInput:
-    """Return the examples of a batch in memory that belong to this rank."""
+    """Return this rank's examples of a batch whose examples have all been read."""
     local_rows = shard.local_rows(torch.arange(input_length(x)))
     if isinstance(x, Tensor):
         return x.index_select(0, local_rows.to(x.device))

@@ -22,7 +22,7 @@ from torch import Tensor
 from sluice.base.dict_diff import format_differences
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError
-from sluice.base.files import storage_error, write_atomic
+from sluice.base.files import read_error, write_atomic
 from sluice.training.precision import ScaleState
 from sluice.training.train_state import EpochProgress, EpochResult, TrainState
 from sluice.training.weights import pack_tensors, unpack_tensors
@@ -37,7 +37,7 @@ _STEP_TENSORS = ("loss_S", "norm_S", "taken_S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class LoadedCheckpoint:
     """The newest valid checkpoint of a folder, and the damaged ones that were skipped."""
 
     state: TrainState | None
@@ -84,13 +84,13 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
 def discard_checkpoints(folder: Path) -> None:
     """Remove all checkpoints of a finished fold run, and partial files of killed processes.
 
-    Hidden files are partial files: of checkpoints, and of the event log, which is rewritten as a
-    whole when it is truncated.
+    Partial files are hidden. They belong to checkpoints, or to the event log, which is rewritten as
+    a whole when it is truncated.
     """
     _remove([*_newest_first(folder), *folder.glob(".*")])
 
 
-def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
+def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> LoadedCheckpoint:
     """Read the newest valid checkpoint.
 
     Args:
@@ -107,13 +107,13 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise storage_error(path, error) from error
+            raise read_error(path, error) from error
         if _is_valid(path, content):
-            return Restored(
+            return LoadedCheckpoint(
                 state=_decode(path, content, subject), damaged_paths=tuple(damaged_paths)
             )
         damaged_paths.append(path)
-    return Restored(state=None, damaged_paths=tuple(damaged_paths))
+    return LoadedCheckpoint(state=None, damaged_paths=tuple(damaged_paths))
 
 
 def newest_subject(folder: Path) -> Mapping[str, Any] | None:

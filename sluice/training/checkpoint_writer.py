@@ -19,7 +19,7 @@ training (50 times this duration). Repeating less training is faster than starti
 class CheckpointWriter:
     """Writes the checkpoints of one training when they are due.
 
-    When they are written does not affect the result of the training.
+    The times at which they are written do not affect the result of the training.
 
     Args:
         folder: Folder of the training, which may also contain its event log.

@@ -74,13 +74,13 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 
 
 def optimizer_code(training: TrainSettings) -> dict[str, str]:
-    """Return the digest of the code of an optimizer given by import path, under 'optimizer_code'.
+    """Return ``{"optimizer_code": digest}`` for an optimizer given by import path, else ``{}``.
 
     The digest is stored beside the settings and is not part of ``identify_code``: loading a trained
     model needs the code of its network only, and must not import the optimizer.
 
     Args:
-        training: Settings that name the optimizer. The result is empty for a short name.
+        training: Settings that name the optimizer.
 
     Raises:
         SettingsError: The optimizer cannot be imported, or was not read from a file.

@@ -52,7 +52,7 @@ class CodeIdentity(Record):
 
 
 def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
-    """Return the changes since an earlier identity, as a phrase; "code" if they are unknown."""
+    """Return the changes since an earlier identity, as a phrase; "code" if none is known."""
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"

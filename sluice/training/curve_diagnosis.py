@@ -1,8 +1,8 @@
 """Diagnoses the learning curves of a finished training: symptoms, and what to try first.
 
 A symptom requires a trend over several epochs (``gap_epochs``, by default 5) or an extreme value,
-so that an ordinary noisy curve has none. Losses may have any unit and sign: changes are relative to
-the decrease of the train loss.
+so that an ordinary noisy curve has none. Losses may have any unit and sign, because a change is
+compared with the total decrease of the train or validation loss.
 
 Shape legend: E = epochs, T = epochs of the tail that a trend is fitted to.
 """
@@ -51,8 +51,9 @@ class DiagnosisSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of trainings with a symptom for the verdict to name it first. "
-        "'Stopped too early' requires this share of trainings whose best epoch is max_epochs.",
+        description="Minimum share of trainings with a symptom for the decision about the "
+        "candidate to give advice about it. 'Stopped too early' is also found if the best epoch "
+        "is max_epochs in this share of trainings.",
     )
     trivial_share: float = Field(
         0.99,
@@ -96,8 +97,8 @@ class CurveDiagnosis(Record):
     symptoms: tuple[Finding, ...]
     epochs: int = Field(description="Number of epochs that were analysed.")
     has_enough_epochs: bool = Field(
-        description="Whether there are enough epochs for trends; explosions are "
-        "detected with fewer."
+        description="Whether there are enough epochs for trends. Explosions, dead units and a "
+        "change from fp16 to fp32 are detected with fewer."
     )
 
     @property
@@ -135,12 +136,13 @@ def diagnose_curves(
     if not history:
         return CurveDiagnosis(symptoms=(), epochs=0, has_enough_epochs=False)
     has_enough_epochs = len(history) >= _MIN_EPOCHS
+    explosion = _find_explosion(history, settings)
     symptoms = [
-        _find_explosion(history, settings),
+        explosion,
         _find_dead_units(dead_units, settings),
         _find_fp16_abandonment(history),
     ]
-    if has_enough_epochs and symptoms[0] is None:
+    if has_enough_epochs and explosion is None:
         not_learning = (
             _find_not_learning(history, settings, constant_loss) if expects_signal else None
         )
@@ -175,8 +177,8 @@ def _find_overfitting(
 ) -> Finding | None:
     epoch_E, val_E, train_E = _curves(history)
     best = int(val_E.argmin())
-    after = len(val_E) - 1 - best
-    if after < settings.gap_epochs:
+    num_epochs_after = len(val_E) - 1 - best
+    if num_epochs_after < settings.gap_epochs:
         return None
     # Without the best epoch: it was selected for its low loss, which would bias the slope.
     tail = slice(best + 1, None)
@@ -189,8 +191,8 @@ def _find_overfitting(
     return Finding.of(
         "overfitting",
         what=f"the validation loss is lowest at epoch {epoch_E[best]} ({val_E[best]:.4g}) and "
-        f"increases by {rise:.3g} over the {after} epochs after it, while the gap to the "
-        f"train loss grows by {gap:.3g}.",
+        f"increases by {rise:.3g} over the {num_epochs_after} epochs after it, while the "
+        f"gap to the train loss grows by {gap:.3g}.",
         evidence={"best_epoch": int(epoch_E[best]), "increase": rise, "gap_increase": gap},
         cause="The network memorises the train rows: it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
@@ -204,14 +206,15 @@ def _find_unfinished(
     _, val_E, _ = _curves(history)
     if len(history) < max_epochs or int(val_E.argmin()) < len(val_E) - 2:
         return None
-    change, is_significant = fit_trend(val_E[-settings.gap_epochs - 1 :])
+    tail_T = val_E[-settings.gap_epochs - 1 :]
+    change, is_significant = fit_trend(tail_T)
     decrease = float(val_E[0] - val_E[-1])
     if not (is_significant and -change > settings.unfinished_share * decrease > 0):
         return None
     return Finding.of(
         "stopped too early",
         what=f"the validation loss still decreases at the last epoch, by {-change:.3g} over the "
-        f"last {settings.gap_epochs} epochs ({-change / decrease:.0%} of its total decrease).",
+        f"last {len(tail_T) - 1} epochs ({-change / decrease:.0%} of its total decrease).",
         evidence={"decrease": -change, "share": -change / decrease},
     )
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from sluice.base.settings import Settings
 
-ROUNDING = 10 * float(np.finfo(np.float32).eps)
+ROUNDING_SHARE = 10 * float(np.finfo(np.float32).eps)
 """Decreases smaller than this share of the loss count as rounding errors."""
 
 _WIDTHS = (1, 2, 4)
@@ -47,7 +47,7 @@ class RangeTestSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _enough_steps(self) -> "RangeTestSettings":
+    def _require_valid_rates_and_window(self) -> "RangeTestSettings":
         if not self.lowest_rate < self.highest_rate:
             raise ValueError(
                 "lowest_rate must be below highest_rate, "
@@ -73,7 +73,7 @@ class RangeTestSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slopes:
+class WindowLines:
     """Straight lines fitted to windows of the curve; one entry per window centre."""
 
     window: int
@@ -88,7 +88,7 @@ class Slopes:
 
 def find_steepest_descent(
     loss_N: NDArray[np.float64], settings: RangeTestSettings
-) -> tuple[Slopes, int | None]:
+) -> tuple[WindowLines, int | None]:
     """Find the narrowest window width with a significant descent, and its steepest descent.
 
     Args:
@@ -109,10 +109,10 @@ def find_steepest_descent(
     return lines_by_width[0], None
 
 
-def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) -> Slopes:
+def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) -> WindowLines:
     if len(loss_N) < window:
         empty = np.empty(0)
-        return Slopes(window=window, mean_C=empty, slope_C=empty, error_C=empty)
+        return WindowLines(window=window, mean_C=empty, slope_C=empty, error_C=empty)
     x_W = step_decades * (np.arange(window) - window // 2)
     loss_CW = sliding_window_view(loss_N, window)
     mean_C = loss_CW.mean(axis=1)
@@ -122,10 +122,10 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
     residual_CW = centred_CW - slope_C[:, None] * x_W
     variance_C = (residual_CW**2).sum(axis=1) / (window - 2)
     error_C = np.sqrt(variance_C / spread)
-    return Slopes(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
+    return WindowLines(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
 
 
-def _descends_significantly(lines: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
+def _descends_significantly(lines: WindowLines, settings: RangeTestSettings) -> NDArray[np.bool_]:
     """Return which windows descend significantly; none after the lowest mean loss counts."""
     # scipy.special has the same quantile as scipy.stats, which takes a second to import.
     from scipy.special import stdtrit
@@ -138,7 +138,7 @@ def _descends_significantly(lines: Slopes, settings: RangeTestSettings) -> NDArr
     decrease_C = -lines.slope_C * settings.step_decades * lines.window
     significant_C: NDArray[np.bool_] = (
         (-lines.slope_C > required_t * lines.error_C)
-        & (decrease_C > ROUNDING * np.abs(lines.mean_C))
+        & (decrease_C > ROUNDING_SHARE * np.abs(lines.mean_C))
         & (np.arange(num_windows) <= int(lines.mean_C.argmin()))
     )
     return significant_C

@@ -69,7 +69,8 @@ class DistributedRanks(Ranks):
     def broadcast_from_first(self, make: Callable[[], T]) -> T:
         """Call ``make`` on the first rank; return its result, or raise its error, on all ranks.
 
-        Only a ``SluiceError`` is sent to the other ranks.
+        Only a ``SluiceError`` is sent to the other ranks. After any other error of ``make`` they
+        wait until the first rank ends, which they report as ``RankLost``.
         """
         content: list[T | SluiceError | None] = [None]
         if self.is_first:

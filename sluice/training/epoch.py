@@ -14,7 +14,7 @@ from sluice.base.errors import TrainingFailed
 from sluice.data.rows.protocol import ModelInput
 from sluice.training.accumulation import LossFunction, LossWeight, split_batch
 from sluice.training.batches import Batches
-from sluice.training.optimizers import set_arguments
+from sluice.training.optimizers import set_changing_arguments
 from sluice.training.parameter_groups import set_learning_rate, set_weight_decay
 from sluice.training.precision import MixedPrecision
 from sluice.training.ranks import Ranks
@@ -44,8 +44,7 @@ class StepRecords:
     A read per step would synchronise the accelerator at every step.
 
     Args:
-        start: Finished steps of the epoch, which precede the steps that are added; None for no
-            steps.
+        start: Steps of the epoch that finished before those that are added; None for no steps.
     """
 
     def __init__(self, start: EpochProgress | None) -> None:
@@ -61,8 +60,8 @@ class StepRecords:
         """Add the loss and the gradient norm of a step, and whether it updated the weights."""
         self._losses.append(loss)
         self._norms.append(norm)
-        self._is_taken.append(is_taken)
-        if len(self._is_taken) == _BLOCK_STEPS:
+        self._taken_flags.append(is_taken)
+        if len(self._taken_flags) == _BLOCK_STEPS:
             self._pack()
 
     def read(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,16 +76,16 @@ class StepRecords:
 
     def _pack(self) -> None:
         """Replace single numbers, which take 400 bytes each, by a block of numbers."""
-        if not self._is_taken:
+        if not self._taken_flags:
             return
         loss_S, norm_S = (torch.stack(values).double() for values in (self._losses, self._norms))
-        self._blocks.append((loss_S, norm_S, torch.tensor(self._is_taken)))
+        self._blocks.append((loss_S, norm_S, torch.tensor(self._taken_flags)))
         self._clear()
 
     def _clear(self) -> None:
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
-        self._is_taken: list[bool] = []
+        self._taken_flags: list[bool] = []
 
 
 def fit_epoch(
@@ -119,6 +118,9 @@ def fit_epoch(
         start: Finished steps of this epoch, whose batches are not read again.
         after_step: Called after every step but the last.
 
+    Returns:
+        The statistics of the epoch, and the records of its steps.
+
     Raises:
         TrainingFailed: A loss or a gradient is not finite; the message names epoch, step and cause.
             Steps that fp16 skipped because of an overflow do not raise.
@@ -126,13 +128,11 @@ def fit_epoch(
             contract.
     """
     model.train()
-    epoch_start_step, total_steps = (
-        (epoch - 1) * batches.steps_per_epoch,
-        settings.max_epochs * batches.steps_per_epoch,
-    )
+    epoch_start_step = (epoch - 1) * batches.steps_per_epoch
+    total_steps = settings.max_epochs * batches.steps_per_epoch
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     set_weight_decay(optimizer, settings.weight_decay)
-    set_arguments(optimizer, settings)
+    set_changing_arguments(optimizer, settings)
     records, num_finished = StepRecords(start), 0 if start is None else start.steps
     # If no batch remains, no iterator is created, because it would start loader processes.
     remaining = (
@@ -176,10 +176,11 @@ def require_finite_steps(
     steps_per_epoch: int,
     settings: TrainSettings,
 ) -> None:
-    """Refuse a step whose loss or gradient norm is not finite.
+    """Refuse an update of the weights whose loss or gradient norm was not finite.
 
     Raises:
-        TrainingFailed: A step that was taken is not finite; the first one is named.
+        TrainingFailed: The loss or gradient norm of a step that updated the weights is not finite;
+            the first such step is named.
     """
     failed_steps = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
     if len(failed_steps):

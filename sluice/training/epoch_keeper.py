@@ -57,7 +57,7 @@ class EpochKeeper:
         if self._is_due():
             self._store_state(rng_state(), self._progress(records))
 
-    def after_chunk(self, records: StepRecords) -> Callable[[], None]:
+    def make_chunk_callback(self, records: StepRecords) -> Callable[[], None]:
         """Return the function to call after every chunk of validation rows.
 
         It stores the state after all steps of the epoch if ``is_due`` returns True.

@@ -93,6 +93,7 @@ def train_fold_run(
             ranks differs from ``spec.num_ranks``.
         SettingsError: The device is not available.
         StorageError: A file cannot be read or written; earlier checkpoints are kept.
+        OutOfMemory: A step or the validation exceeds the memory.
     """
     _require_ranks(spec, ranks)
     resolve_device(spec.training.device)  # raises before any work if the device is unavailable
@@ -109,8 +110,8 @@ def train_fold_run(
             on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
             return member
         with RandomStream(derive_seed(spec.seed, "unit")).active(), deterministic():
-            fitted = _fit(spec, workload, subject, folder, on_event, clock, timer, ranks)
-        member = ranks.broadcast_from_first(lambda: fitted)
+            trained_member = _fit(spec, workload, subject, folder, on_event, clock, timer, ranks)
+        member = ranks.broadcast_from_first(lambda: trained_member)
     assert member is not None
     on_event(fold_run_event(spec, "finished", member.epochs_run, member=member))
     return member
@@ -161,9 +162,11 @@ def _fit(
     }
     model = prepare_model(workload, spec.model, rows["train"], seed=spec.seed)
     restored = ranks.broadcast_from_first(lambda: load_checkpoint(folder, subject=subject))
-    epochs = functools.partial(_iter_epochs, spec, workload, model, rows, restored.state, ranks)
+    iter_epochs = functools.partial(
+        _iter_epochs, spec, workload, model, rows, restored.state, ranks
+    )
     if not ranks.is_first:
-        for _ in epochs(on_state=None):
+        for _ in iter_epochs(on_state=None):
             pass
         return None
     history = restored.state.history if restored.state else ()
@@ -182,7 +185,7 @@ def _fit(
             spec,
             "started",
             len(history),
-            steps=_steps_within(restored.state),
+            steps=_count_steps_in_epoch(restored.state),
             num_damaged=len(restored.damaged_paths),
             history=history,
         )
@@ -192,7 +195,7 @@ def _fit(
         folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
     )
     # With several ranks, SIGTERM is not delayed, because they would not stop at the same step.
-    delay = (
+    termination_delay = (
         delayed_termination()
         if ranks.shard.world_size == 1
         else contextlib.nullcontext(Termination())
@@ -215,9 +218,9 @@ def _fit(
 
         with (
             traced_attempt(folder, is_enabled=spec.training.trace) as trace,
-            delay as termination,
+            termination_delay as termination,
         ):
-            for result in epochs(on_state=on_state, is_due=is_due):
+            for result in iter_epochs(on_state=on_state, is_due=is_due):
                 on_event(fold_run_event(spec, "epoch", result.epoch, result=result))
 
         best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
@@ -251,7 +254,8 @@ def _fit(
     return member
 
 
-def _steps_within(state: TrainState | None) -> int:
+def _count_steps_in_epoch(state: TrainState | None) -> int:
+    """Return the number of finished steps of an unfinished epoch; 0 between two epochs."""
     return 0 if state is None or state.progress is None else state.progress.steps
 
 

@@ -30,7 +30,7 @@ class FoldRunEvent:
     damaged_checkpoints: int = 0
     """Number of damaged checkpoints that were skipped on resuming, for kind 'started'."""
     history: tuple[EpochResult, ...] = ()
-    """Results of the ``epochs_done`` epochs before a resumed fold run, for kind 'started'."""
+    """Results of the first ``epochs_done`` epochs of a resumed fold run, for kind 'started'."""
     member: Member | None = None
     """Result of the fold run, for the kinds 'finished' and 'reused'."""
     reason: str = ""

@@ -27,7 +27,7 @@ class FoldRunJob:
 
 
 def fit_fold_run(spec: FoldRunSpec, on_event: OnFoldRunEvent, clock: Clock = utc_now) -> Member:
-    """Train one fold run; every error names the seed and fold, and is also a 'failed' event.
+    """Train one fold run; report an error with its seed and fold, and also as a 'failed' event.
 
     Raises:
         SluiceError: As for ``train_fold_run``.

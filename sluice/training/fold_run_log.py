@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sluice.base.files import storage_error, write_atomic
+from sluice.base.files import read_error, write_atomic
 from sluice.eventlog.event_log import EventLog
 from sluice.training.train_state import EpochResult
 from sluice.workloads.examples import Examples
@@ -25,7 +25,7 @@ def truncate_log(
 ) -> None:
     """Make the log contain exactly the start of the fold run and the epochs of ``history``.
 
-    Lines after these are removed: a killed process may have written epochs after its last
+    Other lines are removed, because a killed process may have written epochs after its last
     checkpoint. If a line is missing, the log is rewritten from ``history``. So the log of a resumed
     fold run differs from that of an uninterrupted one only in its times.
 
@@ -44,7 +44,7 @@ def truncate_log(
     try:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     except OSError as error:
-        raise storage_error(path, error) from error
+        raise read_error(path, error) from error
     num_lines = 1 + len(history)
     if is_resumed and _matches(lines[:num_lines], history):
         write_atomic(path, b"".join(lines[:num_lines]))

@@ -25,7 +25,7 @@ def train_fold_run_on_ranks(
     Args:
         spec: The fold run. On a cluster its folders must be shared by all machines.
         on_event: Called in this process with the events of the fold run. After a process was lost,
-            a 'started' event is repeated.
+            the fold run starts again and sends another 'started' event.
         compute: Machines, and the resources that each process reserves.
         clock: Time of the log's events; an importable function.
 

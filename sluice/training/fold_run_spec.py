@@ -1,4 +1,4 @@
-"""What determines a fold run, and the key and folder that follow from it."""
+"""Specification of a fold run, and the key and the folder that are derived from it."""
 
 import sys
 from dataclasses import dataclass

@@ -251,11 +251,11 @@ class _Finder:
     def _search(self, name: str) -> _Module | None:
         parent, _, last = name.rpartition(".")
         if not parent:
-            return _in_folders(last, [Path(entry or ".") for entry in sys.path]) or _by_finders(
-                name
-            )
+            return _search_folders(
+                last, [Path(entry or ".") for entry in sys.path]
+            ) or _search_with_finders(name)
         package = self.find(parent)
-        return _in_folders(last, package.folders) if package is not None else None
+        return _search_folders(last, package.folders) if package is not None else None
 
 
 def _loaded_module(name: str) -> _Module | None:
@@ -268,22 +268,22 @@ def _loaded_module(name: str) -> _Module | None:
     return _Module(Path(file) if file and Path(file).is_file() else None, folders)
 
 
-def _in_folders(last: str, folders: Iterable[Path]) -> _Module | None:
-    """Search for a module in folders, in Python's order; ``last`` is its name without parents."""
+def _search_folders(name: str, folders: Iterable[Path]) -> _Module | None:
+    """Search for a module in folders, in Python's order; ``name`` is without parent packages."""
     portions: list[Path] = []
     for folder in folders:
-        inner = folder / last
+        inner = folder / name
         for suffix in (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES):
             if (inner / f"__init__{suffix}").is_file():
                 return _Module(inner / f"__init__{suffix}", (inner,))
-            if (folder / f"{last}{suffix}").is_file():
-                return _Module(folder / f"{last}{suffix}", ())
+            if (folder / f"{name}{suffix}").is_file():
+                return _Module(folder / f"{name}{suffix}", ())
         if inner.is_dir():
             portions.append(inner)
     return _Module(None, tuple(portions)) if portions else None
 
 
-def _by_finders(name: str) -> _Module | None:
+def _search_with_finders(name: str) -> _Module | None:
     """Search with all finders of Python, including those that editable installs add.
 
     For a top-level name this imports nothing.

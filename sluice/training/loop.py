@@ -24,7 +24,7 @@ the user's code    ``unit``                        ``training.fold_run``: worklo
 ``data_seed`` replaces the base seed of row order, buckets and augmentation only, so that they and
 the initial weights can be varied independently.
 
-Shape legend: N = train rows, B = rows of a batch, O = outputs.
+Shape legend: B = rows of a batch.
 """
 
 import dataclasses
@@ -57,9 +57,9 @@ from sluice.training.memory_advice import describe_step, suggest_settings
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.precision import MixedPrecision, ScaleState
-from sluice.training.prediction import chunk_rows
 from sluice.training.prediction import mean_loss as mean_loss
 from sluice.training.prediction import predict as predict
+from sluice.training.prediction import rows_per_chunk
 from sluice.training.ranks import SINGLE_PROCESS, Ranks, RankShard
 from sluice.training.recompute import recomputing
 from sluice.training.settings import TrainSettings
@@ -161,7 +161,7 @@ def train(
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
         val_share = ranks.shard.share(torch.arange(len(val)), count_rows)
         val = place_rows(_local_part(val, ranks.shard), device)
-        val_chunk_rows = chunk_rows(val.x, model)
+        val_chunk_rows = rows_per_chunk(val.x, model)
         batches = Batches(
             # An augmentation gets the rows on the CPU, as it does when they do not fit.
             place_rows(train, device) if augment is None else train,
@@ -175,32 +175,38 @@ def train(
         )
         if setting := _batch_splitting_setting(settings, ranks, batches.max_rows):
             require_splittable(
-                model, loss_fn, *batches.first(3), loss_weight=loss_weight, setting=setting
+                model, loss_fn, *batches.first_rows(3), loss_weight=loss_weight, setting=setting
             )
         wrapped_model = ranks.wrap(model)
         stream = RandomStream(derive_seed(seed, "dropout"), resume.rng if resume else None)
         history: list[EpochResult] = []
-        selected, best = 0, dict[str, Tensor]()
+        selected_epoch, best_weights = 0, dict[str, Tensor]()
         progress: EpochProgress | None = None
         if resume is not None:
             _restore(model, optimizer, resume, batches.steps_per_epoch, ranks)
-            history, selected, progress = list(resume.history), resume.best_epoch, resume.progress
-            best = {name: tensor.clone() for name, tensor in resume.best.items()}
+            history, selected_epoch, progress = (
+                list(resume.history),
+                resume.best_epoch,
+                resume.progress,
+            )
+            best_weights = {name: tensor.clone() for name, tensor in resume.best.items()}
         mixed_precision = MixedPrecision(_scale_state(history, progress, settings), device)
 
-        def state(rng: Mapping[str, Tensor], within: EpochProgress | None = None) -> TrainState:
+        def make_state(
+            rng: Mapping[str, Tensor], unfinished_epoch: EpochProgress | None = None
+        ) -> TrainState:
             moments, tree = split_state(optimizer)
             return TrainState(
                 history=tuple(history),
                 steps=len(history) * batches.steps_per_epoch
-                + (0 if within is None else within.steps),
-                best_epoch=selected,
+                + (0 if unfinished_epoch is None else unfinished_epoch.steps),
+                best_epoch=selected_epoch,
                 model=model.state_dict(),
-                best=best,
+                best=best_weights,
                 optimizer=moments,
                 optimizer_tree=tree,
                 rng=rng,
-                progress=within,
+                progress=unfinished_epoch,
             )
 
         keeper: EpochKeeper | None = None
@@ -209,13 +215,13 @@ def train(
             store_state = on_state  # not None in the function below
             keeper = EpochKeeper(
                 is_due,
-                lambda rng, within: store_state(state(rng, within)),
+                lambda rng, unfinished_epoch: store_state(make_state(rng, unfinished_epoch)),
                 mixed_precision,
                 steps_per_epoch=batches.steps_per_epoch,
                 clock=clock,
             )
         while len(history) < settings.max_epochs and (
-            len(history) - selected < settings.patience_epochs
+            len(history) - selected_epoch < settings.patience_epochs
         ):
             epoch, started = len(history) + 1, clock() - (progress.seconds if progress else 0.0)
             epoch_settings, dropout = settings.at(epoch), settings.dropout_at(epoch)
@@ -254,8 +260,8 @@ def train(
                     model,
                     losses_fn,
                     val,
-                    num_chunk_rows=val_chunk_rows,
-                    after_chunk=None if keeper is None else keeper.after_chunk(records),
+                    chunk_size=val_chunk_rows,
+                    after_chunk=None if keeper is None else keeper.make_chunk_callback(records),
                 )
                 val_loss = _mean_over_ranks(val_mean, val_share, ranks)
             if not math.isfinite(val_loss):
@@ -263,25 +269,25 @@ def train(
                     "validation loss", val_loss, epoch, batches.steps_per_epoch, epoch_settings
                 )
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
-            previous, selected = selected, select(scores)
-            if selected == epoch:
-                best = _copy_weights(model)
-            elif selected != previous:
-                raise _missing_epoch_weights_error(selected, previous, epoch)
+            previous_epoch, selected_epoch = selected_epoch, select(scores)
+            if selected_epoch == epoch:
+                best_weights = _copy_weights(model)
+            elif selected_epoch != previous_epoch:
+                raise _missing_epoch_weights_error(selected_epoch, previous_epoch, epoch)
             history.append(
                 _epoch_result(
                     statistics,
                     mixed_precision,
                     epoch=epoch,
                     val_loss=val_loss,
-                    improved=selected == epoch,
+                    improved=selected_epoch == epoch,
                     seconds=clock() - started,
                 )
             )
             if on_state is not None:
-                on_state(state(stream.state))
+                on_state(make_state(stream.state))
             yield history[-1]
-        model.load_state_dict(best)
+        model.load_state_dict(best_weights)
         model.eval()
     finally:
         if batches is not None:
@@ -379,15 +385,18 @@ def _restore(
             f"{'; '.join(differences[:5])}.",
             fix="Resume with the model settings of the checkpoint, or start in a new folder.",
         )
-    within = 0 if resume.progress is None else resume.progress.steps
-    if within and ranks.shard.world_size > 1:
+    steps_in_epoch = 0 if resume.progress is None else resume.progress.steps
+    if steps_in_epoch and ranks.shard.world_size > 1:
         raise ContractError(
             f"{ranks.shard.world_size} ranks can resume only after an epoch, but the checkpoint is "
-            f"after step {within} of epoch {len(resume.history) + 1}.",
+            f"after step {steps_in_epoch} of epoch {len(resume.history) + 1}.",
             cause="It was written by a training in one process.",
             fix="Resume in one process, or start in a new folder.",
         )
-    if resume.steps != len(resume.history) * steps_per_epoch + within or within > steps_per_epoch:
+    if (
+        resume.steps != len(resume.history) * steps_per_epoch + steps_in_epoch
+        or steps_in_epoch > steps_per_epoch
+    ):
         raise ContractError(
             f"The checkpoint is at step {resume.steps} after "
             f"{pluralize(len(resume.history), 'epoch')}, but these rows make {steps_per_epoch} "
@@ -403,10 +412,10 @@ def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _missing_epoch_weights_error(chosen: int, before: int, epoch: int) -> ContractError:
-    previous = f" or its previous result ({before})" if before else ""
+def _missing_epoch_weights_error(selected: int, previous: int, epoch: int) -> ContractError:
+    alternative = f" or its previous result ({previous})" if previous else ""
     return ContractError(
-        f"select_epoch must return the current epoch ({epoch}){previous}, got {chosen}.",
+        f"select_epoch must return the current epoch ({epoch}){alternative}, got {selected}.",
         cause="Only the weights of the selected epoch are kept.",
         fix="Make select_epoch depend only on the scores so far, and return either the current "
         "epoch or its previous result.",

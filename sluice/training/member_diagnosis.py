@@ -51,7 +51,10 @@ class MemberSymptom(Record):
         )
 
     def advice(self, pipeline: str) -> str:
-        """Return the observation and the command to run, for the decision about the candidate."""
+        """Return the observation and the command to run, for the decision about the candidate.
+
+        If no setting is to be changed, the fix of the symptom replaces the command.
+        """
         s = self.symptom
         observation = (
             f"{s.fault[0].upper()}{s.fault[1:]} in {self.members} of {self.of} trainings: {s.what}"

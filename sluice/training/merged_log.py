@@ -48,9 +48,9 @@ def merge_logs(
         raise ContractError(
             "A merged log requires at least one member, got 0.", fix="Train a model first."
         )
-    ordered = sorted(members, key=lambda member: (member.seed, member.fold_id))
+    sorted_members = sorted(members, key=lambda member: (member.seed, member.fold_id))
     headline = workload.headline_metric
-    for member in ordered:
+    for member in sorted_members:
         if headline not in member.test_metrics:
             known = sorted(member.test_metrics)
             raise ContractError(
@@ -59,7 +59,7 @@ def merge_logs(
                 f"{suggest_nearest(headline, known)}",
                 fix=f"Return '{headline}' from metrics(), or set another headline_metric.",
             )
-    logs = [store.get(member.event_log) for member in ordered]
+    logs = [store.get(member.event_log) for member in sorted_members]
     start_time, end_time = _time_range(logs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.ndjson"
@@ -75,14 +75,14 @@ def merge_logs(
         with EventLog(path, clock=lambda: end_time) as log:
             log.write(
                 "experiment_complete",
-                total_folds=len({member.fold_id for member in ordered}),
-                total_seeds=len({member.seed for member in ordered}),
-                elapsed_seconds=sum(member.seconds for member in ordered),
-                **{f"mean_{headline}": fmean(m.test_metrics[headline] for m in ordered)},
+                total_folds=len({member.fold_id for member in sorted_members}),
+                total_seeds=len({member.seed for member in sorted_members}),
+                elapsed_seconds=sum(member.seconds for member in sorted_members),
+                **{f"mean_{headline}": fmean(m.test_metrics[headline] for m in sorted_members)},
             )
         report = validate_log(
             path,
-            test_metrics=tuple(f"test_{name}" for name in ordered[0].test_metrics),
+            test_metrics=tuple(f"test_{name}" for name in sorted_members[0].test_metrics),
             headline=f"mean_{headline}",
         )
         if not report.complete:

@@ -22,13 +22,13 @@ def _require_value(value: Any) -> Any:
 
 
 Argument = Annotated[bool | int | float | str | list[int | float], BeforeValidator(_require_value)]
-"""Value of an optimizer argument; a list becomes a tuple."""
+"""Value of an optimizer argument. A list is passed to the optimizer as a tuple."""
 
-RESERVED = ("params", "lr", "weight_decay")
+RESERVED_ARGUMENTS = ("params", "lr", "weight_decay")
 """Arguments that ``optimizer_arguments`` must not contain: the trainer passes ``params``, and the
 other two have separate settings."""
 
-CHANGING_ARGUMENTS: Mapping[str, frozenset[str]] = {
+CHANGEABLE_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "adamw": frozenset({"betas", "eps"}),
     "adam": frozenset({"betas", "eps"}),
     "sgd": frozenset({"momentum", "dampening"}),
@@ -47,8 +47,8 @@ def require_optimizer_name(name: str) -> str:
     Raises:
         ValueError: The name is neither.
     """
-    if name not in CHANGING_ARGUMENTS and ":" not in name:
-        known = list(CHANGING_ARGUMENTS)
+    if name not in CHANGEABLE_ARGUMENTS and ":" not in name:
+        known = list(CHANGEABLE_ARGUMENTS)
         raise ValueError(
             f"unknown optimizer '{name}'.{suggest_nearest(name, known)} Use one of "
             f"{', '.join(known)}, or an import path such as 'torch.optim:Adamax'"
@@ -67,7 +67,7 @@ def require_unreserved_arguments(arguments: dict[str, Argument]) -> dict[str, Ar
         "lr": "set training.learning_rate instead",
         "weight_decay": "set training.weight_decay instead",
     }
-    for name in RESERVED:
+    for name in RESERVED_ARGUMENTS:
         if name in arguments:
             raise ValueError(f"'{name}' cannot be set in optimizer_arguments: {reasons[name]}")
     return arguments
@@ -120,11 +120,11 @@ def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, A
     argument, dot, index = argument.partition(".")
     if dot and not _has_index(arguments.get(argument), index):
         return False
-    if argument in RESERVED or isinstance(arguments.get(argument), bool | str):
+    if argument in RESERVED_ARGUMENTS or isinstance(arguments.get(argument), bool | str):
         return False
     if optimizer == "rmsprop" and argument == "momentum":
         # torch allocates the momentum buffers in the first step, and only if momentum is above 0.
         initial = arguments.get("momentum", 0)
         return isinstance(initial, int | float) and initial > 0
-    known = CHANGING_ARGUMENTS.get(optimizer)
+    known = CHANGEABLE_ARGUMENTS.get(optimizer)
     return bool(argument) if known is None else argument in known

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from sluice.base.errors import ContractError
 
-_FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "own_decay"})
+_FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "has_own_decay"})
 """Keys of a parameter group whose values come from the settings and not from the checkpoint."""
 
 _GROUPS = "param_groups"
@@ -42,7 +42,7 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
     class_name = type(optimizer).__name__
     tree = {
         # torch casts loaded state to the parameter's dtype, which fails for strings.
-        "state": _encode(content["state"], "", tensors, class_name, plain=_NUMBER_TYPES),
+        "state": _encode(content["state"], "", tensors, class_name, plain_types=_NUMBER_TYPES),
         "groups": _encode(groups, "groups", tensors, class_name),
         "rest": _encode(rest, "rest", tensors, class_name),
     }
@@ -76,18 +76,18 @@ def _encode(
     tensors: dict[str, Tensor],
     class_name: str,
     *,
-    plain: tuple[type, ...] = (*_NUMBER_TYPES, str),
+    plain_types: tuple[type, ...] = (*_NUMBER_TYPES, str),
 ) -> Any:
     if isinstance(value, Tensor):
         tensors[path] = value
         return {"tensor": path}
-    if value is None or isinstance(value, plain):
+    if value is None or isinstance(value, plain_types):
         return {"value": value}
     prefix = f"{path}/" if path else ""
     if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
         return {
             "mapping": [
-                [key, _encode(part, f"{prefix}{key}", tensors, class_name, plain=plain)]
+                [key, _encode(part, f"{prefix}{key}", tensors, class_name, plain_types=plain_types)]
                 for key, part in value.items()
             ]
         }
@@ -95,7 +95,7 @@ def _encode(
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {
             kind: [
-                _encode(part, f"{prefix}{index}", tensors, class_name, plain=plain)
+                _encode(part, f"{prefix}{index}", tensors, class_name, plain_types=plain_types)
                 for index, part in enumerate(value)
             ]
         }

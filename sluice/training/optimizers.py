@@ -18,7 +18,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.imports import import_object
 from sluice.base.out_of_memory import is_out_of_memory
 from sluice.base.settings import suggest_nearest
-from sluice.training.optimizer_settings import RESERVED, Argument
+from sluice.training.optimizer_settings import RESERVED_ARGUMENTS, Argument
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.settings import TrainSettings
 
@@ -33,14 +33,14 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
 }
 """Optimizer classes of torch by the short name used in settings."""
 
-_FUSED = frozenset({"adamw", "adam"})
+_FUSED_BY_DEFAULT = frozenset({"adamw", "adam"})
 """Optimizers with a fused kernel on every device, which is used unless the settings select an
 implementation. SGD is excluded, see ``_require_defined_momentum``."""
 
 _IMPLEMENTATION_ARGUMENTS = frozenset({"fused", "foreach", "differentiable"})
 """Arguments of torch's optimizers that select an implementation."""
 
-_GROUP_KEYS = frozenset({"rate_share", "own_decay"})
+_GROUP_KEYS = frozenset({"rate_share", "has_own_decay"})
 """Keys that Sluice adds to parameter groups: the share of the scheduled learning rate, and whether
 the workload set the weight decay of the group."""
 
@@ -68,7 +68,7 @@ def require_optimizer(settings: TrainSettings) -> None:
         for arguments in _arguments_over_time(settings)
     ]
     for arguments, optimizer in trials:
-        _require_changing_in_groups(optimizer, settings)
+        _require_changing_arguments_in_groups(optimizer, settings)
         try:
             for _ in range(_NUM_TRIAL_STEPS):
                 for parameter in optimizer.param_groups[0]["params"]:
@@ -98,11 +98,11 @@ def build_optimizer(groups: list[dict[str, Any]], settings: TrainSettings) -> Op
     for arguments in _arguments_over_time(settings)[1:]:
         # Raises for an invalid value now, instead of at the epoch of the change.
         _build_trial_optimizer(settings, arguments)
-    _require_changing_in_groups(optimizer, settings)
+    _require_changing_arguments_in_groups(optimizer, settings)
     return optimizer
 
 
-def set_arguments(optimizer: Optimizer, settings: TrainSettings) -> None:
+def set_changing_arguments(optimizer: Optimizer, settings: TrainSettings) -> None:
     """Set the arguments that change during training to their values in effect.
 
     Args:
@@ -112,10 +112,10 @@ def set_arguments(optimizer: Optimizer, settings: TrainSettings) -> None:
     for name in _changing_arguments(settings):
         if name in settings.optimizer_arguments:
             for group in optimizer.param_groups:
-                group[name] = _as_passed(settings.optimizer_arguments[name])
+                group[name] = _list_to_tuple(settings.optimizer_arguments[name])
 
 
-def takes_decay(settings: TrainSettings) -> bool:
+def takes_weight_decay(settings: TrainSettings) -> bool:
     """Return whether the optimizer takes the argument ``weight_decay``.
 
     Raises:
@@ -144,14 +144,16 @@ def _construct(
     groups: list[dict[str, Any]], settings: TrainSettings, arguments: Mapping[str, Argument]
 ) -> Optimizer:
     name, cls = settings.optimizer, _optimizer_class(settings.optimizer)
-    names, accepts_kwargs = _accepted_arguments(cls)
-    settable = [argument for argument in names if argument not in RESERVED]
+    accepted_names, accepts_kwargs = _accepted_arguments(cls)
+    settable_arguments = [
+        argument for argument in accepted_names if argument not in RESERVED_ARGUMENTS
+    ]
     if not accepts_kwargs:
-        _require_known_arguments(name, names, settable, arguments)
-    passed_arguments = {argument: _as_passed(value) for argument, value in arguments.items()}
-    if name in _FUSED and not _IMPLEMENTATION_ARGUMENTS & passed_arguments.keys():
+        _require_known_arguments(name, accepted_names, settable_arguments, arguments)
+    passed_arguments = {argument: _list_to_tuple(value) for argument, value in arguments.items()}
+    if name in _FUSED_BY_DEFAULT and not _IMPLEMENTATION_ARGUMENTS & passed_arguments.keys():
         passed_arguments["fused"] = True
-    if accepts_kwargs or "weight_decay" in names:
+    if accepts_kwargs or "weight_decay" in accepted_names:
         passed_arguments["weight_decay"] = settings.weight_decay
     _require_defined_momentum(cls, settings, passed_arguments)
     try:
@@ -161,7 +163,8 @@ def _construct(
             raise
         raise SettingsError(
             f"The optimizer '{name}' refuses its arguments: {_error_text(error)}.",
-            fix=f"Correct training.optimizer_arguments. It takes: {', '.join(settable) or 'none'}.",
+            fix="Correct training.optimizer_arguments. It takes: "
+            f"{', '.join(settable_arguments) or 'none'}.",
         ) from error
 
 
@@ -180,22 +183,26 @@ def _require_defined_momentum(
 
 
 def _require_known_arguments(
-    name: str, names: list[str], settable: list[str], arguments: Mapping[str, Argument]
+    name: str,
+    accepted_names: list[str],
+    settable_arguments: list[str],
+    arguments: Mapping[str, Argument],
 ) -> None:
-    if "lr" not in names:
+    if "lr" not in accepted_names:
         raise SettingsError(
-            f"The optimizer '{name}' must take the argument lr. It takes: {', '.join(names)}.",
+            f"The optimizer '{name}' must take the argument lr. It takes: "
+            f"{', '.join(accepted_names)}.",
             cause="The trainer sets the learning rate at every step by its schedule.",
             fix="Use another optimizer, or let the class take lr and read it from its parameter "
             "groups.",
         )
     for argument in arguments:
-        if argument not in settable:
+        if argument not in settable_arguments:
             raise SettingsError(
                 f"The optimizer '{name}' does not take the argument "
-                f"'{argument}'.{suggest_nearest(argument, settable)}",
+                f"'{argument}'.{suggest_nearest(argument, settable_arguments)}",
                 fix="Correct training.optimizer_arguments. It takes: "
-                f"{', '.join(settable) or 'none'}.",
+                f"{', '.join(settable_arguments) or 'none'}.",
             )
 
 
@@ -234,7 +241,7 @@ def _changing_arguments(settings: TrainSettings) -> dict[str, Argument]:
     }
 
 
-def _require_changing_in_groups(optimizer: Optimizer, settings: TrainSettings) -> None:
+def _require_changing_arguments_in_groups(optimizer: Optimizer, settings: TrainSettings) -> None:
     for name, value in _changing_arguments(settings).items():
         for group in optimizer.param_groups:
             current: Any = group.get(name)
@@ -260,7 +267,7 @@ def _build_trial_optimizer(settings: TrainSettings, arguments: Mapping[str, Argu
     return _construct([group], settings, arguments)
 
 
-def _as_passed(value: Argument) -> Any:
+def _list_to_tuple(value: Argument) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError, SettingsError
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import suggest_nearest
-from sluice.training.optimizers import build_optimizer, takes_decay
+from sluice.training.optimizers import build_optimizer, takes_weight_decay
 from sluice.training.settings import TrainSettings
 
 ParameterGroups = Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
             "twice.",
             fix="Make the groups of parameter_groups() disjoint.",
         )
-    if not takes_decay(settings):
+    if not takes_weight_decay(settings):
         _require_no_decay(completed_groups, settings)
         for group in completed_groups:
             del group["weight_decay"]
@@ -84,7 +84,7 @@ def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
     Does nothing for an optimizer without weight decay.
     """
     for group in optimizer.param_groups:
-        if not group["own_decay"] and "weight_decay" in group:
+        if not group["has_own_decay"] and "weight_decay" in group:
             group["weight_decay"] = decay
 
 
@@ -112,7 +112,7 @@ def _require_no_decay(groups: Sequence[Mapping[str, Any]], settings: TrainSettin
 def _complete_group(
     group: Mapping[str, Any], index: int, settings: TrainSettings
 ) -> dict[str, Any]:
-    unknown_keys = [str(key) for key in group if key not in (*_ALLOWED_KEYS, "own_decay")]
+    unknown_keys = [str(key) for key in group if key not in (*_ALLOWED_KEYS, "has_own_decay")]
     if unknown_keys or "params" not in group:
         got = ", ".join(f"'{key}'" for key in group) or "no key"
         hint = suggest_nearest(unknown_keys[0], list(_ALLOWED_KEYS)) if unknown_keys else ""
@@ -127,15 +127,15 @@ def _complete_group(
         "params": [params] if isinstance(params, Tensor) else list(params),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
         # The group has this key already if it was completed before.
-        "own_decay": group.get("own_decay", "weight_decay" in group),
+        "has_own_decay": group.get("has_own_decay", "weight_decay" in group),
         "rate_share": group.get("rate_share", 1.0),
     }
     for key in ("weight_decay", "rate_share"):
         value = completed[key]
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ContractError(
-                f"'{key}' of parameter group {index} must be a finite number that is not "
-                f"negative, got {value!r}.",
+                f"'{key}' of parameter group {index} must be a finite number of at least 0, got "
+                f"{value!r}.",
                 fix=f"Correct '{key}' in the groups that parameter_groups() returns.",
             )
     return completed

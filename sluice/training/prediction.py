@@ -1,6 +1,6 @@
 """Predictions and mean losses of a network on row sources, chunk by chunk.
 
-Shape legend: N = examples, O = outputs.
+Shape legend: N = examples, B = rows of a chunk.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +42,8 @@ _OUTPUT_BYTES = 32 * 2**20
 """Target size of the outputs of a chunk [bytes], for example 64 texts of 64 tokens and a vocabulary
 of 2,048. Losses need a few times as much."""
 
-_SIZED_ROWS = 16
-"""Number of rows whose size is measured."""
+_NUM_MEASURED_ROWS = 16
+"""Number of rows on which the size of a row is measured."""
 
 
 def predict(model: nn.Module, x: ModelInput | RowSource) -> Tensor:
@@ -55,7 +55,9 @@ def predict(model: nn.Module, x: ModelInput | RowSource) -> Tensor:
     source = DictRows(x) if isinstance(x, dict) else x
     was_training = model.training
     model.eval()
-    outputs = torch.cat([output for _, output in _outputs(model, source, chunk_rows(source))])
+    outputs = torch.cat(
+        [output for _, output in _predict_chunks(model, source, rows_per_chunk(source))]
+    )
     model.train(was_training)
     return outputs
 
@@ -65,10 +67,10 @@ def mean_loss(
     losses_fn: LossFunction,
     rows: Examples,
     *,
-    num_chunk_rows: int | None = None,
+    chunk_size: int | None = None,
     after_chunk: Callable[[], None] | None = None,
 ) -> float:
-    """Return the mean loss of ``model`` on ``rows``, without training it.
+    """Return the mean loss of ``model`` on ``rows``, in evaluation mode.
 
     Memory holds one loss per row, and the inputs and outputs of one chunk.
 
@@ -76,18 +78,19 @@ def mean_loss(
         model: Maps ``rows.x`` to predictions.
         losses_fn: Function of (output, y) to one loss per row (B,).
         rows: Examples.
-        num_chunk_rows: Rows of a chunk, as returned by ``chunk_rows``; None to compute it.
+        chunk_size: Rows of a chunk, as returned by ``rows_per_chunk``; None to compute it.
         after_chunk: Called after every chunk.
 
     Raises:
         ContractError: ``losses_fn`` does not return one loss per row, and there are several chunks.
     """
-    size = chunk_rows(rows.x, model) if num_chunk_rows is None else num_chunk_rows
+    if chunk_size is None:
+        chunk_size = rows_per_chunk(rows.x, model)
     was_training = model.training
     model.eval()
     losses = []
-    for start, output in _outputs(model, rows.x, size):
-        y = _targets(rows.y, start, start + size)
+    for start, output in _predict_chunks(model, rows.x, chunk_size):
+        y = _read_targets(rows.y, start, start + chunk_size)
         losses.append(losses_fn(output, y.to(output.device)))
         if len(losses) > 1 and not losses[-1].ndim:
             raise ContractError(
@@ -101,7 +104,7 @@ def mean_loss(
     return float((losses[0] if len(losses) == 1 else torch.cat(losses)).double().mean())
 
 
-def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> int:
+def rows_per_chunk(source: Tensor | RowSource, model: nn.Module | None = None) -> int:
     """Return the number of rows of a chunk: a pure function of the source and the model's outputs.
 
     The size of a row is measured on evenly spaced rows. They are read together, so their padding
@@ -117,12 +120,12 @@ def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> in
         isinstance(source, Tensor) and (model is None or source.is_floating_point())
     ):
         return _MAX_CHUNK_ROWS
-    rows = spread_rows(len(source), _SIZED_ROWS)
+    rows = spread_rows(len(source), _NUM_MEASURED_ROWS)
     batch = gather(source, rows)
-    size = _MAX_CHUNK_ROWS
+    chunk_size = _MAX_CHUNK_ROWS
     if not isinstance(source, Tensor):
         num_bytes = sum(part.nbytes for part in input_parts(batch))
-        size = min(size, _CHUNK_BYTES * len(rows) // max(num_bytes, 1))
+        chunk_size = min(chunk_size, _CHUNK_BYTES * len(rows) // max(num_bytes, 1))
     if model is not None:
         was_training = model.training
         model.eval()
@@ -130,8 +133,8 @@ def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> in
             output = model(move_input(batch, device_of(model, torch.device("cpu"))))
         model.train(was_training)
         if isinstance(output, Tensor):
-            size = min(size, _OUTPUT_BYTES * len(rows) // max(output.nbytes, 1))
-    return max(1, size)
+            chunk_size = min(chunk_size, _OUTPUT_BYTES * len(rows) // max(output.nbytes, 1))
+    return max(1, chunk_size)
 
 
 class PredictedRows:
@@ -181,11 +184,11 @@ def iter_outputs(
         y: Targets of these examples.
     """
     num_rows = len(y)
-    sample = spread_rows(num_rows, _SIZED_ROWS)
+    sample = spread_rows(num_rows, _NUM_MEASURED_ROWS)
     num_bytes = max(gather_tensor(s, sample, what="outputs").nbytes for s in sources)
-    size = min(_MAX_CHUNK_ROWS, max(1, _OUTPUT_BYTES * len(sample) // max(num_bytes, 1)))
-    for start in range(0, num_rows, size):
-        rows = torch.arange(start, min(start + size, num_rows))
+    chunk_size = min(_MAX_CHUNK_ROWS, max(1, _OUTPUT_BYTES * len(sample) // max(num_bytes, 1)))
+    for start in range(0, num_rows, chunk_size):
+        rows = torch.arange(start, min(start + chunk_size, num_rows))
         yield OutputChunk(
             tuple(gather_tensor(source, rows, what="outputs") for source in sources),
             gather_targets(y, rows),
@@ -205,21 +208,21 @@ def row_losses(model: nn.Module, losses_fn: LossFunction, rows: Examples) -> Ten
 
 
 def read_in_chunks(source: Tensor | RowSource) -> Iterator[ModelInput]:
-    """Yield the inputs of all examples, in order, in chunks of ``chunk_rows``."""
-    size = chunk_rows(source)
-    for start in range(0, len(source), size):
-        yield _inputs(source, start, start + size)
+    """Yield the inputs of all examples, in order, in chunks of ``rows_per_chunk``."""
+    chunk_size = rows_per_chunk(source)
+    for start in range(0, len(source), chunk_size):
+        yield _read_inputs(source, start, start + chunk_size)
 
 
-def _outputs(
-    model: nn.Module, source: Tensor | RowSource, size: int
+def _predict_chunks(
+    model: nn.Module, source: Tensor | RowSource, chunk_size: int
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the first row and the output of every chunk."""
     num_rows = len(source)
     device = device_of(model, source.device if isinstance(source, Tensor) else torch.device("cpu"))
-    description = f"predicting {num_rows} rows, {min(num_rows, size)} at once"
-    for start in range(0, max(num_rows, 1), size):
-        x = _inputs(source, start, start + size)
+    description = f"predicting {num_rows} rows, {min(num_rows, chunk_size)} at once"
+    for start in range(0, max(num_rows, 1), chunk_size):
+        x = _read_inputs(source, start, start + chunk_size)
         # Not around the yield: the caller's code would run in inference mode.
         with (
             torch.inference_mode(),
@@ -229,13 +232,13 @@ def _outputs(
         yield start, output
 
 
-def _inputs(source: Tensor | RowSource, start: int, stop: int) -> ModelInput:
+def _read_inputs(source: Tensor | RowSource, start: int, stop: int) -> ModelInput:
     if isinstance(source, Tensor):
         return source[start:stop]
     return gather(source, torch.arange(start, min(stop, len(source))))
 
 
-def _targets(source: Tensor | RowSource, start: int, stop: int) -> Tensor:
+def _read_targets(source: Tensor | RowSource, start: int, stop: int) -> Tensor:
     if isinstance(source, Tensor):
         return source[start:stop]
     return gather_targets(source, torch.arange(start, min(stop, len(source))))

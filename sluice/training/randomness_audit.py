@@ -19,7 +19,7 @@ from sluice.training.generator_sharing import Generator, SharedGenerator, find_s
 
 Status = Literal["seeded", "other seed", "not seeded", "unknown", "not started"]
 
-_UNSEEDED_TORCH = 67280421310721
+_DEFAULT_TORCH_SEED = 67280421310721
 """Initial seed of every new ``torch.Generator()``. The global generators start with a random
 seed."""
 
@@ -119,26 +119,26 @@ def audit_randomness(
 
 
 def _audit_python(seed: int) -> RandomSource:
-    fresh = random.Random(seed)
+    expected_generator = random.Random(seed)
     words = np.array(random.getstate()[1][:_MT_WORDS], np.uint32)
 
     def refills() -> Iterator[NDArray[np.uint32]]:
         while True:
-            yield np.array(fresh.getstate()[1][:_MT_WORDS], np.uint32)
-            fresh.getrandbits(32 * _MT_WORDS)
+            yield np.array(expected_generator.getstate()[1][:_MT_WORDS], np.uint32)
+            expected_generator.getrandbits(32 * _MT_WORDS)
 
     return _compare_states("Python random", words, refills(), seed)
 
 
 def _audit_numpy(seed: int) -> RandomSource:
-    fresh = np.random.RandomState(seed % 2**32)
+    expected_generator = np.random.RandomState(seed % 2**32)
     words = rng_state()["numpy"].numpy().astype(np.uint32)
 
     def refills() -> Iterator[NDArray[np.uint32]]:
         while True:
-            state: Any = fresh.get_state(legacy=False)
+            state: Any = expected_generator.get_state(legacy=False)
             yield state["state"]["key"]
-            fresh.bytes(4 * _MT_WORDS)
+            expected_generator.bytes(4 * _MT_WORDS)
 
     return _compare_states("NumPy global", words, refills(), seed % 2**32)
 
@@ -189,7 +189,7 @@ def _global_torch_source(name: str, seed: int, *, expected: int) -> RandomSource
 
 
 def _torch_generator_source(name: str, generator: torch.Generator) -> RandomSource:
-    if generator.initial_seed() == _UNSEEDED_TORCH:
+    if generator.initial_seed() == _DEFAULT_TORCH_SEED:
         return RandomSource(name=name, status="not seeded", detail="torch's default seed")
     return RandomSource(name=name, status="seeded", detail=f"seed {generator.initial_seed()}")
 

@@ -49,8 +49,8 @@ class RandomnessReport(Record):
         description="Generators that several operations share."
     )
     nondeterministic: tuple[NondeterministicOperation, ...] = Field(
-        description="Operations without a deterministic implementation that an epoch of training "
-        "on a few rows called."
+        description="Operations without a deterministic implementation that were called in an "
+        "epoch of training on one batch."
     )
     findings: tuple[str, ...] = Field(description="Problems found, one sentence each.")
 
@@ -58,7 +58,7 @@ class RandomnessReport(Record):
 def examine_randomness(
     workload: Workload, model_settings: ModelSettings, training: TrainSettings, *, seed: int
 ) -> RandomnessReport:
-    """Run every part of ``workload`` once, training on a few rows, and report what was random.
+    """Run every part of ``workload``, with a training on one batch, and report what was random.
 
     The caller's generators are neither read nor changed.
 

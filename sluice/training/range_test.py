@@ -21,9 +21,9 @@ from sluice.base.seeding import RandomStream, derive_seed
 from sluice.base.settings import Record
 from sluice.data.rows.protocol import gather, gather_targets
 from sluice.training.descent import (
-    ROUNDING,
+    ROUNDING_SHARE,
     RangeTestSettings,
-    Slopes,
+    WindowLines,
     find_steepest_descent,
 )
 from sluice.training.loop import LossFunction
@@ -104,7 +104,7 @@ def range_test(
         loss_fn: Function of (output, y) to the scalar that is minimised.
         train: Train rows.
         settings: Rates, steps, and criteria for a descent.
-        training: Batch size, clipping and weight decay, as in the real training.
+        training: Batch size, optimizer, clipping and weight decay, as in the real training.
         seed: Base seed, from which the seeds of row order and dropout are derived.
         groups: The parameters to fit, as for ``train``; one group of all trainable parameters if
             None.
@@ -115,6 +115,7 @@ def range_test(
         TrainingFailed: The loss is not finite before the first step.
         ContractError: There is nothing to train, the groups are invalid, or the optimizer has
             parameters of another model.
+        SettingsError: As for ``make_optimizer``.
 
     Cost:
         At most ``num_steps`` optimizer steps; the memory of one more model and optimizer.
@@ -135,16 +136,18 @@ def range_test(
     model, optimizer = copy.deepcopy((model, optimizer))
     rate_N = np.geomspace(settings.lowest_rate, settings.highest_rate, settings.num_steps)
     with RandomStream(derive_seed(seed, "range_test_dropout")).active():
-        losses = list(_losses(model, loss_fn, train, optimizer, rate_N, settings, training, seed))
+        losses = list(
+            _run_steps(model, loss_fn, train, optimizer, rate_N, settings, training, seed)
+        )
     ended: RangeTestEnd = "highest rate reached"
     if not math.isfinite(losses[-1]):
         ended = "non-finite loss"
     elif _has_diverged(losses, settings):
         ended = "loss diverged"
-    return _summarize_test(rate_N, losses, settings, ended=ended)
+    return _build_result(rate_N, losses, settings, ended=ended)
 
 
-def _losses(
+def _run_steps(
     model: nn.Module,
     loss_fn: LossFunction,
     train: Examples,
@@ -158,7 +161,7 @@ def _losses(
     model.train()
     rate_shares = _rate_shares(optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    batches = _batches(len(train), training.batch_rows, seed)
+    batches = _iter_batch_rows(len(train), training.batch_rows, seed)
     losses: list[float] = []
     for rate in itertools.chain(rate_N, [None]):
         rows = next(batches)
@@ -182,7 +185,7 @@ def _losses(
         optimizer.step()
 
 
-def _batches(num_rows: int, batch_rows: int, seed: int) -> Iterator[Tensor]:
+def _iter_batch_rows(num_rows: int, batch_rows: int, seed: int) -> Iterator[Tensor]:
     batch_rows = min(batch_rows, num_rows)
     for epoch in itertools.count(1):
         order = shuffled_rows(num_rows, seed=derive_seed(seed, f"range_test_order_{epoch}"))
@@ -227,11 +230,13 @@ def _has_diverged(losses: list[float], settings: RangeTestSettings) -> bool:
     median_N = np.median(sliding_window_view(loss_N, _MEDIAN_STEPS), axis=1)
     largest_decrease = max(initial - median_N.min(), 0.0)
     increase = median_N[-1] - initial
-    max_increase = settings.diverged_ratio * (largest_decrease + noise) + ROUNDING * abs(initial)
+    max_increase = settings.diverged_ratio * (largest_decrease + noise) + ROUNDING_SHARE * abs(
+        initial
+    )
     return not increase <= max_increase
 
 
-def _summarize_test(
+def _build_result(
     rate_N: NDArray[np.float64],
     losses: list[float],
     settings: RangeTestSettings,
@@ -239,16 +244,16 @@ def _summarize_test(
     ended: RangeTestEnd,
 ) -> RangeTest:
     finite_loss_N = np.array(losses[1:] if ended != "non-finite loss" else losses[1:-1])
-    lines, steepest = find_steepest_descent(finite_loss_N, settings)
+    lines, steepest_index = find_steepest_descent(finite_loss_N, settings)
     half = lines.window // 2
     smoothed = dict(enumerate(lines.mean_C.tolist(), start=half))
     slopes = dict(enumerate(lines.slope_C.tolist(), start=half))
     ended_at_rate = float(rate_N[len(losses) - 2])
-    summary, fix = _summarize(
-        rate_N, lines, steepest, settings, ended=ended, ended_at_rate=ended_at_rate
+    summary, fix = _describe_result(
+        rate_N, lines, steepest_index, settings, ended=ended, ended_at_rate=ended_at_rate
     )
     return RangeTest(
-        rate=None if steepest is None else float(rate_N[half + steepest]),
+        rate=None if steepest_index is None else float(rate_N[half + steepest_index]),
         lowest_loss_rate=float(rate_N[min(smoothed, key=smoothed.__getitem__)])
         if smoothed
         else None,
@@ -265,10 +270,10 @@ def _summarize_test(
     )
 
 
-def _summarize(
+def _describe_result(
     rate_N: NDArray[np.float64],
-    lines: Slopes,
-    steepest: int | None,
+    lines: WindowLines,
+    steepest_index: int | None,
     settings: RangeTestSettings,
     *,
     ended: RangeTestEnd,
@@ -276,13 +281,13 @@ def _summarize(
 ) -> tuple[str, str]:
     """Return the summary of a range test, and what to do; "" if nothing needs to be done."""
     tried_rates = f"from {settings.lowest_rate:g} to {ended_at_rate:.2g} ({ended})"
-    if steepest is None:
+    if steepest_index is None:
         return f"No descent found for rates {tried_rates}.", _no_descent_fix(ended, settings)
     summary = (
-        f"Steepest descent at rate {rate_N[lines.window // 2 + steepest]:.2g}, by "
-        f"{-lines.slope_C[steepest]:.3g} per decade; rates {tried_rates}."
+        f"Steepest descent at rate {rate_N[lines.window // 2 + steepest_index]:.2g}, by "
+        f"{-lines.slope_C[steepest_index]:.3g} per decade; rates {tried_rates}."
     )
-    if ended == "highest rate reached" and steepest == len(lines.slope_C) - 1:
+    if ended == "highest rate reached" and steepest_index == len(lines.slope_C) - 1:
         summary += " This is the end of the range: the loss may descend faster beyond it."
         return summary, f"Raise highest_rate above {settings.highest_rate:g}."
     return summary, ""

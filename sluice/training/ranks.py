@@ -45,7 +45,12 @@ class RankShard:
         return rows[start:stop] if stop > start else rows[:1]
 
     def share(self, y: Tensor, loss_weight: LossWeight) -> float:
-        """Return this rank's share of the weight of a whole batch with targets ``y``."""
+        """Return the share of a batch's loss weight that belongs to this rank.
+
+        Args:
+            y: Targets of the whole batch.
+            loss_weight: Maps targets to the number of items over which the loss averages.
+        """
         if self.world_size == 1:
             return 1.0
         bounds = [self._bounds(len(y), rank) for rank in range(self.world_size)]

@@ -149,22 +149,22 @@ class BatchPlan:
             for rows in self._buckets(order, self._lengths_of, epoch, first):
                 yield rows.to(device)
             return
-        step = max(1, _BLOCK_ROWS // self.batch_rows) * self.batch_rows
-        for start in range(first * self.batch_rows, self.num_rows, step):
+        block_rows = max(1, _BLOCK_ROWS // self.batch_rows) * self.batch_rows
+        for start in range(first * self.batch_rows, self.num_rows, block_rows):
             # Moved at once: moving batch by batch would synchronise the device at every step.
-            block = order.part(start, min(start + step, self.num_rows)).to(device)
+            block = order.part(start, min(start + block_rows, self.num_rows)).to(device)
             yield from block.split(self.batch_rows)
 
     def _buckets(
         self, order: RowOrder, lengths_of: LengthsOf, epoch: int, first: int
     ) -> Iterator[Tensor]:
-        step = _POOL_BATCHES * self.batch_rows
-        pool, num_skipped = divmod(first, _POOL_BATCHES)
-        for start in range(pool * step, self.num_rows, step):
-            rows = order.part(start, min(start + step, self.num_rows))
+        pool_rows = _POOL_BATCHES * self.batch_rows
+        first_pool, num_skipped = divmod(first, _POOL_BATCHES)
+        for start in range(first_pool * pool_rows, self.num_rows, pool_rows):
+            rows = order.part(start, min(start + pool_rows, self.num_rows))
             # Stable: rows of equal length stay in shuffled order.
             rows = rows[lengths_of(rows).argsort(stable=True)]
-            seed = derive_seed(self._seed, f"buckets_{epoch}_{start // step}")
+            seed = derive_seed(self._seed, f"buckets_{epoch}_{start // pool_rows}")
             generator = torch.Generator().manual_seed(seed)
             yield from _shuffled_parts(rows, self.batch_rows, generator)[num_skipped:]
             num_skipped = 0

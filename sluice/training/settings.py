@@ -62,8 +62,9 @@ class TrainingChange(Settings):
         ge=0,
         lt=1,
         exclude_if=_is_none,
-        description="Dropout rate of the network, which starts with model.dropout; for built-in "
-        "networks with dropout, and your own networks with a method set_dropout(rate).",
+        description="Dropout rate of the network in place of model.dropout. It can be set for "
+        "built-in networks with dropout, and for your own networks with a method "
+        "set_dropout(rate).",
     )
 
     @property
@@ -79,7 +80,7 @@ class TrainingChange(Settings):
         dropout = ("model.dropout",) if self.dropout is not None else ()
         return (*plain, *arguments, *dropout)
 
-    def merged(self, later: "TrainingChange") -> "TrainingChange":
+    def merge_with(self, later: "TrainingChange") -> "TrainingChange":
         """Return this change, updated with the values of another change at the same epoch."""
         arguments = self.optimizer_arguments | later.optimizer_arguments
         values = self.values | later.values
@@ -91,14 +92,14 @@ class TrainingChange(Settings):
     def _require_a_change(self) -> Self:
         if not self.values:
             raise ValueError(
-                f"the change after epoch {self.from_epoch} must set one of "
+                f"the change after epoch {self.from_epoch} must set at least one of "
                 f"{', '.join(CHANGEABLE_SETTINGS)}"
             )
         return self
 
     @field_validator("optimizer_arguments")
     @classmethod
-    def _own_arguments(cls, arguments: _Arguments) -> _Arguments:
+    def _require_unreserved(cls, arguments: _Arguments) -> _Arguments:
         return require_unreserved_arguments(arguments)
 
 
@@ -110,7 +111,7 @@ these settings."""
 _PLAIN_SETTINGS = frozenset(CHANGEABLE_SETTINGS) - {"optimizer_arguments", "dropout"}
 """Settings that may change and are fields of ``TrainSettings`` with a single number."""
 
-_WITH_DROPOUT = frozenset({"mlp", "gru", "lstm", "slstm", "transformer"})
+_ARCHITECTURES_WITH_DROPOUT = frozenset({"mlp", "gru", "lstm", "slstm", "transformer"})
 """Names of built-in architectures with dropout, whose rate a search may change during training."""
 
 SETTINGS_WITHOUT_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})
@@ -126,7 +127,7 @@ class TrainSettings(Settings):
     patience_epochs: int = Field(
         8,
         ge=1,
-        description="Number of epochs without a better validation loss after which training stops.",
+        description="Number of epochs without a new best epoch after which training stops.",
     )
     batch_rows: int = Field(128, ge=1, description="Number of examples per optimizer step.")
     micro_batch_rows: int | None = Field(
@@ -192,8 +193,8 @@ class TrainSettings(Settings):
     )
     precision: Precision = Field(
         "fp32",
-        description="Number format of the forward pass; fp16 falls back to fp32 after five "
-        "consecutive overflows. Validation and test always use fp32.",
+        description="Number format of the forward and backward pass; fp16 falls back to fp32 after "
+        "five consecutive overflows. Validation and test always use fp32.",
     )
     recompute_activations: bool = Field(
         False,
@@ -217,12 +218,12 @@ class TrainSettings(Settings):
 
     @field_validator("optimizer")
     @classmethod
-    def _known_optimizer(cls, name: str) -> str:
+    def _require_known_optimizer(cls, name: str) -> str:
         return require_optimizer_name(name)
 
     @field_validator("optimizer_arguments")
     @classmethod
-    def _own_arguments(cls, arguments: _Arguments) -> _Arguments:
+    def _require_unreserved(cls, arguments: _Arguments) -> _Arguments:
         return require_unreserved_arguments(arguments)
 
     @model_validator(mode="after")
@@ -277,7 +278,7 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
             a built-in architecture with dropout.
     """
     if path == "model.dropout":
-        return architecture in _WITH_DROPOUT
+        return architecture in _ARCHITECTURES_WITH_DROPOUT
     group, _, name = path.partition(".")
     if group != "training":
         return False

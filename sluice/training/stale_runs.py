@@ -26,6 +26,6 @@ def changes_since_stale_run(spec: FoldRunSpec) -> tuple[str, ...]:
         if (folder / "result.json").exists():
             continue
         other = newest_subject(folder)
-        if other and all(other.get(role) == subject[role] for role in ("workload", "seed", "fold")):
+        if other and all(other.get(name) == subject[name] for name in ("workload", "seed", "fold")):
             return tuple(format_differences(dict(other), subject))
     return ()

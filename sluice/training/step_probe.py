@@ -78,7 +78,8 @@ class StepProbe:
         workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
         train: Rows from which batches are taken.
-        training: Settings of the real training, except ``batch_rows``.
+        training: Settings of the real training. Only the optimizer, its settings and
+            ``clip_norm`` are used: steps run in fp32 on whole batches, without recomputation.
         memory_bytes: Maximum growth of memory with which a batch size fits [bytes].
         device: Device that runs the steps.
         seed: Base seed of weights and dropout.
@@ -105,29 +106,29 @@ class StepProbe:
         self._model = prepare_model(workload, model_settings, train, seed=seed)
         self._is_warm = False
 
-    def __call__(self, rows: int) -> BatchSizeAttempt:
+    def __call__(self, num_rows: int) -> BatchSizeAttempt:
         """Run one batch size; the memory that torch allocated is freed afterwards."""
         if not self._is_warm:
             # The first step of a process loads kernels and starts threads, which permanently use
             # tens of MiB. This attempt keeps them out of the measurement.
-            self._attempt(min(rows, _WARM_UP_ROWS))
+            self._attempt(min(num_rows, _WARM_UP_ROWS))
             self._is_warm = True
-        return self._attempt(rows)
+        return self._attempt(num_rows)
 
-    def _attempt(self, rows: int) -> BatchSizeAttempt:
+    def _attempt(self, num_rows: int) -> BatchSizeAttempt:
         problem, started = "", time.perf_counter()
         randomness = RandomStream(derive_seed(self._seed, "batch_size_search"))
         _release(self._device)
         with _peak_growth(self._device) as peak, randomness.active():
             try:
-                self._run(rows)
+                self._run(num_rows)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 problem = " ".join(str(error).split())[:300]
         _release(self._device)
         return BatchSizeAttempt(
-            rows=rows,
+            rows=num_rows,
             fits=not problem and peak.bytes <= self._memory_bytes,
             peak_bytes=peak.bytes,
             seconds=time.perf_counter() - started,

@@ -12,7 +12,7 @@ from torch import Tensor
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
 from sluice.base.seeding import RandomStream
-from sluice.models.build import require_network, sketch_network
+from sluice.models.build import build_meta_network, require_network
 from sluice.models.input_encoder import ENCODER_TENSORS, InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
@@ -46,11 +46,11 @@ def pack_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> byt
     # All facts are in one header entry, because safetensors writes several entries in an order that
     # differs between processes.
     header = {FACTS: json.dumps(facts, sort_keys=True)}
-    separate = {
+    copied_tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    return safetensors.torch.save(separate, header)
+    return safetensors.torch.save(copied_tensors, header)
 
 
 def unpack_tensors(content: bytes, *, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -136,9 +136,9 @@ def load_member(
 def _load_encoder(
     workload: Workload, tensors: Mapping[str, Tensor], where: str
 ) -> InputEncoder | None:
-    """Return the encoder with the arrays that ``fit`` of the workload returned in the training.
+    """Return the encoder with the stored result of the workload's ``fit``.
 
-    None if the workload has no fitted state.
+    Return None if the workload has no fitted state.
     """
     if not has_fitted_state(workload):
         return None
@@ -151,8 +151,8 @@ def _load_encoder(
         raise ContractError(
             f"{where} must contain what fit() of {type(workload).__name__} returned, and contain "
             "none of it.",
-            cause="They were trained before the workload had fit().",
-            fix="Train the pipeline again, or use the code of the version's training.",
+            cause="The network was trained before the workload had fit().",
+            fix="Train the pipeline again, or use the code with which the version was trained.",
         )
     return InputEncoder(encode_of(workload), state)
 
@@ -175,7 +175,7 @@ def _require_size(
     max_weights += facts.num_features * facts.num_outputs * settings.hidden
     if max_weights < _MIN_CHECKED_WEIGHTS:
         return
-    sketch = sketch_network(facts.num_features, facts.num_outputs, settings)
+    sketch = build_meta_network(facts.num_features, facts.num_outputs, settings)
     if sketch is None:
         return
     network_tensors = {

@@ -76,7 +76,9 @@ def settings_from_schedule(
         change = _change_between(base, previous_params, step, where=where)
         if change is not None:
             existing_change = changes.get(step.from_epoch)
-            changes[step.from_epoch] = existing_change.merged(change) if existing_change else change
+            changes[step.from_epoch] = (
+                existing_change.merge_with(change) if existing_change else change
+            )
         previous_params = step.params
     sorted_changes = tuple(changes[epoch] for epoch in sorted(changes))
     training = setup.training.model_copy(update={"changes": sorted_changes})

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from sluice.base.dict_diff import format_differences
 from sluice.base.errors import ContractError, IntegrityError
-from sluice.base.files import make_folder, read_regular, storage_error, write_atomic
+from sluice.base.files import make_folder, read_error, read_regular, storage_error, write_atomic
 from sluice.tuning.records import SearchResult
 
 JOURNAL = "journal.jsonl"
@@ -91,7 +91,7 @@ class StudyFolder:
         try:
             return json.loads(read_regular(self.path / name))
         except OSError as error:
-            raise storage_error(self.path / name, error) from error
+            raise read_error(self.path / name, error) from error
         except ValueError as error:
             raise self._damaged_file_error(name, str(error)) from error
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from sluice.base.digests import digest_json
 from sluice.base.errors import IntegrityError
-from sluice.base.files import storage_error, write_atomic
+from sluice.base.files import read_error, write_atomic
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import ScheduleStep
 
@@ -61,7 +61,7 @@ def read_schedule(folder: Path, *, where: str) -> tuple[tuple[ScheduleStep, ...]
     except FileNotFoundError:
         raise _damaged_schedule_error(path, "is missing") from None
     except OSError as error:
-        raise storage_error(Path(path), error) from error
+        raise read_error(Path(path), error) from error
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
         raise _damaged_schedule_error(path, "does not contain the schedule of a trial") from None
     if digest != digest_json(content):

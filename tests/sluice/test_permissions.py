@@ -12,7 +12,7 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import StorageError
-from sluice.base.files import user_temporary_folder, write_secret
+from sluice.base.files import make_user_temporary_folder, write_secret
 from sluice.base.home import Home
 from sluice.cli.app import run_command
 from sluice.cluster.ray_token import keep_token_private, ray_token_path
@@ -110,28 +110,28 @@ def test_doctor_reports_readable_paths_and_a_command_that_fixes_them(
 
 
 def test_temporary_folder_is_private_and_a_symbolic_link_is_rejected(tmp_path):
-    folder = user_temporary_folder(tmp_path)
+    folder = make_user_temporary_folder(tmp_path)
     assert get_mode(folder) == 0o700
 
     folder.chmod(0o777)
-    assert get_mode(user_temporary_folder(tmp_path)) == 0o700
+    assert get_mode(make_user_temporary_folder(tmp_path)) == 0o700
 
     target = tmp_path / "elsewhere"
     folder.rename(target)
     target.chmod(0o777)
     folder.symlink_to(target)
     with pytest.raises(StorageError, match="must be a folder that user"):
-        user_temporary_folder(tmp_path)
+        make_user_temporary_folder(tmp_path)
     assert get_mode(target) == 0o777
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can change the owner of a folder")
 def test_temporary_folder_of_another_user_is_rejected(tmp_path):
-    folder = user_temporary_folder(tmp_path)
+    folder = make_user_temporary_folder(tmp_path)
     os.chown(folder, 65534, 65534)
 
     with pytest.raises(StorageError, match="Another user of this machine created it first"):
-        user_temporary_folder(tmp_path)
+        make_user_temporary_folder(tmp_path)
 
 
 def test_ray_token_is_readable_only_by_its_owner(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
 from sluice.base.errors import SourceError
-from sluice.base.extras import missing_filesystem
+from sluice.base.extras import missing_filesystem_advice
 from sluice.data.file_source import suggest_name
 from sluice.data.rows.shards import InputFile
 from sluice.data.source_url import hide_secrets, resolve
@@ -121,7 +121,7 @@ class SourceFiles:
             f"{self._source} cannot be read ({message}).",
             cause="The file is damaged or not readable, or the package of its file system is "
             "missing.",
-            fix=missing_filesystem(self._source)
+            fix=missing_filesystem_advice(self._source)
             or "Check the path and the permissions, and run the command again: finished shards are "
             "kept.",
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.base.extras import EXTRAS, missing_extra, missing_filesystem, naming_extras
+from sluice.base.extras import EXTRAS, missing_extra_error, missing_filesystem_advice, naming_extras
 from sluice.cli.app import run_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -93,10 +93,14 @@ def test_import_error_names_package_extra_and_command(module, extra):
 @pytest.mark.usefixtures("no_packages")
 def test_missing_file_system_package_names_the_extra():
     for url in ("s3://bucket/rows.csv", "filecache::s3://bucket/rows.csv"):
-        fix = missing_filesystem(url)
+        fix = missing_filesystem_advice(url)
         assert "require the package s3fs" in fix
         assert fix.endswith("pip install '.[s3]'")
-    assert missing_filesystem("rows.csv") == missing_filesystem("https://host/rows.csv") == ""
+    assert (
+        missing_filesystem_advice("rows.csv")
+        == missing_filesystem_advice("https://host/rows.csv")
+        == ""
+    )
 
 
 @pytest.mark.usefixtures("no_packages")
@@ -107,7 +111,7 @@ def test_import_error_of_a_package_in_no_extra_is_unchanged():
 
 def test_missing_module_of_an_installed_package_suggests_no_extra():
     """The package is damaged or too old; installing the extra would not help."""
-    assert missing_extra(make_import_error("sqlalchemy.no_such_module"), "sluice run") is None
+    assert missing_extra_error(make_import_error("sqlalchemy.no_such_module"), "sluice run") is None
 
 
 @pytest.mark.usefixtures("no_packages")

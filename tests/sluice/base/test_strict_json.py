@@ -12,9 +12,11 @@ def test_non_finite_numbers_are_rejected_if_finite_is_set(number: str) -> None:
     text = f'{{"x": [{number}]}}'.encode()
 
     with pytest.raises(ValueError, match=r"is not a JSON number|is too large"):
-        parse_strict_json(text, finite=True)
-    assert not math.isfinite(parse_strict_json(text, finite=False)["x"][0])
+        parse_strict_json(text, require_finite=True)
+    assert not math.isfinite(parse_strict_json(text, require_finite=False)["x"][0])
 
 
 def test_finite_numbers_are_kept() -> None:
-    assert parse_strict_json(b'{"x": [1.5, 2, -1e300]}', finite=True) == {"x": [1.5, 2, -1e300]}
+    assert parse_strict_json(b'{"x": [1.5, 2, -1e300]}', require_finite=True) == {
+        "x": [1.5, 2, -1e300]
+    }

@@ -10,14 +10,19 @@ from sluice.models.dropout import require_dropout, set_dropout
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.fold_run import train_fold_run
-from sluice.training.settings import _WITH_DROPOUT, TrainingChange, TrainSettings, may_change
+from sluice.training.settings import (
+    _ARCHITECTURES_WITH_DROPOUT,
+    TrainingChange,
+    TrainSettings,
+    may_change,
+)
 from sluice.tuning.records import ScheduleStep
 from sluice.tuning.schedule_to_settings import settings_from_schedule
 from sluice.tuning.spaces import TrialSettings
 from tests.sluice.training.conftest import make_specs
 from tests.sluice.training.test_fold_run import bits, ignore, interrupt_after
 
-NETWORKS = [*sorted(_WITH_DROPOUT), "sluice.models.small_cnn:SmallCnn"]
+NETWORKS = [*sorted(_ARCHITECTURES_WITH_DROPOUT), "sluice.models.small_cnn:SmallCnn"]
 
 
 class Own(nn.Linear):

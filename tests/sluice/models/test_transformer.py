@@ -9,7 +9,7 @@ from torch import nn
 from sluice.base.errors import SettingsError
 from sluice.base.seeding import deterministic
 from sluice.models.settings import ModelSettings
-from sluice.models.transformer import Transformer, positions
+from sluice.models.transformer import Transformer, encode_positions
 from sluice.training.loop import mean_loss, train
 from sluice.training.settings import TrainSettings
 from tests.sluice.training.range_samples import examples
@@ -28,7 +28,7 @@ def make_transformer(
 def compute_one_layer(network: Transformer, x: torch.Tensor, *, heads: int) -> torch.Tensor:
     """Return the output of a network with one layer, computed with softmax and matrix products."""
     layer, width = network.layers[0], network.width
-    rows = network.entry(x) + positions(x.shape[1], width, device=CPU)
+    rows = network.entry(x) + encode_positions(x.shape[1], width, device=CPU)
     query, key, value = layer.self_attn.in_proj_weight.chunk(3)
     query_bias, key_bias, value_bias = layer.self_attn.in_proj_bias.chunk(3)
     normed = layer.norm1(rows)
@@ -79,13 +79,13 @@ def test_network_accepts_any_sequence_length():
 
 
 def test_positions_are_counted_from_the_last_row():
-    short, long = positions(5, 8, device=CPU), positions(9, 8, device=CPU)
+    short, long = encode_positions(5, 8, device=CPU), encode_positions(9, 8, device=CPU)
 
     torch.testing.assert_close(long[-5:], short)
     torch.testing.assert_close(short[-1], torch.tensor([0.0] * 4 + [1.0] * 4))
     torch.testing.assert_close(short[-2, 0], torch.tensor(math.sin(1)))
-    assert positions(5, 7, device=CPU).shape == (5, 7)
-    assert len({tuple(row.tolist()) for row in positions(2_000, 8, device=CPU)}) == 2_000
+    assert encode_positions(5, 7, device=CPU).shape == (5, 7)
+    assert len({tuple(row.tolist()) for row in encode_positions(2_000, 8, device=CPU)}) == 2_000
 
 
 def test_layers_have_different_initial_weights():

@@ -27,7 +27,7 @@ from sluice.config.resolved import resolve
 from sluice.drift.reference_file import load_reference
 from sluice.drift.reference_store import read_held_out_losses
 from sluice.evaluation.reference import score_version
-from sluice.models.build import ARCHITECTURES, build_network, sketch_network
+from sluice.models.build import ARCHITECTURES, build_meta_network, build_network
 from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import load_members, load_networks
@@ -266,7 +266,7 @@ def test_network_is_built_only_if_the_weights_match_its_settings(
 def test_sketch_has_the_shapes_of_the_network_and_allocates_nothing(architecture: str) -> None:
     settings = ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.1)
     generator = torch.get_rng_state()
-    sketch = sketch_network(16, 3, settings)
+    sketch = build_meta_network(16, 3, settings)
 
     assert sketch is not None
     assert torch.equal(torch.get_rng_state(), generator)

@@ -104,7 +104,7 @@ def test_search_tries_no_size_above_the_available_memory(monkeypatch):
 
 
 def test_impossible_searches_are_rejected():
-    with pytest.raises(ContractError, match="a batch of 1 increased memory by 6,010"):
+    with pytest.raises(ContractError, match="a batch of 1 row increased memory by 6,010"):
         search(FakeProbe(5_000, fixed=6_000))
     with pytest.raises(ContractError, match="must not exceed the free memory"):
         search(FakeProbe(1), memory_bytes=2**60)

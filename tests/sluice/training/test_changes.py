@@ -83,7 +83,7 @@ def test_fold_run_interrupted_around_a_change_resumes_with_identical_bits_and_lo
         ([{"from_epoch": 3, "clip_norm": 1.0}, {"from_epoch": 2, "clip_norm": 2.0}], r"\[3, 2\]"),
         ([{"from_epoch": 25, "clip_norm": 1.0}], "from_epoch 25 must be below max_epochs 25"),
         ([{"from_epoch": 0, "clip_norm": 1.0}], "changes.0.from_epoch.*greater than or equal to 1"),
-        ([{"from_epoch": 1}], "must set one of learning_rate, weight_decay, clip_norm"),
+        ([{"from_epoch": 1}], "must set at least one of learning_rate, weight_decay, clip_norm"),
         ([{"from_epoch": 1, "learning_rate": 0.0}], "greater than 0"),
         ([{"from_epoch": 1, "learning_rte": 1.0}], "Did you mean 'learning_rate'"),
     ],

@@ -162,3 +162,9 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path):
     restored = load_checkpoint(tmp_path, subject=SUBJECT).state
     assert restored is not None
     assert len(restored.history) == 1
+
+
+def test_error_for_an_unreadable_checkpoint_says_that_it_cannot_be_read(tmp_path):
+    (tmp_path / f"epoch-000001-{'0' * 16}.safetensors").mkdir()
+    with pytest.raises(StorageError, match="Cannot read"):
+        load_checkpoint(tmp_path, subject=SUBJECT)

@@ -256,3 +256,15 @@ def test_noisy_plateau_after_the_best_epoch_is_rarely_overfitting():
         alarms += find_faults(make_history(FALLING - 0.002 * E, FALLING + 0.1 + noise)) != []
 
     assert alarms <= 3
+
+
+def test_stopped_too_early_names_the_number_of_epochs_that_were_measured():
+    losses = np.linspace(1.0, 0.4, 7)
+    diagnosis = diagnose_curves(
+        make_history(losses, losses),
+        DiagnosisSettings(gap_epochs=10),
+        max_epochs=7,
+        expects_signal=True,
+    )
+    (symptom,) = diagnosis.symptoms
+    assert "over the last 6 epochs" in symptom.what

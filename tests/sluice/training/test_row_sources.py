@@ -22,7 +22,7 @@ from sluice.training.dead_units import count_dead_units
 from sluice.training.descent import RangeTestSettings
 from sluice.training.device import place_rows
 from sluice.training.loop import mean_loss, predict, train
-from sluice.training.prediction import chunk_rows
+from sluice.training.prediction import rows_per_chunk
 from sluice.training.randomness_report import examine_randomness
 from sluice.training.range_test import range_test
 from sluice.training.ranks import RankShard
@@ -396,10 +396,10 @@ def test_bucketing_reduces_padding_in_training():
 
 
 def test_prediction_chunks_have_at_most_4096_rows_and_about_4_mib():
-    assert chunk_rows(torch.ones(10, 10**6)) == 4096
-    assert chunk_rows(ImageSource(0, 100)) == 4096  # 64 bytes
-    assert chunk_rows(DictRows({"a": torch.zeros(20, 1024), "b": torch.zeros(20, 1024)})) == 512
-    assert chunk_rows(DictRows({"a": torch.zeros(2, 2**20), "b": torch.zeros(2, 2**20)})) == 1
+    assert rows_per_chunk(torch.ones(10, 10**6)) == 4096
+    assert rows_per_chunk(ImageSource(0, 100)) == 4096  # 64 bytes
+    assert rows_per_chunk(DictRows({"a": torch.zeros(20, 1024), "b": torch.zeros(20, 1024)})) == 512
+    assert rows_per_chunk(DictRows({"a": torch.zeros(2, 2**20), "b": torch.zeros(2, 2**20)})) == 1
 
 
 @pytest.mark.parametrize("make", [make_token_examples, make_image_examples])

@@ -18,7 +18,7 @@ from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
 from sluice.failfast.data.constant_columns import find_constant_features
 from sluice.training import prediction
 from sluice.training.members import Member
-from sluice.training.prediction import chunk_rows, mean_loss, row_losses
+from sluice.training.prediction import mean_loss, row_losses, rows_per_chunk
 from sluice.workloads.examples import Examples
 from sluice.workloads.language_model import (
     BigramRows,
@@ -117,7 +117,7 @@ def test_scores_computed_in_chunks_equal_those_of_kept_outputs(workloads, monkey
     members = [make_member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
     expected = score_candidate(reference, frame, folds, members, load_model, subject="s")
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
-    monkeypatch.setattr(prediction, "_SIZED_ROWS", 2)
+    monkeypatch.setattr(prediction, "_NUM_MEASURED_ROWS", 2)
     PositionModel.max_rows = 0
 
     scores = score_candidate(chunked, frame, folds, members, load_model, subject="s")
@@ -197,13 +197,13 @@ def test_losses_and_validation_use_chunks_of_limited_size(workloads, monkeypatch
     test = chunked.examples(frame, RowRange(start=10, stop=60))
     models = [PositionModel(3), PositionModel(4)]
     expected = ensemble_losses(reference, models, test)
-    assert chunk_rows(test.x, models[0]) == 4096
+    assert rows_per_chunk(test.x, models[0]) == 4096
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 5 * 8 * VOCAB * 4)
 
     torch.testing.assert_close(ensemble_losses(chunked, models, test), expected)
     alone = row_losses(models[0], chunked.losses, test)
-    assert chunk_rows(test.x, models[0]) == 5
-    assert chunk_rows(test.x) == chunk_rows(torch.zeros(50, 8), models[0]) == 4096
+    assert rows_per_chunk(test.x, models[0]) == 5
+    assert rows_per_chunk(test.x) == rows_per_chunk(torch.zeros(50, 8), models[0]) == 4096
     PositionModel.max_rows = 0
     assert mean_loss(models[0], chunked.losses, test) == pytest.approx(float(alone.mean()))
     assert PositionModel.max_rows == 16  # rows of the size measurement
