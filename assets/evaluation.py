@@ -16,7 +16,7 @@ from sluice.base.digests import digest_json, short
 from sluice.config.resolved import SearchInputs
 from sluice.data.table import TableRecord, load_table
 from sluice.evaluation.imported_baseline import find_baseline
-from sluice.evaluation.plots import loss_over_time_png
+from sluice.evaluation.plots import cumulative_gain_png
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import (
     ModelScores,
@@ -206,7 +206,7 @@ def evaluation_asset(
                     _metric_rows(candidate_scores.by_seed, reference_scores.by_seed, reference_name)
                 ),
                 "cumulative gain": picture(
-                    loss_over_time_png(
+                    cumulative_gain_png(
                         candidate_scores.by_seed.losses,
                         reference_scores.by_seed.losses,
                         unit=workload.loss_unit,
@@ -250,7 +250,7 @@ def suite_metadata(
     if not report.results:
         return {"regression suites": "none defined"}
     page = save_page(
-        suites_page(report, title=pipeline, examples=_MAX_EXAMPLES),
+        suites_page(report, title=pipeline, max_examples=_MAX_EXAMPLES),
         f"suites/{pipeline}/candidate",
         home=state.home,
         environ=os.environ,

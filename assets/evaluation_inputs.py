@@ -46,7 +46,7 @@ def open_inputs(
             SuiteLibrary(state.home.suites / pipeline, state.store),
             state.store,
             approved=planned.guards.approved,
-            guarded_suites=planned.suites.guarded,
+            guarded_suites=planned.suites.guarded_suites,
             subject=candidate_subject(inputs, features.table.digest),
             seeds=planned.seeds,
         )

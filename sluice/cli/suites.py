@@ -170,7 +170,7 @@ def run(
     settings = _settings(pipeline)
     report, number = _run_suites(settings, version)
     saved = save_page(
-        suites_page(report, title=f"{settings.name} version {number}", examples=examples),
+        suites_page(report, title=f"{settings.name} version {number}", max_examples=examples),
         f"suites/{settings.name}/version-{number}",
         home=_home(),
         environ=os.environ,
@@ -229,7 +229,7 @@ def _run_suites(settings: "PipelineSettings", number: int | None) -> "tuple[Suit
         store = ArtifactStore(_home().artifacts)
         code = settings.production_code
         arms = score_arms(
-            version, ledger, workload, rows, store, code=code, simple_rules=settings.baseline
+            version, ledger, workload, rows, store, code=code, baseline_settings=settings.baseline
         )
     report = run_suites(
         suites, arms, workload, rows.frame, version.lineage.members, settings.suites

@@ -18,7 +18,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
 from sluice.drift.report import DriftVerdict
-from sluice.evaluation.variance import choose_block_length, pooled, rows_component
+from sluice.evaluation.variance import add_components, choose_block_length, rows_component
 
 
 class ConceptDriftReport(Record):
@@ -101,7 +101,9 @@ def _evaluate(
     window: str,
 ) -> ConceptDriftReport:
     length = _block_length(reference_N, window_N, horizon_rows)
-    difference = pooled((rows_component(reference_N, length), rows_component(window_N, length)))
+    difference = add_components(
+        (rows_component(reference_N, length), rows_component(window_N, length))
+    )
     rise = float(window_N.mean() - reference_N.mean())
     standard_error, required = math.sqrt(difference.variance), settings.min_loss_increase
     half_width = float(stdtrit(difference.degrees_of_freedom, 1 - settings.alpha)) * standard_error

@@ -28,8 +28,8 @@ from sluice.data.table_bytes import require_bounded_table
 from sluice.drift.reference import OnProgress
 from sluice.evaluation.outputs import (
     LoadMember,
-    complete_seeds,
     own_member_selector,
+    require_complete_seeds,
     select_members,
 )
 from sluice.models.embedding import MAX_WIDTH, embed
@@ -106,7 +106,7 @@ def build_embedding_reference(
         500 images of 32 x 32 pixels and a small network: 1 s.
     """
     last_fold = max(folds, key=lambda fold: fold.fold_id)
-    seed = min(complete_seeds(folds, members))
+    seed = min(require_complete_seeds(folds, members))
     select_member = own_member_selector(workload, frame, members)
     (member,) = select_members([last_fold], [seed], select_member).values()
     network = load(member)

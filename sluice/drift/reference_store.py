@@ -30,10 +30,10 @@ from sluice.drift.reference_file import save_reference
 from sluice.drift.serving_samples import prediction_columns
 from sluice.evaluation.outputs import (
     LoadMember,
-    complete_seeds,
     mean_output,
     member_outputs,
     own_member_selector,
+    require_complete_seeds,
     select_members,
 )
 from sluice.evaluation.unseen_members import position_through, row_labels
@@ -220,7 +220,7 @@ def _predict_held_out_in_chunks(
 
     No output of a network is kept. The responses are None if they are the outputs themselves.
     """
-    seeds = complete_seeds(folds, members)
+    seeds = require_complete_seeds(folds, members)
     last_fold = max(folds, key=lambda fold: fold.fold_id)
     selected = select_members([last_fold], seeds, own_member_selector(workload, frame, members))
     examples = workload.examples(frame, last_fold.test)

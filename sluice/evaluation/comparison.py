@@ -45,8 +45,8 @@ def compare(
       significantly too small) without being equivalent.
     - EQUIVALENT: both bounds are within +- the margin (two one-sided tests), and not worse.
     - INCONCLUSIVE: none of these, or the evidence is insufficient: an arm has too few distinct
-      seeds or non-finite losses, there are too few rows or their gains are constant, or both arms
-      are the same model.
+      seeds or non-finite losses, there are too few rows, their gains are constant, rows that are
+      declared independent have autocorrelated gains, or both arms are the same model.
 
     The arms are unpaired in seeds, because equal seeds of two trainings have nothing in common.
     They are paired in rows.
@@ -62,7 +62,7 @@ def compare(
 
     Raises:
         ContractError: The arms were scored on different windows or rows.
-        SettingsError: ``settings.block_length`` is shorter than the horizon.
+        SettingsError: ``horizon_rows`` is negative, or ``settings.block_length`` is shorter.
 
     Cost:
         O(seeds x N); about 3 ms for 2 x 8 seeds and 3,000 rows.
@@ -80,9 +80,9 @@ def compare(
     fold_N = candidate.fold_N
     gain_N = mean_gain(candidate_arm, reference_arm)
     centred_N = _centred_by_fold(gain_N, fold_N)
-    # The rounding errors of a gain are proportional to the losses, of which it is the difference.
-    rounding = 8 * np.finfo(np.float64).eps * float(np.abs(reference_arm.loss_SN).max())
-    is_constant = bool(np.abs(centred_N).max() <= rounding)
+    # A gain is the difference of two losses, so its rounding error is proportional to the losses.
+    rounding_error = 8 * np.finfo(np.float64).eps * float(np.abs(reference_arm.loss_SN).max())
+    is_constant = bool(np.abs(centred_N).max() <= rounding_error)
     block_length = _block_length(centred_N, settings, horizon_rows, is_constant=is_constant)
 
     estimate = estimate_gain(candidate_arm, reference_arm, fold_N, block_length=block_length)

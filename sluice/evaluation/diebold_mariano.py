@@ -44,15 +44,19 @@ def diebold_mariano(
         Diebold & Mariano (1995), J. Business & Economic Statistics 13(3); Harvey, Leybourne &
         Newbold (1997), International J. of Forecasting 13(2), equations 5 and 9.
     """
-    h, num_rows = max(1, horizon_rows), gain_N.size
+    horizon, num_rows = max(1, horizon_rows), gain_N.size
     centred_N = gain_N - gain_N.mean()
-    folds = [centred_N[fold_N == fold] for fold in np.unique(fold_N)]
-    total = math.fsum(float(x_n @ x_n) for x_n in folds) + 2 * math.fsum(
-        float(x_n[lag:] @ x_n[:-lag]) for x_n in folds for lag in range(1, min(h, x_n.size))
+    fold_gains = [centred_N[fold_N == fold] for fold in np.unique(fold_N)]
+    total = math.fsum(float(x_n @ x_n) for x_n in fold_gains) + 2 * math.fsum(
+        float(x_n[lag:] @ x_n[:-lag])
+        for x_n in fold_gains
+        for lag in range(1, min(horizon, x_n.size))
     )
-    small_sample_correction = (num_rows + 1 - 2 * h + h * (h - 1) / num_rows) / num_rows
+    small_sample_correction = (
+        num_rows + 1 - 2 * horizon + horizon * (horizon - 1) / num_rows
+    ) / num_rows
     if num_rows < 2 or not total > 0 or not small_sample_correction > 0:
         return DieboldMariano(math.nan, math.nan)
-    uncorrected = float(gain_N.mean()) / math.sqrt(total) * num_rows
-    statistic = uncorrected * math.sqrt(small_sample_correction)
+    uncorrected_statistic = float(gain_N.mean()) / math.sqrt(total) * num_rows
+    statistic = uncorrected_statistic * math.sqrt(small_sample_correction)
     return DieboldMariano(statistic, float(stdtr(num_rows - 1, -statistic)))

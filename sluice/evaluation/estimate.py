@@ -13,9 +13,9 @@ from scipy.special import stdtr, stdtrit
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.variance import (
     VarianceComponent,
-    pooled,
+    add_components,
     rows_component,
-    scaled,
+    scale_component,
     seeds_component,
 )
 
@@ -66,8 +66,10 @@ class Estimate:
 
     @property
     def total(self) -> VarianceComponent:
-        """Variance of the gain over seeds and rows."""
-        return pooled((self.candidate_component, self.reference_component, self.row_component))
+        """Sum of the three components: the variance of the gain over seeds and rows."""
+        return add_components(
+            (self.candidate_component, self.reference_component, self.row_component)
+        )
 
     @property
     def standard_error(self) -> float:
@@ -120,8 +122,8 @@ def estimate_gain(
         gain=float(gain_N.mean()),
         candidate_component=candidate.seeds_component(),
         reference_component=reference.seeds_component(),
-        row_component=pooled(
-            scaled(rows_component(gain_N[rows_N], block_length), float(rows_N.mean()))
+        row_component=add_components(
+            scale_component(rows_component(gain_N[rows_N], block_length), float(rows_N.mean()))
             for rows_N in fold_masks
         ),
     )

@@ -75,7 +75,7 @@ def score_chunks(
     """Return the scores of several models, and of their mean output, computed chunk by chunk.
 
     Args:
-        workload: Workload with losses, mistakes and metrics from losses.
+        workload: Workload with ``losses``, ``mistakes`` and ``metrics_from_losses``.
         frame: Feature frame.
         fold: Fold of the test rows.
         examples: Test examples; their inputs are not read.
@@ -93,12 +93,12 @@ def score_chunks(
         for name, output in zip(sources, chunk.outputs, strict=True):
             require_output_shape(workload, output, chunk.y, name)
         outputs = [*chunk.outputs, *([mean_output(chunk.outputs)] if with_ensemble else [])]
-        for number, output in enumerate(outputs):
-            loss_parts[number].append(_per_example(workload.losses, "losses", output, chunk.y))
+        for index, output in enumerate(outputs):
+            loss_parts[index].append(_per_example(workload.losses, "losses", output, chunk.y))
             with wrap_user_errors("mistakes() of the workload"):
                 has_classes = workload.mistakes(output, chunk.y) is not None
             if has_classes:
-                mistake_parts[number].append(
+                mistake_parts[index].append(
                     _per_example(workload.mistakes, "mistakes", output, chunk.y)
                 )
     return [

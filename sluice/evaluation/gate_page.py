@@ -10,7 +10,7 @@ from sluice.base.format_range import format_range
 from sluice.evaluation.estimate import ArmLosses, mean_gain
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.losses import LossTable
-from sluice.evaluation.plots import fold_gains_png, loss_over_time_png
+from sluice.evaluation.plots import cumulative_gain_png, fold_gains_png
 from sluice.evaluation.secondary_tests import (
     SecondaryTests,
     SecondaryTestSettings,
@@ -71,7 +71,7 @@ def gate_page(
         "<h2>Gain per fold</h2>",
         _image(fold_gains_png(verdict), "gain per fold with its interval"),
         "<h2>Gain by row and by difficulty</h2>",
-        _image(loss_over_time_png(candidate, reference, unit=verdict.unit), "cumulative gain"),
+        _image(cumulative_gain_png(candidate, reference, unit=verdict.unit), "cumulative gain"),
         _image(difficulty_png(candidate, reference, unit=verdict.unit), "gain by difficulty"),
         "<h2>Rows with the largest deterioration</h2>",
         f'<div class="card">{worst_rows}</div>',
@@ -102,40 +102,40 @@ def gate_page_of(
     )
 
 
-def _decision(v: Verdict) -> str:
-    seeds = f"{v.num_seeds} / {v.num_reference_seeds or 'none'}"
-    num_diverged = len(v.diverged_seeds) + len(v.diverged_reference_seeds)
+def _decision(verdict: Verdict) -> str:
+    seeds = f"{verdict.num_seeds} / {verdict.num_reference_seeds or 'none'}"
+    num_diverged = len(verdict.diverged_seeds) + len(verdict.diverged_reference_seeds)
     rows = (
         (
             "Gain",
-            f"{format_number(v.gain)} {v.unit}",
-            f"required above {format_number(v.required)}",
+            f"{format_number(verdict.gain)} {verdict.unit}",
+            f"required above {format_number(verdict.required)}",
         ),
         (
             "Bounds",
-            format_range(format_number(v.lower_bound), format_number(v.upper_bound)),
-            f"each one-sided at {v.alpha:.3g}; the lower one decides on a promotion",
+            format_range(format_number(verdict.lower_bound), format_number(verdict.upper_bound)),
+            f"each one-sided at {verdict.alpha:.3g}; the lower one decides on a promotion",
         ),
         (
             "Mean loss",
-            f"{format_number(v.candidate_loss)} / {format_number(v.reference_loss)}",
+            f"{format_number(verdict.candidate_loss)} / {format_number(verdict.reference_loss)}",
             "candidate / reference",
         ),
         (
             "Standard error",
-            format_number(v.standard_error),
-            f"seeds {format_number(v.seed_se)}, rows {format_number(v.row_se)}; "
-            f"{format_number(v.degrees_of_freedom)} degrees of freedom",
+            format_number(verdict.standard_error),
+            f"seeds {format_number(verdict.seed_se)}, rows {format_number(verdict.row_se)}; "
+            f"{format_number(verdict.degrees_of_freedom)} degrees of freedom",
         ),
         (
             "p-value",
-            format_number(v.p_value),
+            format_number(verdict.p_value),
             "one-sided, for a true gain of at most the required one",
         ),
-        ("Effect size", format_number(v.effect_size), "Cohen's d over rows"),
+        ("Effect size", format_number(verdict.effect_size), "Cohen's d over rows"),
         ("Seeds", seeds, f"candidate / reference; {num_diverged} diverged"),
-        ("Test rows", v.rows_summary, ""),
-        ("Alpha", v.alpha_summary, "false promotion rate spent on this decision"),
+        ("Test rows", verdict.rows_summary, ""),
+        ("Alpha", verdict.alpha_summary, "false promotion rate spent on this decision"),
     )
     return table(("quantity", "value", ""), [[escape(cell) for cell in row] for row in rows])
 
@@ -151,7 +151,7 @@ def _guards(verdict: Verdict) -> str:
     return f'<h2>Guards</h2>\n<div class="card">{guards_table}</div>'
 
 
-def _secondary_tests(v: Verdict, tests: SecondaryTests) -> str:
+def _secondary_tests(verdict: Verdict, tests: SecondaryTests) -> str:
     rows = (
         (
             "Two-way percentile bootstrap",
@@ -178,7 +178,7 @@ def _secondary_tests(v: Verdict, tests: SecondaryTests) -> str:
         (
             "Cohen's d over seeds",
             format_number(tests.seed_effect_size),
-            f"gain / standard deviation over seeds; {format_number(v.effect_size)} over rows",
+            f"gain / standard deviation over seeds; {format_number(verdict.effect_size)} over rows",
         ),
     )
     return table(("test", "result", ""), [[escape(cell) for cell in row] for row in rows])
@@ -209,8 +209,8 @@ def _worst_rows(
         ]
         for row in worst
     ]
-    example = ("example",) if descriptions else ()
-    names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]", *example)
+    example_column = ("example",) if descriptions else ()
+    names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]", *example_column)
     return table(names, rows, numbers=frozenset({2, 3, 4}))
 
 

@@ -1,6 +1,9 @@
 """Plots of a verdict: the gain by difficulty of the rows, and the power of the comparison.
 
-Each function returns the bytes of a PNG.
+Each function that draws a plot returns the bytes of a PNG.
+
+Shape legend: N = test rows, G = groups of rows in the plot by difficulty, true gains in the plot of
+the power.
 """
 
 import math
@@ -15,7 +18,7 @@ from sluice.evaluation.plots import OUTCOME_COLOUR
 from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 from sluice.verdicts.verdict import Verdict
 
-_NUM_GROUPS = 10
+_MAX_GROUPS = 10
 """Maximum number of groups into which rows are divided by the mean loss of both arms."""
 _NEGATIVE_GAIN_COLOUR = OUTCOME_COLOUR["REJECT"]
 
@@ -34,7 +37,7 @@ def gain_by_difficulty(candidate: LossTable, reference: LossTable) -> NDArray[np
     gain_N = mean_gain(candidate_arm, reference_arm)
     difficulty_N = candidate_arm.loss_SN.mean(axis=0) + reference_arm.loss_SN.mean(axis=0)
     order_N = np.argsort(difficulty_N, kind="stable")
-    parts = np.array_split(gain_N[order_N], min(_NUM_GROUPS, gain_N.size))
+    parts = np.array_split(gain_N[order_N], min(_MAX_GROUPS, gain_N.size))
     return np.array([part.mean() for part in parts])
 
 

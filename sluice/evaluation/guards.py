@@ -195,14 +195,14 @@ def _hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:
         return _insufficient(
             name, "the candidate does not have this metric, or its value is non-finite"
         )
-    passes = low <= value <= high
+    is_within_limits = low <= value <= high
     return GuardOutcome(
         name=name,
-        result="pass" if passes else "fail",
+        result="pass" if is_within_limits else "fail",
         observed=value,
         required=math.nan,
-        reason=f"The guard '{name}' {'passes' if passes else 'fails'}: {value:.4g}, allowed "
-        f"is {_describe_limits(limit)}.",
+        reason=f"The guard '{name}' {'passes' if is_within_limits else 'fails'}: {value:.4g}, "
+        f"allowed is {_describe_limits(limit)}.",
     )
 
 

@@ -28,6 +28,8 @@ from sluice.registry.readonly import ReadonlyLedger
 from sluice.workloads.workload import Workload
 
 GATE = "baseline"
+"""Gate of the receipts of imported predictions."""
+
 ROW = "row"
 """Column of the index labels in a table of predictions."""
 
@@ -133,8 +135,8 @@ def outputs_by_fold(
         num_outputs = math.prod(shape[1:])
         if num_outputs != values.shape[1]:
             raise ContractError(
-                f"{what} must have {pluralize(num_outputs, 'output')} for each row, as a network "
-                f"of this workload, got {values.shape[1]}.",
+                f"{what} must have {pluralize(num_outputs, 'output')} for each row, like a "
+                f"network of this workload, got {values.shape[1]}.",
                 fix="Write one column for each output; for a classifier one log-probability for "
                 "each class.",
             )

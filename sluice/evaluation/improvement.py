@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from sluice.evaluation.estimate import ArmLosses
-from sluice.evaluation.variance import pooled, rows_component, scaled, seeds_component
+from sluice.evaluation.variance import (
+    add_components,
+    rows_component,
+    scale_component,
+    seeds_component,
+)
 
 
 class Improvement(NamedTuple):
@@ -63,13 +68,12 @@ def probability_of_improvement(
     probability_ST = np.empty((len(candidate_SN), len(reference_TN)))
     for s, candidate_N in enumerate(candidate_SN):
         for t, reference_N in enumerate(reference_TN):
-            score_N = 0.5 * (
-                np.sign(reference_N - candidate_N) + 1
-            )  # 1, or 0.5 if losses are equal
+            # 1 if the candidate has the lower loss, 0.5 if the losses are equal, else 0.
+            score_N = 0.5 * (np.sign(reference_N - candidate_N) + 1)
             probability_N += score_N
             probability_ST[s, t] = score_N.mean()
     probability_N /= probability_ST.size
-    total = pooled(
+    total = add_components(
         (
             seeds_component(
                 probability_ST.mean(axis=1), is_deterministic=candidate.is_deterministic
@@ -78,7 +82,9 @@ def probability_of_improvement(
                 probability_ST.mean(axis=0), is_deterministic=reference.is_deterministic
             ),
             *(
-                scaled(rows_component(probability_N[rows_N], block_length), float(rows_N.mean()))
+                scale_component(
+                    rows_component(probability_N[rows_N], block_length), float(rows_N.mean())
+                )
                 for rows_N in (fold_N == fold for fold in np.unique(fold_N))
             ),
         )

@@ -33,6 +33,8 @@ def open_evaluation_inputs(
 ) -> tuple[str, ...]:
     """Open the version in production, the approved version and the regression suites.
 
+    The version in production is not opened if the planned training will reproduce it.
+
     Args:
         ledger: Registry.
         model: Name of the pipeline.

@@ -9,8 +9,9 @@ from sluice.base.pluralize import pluralize
 COLUMNS = ("seed", "fold", "row", "loss")
 """Required columns of a loss table."""
 
-_MAX_INTEGER = 2**53
-"""Bound of the absolute value of seeds and folds: float64 represents all smaller integers."""
+_INTEGER_LIMIT = 2**53
+"""Exclusive limit of the absolute value of seeds and folds. float64 represents all smaller integers
+exactly."""
 
 CLUSTER = "cluster"
 """Name of the optional fifth column, for clustered rows."""
@@ -31,7 +32,7 @@ def integer_column(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
     """Return a column of integers, or raise an error for the first other value."""
     values = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
     # Text is parsed as floats, which do not represent all larger integers exactly.
-    is_invalid = (values.isna() | (values % 1 != 0) | (values.abs() >= _MAX_INTEGER)).fillna(True)
+    is_invalid = (values.isna() | (values % 1 != 0) | (values.abs() >= _INTEGER_LIMIT)).fillna(True)
     if is_invalid.any():
         first = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
         raise ContractError(
@@ -58,17 +59,17 @@ def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
     return values
 
 
-def row_labels(row: "pd.Series") -> "pd.Series[str]":
+def parse_labels(column: "pd.Series") -> "pd.Series[str]":
     """Return the labels as text, with dates in ISO format; raise an error for missing labels."""
-    if row.isna().any():
-        first = int(np.flatnonzero(row.isna().to_numpy(bool))[0])
+    if column.isna().any():
+        first = int(np.flatnonzero(column.isna().to_numpy(bool))[0])
         raise ContractError(
             f"Column 'row' must contain a label in every row, but row {first} has none.",
             fix="Write the date or number of the row.",
         )
-    if pd.api.types.is_datetime64_any_dtype(row):
-        return row.map(lambda time: time.isoformat())
-    return row.astype("str")
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return column.map(lambda time: time.isoformat())
+    return column.astype("str")
 
 
 def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str] | None":
@@ -90,7 +91,7 @@ def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str
             f"Column 'cluster' must be filled in every row, but row {first_empty} is empty.",
             fix="Fill in the cluster of each row, or remove the column.",
         )
-    clusters = parsed[["fold", "row"]].assign(cluster=row_labels(column)).drop_duplicates()
+    clusters = parsed[["fold", "row"]].assign(cluster=parse_labels(column)).drop_duplicates()
     is_repeated = clusters.duplicated(["fold", "row"])
     if is_repeated.any():
         first = clusters[is_repeated].iloc[0]

@@ -29,8 +29,8 @@ def losses_of(
 ) -> LossTable:
     """Return the losses of one model.
 
-    The table is named by the digest of its content, so a file and a data frame with the same losses
-    are the same model. A ``LossTable`` is returned unchanged.
+    The subject of the table is the digest of its content, so a file and a data frame with the same
+    losses are the same model. A ``LossTable`` is returned unchanged.
 
     Args:
         source: See ``LossSource``. An array (S, N) has one line of losses per seed; an array (N,)
@@ -41,7 +41,8 @@ def losses_of(
 
     Raises:
         SourceError: A file is missing, empty, or of another format.
-        ContractError: The losses do not fulfil the contract of ``LossTable``.
+        ContractError: The losses do not fulfil the contract of ``LossTable``, or folds or clusters
+            are passed as arguments with a file or a data frame.
     """
     if isinstance(source, LossTable):
         return source

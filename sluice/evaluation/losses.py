@@ -22,8 +22,8 @@ from sluice.evaluation.loss_columns import (
     cluster_of_rows,
     integer_column,
     loss_values,
+    parse_labels,
     require_columns,
-    row_labels,
     sort_by_time,
 )
 
@@ -218,7 +218,7 @@ class LossTable:
             {
                 "seed": seed,
                 "fold": fold,
-                "row": row_labels(frame["row"]),
+                "row": parse_labels(frame["row"]),
                 "loss": loss_values(frame),
             }
         )

@@ -18,8 +18,8 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.multiplicity import holm
 
 MAX_EXACT_ROWS = 1_000
-"""Maximum number of rows that only one arm gets wrong for the exact test. With more rows the
-chi-square test gives practically the same result."""
+"""Maximum number of discordant rows, which only one arm gets wrong, for the exact test. With more
+rows, the chi-square test gives practically the same result."""
 
 Method = Literal["exact", "chi-square"]
 
@@ -155,7 +155,8 @@ def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
         seed, row = np.unravel_index(int(is_invalid_SN.argmax()), is_invalid_SN.shape)
         raise ContractError(
             f"McNemar's test needs losses of 0 and 1, got {int(is_invalid_SN.sum())} other values "
-            f"in those of the {name}, first {loss_SN[seed, row]:g} at row {table.label_N[row]}.",
+            f"in the losses of the {name}, first {loss_SN[seed, row]:g} at row "
+            f"{table.label_N[row]}.",
             cause="The table contains other losses, or the model diverged.",
             fix="Use 1 where the predicted class is wrong and 0 where it is right.",
         )

@@ -22,7 +22,7 @@ def find_worse_metrics(
     candidate: MetricTable | None,
     reference: MetricTable | None,
     *,
-    declared: Mapping[str, Direction],
+    directions: Mapping[str, Direction],
 ) -> tuple[MetricChange, ...]:
     """Return all metrics whose mean is worse than that of the reference.
 
@@ -33,14 +33,14 @@ def find_worse_metrics(
     Args:
         candidate: Metrics of the candidate; None if they were not computed.
         reference: Metrics of the reference on the same window; None if they were not computed.
-        declared: Directions in which the workload's own metrics improve, by name.
+        directions: Directions in which the workload's own metrics improve, by name.
     """
     if candidate is None or reference is None:
         return ()
     changes = (
         _change_if_worse(name, candidate, reference, direction)
         for name in candidate.values
-        if name != _GATE_METRIC and (direction := direction_of(name, declared)) is not None
+        if name != _GATE_METRIC and (direction := direction_of(name, directions)) is not None
     )
     return tuple(change for change in changes if change is not None)
 

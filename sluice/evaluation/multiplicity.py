@@ -52,9 +52,9 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     # Imported here, because scipy.stats takes a second and Dagster loads every module.
     from scipy.stats import false_discovery_control
 
-    raw = np.asarray(p_values, np.float64)
-    without_nan = np.where(np.isnan(raw), 1.0, raw)  # an unknown p-value counts as a test
-    adjusted_p_values = np.where(np.isnan(raw), np.nan, false_discovery_control(without_nan))
+    values = np.asarray(p_values, np.float64)
+    without_nan = np.where(np.isnan(values), 1.0, values)  # an unknown p-value counts as a test
+    adjusted_p_values = np.where(np.isnan(values), np.nan, false_discovery_control(without_nan))
     return tuple(adjusted_p_values.tolist())
 
 

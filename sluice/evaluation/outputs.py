@@ -14,7 +14,7 @@ from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold
 from sluice.data.rows.protocol import RowSource
-from sluice.evaluation.unseen_members import latest_unseen
+from sluice.evaluation.unseen_members import select_unseen_member
 from sluice.training import prediction
 from sluice.training.members import Member
 from sluice.workloads.examples import Examples
@@ -64,7 +64,7 @@ SelectMember = Callable[[int, Fold], Member]
 """Function of a seed and a fold that returns the member to be used for the fold's test rows."""
 
 
-def complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> tuple[int, ...]:
+def require_complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> tuple[int, ...]:
     """Return the seeds of members, after checking that each seed has one member for each fold.
 
     Raises:
@@ -96,8 +96,8 @@ def own_member_selector(
     by_fold_run = _by_fold_run(members)
 
     def select_member(seed: int, fold: Fold) -> Member:
-        candidates = [by_fold_run[seed, fold.fold_id]]
-        return latest_unseen(candidates, frame.index, fold, horizon_rows=workload.horizon_rows)
+        member = by_fold_run[seed, fold.fold_id]
+        return select_unseen_member([member], frame.index, fold, horizon_rows=workload.horizon_rows)
 
     return select_member
 
@@ -110,7 +110,7 @@ def member_outputs(
     load: LoadMember,
 ) -> tuple[tuple[int, ...], list[list[FoldOutput]]]:
     """Return the seeds and, for each seed, the outputs of its members on their test rows."""
-    seeds = complete_seeds(folds, members)
+    seeds = require_complete_seeds(folds, members)
     select_member = own_member_selector(workload, frame, members)
     return seeds, outputs_of(workload, frame, folds, seeds, select_member, load)
 

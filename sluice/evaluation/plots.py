@@ -19,9 +19,9 @@ from sluice.reports.figures import (
     MUTED,
     TRAIN,
     VALIDATION,
-    _empty_figure,
-    _style,
+    apply_style,
     as_png,
+    empty_figure,
     new_figure,
     set_headline,
 )
@@ -108,10 +108,10 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
     folds = sorted(curves["fold_id"].unique())
     columns = min(4, len(folds))
     rows = math.ceil(len(folds) / columns)
-    figure = _empty_figure(height_in=0.9 + 1.9 * rows)
+    figure = empty_figure(height_in=0.9 + 1.9 * rows)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).reshape(-1)
     for panel, fold in zip(panels, folds, strict=False):
-        _style(panel)
+        apply_style(panel)
         for _, line in curves[curves["fold_id"] == fold].sort_values("epoch").groupby("seed"):
             for column, colour in (("train_loss", TRAIN), ("val_loss", VALIDATION)):
                 panel.plot(line["epoch"], line[column], color=colour, linewidth=0.9, alpha=0.85)
@@ -132,7 +132,7 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
     return as_png(figure)
 
 
-def loss_over_time_png(
+def cumulative_gain_png(
     candidate: LossTable, reference: LossTable, *, unit: str = "loss units"
 ) -> bytes:
     """Plot the cumulative gain over the test rows, fold by fold in time order.

@@ -57,7 +57,7 @@ def decide_promotion(
         evidence, guards, alpha=settings.alpha, block_length=verdict.block_length
     )
     worse_metrics = find_worse_metrics(
-        evidence.candidate_metrics, evidence.reference_metrics, declared=directions or {}
+        evidence.candidate_metrics, evidence.reference_metrics, directions=directions or {}
     )
     return (
         verdict.model_copy(update={"attempt": attempt, "alpha_of_all": gate.alpha})

@@ -29,7 +29,8 @@ class RuleData:
     y: Tensor
     rows: NDArray[np.int64]
     input_NK: NDArray[np.float64] | None
-    """Inputs of each example; None if they are not quantities, such as token ids, or not needed."""
+    """Inputs of each example; None if they are not needed, or are not quantities but token ids or a
+    dict."""
 
     @classmethod
     def of(cls, examples: Examples, *, max_inputs: int) -> "RuleData":
@@ -60,13 +61,13 @@ def _read_inputs(examples: Examples, max_inputs: int) -> NDArray[np.float64] | N
 def _flatten_inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
     """Return at most ``max_inputs`` inputs of each example (N, K); None for token ids.
 
-    Of a window the newest inputs are used; of other inputs an evenly spaced subset.
+    For a window, the newest inputs are used; for other inputs, an evenly spaced subset.
     """
     if not x.is_floating_point() and x.dtype != torch.uint8:
         return None  # token ids are not quantities
     if x.ndim == 3:  # (N, L, D)
-        steps = max(1, math.ceil(max_inputs / max(1, x.shape[2])))
-        x = x[:, -steps:].flip(1)
+        num_steps = max(1, math.ceil(max_inputs / max(1, x.shape[2])))
+        x = x[:, -num_steps:].flip(1)
         flat = x.reshape(len(x), -1)[:, :max_inputs]
     else:
         flat = x.reshape(len(x), -1)

@@ -19,16 +19,16 @@ from sluice.evaluation.outputs import (
     FoldOutput,
     LoadMember,
     SelectMember,
-    complete_seeds,
     examples_of,
     mean_output,
     outputs_of,
     own_member_selector,
+    require_complete_seeds,
     require_shape,
     select_members,
 )
 from sluice.evaluation.simple_rules import Baseline
-from sluice.evaluation.unseen_members import latest_unseen, row_labels
+from sluice.evaluation.unseen_members import row_labels, select_unseen_member
 from sluice.training.members import Member
 from sluice.training.prediction import PredictedRows
 from sluice.workloads.workload import Workload
@@ -90,7 +90,7 @@ def score_candidate(
         ContractError: A seed lacks a fold, has it twice, or has an unexpected one; or a member
             was trained on test rows.
     """
-    seeds = complete_seeds(folds, members)
+    seeds = require_complete_seeds(folds, members)
     select_member = own_member_selector(workload, frame, members)
     if not workload.keep_outputs:
         context = _ScoringContext(workload, frame, folds, subject)
@@ -133,8 +133,10 @@ def score_members(
     seeds = sorted({member.seed for member in members})
 
     def select_member(seed: int, fold: Fold) -> Member:
-        candidates = [member for member in members if member.seed == seed]
-        return latest_unseen(candidates, frame.index, fold, horizon_rows=workload.horizon_rows)
+        seed_members = [member for member in members if member.seed == seed]
+        return select_unseen_member(
+            seed_members, frame.index, fold, horizon_rows=workload.horizon_rows
+        )
 
     context = _ScoringContext(*(scored_with or (workload, frame, folds)), subject)
     if not context.workload.keep_outputs:
@@ -142,10 +144,12 @@ def score_members(
     outputs_by_seed = outputs_of(workload, frame, folds, seeds, select_member, load)
     if scored_with is not None:
         workload, frame, folds = scored_with
-        tests = {fold.fold_id: (fold, rows) for fold, rows in examples_of(workload, frame, folds)}
+        scored_by_fold = {
+            fold.fold_id: (fold, examples) for fold, examples in examples_of(workload, frame, folds)
+        }
 
         def with_scored_examples(output: FoldOutput) -> FoldOutput:
-            fold, examples = tests[output.fold.fold_id]
+            fold, examples = scored_by_fold[output.fold.fold_id]
             return replace(output, fold=fold, examples=examples)
 
         outputs_by_seed = [
@@ -162,7 +166,7 @@ def score_baseline(
     *,
     subject: str,
 ) -> Scores:
-    """Score a baseline without seeds: of the workload, the best simple rule, or an imported one."""
+    """Score a baseline without seeds: the workload's, the best simple rule or an imported one."""
     parts = []
     for fold, examples in examples_of(workload, frame, folds):
         output, source = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"
@@ -179,8 +183,8 @@ def score_baseline(
 
 def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
     """Return the digest of the data and the test rows, which both arms must share."""
-    tests = [[fold.fold_id, fold.test.start, fold.test.stop] for fold in folds]
-    return digest_json({"data": digest_frame(frame), "test": tests})
+    test_ranges = [[fold.fold_id, fold.test.start, fold.test.stop] for fold in folds]
+    return digest_json({"data": digest_frame(frame), "test": test_ranges})
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +208,21 @@ def _chunked_scores(
 ) -> ModelScores:
     """Return the scores without keeping an output; the networks of a fold are loaded together."""
     members = select_members(folds, seeds, select_member)
-    tests = {
-        fold.fold_id: (fold, rows)
-        for fold, rows in examples_of(context.workload, context.frame, context.folds)
+    scored_by_fold = {
+        fold.fold_id: (fold, examples)
+        for fold, examples in examples_of(context.workload, context.frame, context.folds)
     }
     parts_S: list[list[FoldScores]] = [[] for _ in seeds]
-    ensemble = []
+    ensemble_parts = []
     for fold, examples in examples_of(workload, frame, folds):
-        scored_fold, scored_examples = tests[fold.fold_id]
+        scored_fold, scored_examples = scored_by_fold[fold.fold_id]
         sources = {
             f"seed {seed}, fold {fold.fold_id}": PredictedRows(
                 load(members[seed, fold.fold_id]), examples.x
             )
             for seed in seeds
         }
-        *by_seed, mean = score_chunks(
+        *seed_parts, ensemble_part = score_chunks(
             context.workload,
             context.frame,
             scored_fold,
@@ -226,13 +230,13 @@ def _chunked_scores(
             sources,
             with_ensemble=True,
         )
-        ensemble.append(mean)
-        for parts, part in zip(parts_S, by_seed, strict=True):
+        ensemble_parts.append(ensemble_part)
+        for parts, part in zip(parts_S, seed_parts, strict=True):
             parts.append(part)
-    args = context.workload, context.frame, context.folds
+    scored_with = context.workload, context.frame, context.folds
     return ModelScores(
-        by_seed=_collect(*args, seeds, parts_S, context.subject),
-        deployed=_collect(*args, (), [ensemble], context.subject),
+        by_seed=_collect(*scored_with, seeds, parts_S, context.subject),
+        deployed=_collect(*scored_with, (), [ensemble_parts], context.subject),
     )
 
 
@@ -244,15 +248,15 @@ def _seed_and_ensemble_scores(
     outputs_S: Sequence[Sequence[FoldOutput]],
     subject: str,
 ) -> ModelScores:
-    ensemble = [
+    ensemble_outputs = [
         replace(parts[0], output=mean_output([part.output for part in parts]))
         for parts in zip(*outputs_S, strict=True)  # the parts of one fold by all seeds
     ]
     parts_S = [[score_output(workload, frame, part) for part in parts] for parts in outputs_S]
-    mean = [score_output(workload, frame, part) for part in ensemble]
+    ensemble_parts = [score_output(workload, frame, part) for part in ensemble_outputs]
     return ModelScores(
         by_seed=_collect(workload, frame, folds, seeds, parts_S, subject),
-        deployed=_collect(workload, frame, folds, (), [mean], subject),
+        deployed=_collect(workload, frame, folds, (), [ensemble_parts], subject),
     )
 
 

@@ -84,7 +84,7 @@ def run_secondary_tests(
     Args:
         verdict: Verdict on these losses.
         candidate: Losses of the candidate.
-        reference: Losses of the reference, in any order.
+        reference: Losses of the reference, on the same rows in any order.
         settings: Resampling settings.
         horizon_rows: Forecast horizon of the target, as for the gate [rows].
 
@@ -146,7 +146,7 @@ def run_secondary_tests(
 
 
 def _seed_effect_size(candidate: ArmLosses, reference: ArmLosses, gain: float) -> float:
-    """Return Cohen's d over seeds; NaN if no arm has two seeds or the losses are equal."""
+    """Return Cohen's d over seeds; NaN if no arm has two seeds, or all have equal mean losses."""
     seed_means = [
         arm.loss_SN.mean(axis=1) for arm in (candidate, reference) if not arm.is_deterministic
     ]

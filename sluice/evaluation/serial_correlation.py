@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-_MAX_STANDARD_ERRORS = 4.0
+_MAX_AUTOCORRELATION_SE = 4.0
 """Autocorrelation of the gains above which rows count as dependent [standard errors]. Independent
 rows exceed it in one of 30,000 comparisons, and in four of 1,000 if only 9 of 300 rows have a gain
 at all (measured). A false detection only makes the comparison inconclusive."""
@@ -37,4 +37,4 @@ def is_autocorrelated(centred_N: NDArray[np.float64]) -> bool:
     Source:
         Bartlett (1946), Supplement to the Journal of the Royal Statistical Society 8(1).
     """
-    return lag1_autocorrelation(centred_N) * math.sqrt(centred_N.size) > _MAX_STANDARD_ERRORS
+    return lag1_autocorrelation(centred_N) * math.sqrt(centred_N.size) > _MAX_AUTOCORRELATION_SE

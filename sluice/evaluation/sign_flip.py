@@ -54,15 +54,15 @@ def sign_flip_p(
     if not math.isfinite(observed):
         return math.nan
     term_K = np.concatenate((block_B, _deviations(candidate), _deviations(reference)))
-    num_reached, num_left = 0, resamples
+    num_reached, num_remaining = 0, resamples
     # The tolerance is for rounding: sums of the same terms in another order differ in the last
     # bits.
     threshold = observed - 1e-12 * np.abs(term_K).sum()
-    while num_left:
-        size = min(num_left, _CHUNK_RESAMPLES)
+    while num_remaining:
+        size = min(num_remaining, _CHUNK_RESAMPLES)
         sign_RK = rng.integers(0, 2, size=(size, term_K.size), dtype=np.int8) * 2.0 - 1.0
         num_reached += int((sign_RK @ term_K >= threshold).sum())
-        num_left -= size
+        num_remaining -= size
     return (1 + num_reached) / (1 + resamples)
 
 

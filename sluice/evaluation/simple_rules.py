@@ -3,7 +3,7 @@
 Rules are fitted on train rows. For each fold, the rule with the lowest validation loss is used, so
 test rows do not affect the selection.
 
-Shape legend: N = examples, O = outputs, C = classes, K = inputs of an example, flattened.
+Shape legend: N = examples, K = inputs of an example, flattened.
 """
 
 import contextlib
@@ -85,8 +85,8 @@ def best_rule(
     """Return the simple rule with the lowest validation loss, with its output on the test rows.
 
     The rules are: the default baseline (mean of the train targets, or class shares); the last
-    known target or class; the last known target of the same season; a ridge or logistic regression
-    on the inputs.
+    known target or class; the last known target at the same place in the season; a ridge or
+    logistic regression on the inputs.
 
     Args:
         workload: Workload without its own baseline.
@@ -98,7 +98,8 @@ def best_rule(
         ContractError: Not even the default baseline applies to these targets.
 
     Cost:
-        Creates the examples of each split once. Memory: ``max_inputs`` floats per row.
+        Creates the examples of each split, and of the rows before validation and test rows that
+        lags require. Memory: ``max_inputs`` floats per row.
     """
     train, val, test = (
         RuleData.of(workload.examples(frame, part), max_inputs=settings.max_inputs)

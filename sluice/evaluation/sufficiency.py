@@ -120,9 +120,9 @@ def _too_few_rows(
                 f"Score {pluralize(required - candidate.num_rows, f'more {short_name}')}.",
             )
         )
-    smallest = int(np.unique(candidate.fold_N, return_counts=True)[1].min())
-    if smallest < 2 * block_length:
-        what = f"the smallest fold has {pluralize(smallest, observation)}, required "
+    min_fold_rows = int(np.unique(candidate.fold_N, return_counts=True)[1].min())
+    if min_fold_rows < 2 * block_length:
+        what = f"the smallest fold has {pluralize(min_fold_rows, observation)}, required "
         what += f"{2 * block_length}"
         if block_length > 1:
             what += (

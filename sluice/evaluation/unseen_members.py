@@ -11,7 +11,7 @@ from sluice.data.folds import Fold
 from sluice.training.members import Member
 
 
-def latest_unseen(
+def select_unseen_member(
     members: Sequence[Member], index: pd.Index, fold: Fold, *, horizon_rows: int
 ) -> Member:
     """Return the member with the most training data that has not seen the fold's test rows.

@@ -104,8 +104,8 @@ def rows_component(x_n: NDArray[np.float64], block_length: int) -> VarianceCompo
     With blocks of one row the result is exactly ``s**2 / n`` with ``n - 1`` degrees of freedom.
     The degrees of freedom are the number of non-overlapping blocks minus one. Overlapping blocks
     have more degrees of freedom if rows are independent, but not if they are dependent (AR(1) at
-    0.8, 1,000 rows: 28 from the variance of the estimate, 32 by this rule, 50 by the textbook's
-    1.5 n / l).
+    0.8, 1,000 rows: 28 from the variance of the estimate, 32 by this rule, 50 by the
+    textbook's 1.5 n / block_length).
 
     Args:
         x_n: Values (n,) in time order.
@@ -151,20 +151,21 @@ def seeds_component(
     )
 
 
-def scaled(part: VarianceComponent, weight: float) -> VarianceComponent:
+def scale_component(component: VarianceComponent, weight: float) -> VarianceComponent:
     """Return the variance component of a mean that is multiplied by ``weight``."""
     return VarianceComponent(
-        variance=part.variance * weight**2, degrees_of_freedom=part.degrees_of_freedom
+        variance=component.variance * weight**2,
+        degrees_of_freedom=component.degrees_of_freedom,
     )
 
 
-def pooled(parts: Iterable[VarianceComponent]) -> VarianceComponent:
+def add_components(components: Iterable[VarianceComponent]) -> VarianceComponent:
     """Add independent components, with Satterthwaite's degrees of freedom.
 
     >>> one = VarianceComponent(variance=2.0, degrees_of_freedom=4.0)
-    >>> pooled([one, one]).degrees_of_freedom
+    >>> add_components([one, one]).degrees_of_freedom
     8.0
-    >>> pooled([one, NO_VARIANCE]) == one
+    >>> add_components([one, NO_VARIANCE]) == one
     True
 
     Returns:
@@ -174,9 +175,9 @@ def pooled(parts: Iterable[VarianceComponent]) -> VarianceComponent:
     Source:
         Satterthwaite (1946), Biometrics Bulletin 2(6).
     """
-    components = tuple(parts)
-    total = math.fsum(part.variance for part in components)
-    denominator = math.fsum(part.variance**2 / part.degrees_of_freedom for part in components)
+    parts = tuple(components)
+    total = math.fsum(part.variance for part in parts)
+    denominator = math.fsum(part.variance**2 / part.degrees_of_freedom for part in parts)
     degrees_of_freedom = total**2 / denominator if denominator > 0 else math.nan
     return VarianceComponent(variance=total, degrees_of_freedom=degrees_of_freedom)
 

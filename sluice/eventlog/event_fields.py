@@ -35,7 +35,8 @@ EVENT_FIELDS: Mapping[str, Mapping[str, FieldKind]] = {
     "gate_complete": {"outcome": "string", "seconds": "number"},
     "gate_stopped": {"reason": "string", "check": "string"},
 }
-"""Required fields by event type. Fold and experiment events also contain the workload's metrics."""
+"""Required fields by event type. ``fold_complete`` and ``experiment_complete`` also contain
+metrics of the workload."""
 
 END_EVENTS: Mapping[str, tuple[str, ...]] = {
     "experiment_start": ("experiment_complete",),
@@ -69,7 +70,7 @@ class FieldProblem:
     what: str
 
 
-def declared_fields(
+def required_fields(
     event: str, *, test_metrics: tuple[str, ...] | None, headline: str | None
 ) -> dict[str, FieldKind] | None:
     """Return the required fields of an event, or None for an unknown event type.
@@ -92,21 +93,21 @@ def declared_fields(
 
 
 def find_field_problems(
-    event: str, fields: Mapping[str, Any], declared: Mapping[str, FieldKind] | None
+    event: str, fields: Mapping[str, Any], required: Mapping[str, FieldKind] | None
 ) -> list[FieldProblem]:
-    """Return the problems of an event's fields, in the order of the declared fields.
+    """Return the problems of an event's fields, in the order of the required fields.
 
     Args:
         event: Name of the event type.
         fields: Fields of the event; additional fields are allowed.
-        declared: Result of ``declared_fields``.
+        required: Result of ``required_fields``.
     """
-    if declared is None:
+    if required is None:
         hint = suggest_nearest(event, list(EVENT_FIELDS))
         what = f"not an event type.{hint} Known: {', '.join(EVENT_FIELDS)}"
         return [FieldProblem("unknown event", "", what)]
     problems = []
-    for name, kind in declared.items():
+    for name, kind in required.items():
         if name not in fields:
             problems.append(FieldProblem("missing field", name, f"field '{name}' is missing"))
         elif not _is_kind(fields[name], kind):
@@ -118,7 +119,9 @@ def find_field_problems(
 def numeric_fields(prefix: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the sorted names of numeric fields that start with ``prefix``."""
     return tuple(
-        sorted(n for n, value in fields.items() if n.startswith(prefix) and _is_number(value))
+        sorted(
+            name for name, value in fields.items() if name.startswith(prefix) and _is_number(value)
+        )
     )
 
 

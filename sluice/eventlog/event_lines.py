@@ -1,4 +1,4 @@
-"""Reads and writes event logs: one event per line, as strict JSON.
+"""Encodes and reads the lines of event logs: one event per line, as strict JSON.
 
 A non-finite number is written as the string "NaN", "Infinity" or "-Infinity", because JSON has no
 such numbers. So any tool can read the log of a diverged run. As the value of a field, such a string
@@ -38,8 +38,8 @@ class EventLine:
     """Whether the line ends with a newline. It does not if a process crashed while writing it."""
 
 
-def write_line(record: Mapping[str, Any]) -> bytes:
-    """Return one event as a line.
+def encode_line(record: Mapping[str, Any]) -> bytes:
+    """Return one event as a line of a log.
 
     Raises:
         TypeError: A value cannot be represented in JSON.
@@ -99,7 +99,7 @@ def parse_line(text: str) -> dict[str, Any] | None:
         record = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return _decode(record) if isinstance(record, dict) else None
+    return _decode_numbers(record) if isinstance(record, dict) else None
 
 
 def encode_numbers(value: Any) -> Any:
@@ -113,7 +113,7 @@ def encode_numbers(value: Any) -> Any:
     return value
 
 
-def _decode(record: dict[str, Any]) -> dict[str, Any]:
+def _decode_numbers(record: dict[str, Any]) -> dict[str, Any]:
     if not any(value in _NON_FINITE for value in record.values() if isinstance(value, str)):
         return record
     event = record.get("event")

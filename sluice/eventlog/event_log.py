@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from sluice.base.errors import ContractError
 from sluice.base.files import make_folder, storage_error
-from sluice.eventlog.event_fields import declared_fields, find_field_problems
-from sluice.eventlog.event_lines import EventLine, parse_line, read_lines, write_line
+from sluice.eventlog.event_fields import find_field_problems, required_fields
+from sluice.eventlog.event_lines import EventLine, encode_line, parse_line, read_lines
 from sluice.eventlog.log_report import LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to_log_problem
 
@@ -107,8 +107,8 @@ class EventLog:
                 "closed.",
                 fix="Write inside 'with EventLog(...) as log:'.",
             )
-        declared = declared_fields(event, test_metrics=(), headline="")
-        problems = [problem.what for problem in find_field_problems(event, fields, declared)]
+        required = required_fields(event, test_metrics=(), headline="")
+        problems = [problem.what for problem in find_field_problems(event, fields, required)]
         problems += [f"field '{name}' is reserved" for name in _RESERVED_FIELDS if name in fields]
         if problems:
             raise ContractError(
@@ -117,7 +117,7 @@ class EventLog:
             )
         record = {"event": event, "timestamp": self._clock().isoformat(), **fields}
         try:
-            line = write_line(record)
+            line = encode_line(record)
         except (TypeError, ValueError) as error:
             raise ContractError(
                 f"{self.path}: event '{event}' cannot be written as JSON ({error}).",
@@ -131,7 +131,7 @@ class EventLog:
 
 
 def read_events(path: str | Path) -> EventsRead:
-    """Read a log; an incomplete last line (without newline) is returned in ``torn_line``.
+    """Read a log; an invalid last line without a newline is returned in ``torn_line``.
 
     Raises:
         ContractError: Any other line is not a JSON object; the message contains its number.
@@ -193,7 +193,10 @@ def validate_log(
 
 
 def _remove_torn_line(path: Path) -> str | None:
-    """Remove an incomplete last line and return its text; None if the last line is complete."""
+    """Remove an incomplete last line and return its text; None if the last line is complete.
+
+    If only the newline of the last event is missing, it is added.
+    """
     if not path.exists():
         return None
     content = path.read_bytes()

@@ -55,12 +55,16 @@ def check_event_log(
     expected = [{"event": event, **fields} for event, fields in events]
     flushed = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed_events]
     if flushed != expected:
-        lines = [n for n, event in enumerate(expected, 1) if flushed[n - 1 : n] != [event]]
+        differing_lines = [
+            number
+            for number, event in enumerate(expected, 1)
+            if flushed[number - 1 : number] != [event]
+        ]
         return CheckOutcome(
             outcome="fail",
             summary="The log that was read back differs from the written one: "
             f"{len(flushed)} of {len(expected)} events were on disk after the flush, and lines "
-            f"{lines} differ.",
+            f"{differing_lines} differ.",
             fault="log validation failed",
         )
     return CheckOutcome(

@@ -15,9 +15,9 @@ from sluice.eventlog.event_fields import (
     FieldKind,
     FieldProblem,
     ProblemKind,
-    declared_fields,
     find_field_problems,
     numeric_fields,
+    required_fields,
 )
 from sluice.eventlog.event_lines import EventLine, read_lines
 
@@ -88,7 +88,8 @@ def inspect_log(
 
     Valid and complete are different properties: a run that is in progress or crashed has a valid
     but incomplete log. Non-finite numbers and notes make a log neither invalid nor incomplete.
-    If ``test_metrics`` and ``headline`` are None, every log that ``EventLog`` writes is valid.
+    If ``test_metrics`` and ``headline`` are None, every log that ``EventLog`` wrote is valid if it
+    has an event.
 
     The type of an event is in its field ``event`` or, in logs of other programs, ``phase``. If a
     phase is not an event type of Sluice, this is noted and its fields are not checked. A phase
@@ -131,8 +132,8 @@ class _Inspection:
 
     test_metrics: tuple[str, ...] | None
     headline: str | None
-    declared_by_event: dict[str, dict[str, FieldKind] | None] = field(default_factory=dict)
-    """Result of ``declared_fields`` for each event type so far."""
+    required_by_event: dict[str, dict[str, FieldKind] | None] = field(default_factory=dict)
+    """Result of ``required_fields`` for each event type so far."""
     counts: Counter[str] = field(default_factory=Counter)
     num_records: int = 0
     notes: "_Listing" = field(default_factory=lambda: _Listing())
@@ -165,14 +166,14 @@ class _Inspection:
             )
             return
         self.counts[event] += 1
-        if event not in self.declared_by_event:
-            self.declared_by_event[event] = declared_fields(
+        if event not in self.required_by_event:
+            self.required_by_event[event] = required_fields(
                 event, test_metrics=self.test_metrics, headline=self.headline
             )
-        declared = self.declared_by_event[event]
-        field_problems = find_field_problems(event, record, declared)
+        required = self.required_by_event[event]
+        field_problems = find_field_problems(event, record, required)
         for listing, problems in (
-            (self.notes if is_phase and declared is None else self.problems, field_problems),
+            (self.notes if is_phase and required is None else self.problems, field_problems),
             (self.notes, self._metric_notes(event, record)),
         ):
             for problem in problems:
@@ -183,7 +184,7 @@ class _Inspection:
                 self.non_finite.add(
                     LogProblem(kind="non-finite", line=number, event=event, field=name, what=what)
                 )
-        if is_phase and declared is None:
+        if is_phase and required is None:
             self._track_phase(number, event)
         else:
             self._track_event(number, event, record)
@@ -194,10 +195,10 @@ class _Inspection:
         return LogReport(
             path=str(path),
             counts=dict(self.counts),
-            problems=tuple(self.problems.kept),
+            problems=tuple(self.problems.entries),
             num_problems=self.problems.total,
-            notes=tuple(self.notes.kept),
-            non_finite=tuple(self.non_finite.kept),
+            notes=tuple(self.notes.entries),
+            non_finite=tuple(self.non_finite.entries),
             num_non_finite=self.non_finite.total,
             gaps=(*self.open_starts.values(), *self._missing_folds(), *self._missing_end()),
             torn_line=torn_line,
@@ -222,19 +223,19 @@ class _Inspection:
 
     def _replace_problems(self) -> None:
         """Replace all problems by one, because a file without events has one problem per line."""
-        first = self.problems.kept[0] if self.problems.total else None
+        first = self.problems.entries[0] if self.problems.total else None
         if first is None:
             what = "the file is empty: it contains no event"
             problem = LogProblem(kind="empty", line=1, event="", field="", what=what)
         else:
             what = f"this is not an event log, it contains no event: {first.what}"
             problem = LogProblem(kind="not a log", line=first.line, event="", field="", what=what)
-        self.problems = _Listing(kept=[problem], total=1)
+        self.problems = _Listing(entries=[problem], total=1)
 
     def _metric_notes(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
         """Return a note if metrics are missing, or have other names than in the first fold.
 
-        Applies only if the workload is unknown: otherwise the required names are declared.
+        Applies only if the workload is unknown. Otherwise its metrics are required fields.
         """
         if event == "experiment_complete" and self.headline is None:
             if not numeric_fields("mean_", record):
@@ -282,11 +283,11 @@ class _Inspection:
 
     def _track_phase(self, number: int, event: str) -> None:
         """Track the start and end of a phase in a log of another program."""
-        name, _, part = event.rpartition("_")
-        if name and part == "start":
+        name, _, suffix = event.rpartition("_")
+        if name and suffix == "start":
             ends = " or ".join(f"{name}_{end}" for end in _PHASE_ENDS)
             self.open_starts[(event,)] = _gap(number, event, f"no {ends} follows")
-        elif name and part in _PHASE_ENDS:
+        elif name and suffix in _PHASE_ENDS:
             self.open_starts.pop((f"{name}_start",), None)
 
 
@@ -294,13 +295,13 @@ class _Inspection:
 class _Listing:
     """List of the first problems, and the number of all problems."""
 
-    kept: list[LogProblem] = field(default_factory=list)
+    entries: list[LogProblem] = field(default_factory=list)
     total: int = 0
 
     def add(self, problem: LogProblem) -> None:
         self.total += 1
-        if len(self.kept) < _MAX_LISTED:
-            self.kept.append(problem)
+        if len(self.entries) < _MAX_LISTED:
+            self.entries.append(problem)
 
 
 def _at_line(problem: FieldProblem, number: int, event: str) -> LogProblem:

@@ -1,6 +1,7 @@
 """Computes the mean average precision of detected boxes, as defined by COCO.
 
-Shape legend: N = true boxes, D = detections, 4 = x1, y1, x2, y2 with x1 < x2 and y1 < y2.
+Shape legend: N = true boxes, D = detections, C = classes, O = overlap thresholds,
+R = recalls, 4 = x1, y1, x2, y2 with x1 < x2 and y1 < y2.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from sluice.metrics.task_metrics import TaskMetrics, all_undefined, non_finite_r
 
 NAMES = ("map@0.5:0.95", "map@0.5", "map@0.75")
 """Names of the metrics."""
-OVERLAPS = tuple(share / 100 for share in range(50, 100, 5))
+IOU_THRESHOLDS = tuple(share / 100 for share in range(50, 100, 5))
 """Thresholds of the intersection over union for a match: 0.5 to 0.95 in steps of 0.05."""
 MAX_DETECTIONS = 100
 """Maximum number of detections per class and image, highest scores first."""
@@ -100,19 +101,18 @@ def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMe
     classes = np.unique(np.asarray(truth.label))
     if not classes.size:
         return all_undefined(NAMES, "there is no true box")
-    # O = overlap thresholds.
     precision_CO = np.array(
         [_class_precisions(truth, detected, score_D, label) for label in classes]
     )
     mean_O = precision_CO.mean(axis=0)
-    means = (mean_O.mean(), mean_O[OVERLAPS.index(0.5)], mean_O[OVERLAPS.index(0.75)])
+    means = (mean_O.mean(), mean_O[IOU_THRESHOLDS.index(0.5)], mean_O[IOU_THRESHOLDS.index(0.75)])
     return TaskMetrics(values=dict(zip(NAMES, map(float, means), strict=True)))
 
 
-def overlaps(first_A4: NDArray[np.float64], second_B4: NDArray[np.float64]) -> NDArray[np.float64]:
+def box_iou(first_A4: NDArray[np.float64], second_B4: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the intersection over union of each of A boxes with each of B boxes, (A, B).
 
-    >>> overlaps(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 0, 3, 2], [5, 5, 6, 6]])).round(3)
+    >>> box_iou(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 0, 3, 2], [5, 5, 6, 6]])).round(3)
     array([[0.333, 0.   ]])
     """
     low_AB2 = np.maximum(first_A4[:, None, :2], second_B4[None, :, :2])
@@ -188,11 +188,11 @@ def _class_precisions(
     for image in np.unique(detected_image[detected_rows]):
         rows = detected_rows[detected_image[detected_rows] == image][:MAX_DETECTIONS]
         true_in_image = true_rows[true_image[true_rows] == image]
-        overlap_DN = overlaps(detected_D4[rows], true_N4[true_in_image])
+        overlap_DN = box_iou(detected_D4[rows], true_N4[true_in_image])
         rows_by_image.append(rows)
-        hits_by_image.append([_find_hits(overlap_DN, threshold) for threshold in OVERLAPS])
+        hits_by_image.append([_find_hits(overlap_DN, threshold) for threshold in IOU_THRESHOLDS])
     if not rows_by_image:
-        return [0.0] * len(OVERLAPS)
+        return [0.0] * len(IOU_THRESHOLDS)
     is_hit_OD = np.concatenate(hits_by_image, axis=1)
     order = np.argsort(-score_D[np.concatenate(rows_by_image)], kind="stable")
     return [_average_precision(is_hit_D[order], num_true=len(true_rows)) for is_hit_D in is_hit_OD]

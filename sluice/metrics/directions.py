@@ -46,20 +46,20 @@ _LOWER_IS_BETTER = (
     "perplexity",
     "max_drawdown",
 )
-_KNOWN: Mapping[str, Direction] = {
+_KNOWN_DIRECTIONS: Mapping[str, Direction] = {
     **dict.fromkeys(_HIGHER_IS_BETTER, "higher"),
     **dict.fromkeys(_LOWER_IS_BETTER, "lower"),
 }
 
 
-def direction_of(metric: str, declared: Mapping[str, Direction]) -> Direction | None:
+def direction_of(metric: str, declared_directions: Mapping[str, Direction]) -> Direction | None:
     """Return the direction in which a metric improves, or None if unknown.
 
     Args:
         metric: Name of the metric; a suffix after '@', as in ``ndcg@10``, is ignored.
-        declared: Directions declared by the workload, which take precedence.
+        declared_directions: Directions declared by the workload, which take precedence.
 
     >>> direction_of("ndcg@10", {}), direction_of("rmse", {}), direction_of("turnover", {})
     ('higher', 'lower', None)
     """
-    return declared.get(metric) or _KNOWN.get(metric.partition("@")[0])
+    return declared_directions.get(metric) or _KNOWN_DIRECTIONS.get(metric.partition("@")[0])

@@ -63,9 +63,12 @@ def generation_metrics(
     _require_texts(generated, what="generated texts")
     reference_words = [_words(text) for text in reference]
     generated_words = [_words(text) for text in generated]
-    empty = [row for row, words in enumerate(reference_words) if not words]
-    if empty:
-        reason = f"{pluralize(len(empty), 'reference')} without a word, first at row {empty[0]}"
+    rows_without_words = [row for row, words in enumerate(reference_words) if not words]
+    if rows_without_words:
+        reason = (
+            f"{pluralize(len(rows_without_words), 'reference')} without a word, first at row "
+            f"{rows_without_words[0]}"
+        )
         return TaskMetrics(values={}, absent=dict.fromkeys(NAMES, reason))
     pairs = list(zip(reference_words, generated_words, strict=True))
     rouge = {
@@ -84,8 +87,8 @@ def generation_metrics(
 def perplexity(log_probability: ArrayLike) -> TaskMetrics:
     """Return perplexity: the exponential of the mean negative log-probability of a token.
 
-    Absent if a log-probability is infinite, as for a token of probability 0, or NaN, or if the
-    result exceeds the largest float.
+    The perplexity is absent if a log-probability is NaN or infinite, as for a token of probability
+    0, or if the result exceeds the largest float.
 
     Args:
         log_probability: Log-probability of each token given the previous ones (T,) [nats], at

@@ -96,7 +96,7 @@ def quantile_metrics(
     ):
         raise ContractError(
             f"Levels of quantiles must be ascending and within (0, 1), got {tuple(levels)}.",
-            fix="Sort the levels and remove duplicates.",
+            fix="Sort the levels, remove duplicates, and pass 0.1 for the 10 % quantile.",
         )
     target_N = validate_targets(target, what="targets")
     forecast_NQ = validate_predictions(forecast, (target_N.size, len(levels)), what="quantiles")

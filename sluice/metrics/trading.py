@@ -44,13 +44,13 @@ def trading_metrics(
     position_N = validate_predictions(position, return_N.shape, what="positions")
     if reason := non_finite_reason(position_N, what="positions"):
         return all_undefined(NAMES, reason)
-    earned_N = position_N * return_N
+    profit_N = position_N * return_N
     values = {
-        "sharpe": sharpe(earned_N, rows_per_year=rows_per_year),
-        "sortino": sortino(earned_N, rows_per_year=rows_per_year),
-        "max_drawdown": max_drawdown(earned_N),
+        "sharpe": sharpe(profit_N, rows_per_year=rows_per_year),
+        "sortino": sortino(profit_N, rows_per_year=rows_per_year),
+        "max_drawdown": max_drawdown(profit_N),
         "turnover": turnover(position_N, rows_per_year=rows_per_year),
-        "hit_rate": hit_rate(earned_N),
+        "hit_rate": hit_rate(profit_N),
     }
     reasons = {
         "sharpe": "fewer than two rows, or constant returns",

@@ -15,7 +15,7 @@ from sluice.reports.figures import (
     VALIDATION,
     as_png,
     new_figure,
-    new_rows,
+    new_stacked_axes,
     set_headline,
 )
 from sluice.rollout.evidence import GUARDS, GuardName
@@ -91,7 +91,7 @@ def evidence_figure(rehearsal: Rehearsal) -> "Figure":
     """Return the figure of ``evidence_png`` before it is encoded."""
     end_s = 1.04 * max([sample.at_s for sample in rehearsal.samples] + [1e-3])
     rows = _evidence_rows(rehearsal)
-    figure, all_axes = new_rows(len(rows), height_in=0.9 + 0.62 * len(rows))
+    figure, all_axes = new_stacked_axes(len(rows), height_in=0.9 + 0.62 * len(rows))
     top = min(100 * max([1.0, *(value for _, points in rows for _, value in points)]), _CEILING)
     for axes, (name, points) in zip(all_axes, rows, strict=True):
         times, values = [at for at, _ in points], [value for _, value in points]

@@ -18,7 +18,8 @@ NUM_COLOURS = 64
 """Default number of colours of a stored figure."""
 
 
-def _empty_figure(*, height_in: float) -> "Figure":
+def empty_figure(*, height_in: float) -> "Figure":
+    """Return a figure of the common width without axes."""
     # Imported here, because importing matplotlib takes 0.5 s, and Dagster imports every module.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -30,25 +31,27 @@ def _empty_figure(*, height_in: float) -> "Figure":
 
 def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
     """Return an empty figure with the common width and style."""
-    figure = _empty_figure(height_in=height_in)
+    figure = empty_figure(height_in=height_in)
     axes = figure.add_subplot()
-    _style(axes)
+    apply_style(axes)
     return figure, axes
 
 
-def new_rows(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
+def new_stacked_axes(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
     """Return an empty figure with stacked axes that share the x axis."""
-    figure = _empty_figure(height_in=height_in)
+    figure = empty_figure(height_in=height_in)
     rows = [figure.add_subplot(num_rows, 1, 1)]
-    rows += [figure.add_subplot(num_rows, 1, at, sharex=rows[0]) for at in range(2, num_rows + 1)]
+    rows += [
+        figure.add_subplot(num_rows, 1, number, sharex=rows[0]) for number in range(2, num_rows + 1)
+    ]
     for axes in rows:
-        _style(axes)
+        apply_style(axes)
     for axes in rows[:-1]:
         axes.tick_params(labelbottom=False)
     return figure, rows
 
 
-def _style(axes: "Axes") -> None:
+def apply_style(axes: "Axes") -> None:
     """Apply the common style to axes."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -79,7 +82,7 @@ def as_png(figure: "Figure", *, num_colours: int = NUM_COLOURS) -> bytes:
 
     Args:
         figure: The figure.
-        num_colours: Number of colours. Colours of few pixels are lost if it is too small.
+        num_colours: Number of colours. If there are too few, colours of few pixels are lost.
     """
     # A palette reduces the size of full-colour PNGs to a third, which matters because figures in
     # metadata are stored in a database. Pillow is a dependency of matplotlib.

@@ -27,7 +27,11 @@ class ReportEntry(Record):
 
     path: str = Field(description="Path inside the folder, with '/'.")
     title: str = Field(description="Content of <title>, or the path.")
-    outcome: str = Field("", description="First tag before any section, such as 'all passed'.")
+    outcome: str = Field(
+        "",
+        description="Text of the first tag (coloured label) before any section, such as "
+        "'all passed'.",
+    )
     tone: Tone = "plain"
     modified_at: float = Field(description="Time of the last modification [s since 1970].")
 

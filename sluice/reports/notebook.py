@@ -100,7 +100,7 @@ def card(title: str, tone: Tone, lines: Sequence[tuple[str, str]]) -> str:
 
 
 def details(summary: str, body: str) -> str:
-    """Return HTML that the reader can open; an empty body gives an empty string."""
+    """Return a section that the reader can expand; an empty body gives an empty string."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>" if body else ""
 
 

@@ -58,7 +58,7 @@ table.wide td[data-name]::before{content:attr(data-name) ": ";color:var(--soft)}
 """
 
 _MAX_PHONE_COLUMNS = 4
-"""Largest number of columns of a table that a phone shows as a table."""
+"""Maximum number of columns of a table that a phone shows as a table."""
 
 
 def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
@@ -113,9 +113,9 @@ def table(
     is_wide = len(names) > _MAX_PHONE_COLUMNS
 
     def attributes(kind: str, index: int) -> str:
-        number = " class=number" if index in numbers else ""
+        number_class = " class=number" if index in numbers else ""
         has_name = is_wide and kind == "td" and names[index]
-        return number + (f' data-name="{escape(names[index])}"' if has_name else "")
+        return number_class + (f' data-name="{escape(names[index])}"' if has_name else "")
 
     def cells(kind: str, row: Sequence[str]) -> str:
         return "".join(

@@ -16,10 +16,11 @@ class GuardOutcome(Record):
     result: GuardResult
     observed: float = Field(
         description="Lower bound of the gain, which is positive if the candidate is better. For a "
-        "limit, value of the metric."
+        "limit, value of the metric. NaN for the guard of a suite, and for missing evidence."
     )
     required: float = Field(
-        description="Gain that ``observed`` must exceed for the result 'pass'; NaN for a limit."
+        description="Gain that ``observed`` must exceed for the result 'pass'. NaN for a limit, "
+        "for the guard of a suite, and for missing evidence."
     )
     reason: str = Field(description="Reason in one sentence.")
 

@@ -64,7 +64,7 @@ def describe_changes(changes: tuple[MetricChange, ...]) -> str:
 
 def _format_different(value: float, other: float) -> tuple[str, str]:
     """Return both values with three significant digits, or as many as distinguish them."""
-    for digits in range(_MIN_DIGITS, _MAX_DIGITS):
+    for digits in range(_MIN_DIGITS, _MAX_DIGITS + 1):
         texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
         if texts[0] != texts[1]:
             return texts

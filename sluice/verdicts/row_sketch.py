@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 
-HASHES = 128
+NUM_HASHES = 128
 """Number of hashes that are stored for a window. With this number, the error of the estimated share
 is usually below 0.05; it is larger if the other window is many times as large."""
 
@@ -44,7 +44,7 @@ class RowSketch(Record):
         from pandas.util import hash_array
 
         hashes = np.unique(hash_array(np.asarray(label_N, dtype=object), categorize=False))
-        return cls(num_rows=hashes.size, hashes=tuple(hashes[:HASHES].tolist()))
+        return cls(num_rows=hashes.size, hashes=tuple(hashes[:NUM_HASHES].tolist()))
 
     def share_in(self, other: "RowSketch") -> float:
         """Estimate the share of this window's rows that the other window also contains [rate].

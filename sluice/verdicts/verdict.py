@@ -54,7 +54,9 @@ class Verdict(Record):
 
     outcome: Outcome
     candidate: str = Field(description="Digest of the candidate.")
-    reference: str = Field(description="Digest of the model or rule that it would replace.")
+    reference: str = Field(
+        description="Digest of the model or rule that the candidate would replace."
+    )
     window: str = Field(description="Digest of the data and rows on which both were scored.")
     unit: str = Field(description="Unit of losses and gains.")
     candidate_loss: float = Field(
@@ -84,7 +86,10 @@ class Verdict(Record):
     margin: float = Field(
         description="Equivalence margin: a gain within +- margin is irrelevant [unit]."
     )
-    p_value: float = Field(description="One-sided p-value for a true gain of at most ``required``.")
+    p_value: float = Field(
+        description="One-sided p-value of the hypothesis that the true gain is at most "
+        "``required``."
+    )
     alpha: float = Field(description="One-sided false promotion rate spent on this attempt.")
     attempt: int = Field(1, ge=1, description="Number of this attempt on the window's rows.")
     alpha_of_all: float = Field(
@@ -162,8 +167,8 @@ class Verdict(Record):
             count = error.error_count()
             raise IntegrityError(
                 f"The promotion receipt {receipt.digest[:12]} must contain a verdict, but "
-                f"{pluralize(count, 'field')} of it {'is' if count == 1 else 'are'} missing or "
-                "invalid.",
+                f"{pluralize(count, 'field')} of the verdict {'is' if count == 1 else 'are'} "
+                "missing or invalid.",
                 cause="The receipt was not written by the promotion gate.",
                 fix="Evaluate the candidate on a newer window.",
             ) from error
@@ -294,28 +299,29 @@ class Verdict(Record):
         )
 
 
-def _html_numbers(v: Verdict) -> list[tuple[str, str]]:
+def _html_numbers(verdict: Verdict) -> list[tuple[str, str]]:
+    bounds = format_range(format_number(verdict.lower_bound), format_number(verdict.upper_bound))
     return [
         (
-            f"gain [{v.unit}]",
-            f"{format_number(v.gain)}, required above {format_number(v.required)}",
+            f"gain [{verdict.unit}]",
+            f"{format_number(verdict.gain)}, required above {format_number(verdict.required)}",
         ),
         (
             "bounds",
-            f"{format_range(format_number(v.lower_bound), format_number(v.upper_bound))}, each "
-            f"one-sided at {v.alpha:.3g}; the lower one decides on PROMOTE",
+            f"{bounds}, each one-sided at {verdict.alpha:.3g}; the lower one decides on PROMOTE",
         ),
         (
             "mean loss",
-            f"{format_number(v.candidate_loss)} candidate, {format_number(v.reference_loss)} "
-            "reference",
+            f"{format_number(verdict.candidate_loss)} candidate, "
+            f"{format_number(verdict.reference_loss)} reference",
         ),
-        ("p-value", f"{format_number(v.p_value)}, one-sided"),
+        ("p-value", f"{format_number(verdict.p_value)}, one-sided"),
         (
             "seeds",
-            f"{v.num_seeds or 'none'} candidate, {v.num_reference_seeds or 'none'} reference",
+            f"{verdict.num_seeds or 'none'} candidate, "
+            f"{verdict.num_reference_seeds or 'none'} reference",
         ),
-        ("test rows", v.rows_summary),
+        ("test rows", verdict.rows_summary),
     ]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from sluice.evaluation.estimate import ArmLosses, estimate_gain, mean_gain
-from sluice.evaluation.variance import VarianceComponent, pooled
+from sluice.evaluation.variance import VarianceComponent, add_components
 
 NaiveBound = Callable[[ArmLosses, ArmLosses, NDArray[np.int64], int, float], float]
 """Computes the lower bound of the gain from candidate, reference, folds (N,), block length,
@@ -52,7 +52,7 @@ def seed_only_bound(
 ) -> float:
     """Treat seeds as replicates and rows as fixed: Welch's t-test on seed means."""
     estimate = estimate_gain(candidate, reference, fold_N, block_length=block_length)
-    seeds = pooled((estimate.candidate_component, estimate.reference_component))
+    seeds = add_components((estimate.candidate_component, estimate.reference_component))
     return _bound(estimate.gain, seeds, alpha)
 
 

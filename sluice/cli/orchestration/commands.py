@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
         settings = resolved.settings
         require_guarded_suites(
             SuiteLibrary(home.suites / settings.name, ArtifactStore(home.artifacts)),
-            settings.suites.guarded,
+            settings.suites.guarded_suites,
         )
         _run(resolved, home, name=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
 

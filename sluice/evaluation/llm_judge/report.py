@@ -48,9 +48,8 @@ class JudgeReport(Record):
     )
     required_self_agreement: float
     required_human_agreement: float = Field(
-        description="Share of labelled pairs that the lower bound of the agreement with people "
-        "must exceed: ``min_human_agreement``, or the share of the most frequent label if that is "
-        "larger."
+        description="Threshold that the lower bound of the agreement with people must exceed: "
+        "``min_human_agreement``, or the share of the most frequent label if that is larger."
     )
     first_place_share: float | None = Field(
         description="Share of the choices, without ties, that prefer the first answer. A value "

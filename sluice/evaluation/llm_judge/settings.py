@@ -22,16 +22,16 @@ class JudgeSettings(Settings):
         0.5,
         ge=0,
         lt=1,
-        description="Share of pairs on which all answers of the judge agree that the lower "
-        "confidence bound of the measured share must exceed [rate].",
+        description="Threshold for the share of pairs on which all answers of the judge are the "
+        "same: the lower confidence bound of this share must exceed it [rate].",
     )
     min_human_agreement: float = Field(
         0.7,
         ge=0,
         lt=1,
-        description="Share of labelled pairs on which the judge agrees with the person that the "
-        "lower confidence bound of the measured share must exceed [rate]. If the share of the most "
-        "frequent label is larger, it applies instead.",
+        description="Threshold for the share of labelled pairs on which the judge agrees with the "
+        "person: the lower confidence bound of this share must exceed it [rate]. If the share of "
+        "the most frequent label is larger, that share is the threshold.",
     )
     min_labelled: int = Field(
         50,

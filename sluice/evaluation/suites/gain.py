@@ -14,6 +14,9 @@ from sluice.evaluation.estimate import ArmLosses, estimate_gain, mean_gain
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.evaluation.variance import choose_block_length, shortest_block
 
+SAME_GAIN_MESSAGE = "the gain is the same on every row"
+"""Reason why a constant gain has no bounds."""
+
 
 class SuiteGain(Record):
     """Mean loss of the reference minus that of the candidate, on the scored rows of one suite.
@@ -67,14 +70,14 @@ def measure_gain(
         return SuiteGain(
             gain=nan, low=nan, high=nan, alpha=settings.alpha, lacking="no rows were scored"
         )
-    rounding = 8 * np.finfo(np.float64).eps * float(np.abs(reference.loss_SN).max())
+    rounding_error = 8 * np.finfo(np.float64).eps * float(np.abs(reference.loss_SN).max())
     if not lacking:
         if gain_M.size < settings.min_rows:
             lacking = f"{gain_M.size} scored rows, required {settings.min_rows}"
         elif not np.isfinite(gain_M).all():
             lacking = "non-finite losses"
-        elif np.ptp(gain_M) <= rounding:
-            lacking = "the gain is the same on every row"
+        elif np.ptp(gain_M) <= rounding_error:
+            lacking = SAME_GAIN_MESSAGE
     low = high = float("nan")
     if not lacking:
         block_length = 1

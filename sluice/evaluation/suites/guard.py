@@ -5,9 +5,10 @@ without confidence bounds. A limit on the mean loss is tested with its bound.
 """
 
 from sluice.base.pluralize import pluralize
+from sluice.evaluation.suites.gain import SAME_GAIN_MESSAGE
 from sluice.evaluation.suites.result import GuardVerdict, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
-from sluice.evaluation.suites.suite_arm import SELECTED_ROWS
+from sluice.evaluation.suites.suite_arm import SELECTION_MESSAGE
 from sluice.verdicts.guard_outcome import GuardResult
 
 _LimitResult = tuple[GuardResult, str, str]
@@ -76,9 +77,20 @@ def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Lim
 
 
 def _fix_for(problem: str) -> str:
-    if problem.endswith(SELECTED_ROWS):
+    if problem.endswith(SELECTION_MESSAGE):
         return "Train the model with more seeds, so that some of them did not select the rows."
     return "Find out why the model diverged."
+
+
+def _fix_for_bounds(result: SuiteResult) -> str:
+    """Return the fix for absent bounds; "" if the fix of another problem of the result applies."""
+    if result.lacking:
+        return ""
+    if result.gain.lacking.endswith(SELECTION_MESSAGE):
+        return "Remove the margin: a rule without seeds selected these rows."
+    if result.gain.lacking == SAME_GAIN_MESSAGE:
+        return "Check that the two models have different predictions."
+    return "Add rows to the suite, or train more seeds."
 
 
 def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
@@ -115,7 +127,8 @@ def _margin_limit(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_Li
         message = f"gain at most {gain.high:.4g} {unit}, required above {threshold:.4g}"
         return [("fail", message, "The candidate is significantly worse on this suite.")]
     if gain.lacking:
-        return [("insufficient", f"no bound of the gain: {gain.lacking}", "Add rows to the suite.")]
+        message = f"no bound of the gain: {gain.lacking}"
+        return [("insufficient", message, _fix_for_bounds(result))]
     message = (
         f"gain between {gain.low:.4g} and {gain.high:.4g} {unit}, on both sides of the margin "
         f"{threshold:.4g}"

@@ -38,6 +38,7 @@ def refresh_hard_suite(
         The suite; None if none exists and it cannot be created because of non-finite losses.
 
     Raises:
+        ContractError: No row of the losses is in the frame.
         IntegrityError: The stored suite is damaged.
     """
     newest = library.load(HARD_SUITE) if HARD_SUITE in library.names() else None

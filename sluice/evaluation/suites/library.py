@@ -169,21 +169,21 @@ class SuiteLibrary:
         return suite
 
 
-def require_guarded_suites(library: SuiteLibrary, guarded: Sequence[str]) -> None:
+def require_guarded_suites(library: SuiteLibrary, guarded_suites: Sequence[str]) -> None:
     """Refuse a guard on a suite that does not exist.
 
     The hard suite counts as known, because the evaluation itself creates it.
 
     Args:
         library: Suites of the pipeline.
-        guarded: Names of the suites with a guard.
+        guarded_suites: Names of the suites with a guard.
 
     Raises:
         GateBlocked: A guarded suite does not exist; the message lists the known ones.
     """
     existing = library.names()
     known = sorted({HARD_SUITE, *existing})
-    for name in guarded:
+    for name in guarded_suites:
         if name not in known:
             raise GateBlocked(
                 f"Suite '{name}' has a guard but does not exist.{suggest_nearest(name, known)} "

@@ -35,13 +35,13 @@ _MIN_PLOTTED_ROWS = 5
 """Minimum number of rows for a plot. Fewer rows are only listed in the table."""
 
 
-def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
+def suites_page(report: SuiteReport, *, title: str, max_examples: int) -> str:
     """Return the HTML document.
 
     Args:
         report: Report of the suites.
         title: Title in plain text, such as the name of the pipeline.
-        examples: Maximum number of rows to list for each suite.
+        max_examples: Maximum number of rows to list for each suite.
     """
     heading = f"Regression suites of {title}"
     outcome = "no guards" if not report.guards else f"guards: {report.outcome}"
@@ -49,7 +49,7 @@ def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
     parts = [
         f"<h1>{escape(heading)} {tag(outcome, tone)}</h1>",
         f'<p class="soft">Candidate {short(report.candidate)} against '
-        f"{escape(short(report.reference))}. {escape(_rule(report))}</p>",
+        f"{escape(short(report.reference))}. {escape(_describe_wrong_rows(report))}</p>",
         *(
             f'<div class="card {_GUARD_TONE[guard.outcome]}">{tag(guard.outcome, tone)} '
             f"{escape(guard.reason)} {escape(guard.remedy)}</div>"
@@ -65,11 +65,11 @@ def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
     else:
         parts.append("<p>No suites are defined.</p>")
     for result in report.results:
-        parts += _suite_section(result, report, examples)
+        parts += _suite_section(result, report, max_examples)
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
 
-def _rule(report: SuiteReport) -> str:
+def _describe_wrong_rows(report: SuiteReport) -> str:
     if report.threshold is None:
         return "A row is wrong if at least half of the seeds misclassify it."
     if not math.isfinite(report.threshold):
@@ -98,16 +98,16 @@ def _gain(result: SuiteResult) -> str:
     gain = result.gain
     tones: dict[str, Tone] = {"BETTER": "good", "WORSE": "bad", "INCONCLUSIVE": "unsure"}
     bounds = f"{gain.low:.3g} to {gain.high:.3g}" if not gain.lacking else escape(gain.lacking)
-    mark = tag(gain.outcome, tones[gain.outcome])
-    return f'{_number(gain.gain)} {mark} <span class="soft">{bounds}</span>'
+    outcome_tag = tag(gain.outcome, tones[gain.outcome])
+    return f'{_number(gain.gain)} {outcome_tag} <span class="soft">{bounds}</span>'
 
 
-def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> list[str]:
+def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) -> list[str]:
     parts = [
         f"<h2>{escape(result.name)} <span class=soft>version {result.version}, "
         f"{short(result.digest)}</span></h2>",
         f'<p class="soft">{escape(describe_origin(result.origin))}</p>',
-        f"<p>{escape(_suspects(result))}</p>",
+        f"<p>{escape(_describe_suspects(result))}</p>",
         *(f'<div class="card unsure">{escape(reason)}</div>' for reason in result.lacking),
         *_unscored_rows(result),
     ]
@@ -116,12 +116,22 @@ def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> l
     if len(result.rows) >= _MIN_PLOTTED_ROWS:
         png = rows_png(result, threshold=report.threshold, unit=report.unit)
         parts.append(_image(png, f"losses on the rows of {result.name}"))
-    example_rows = result.examples(examples)
-    # After the reason, where it may be long without moving the columns of numbers.
-    example = ["example"] if any(row.description for row in example_rows) else []
-    names = ["row", "change", "suspect", "candidate", "reference", "baseline", "reason", *example]
+    example_rows = result.examples(max_examples)
+    # The last column, because a long text there does not move the columns of numbers.
+    example_column = ["example"] if any(row.description for row in example_rows) else []
+    names = [
+        "row",
+        "change",
+        "suspect",
+        "candidate",
+        "reference",
+        "baseline",
+        "reason",
+        *example_column,
+    ]
     table_rows = [
-        [*_table_row(row), *([escape(row.description)] if example else [])] for row in example_rows
+        [*_table_row(row), *([escape(row.description)] if example_column else [])]
+        for row in example_rows
     ]
     num_omitted = len(result.rows) - len(example_rows)
     parts.append(
@@ -132,7 +142,7 @@ def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> l
     return parts
 
 
-def _suspects(result: SuiteResult) -> str:
+def _describe_suspects(result: SuiteResult) -> str:
     num_model, num_data = result.count_suspects("model"), result.count_suspects("data")
     if not num_model + num_data:
         return "The candidate is right on all scored rows." if result.rows else ""
@@ -193,7 +203,7 @@ def _full_reason(row: RowResult) -> str:
 
 
 def _label(label: str) -> str:
-    """Return a row label; of a date at midnight only the date."""
+    """Return a row label, without the time of day if it is midnight."""
     return label.removesuffix("T00:00:00")
 
 

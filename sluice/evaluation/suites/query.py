@@ -1,8 +1,9 @@
 """Evaluates the queries of suites: one condition on the columns of a table.
 
 A query is parsed as a Python expression and evaluated by this module on whole columns. Every node
-type that is not listed here is rejected, so a query cannot contain attributes, calls, subscripts or
-other names. Arithmetic uses float64, so a query cannot create huge integers or texts.
+type that is not listed here is rejected, so a query cannot contain attributes, calls or subscripts.
+Its names refer to columns and the index only. Arithmetic uses float64, so a query cannot create
+huge integers or texts.
 """
 
 import ast
@@ -127,8 +128,8 @@ def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
             warnings.simplefilter("ignore")  # invalid escapes in texts
             body = ast.parse(source, mode="eval").body
     except SyntaxError as error:
-        at = None if error.offset is None else f" at character {min(error.offset, len(text))}"
-        raise _RejectedQuery(f"invalid syntax ({error.msg}){at or ''}") from None
+        position = None if error.offset is None else f" at character {min(error.offset, len(text))}"
+        raise _RejectedQuery(f"invalid syntax ({error.msg}){position or ''}") from None
     except (ValueError, MemoryError, RecursionError):
         raise _RejectedQuery("it is nested too deeply, or has a number that is too long") from None
     _require_shallow(body)

@@ -60,14 +60,14 @@ def classify_rows(
         ContractError: Two rows of the frame have the same label, or the losses belong to another
             frame.
     """
-    position = pd.Series(np.arange(len(index)), index=row_labels(index))
-    if not position.index.is_unique:
-        repeated = position.index[position.index.duplicated()][0]
+    position_of_label = pd.Series(np.arange(len(index)), index=row_labels(index))
+    if not position_of_label.index.is_unique:
+        repeated = position_of_label.index[position_of_label.index.duplicated()][0]
         raise ContractError(
             f"Row labels must be unique for suites, but the frame has two rows {repeated}.",
             fix="Assign a unique label to every row.",
         )
-    position_N = position.index.get_indexer(pd.Index(losses.label_N))
+    position_N = position_of_label.index.get_indexer(pd.Index(losses.label_N))
     if (position_N < 0).any():
         raise ContractError(
             "Losses and feature frame must belong to the same table; "
@@ -79,15 +79,17 @@ def classify_rows(
     last_seen_N = np.array([last_seen.get(int(fold), -1) for fold in losses.fold_N])
     is_in_suite_N = pd.Index(losses.label_N).isin(labels)
     scored_M = np.flatnonzero(is_in_suite_N & (position_N > last_seen_N))
-    scored = set(losses.label_N[scored_M].tolist())
-    in_window = set(losses.label_N[is_in_suite_N].tolist())
+    scored_labels = set(losses.label_N[scored_M].tolist())
+    window_labels = set(losses.label_N[is_in_suite_N].tolist())
     missing_labels, trained_labels, unscored_labels = [], [], []
     for label in labels:
-        if label in scored:
+        if label in scored_labels:
             continue
-        if label not in position.index:
+        if label not in position_of_label.index:
             missing_labels.append(label)
-        elif label in in_window or position[label] <= max(last_seen.values(), default=-1):
+        elif label in window_labels or (
+            position_of_label[label] <= max(last_seen.values(), default=-1)
+        ):
             trained_labels.append(label)
         else:
             unscored_labels.append(label)

@@ -19,7 +19,7 @@ from sluice.evaluation.suites.result import Change, RowResult, SuiteReport, Suit
 from sluice.evaluation.suites.row_status import RowStatus, classify_rows
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.evaluation.suites.suite import HighestLoss, Suite, SuiteVersion
-from sluice.evaluation.suites.suite_arm import SuiteArm, mark_mistakes
+from sluice.evaluation.suites.suite_arm import SELECTION_MESSAGE, SuiteArm, make_suite_arm
 from sluice.evaluation.unseen_members import row_labels
 from sluice.findings.hard_examples import find_unusual_features
 from sluice.findings.row_descriptions import describe_rows
@@ -76,7 +76,7 @@ def run_suites(
         threshold = float(np.quantile(aligned.loss_SN.mean(axis=0), settings.wrong_quantile))
     names = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
-        mark_mistakes(scores, candidate_losses, threshold, name)
+        make_suite_arm(scores, candidate_losses, threshold, name)
         for scores, name in zip(all_scores, names, strict=True)
     )
     results = tuple(
@@ -144,13 +144,13 @@ def _run_suite(
             reference.losses,
             settings,
             horizon_rows=workload.horizon_rows,
-            lacking="; ".join((*problems, *_biased_arms(suite, arms))),
+            lacking="; ".join((*problems, *_describe_biased_arms(suite, arms))),
         ),
         lacking=problems,
     )
 
 
-def _biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
+def _describe_biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
     """Return a message for each arm without seeds whose losses were used to select the rows.
 
     The rows were selected because the arm has its highest losses on them, so almost any other model
@@ -160,7 +160,7 @@ def _biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
     if not isinstance(origin, HighestLoss):
         return ()
     return tuple(
-        f"the losses of the {arm.name} were used to select these rows"
+        f"the losses of the {arm.name} {SELECTION_MESSAGE}"
         for arm in arms[:2]
         if arm.subject == origin.subject and not arm.seeds
     )

@@ -80,13 +80,13 @@ class SuiteSettings(Settings):
     )
 
     @property
-    def guarded(self) -> tuple[str, ...]:
+    def guarded_suites(self) -> tuple[str, ...]:
         """Names of the suites with a guard."""
         return tuple(guard.suite for guard in self.guards)
 
     @model_validator(mode="after")
     def _require_one_guard_per_suite(self) -> Self:
-        names = self.guarded
+        names = self.guarded_suites
         if len(set(names)) != len(names):
             raise ValueError(f"one guard per suite, got guards for {', '.join(sorted(names))}")
         return self

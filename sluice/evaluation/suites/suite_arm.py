@@ -13,8 +13,9 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
-SELECTED_ROWS = "were used to select these rows"
-"""End of the message on an arm all of whose seeds selected the suite's rows, which biases them."""
+SELECTION_MESSAGE = "were used to select these rows"
+"""End of the message on an arm whose seeds all selected the rows of the suite, which biases its
+losses on these rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +61,7 @@ class SuiteArm:
         unbiased_indices = [i for i, seed in enumerate(self.seeds) if seed not in selecting_seeds]
         problem = ""
         if self.seeds and not unbiased_indices:
-            problem = f"all seeds of the {self.name} {SELECTED_ROWS}"
+            problem = f"all seeds of the {self.name} {SELECTION_MESSAGE}"
             unbiased_indices = list(range(len(self.seeds)))
         selection = np.ix_(np.array(unbiased_indices if self.seeds else [0]), position_M)
         losses = ArmLosses(
@@ -82,7 +83,7 @@ class SuiteArm:
         return arm, problem
 
 
-def mark_mistakes(
+def make_suite_arm(
     scores: Scores, candidate_losses: LossTable, threshold: float | None, name: str
 ) -> SuiteArm:
     """Return the arm with the rows on which it is wrong.

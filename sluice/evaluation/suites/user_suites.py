@@ -33,7 +33,7 @@ def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
     if labels.size == 0:
         raise ContractError(
             f"The query {expression!r} of suite '{name}' is true for none of {len(frame):,} rows.",
-            cause=_ranges(expression, frame),
+            cause=_describe_ranges(expression, frame),
             fix="Use a less restrictive query.",
         )
     reason = f"satisfies {expression}"
@@ -90,7 +90,7 @@ def find_positions(labels: Sequence[str], index: pd.Index) -> NDArray[np.int64]:
     return position
 
 
-def _ranges(expression: str, frame: pd.DataFrame) -> str:
+def _describe_ranges(expression: str, frame: pd.DataFrame) -> str:
     """Return the value ranges of the columns of an expression, as text."""
     names = set(re.findall(r"\w+", expression))
     ranges = [

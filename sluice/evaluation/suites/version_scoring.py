@@ -42,7 +42,7 @@ def score_arms(
     store: ArtifactStore,
     *,
     code: CodeSource,
-    simple_rules: BaselineSettings,
+    baseline_settings: BaselineSettings,
 ) -> SuiteScores:
     """Score a version, its reference and the baseline on the current test rows.
 
@@ -60,18 +60,18 @@ def score_arms(
     if reference is not None and reference.candidate == version.candidate:
         reference = ledger.version_of(version.model, version.lineage.reference)
     args = workload, rows.frame, rows.folds
-    rule = (
-        find_baseline(ledger, version.model, simple_rules, store, *args)
+    baseline = (
+        find_baseline(ledger, version.model, baseline_settings, store, *args)
         if reference is None
-        else choose_baseline(*args, simple_rules)
+        else choose_baseline(*args, baseline_settings)
     )
-    baseline = score_baseline(*args, rule, subject=BASELINE)
+    baseline_scores = score_baseline(*args, baseline, subject=BASELINE)
     return SuiteScores(
         candidate=score_registered(version, workload, rows, store, code=code),
-        reference=baseline
+        reference=baseline_scores
         if reference is None
         else score_registered(reference, workload, rows, store, code=code),
-        baseline=baseline,
+        baseline=baseline_scores,
     )
 
 

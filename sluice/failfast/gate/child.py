@@ -210,7 +210,7 @@ def _resolve(target: Target) -> _GateTarget:
             home = Home.from_environment(os.environ, cwd=Path.cwd())
             require_guarded_suites(
                 SuiteLibrary(home.suites / pipeline.name, ArtifactStore(home.artifacts)),
-                pipeline.suites.guarded,
+                pipeline.suites.guarded_suites,
             )
             return _resolve(
                 PipelineTarget(

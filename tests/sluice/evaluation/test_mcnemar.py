@@ -137,7 +137,8 @@ def test_losses_other_than_0_and_1_are_rejected(loss):
     losses[0, 4] = loss
 
     with pytest.raises(
-        ContractError, match=r"losses of 0 and 1, got 1 other values in those of the candidate.*4"
+        ContractError,
+        match=r"losses of 0 and 1, got 1 other values in the losses of the candidate.*4",
     ):
         mcnemar(make_losses(losses, "candidate"), reference, alpha=0.05)
 

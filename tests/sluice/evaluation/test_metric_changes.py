@@ -1,5 +1,7 @@
 """A verdict reports metrics that became worse, with or without a guard."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import t as student
@@ -31,7 +33,7 @@ def make_metrics(seeds=(0, 1, 2, 3, 4), *, rng=None, subject="c", window="w" * 6
 
 
 def find_worse(candidate, reference, **declared):
-    return find_worse_metrics(candidate, reference, declared=declared)
+    return find_worse_metrics(candidate, reference, directions=declared)
 
 
 def test_worse_metrics_are_described_with_both_values_and_an_interval():
@@ -161,3 +163,11 @@ def test_a_promotion_reports_a_worse_metric_without_a_guard():
     assert verdict.outcome == "PROMOTE"
     assert [change.metric for change in verdict.worse_metrics] == ["sharpe"]
     assert "Worse than the reference: sharpe 0.45 against 0.52" in verdict.reason
+
+
+def test_values_that_differ_only_in_the_17th_digit_are_displayed_differently():
+    value = math.nextafter(0.1, 1)
+
+    text = str(MetricChange(metric="mae", candidate=value, reference=0.1, low=0.0, high=1.0))
+
+    assert text.startswith("mae 0.10000000000000002 against 0.10000000000000001 ")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sluice.base.errors import ContractError
 from sluice.evaluation.comparison import compare
-from sluice.evaluation.plots import fold_gains_png, loss_over_time_png, training_curves_png
+from sluice.evaluation.plots import cumulative_gain_png, fold_gains_png, training_curves_png
 from sluice.evaluation.settings import GateSettings
 from tests.sluice.evaluation.loss_samples import make_losses, simulate_arms
 
@@ -57,7 +57,7 @@ def test_non_finite_losses_are_plotted():
     pixels = read_pixels(fold_gains_png(verdict))
 
     assert colour_share(pixels, (183, 121, 31)) > 0.003
-    read_pixels(loss_over_time_png(broken, reference))
+    read_pixels(cumulative_gain_png(broken, reference))
 
 
 def test_the_plot_of_a_verdict_is_deterministic():
@@ -85,9 +85,9 @@ def test_the_plot_of_losses_over_time_requires_the_same_rows():
     candidate, reference = make_arms(0.3)
     fewer = make_losses(reference.loss_SN[:, :-1], "reference", num_folds=4)
 
-    read_pixels(loss_over_time_png(candidate, reference))
+    read_pixels(cumulative_gain_png(candidate, reference))
     with pytest.raises(ContractError, match="same \\(fold, row\\)"):
-        loss_over_time_png(candidate, fewer)
+        cumulative_gain_png(candidate, fewer)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.evaluation.unseen_members import latest_unseen, row_labels
+from sluice.evaluation.unseen_members import row_labels, select_unseen_member
 from tests.sluice.evaluation.scored_workload import FOLDS, make_member
 
 DATES = pd.date_range("2020-01-01", periods=40)
@@ -13,7 +13,7 @@ FOLD = FOLDS[0]  # its test rows begin at position 16, 2020-01-17
 
 def select_member(*through: str, index: pd.Index = DATES, horizon_rows: int = 1) -> int:
     members = [make_member(0, i, through=label) for i, label in enumerate(through)]
-    return latest_unseen(members, index, FOLD, horizon_rows=horizon_rows).fold_id
+    return select_unseen_member(members, index, FOLD, horizon_rows=horizon_rows).fold_id
 
 
 @pytest.mark.parametrize(

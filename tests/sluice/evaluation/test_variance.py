@@ -10,11 +10,11 @@ from scipy import stats
 from sluice.evaluation.variance import (
     NO_VARIANCE,
     VarianceComponent,
+    add_components,
     choose_block_length,
     circular_block_variance,
-    pooled,
     rows_component,
-    scaled,
+    scale_component,
     seeds_component,
     shortest_block,
 )
@@ -71,7 +71,7 @@ def test_pooled_degrees_of_freedom_equal_those_of_welchs_test():
     a, b = rng.normal(size=6), rng.normal(scale=3, size=9)
     welch = stats.ttest_ind(a, b, equal_var=False)
 
-    total = pooled(
+    total = add_components(
         [seeds_component(a, is_deterministic=False), seeds_component(b, is_deterministic=False)]
     )
 
@@ -80,7 +80,7 @@ def test_pooled_degrees_of_freedom_equal_those_of_welchs_test():
 
 
 def test_pooling_with_an_unknown_component_gives_nan():
-    total = pooled(
+    total = add_components(
         [VarianceComponent(variance=1.0, degrees_of_freedom=9.0), rows_component(np.zeros(3), 2)]
     )
 
@@ -89,7 +89,7 @@ def test_pooling_with_an_unknown_component_gives_nan():
 
 
 def test_scaling_multiplies_the_variance_by_the_squared_weight():
-    component = scaled(VarianceComponent(variance=8.0, degrees_of_freedom=3.0), 0.25)
+    component = scale_component(VarianceComponent(variance=8.0, degrees_of_freedom=3.0), 0.25)
 
     assert component == VarianceComponent(variance=0.5, degrees_of_freedom=3.0)
 

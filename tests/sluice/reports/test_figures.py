@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from sluice.reports.figures import INK, as_png, new_figure, new_rows, set_headline
+from sluice.reports.figures import INK, as_png, new_figure, new_stacked_axes, set_headline
 
 
 def make_figure_with_one_axes():
@@ -17,7 +17,7 @@ def make_figure_with_one_axes():
 
 
 def make_figure_with_two_rows():
-    figure, rows = new_rows(2, height_in=4.0)
+    figure, rows = new_stacked_axes(2, height_in=4.0)
     for axes, label in zip(rows, ("short", "a longer label"), strict=True):
         axes.plot([0, 1, 2], [300.0, 1.0, 2.0])
         axes.set_ylabel(label)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice.verdicts.row_sketch import HASHES, RowSketch
+from sluice.verdicts.row_sketch import NUM_HASHES, RowSketch
 
 DAYS = np.datetime_as_string(np.arange("2010-01-01", "2030-01-01", dtype="datetime64[D]"))
 
@@ -41,7 +41,7 @@ def test_small_windows_are_compared_exactly_without_order_and_duplicates():
 def test_sketch_has_bounded_size_and_is_unchanged_by_serialization():
     sketch = RowSketch.of(DAYS)
 
-    assert len(sketch.hashes) == HASHES
+    assert len(sketch.hashes) == NUM_HASHES
     assert RowSketch.model_validate_json(sketch.model_dump_json()) == sketch
 
 

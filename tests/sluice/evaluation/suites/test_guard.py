@@ -156,3 +156,31 @@ def test_the_remedy_for_rows_selected_by_all_seeds_is_more_seeds():
 
     assert result.remedy.startswith("Train the model with more seeds")
     assert diverged.remedy == "Find out why the model diverged."
+
+
+@pytest.mark.parametrize(
+    ("gain_problem", "result_problems", "remedy"),
+    [
+        ("7 scored rows, required 30", (), "Add rows to the suite, or train more seeds."),
+        (
+            "the gain is the same on every row",
+            (),
+            "Check that the two models have different predictions.",
+        ),
+        (
+            "the losses of the reference were used to select these rows",
+            (),
+            "Remove the margin: a rule without seeds selected these rows.",
+        ),
+        (
+            "the candidate has non-finite losses",
+            ("the candidate has non-finite losses",),
+            "Find out why the model diverged.",
+        ),
+    ],
+)
+def test_the_remedy_for_absent_bounds_cures_their_cause(gain_problem, result_problems, remedy):
+    gain = SuiteGain(gain=0.0, low=NAN, high=NAN, alpha=0.05, lacking=gain_problem)
+    result = make_result(lacking=result_problems).model_copy(update={"gain": gain})
+
+    assert run_guard(result, margin=0.1).remedy == remedy

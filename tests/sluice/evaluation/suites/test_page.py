@@ -48,7 +48,7 @@ def report() -> SuiteReport:
 
 
 def test_the_page_shows_guards_counts_missing_rows_and_examples(report):
-    page = suites_page(report, title="sp500 version 3", examples=2)
+    page = suites_page(report, title="sp500 version 3", max_examples=2)
 
     assert first_tag(page) == ("guards: fail", "bad")
     assert "3 of 5 rows are broken (60.00%), allowed 10.00%" in page
@@ -73,7 +73,7 @@ def test_rows_are_described_by_the_display_column():
         SuiteSettings(),
     )
 
-    page = suites_page(labelled_report, title="t", examples=9)
+    page = suites_page(labelled_report, title="t", max_examples=9)
 
     assert [f"day &lt;{row}&gt;" in page for row in (45, 50, 60, 61)] == [True, True, True, False]
 
@@ -81,7 +81,7 @@ def test_rows_are_described_by_the_display_column():
 def test_without_suites_the_page_says_so(report):
     empty = report.model_copy(update={"results": (), "guards": ()})
 
-    page = suites_page(empty, title="sp500", examples=2)
+    page = suites_page(empty, title="sp500", max_examples=2)
 
     assert first_tag(page) == ("no guards", "plain")
     assert "No suites are defined" in page
@@ -102,7 +102,7 @@ def test_plots_are_small_and_support_non_finite_losses_and_empty_suites(report):
 
 
 def test_a_threshold_that_is_not_finite_is_explained(report):
-    page = suites_page(report.model_copy(update={"threshold": np.nan}), title="t", examples=1)
+    page = suites_page(report.model_copy(update={"threshold": np.nan}), title="t", max_examples=1)
 
     assert "Every row counts as wrong, because the reference has non-finite losses." in page
     assert "above nan" not in page
