@@ -457,7 +457,7 @@ def test_changed_tokenizer_file_is_reported_with_digests_and_probe(tmp_path):
     message = caught.value.what
     assert trained.digest[:12] in message
     assert current.digest[:12] in message
-    assert "the probe 'zzqx unheardofword' became [1, 1] and becomes [1, 12]" in message
+    assert "'zzqx unheardofword' was decoded to [1, 1] and is decoded to [1, 12]" in message
     assert "file vocabulary.json was" in message
 
     file.write_text(json.dumps(words | {"unseen": 12}))  # no probe contains the word
