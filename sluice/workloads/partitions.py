@@ -129,7 +129,7 @@ class KeyPartitions(Settings):
         if self.column not in raw.columns or raw[self.column].isna().any():
             problem = "has missing values" if self.column in raw.columns else "is missing"
             raise ContractError(
-                f"The column '{self.column}' divides the raw rows into partitions, but {problem}.",
+                f"The column '{self.column}' divides the raw rows into partitions, and {problem}.",
                 fix="Correct 'column' of feature_partitions, or drop such rows in load_rows.",
             )
         names = raw[self.column].astype(str).to_numpy(object)
