@@ -35,7 +35,7 @@ def approval_asset(pipeline: str, approval_settings: ApprovalSettings) -> dg.Ass
             receipt = ledger.approve(
                 pipeline, number, actor=config["actor"], reason=config["reason"]
             )
-            status = ledger.approval_status(pipeline, number, approvals=approval_settings)
+            status = ledger.approval_status(pipeline, number, approval_settings=approval_settings)
         summary = status.problem if status.approval is None else status.approval.summary
         context.log.info(summary)
         return dg.MaterializeResult(

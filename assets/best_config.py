@@ -33,7 +33,7 @@ from sluice.training.settings import TrainSettings
 from sluice.tuning.concurrency import describe_idle_workers
 from sluice.tuning.live_table import live_rows, table_text
 from sluice.tuning.records import TrialRecord
-from sluice.tuning.schedulers import is_population
+from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.search_progress import SearchProgress
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import TrialSettings
@@ -116,7 +116,7 @@ def best_config_asset(
         study = _search(
             context, pipeline, inputs, tracking, sluice_state, sluice_progress, features, subject
         )
-        setup = study.result.setup if study else inputs.setup
+        setup = study.result.setup if study else inputs.trial_settings
         record = BestConfig(
             subject=subject,
             setup=setup,
@@ -164,7 +164,7 @@ def _search(
 ) -> StudySummary | None:
     if inputs.search is None:
         return None
-    space, setup = inputs.space, inputs.setup
+    space, setup = inputs.space, inputs.trial_settings
     _, searched_space = plan_search(space, inputs.search, setup)
     if idle := describe_idle_workers(inputs.search, inputs.compute):
         context.log.warning(idle)
@@ -253,7 +253,7 @@ class _SearchProgress:
         self._progress = progress
         self._total = search.num_trials
         self._search_progress = SearchProgress(
-            num_trials=self._total, is_population=is_population(search.scheduler)
+            num_trials=self._total, is_population_based=is_population_based(search.scheduler)
         )
         self._num_damaged = 0
         self._last_tenth = 0

@@ -152,7 +152,7 @@ def reference_of_version(
 def newest_samples(ledger: RolloutLedger, pipeline: str, *, window_rows: int) -> list[Sample]:
     """Return the newest samples of at most ``_MAX_WINDOWS_READ`` windows, oldest first."""
     num_samples = min(_MAX_WINDOWS_READ * window_rows, MAX_SAMPLES)
-    return ledger.observations.samples(pipeline, newest=num_samples)
+    return ledger.observations.samples(pipeline, max_samples=num_samples)
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:

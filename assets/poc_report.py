@@ -62,7 +62,7 @@ def poc_report_asset(
                 training=inputs.training,
                 poc=poc,
                 guarded_metrics=guarded_metrics,
-                data=StoredData(
+                stored_data=StoredData(
                     raw=raw_data,
                     features=features.table,
                     folds=features.folds,

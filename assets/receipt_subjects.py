@@ -58,7 +58,7 @@ def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
     """
     plan = [
         inputs.search.model_dump(mode="json") if inputs.search else None,
-        _parameter_list(inputs.given_space) if inputs.given_space else None,
+        _parameter_list(inputs.file_space) if inputs.file_space else None,
         inputs.search is not None and inputs.compute.gpus_per_worker > 0,
         # Changed search code may select other trials, so it starts a separate search.
         search_code() if inputs.search else None,

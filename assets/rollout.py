@@ -17,14 +17,18 @@ ROLLOUT = "rollout"
 
 
 def rollout_asset(
-    pipeline: str, settings: RolloutSettings, *, rules: str, approval_settings: ApprovalSettings
+    pipeline: str,
+    settings: RolloutSettings,
+    *,
+    rules_digest: str,
+    approval_settings: ApprovalSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline.
 
     Args:
         pipeline: Name of the pipeline.
         settings: Settings of the rollout.
-        rules: Digest of gate, guards and suites.
+        rules_digest: Digest of gate, guards and suites.
         approval_settings: Approval that the start of a rollout requires.
     """
 
@@ -57,8 +61,8 @@ def rollout_asset(
                 store=sluice_state.store,
                 actor="rollout_job",
                 reason=f"The promotion gate returned PROMOTE (run {context.run.run_id[:8]}).",
-                rules=rules,
-                approvals=approval_settings,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
             )
         context.log.info(transition.summary)
         return dg.MaterializeResult(

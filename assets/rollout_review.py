@@ -83,7 +83,7 @@ def rollout_review_asset(
             page = save_rollout_page(
                 ledger,
                 rollout.id,
-                failed=failed,
+                failed_rows=failed,
                 home=sluice_state.home,
                 environ=os.environ,
                 now=utc_now(),

@@ -6,7 +6,7 @@ from sluice.config.resolved import SearchInputs
 from sluice.data.table import TableRecord, load_table
 from sluice.findings.user_code import wrap_user_errors
 from sluice.tuning.parameters import boundary_values
-from sluice.tuning.spaces import WORKLOAD, split_path
+from sluice.tuning.spaces import WORKLOAD_GROUP, split_path
 from sluice.workloads.load import load_workload
 
 
@@ -31,7 +31,7 @@ def require_same_features(
     raw_rows, expected = None, None
     for path, parameter in inputs.space.parameters.items():
         group, name, _ = split_path(path)
-        if group != WORKLOAD:
+        if group != WORKLOAD_GROUP:
             continue
         if raw_rows is None or expected is None:
             raw_rows, expected = load_table(raw, store), load_table(features, store)

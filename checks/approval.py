@@ -53,7 +53,9 @@ def describe_approval(
     """Return False while a version waits for an approval, otherwise True; and the reason."""
     if version.state == "production":
         return True, f"Version {version.number} is in production."
-    status = ledger.approval_status(version.model, version.number, approvals=approval_settings)
+    status = ledger.approval_status(
+        version.model, version.number, approval_settings=approval_settings
+    )
     if status.problem:
         return False, f"WAITING: {status.problem} {status.remedy}"
     if status.approval is None:

@@ -68,7 +68,7 @@ def rollout_sensor(
                 environ, home = os.environ, sluice_state.home
                 try:
                     page = publish_transitions(
-                        ledger, transitions, failed=None, home=home, environ=environ, now=now
+                        ledger, transitions, failed_rows=None, home=home, environ=environ, now=now
                     ).url
                 except StorageError as error:  # a full disk must not block a promotion
                     context.log.warning(f"The rollout's page was not written: {error}")
@@ -129,7 +129,10 @@ def _missing_approval(
     if rollout.phase != "awaiting_promotion":
         return ""
     status = ledger.approval_status(
-        rollout.model, rollout.version, approvals=approval_settings, valid_at=rollout.started_at
+        rollout.model,
+        rollout.version,
+        approval_settings=approval_settings,
+        valid_at=rollout.started_at,
     )
     return f"{status.problem} {status.remedy}".strip()
 
@@ -151,15 +154,15 @@ def review_and_promotion_requests(
                 tags=tags,
             )
         ]
-    has_keys = ledger.observations.has_keys(rollout.id)
+    has_keyed_pairs = ledger.observations.has_keyed_pairs(rollout.id)
     if rollout.phase == "rolled_back":
         num_repeated_reviews = (
             min(int(elapsed_s // FAILED_ROWS_REVIEW_EVERY_S), MAX_FAILED_ROWS_REVIEWS)
-            if has_keys
+            if has_keyed_pairs
             else 0
         )
         key = f"{rollout.id}:failed {num_repeated_reviews}"
-    elif not rollout.is_over and has_keys:
+    elif not rollout.is_over and has_keyed_pairs:
         key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
     else:
         return []

@@ -183,7 +183,10 @@ def _missing_approval(
     """Return the error that names the missing approval; None if the promotion can be tried."""
     try:
         ledger.require_promotable(
-            settings.name, number, rules=settings.promotion_rules, approvals=settings.approval
+            settings.name,
+            number,
+            rules_digest=settings.promotion_rules_digest,
+            approval_settings=settings.approval,
         )
     except ApprovalMissing as missing_approval:
         return missing_approval

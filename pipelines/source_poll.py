@@ -11,7 +11,7 @@ from sluice.assets.source_asset import SOURCE, LoadAsset, provided_source, sourc
 from sluice.base.digests import digest_frame
 from sluice.base.errors import SluiceError
 from sluice.findings.user_code import wrap_user_errors
-from sluice.serving.background import in_background
+from sluice.serving.background import run_in_background
 from sluice.workloads.workload import Workload
 
 MAX_WAIT_S = 40.0
@@ -67,7 +67,7 @@ class SourcePoll:
         self._hanging = [load for load in self._hanging if not load.done()]
         has_max_loads = len(self._loading) + len(self._hanging) >= MAX_LOADS
         if not has_max_loads and (not self._loading or self._num_waits >= MAX_UNSUCCESSFUL_WAITS):
-            self._loading.append(in_background(partial(self._load, load_asset), name="source"))
+            self._loading.append(run_in_background(partial(self._load, load_asset), name="source"))
             self._num_waits = 0
         finished = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
         if not finished:

@@ -111,6 +111,7 @@ def trained(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return folder, call(*command, cwd=folder, allowed=(0, EXIT_GATE_BLOCKED), SLUICE_HOME=home)
 
 
+@pytest.mark.exhaustive
 def test_default_training_writes_a_replay(trained: tuple[Path, str], installed: Path) -> None:
     folder, output = trained
 

@@ -18,6 +18,9 @@ from sluice.base.errors import SettingsError
 from sluice.base.import_errors import explain_import_error
 from sluice.base.settings import suggest_nearest
 
+_MAX_INVALIDATIONS = 10
+"""Maximum number of attempts to invalidate the caches of the import system."""
+
 
 def import_object(path: str, *, what: str) -> Any:
     """Import the object with the path ``module:Name``.
@@ -97,13 +100,23 @@ def _add_working_folder(module_name: str) -> None:
     would import files with the names of these packages from it, even for a shipped pipeline.
     """
     top = module_name.partition(".")[0]
-    importlib.invalidate_caches()
+    _invalidate_caches()
     loaded = sys.modules.get(top)
     spec = importlib.util.find_spec(top) if loaded is None else loaded.__spec__
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     is_user_module = any(location and _is_user_path(Path(location)) for location in locations)
     if spec is None or is_user_module:
         _add_search_folder(Path.cwd(), before_others=False)
+
+
+def _invalidate_caches() -> None:
+    """Let Python find files that were written a moment ago, also while other threads import."""
+    for _ in range(_MAX_INVALIDATIONS):
+        try:
+            importlib.invalidate_caches()
+        except RuntimeError:  # another thread imported a module: Python's dict changed its size
+            continue
+        return
 
 
 def _is_user_path(location: Path) -> bool:

@@ -118,7 +118,7 @@ def _list_checks() -> "list[dict[str, Any]]":
         (),
         times.whole_gate,
     )
-    rows = [(c.name, c.check_id, c.description, c.needs, c.limit(times)) for c in CHECKS]
+    rows = [(c.name, c.check_id, c.description, c.needs, c.select_limit(times)) for c in CHECKS]
     return [
         {
             "name": name,

@@ -171,9 +171,9 @@ def import_file(
             store=artifact_store(),
             actor=actor or current_user(),
             key=read_key(key),
-            trusted=None if trusted_keys is None else TrustedKeys.read(trusted_keys),
+            trusted_keys=None if trusted_keys is None else TrustedKeys.read(trusted_keys),
             local_paths_of=pipeline_import_paths,
-            trust=trust or (),
+            trusted_paths=trust or (),
         )
     version = imported.version
     if as_json:

@@ -53,7 +53,7 @@ def add_to(group: typer.Typer) -> None:
 
 def status(model: Model, as_json: AsJson = False) -> None:
     """Show the status of a model's last rollout, and what the controller would do now."""
-    from sluice.rollout_control.controller import observe
+    from sluice.rollout_control.controller import assess
     from sluice.rollout_control.status import read_status
     from sluice.rollout_control.view import describe_drift, status_view
 
@@ -61,11 +61,11 @@ def status(model: Model, as_json: AsJson = False) -> None:
     with open_rollouts() as ledger:
         status = read_status(ledger, require_model(ledger, model), now=now)
         rollout = status.rollout
-        assessment = None if rollout.is_over else observe(ledger, rollout, now=now)
+        assessment = None if rollout.is_over else assess(ledger, rollout, now=now)
         resumed_assessment = None
         if assessment is not None and assessment.rollout.phase == "paused":
             as_rolling = rollout.model_copy(update={"phase": "rolling"})
-            resumed_assessment = observe(ledger, as_rolling, now=now)
+            resumed_assessment = assess(ledger, as_rolling, now=now)
     last = status.transitions[-1]
     if as_json:
         print_json(
@@ -82,7 +82,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
     drift = (
         "" if assessment is None or assessment.drift is None else describe_drift(assessment.drift)
     )
-    results_console().print(status_view(status, drift=drift))
+    results_console().print(status_view(status, drift_text=drift))
     _print_transition("ended with" if assessment is None else "assessed now", assessment or last)
     if resumed_assessment is not None:
         _print_transition("if it were resumed", resumed_assessment)

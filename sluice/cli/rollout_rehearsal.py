@@ -116,7 +116,7 @@ def sample_display(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
 
         def draw(status: "RolloutStatus", counts: "RequestCounts", drift: str) -> None:
             live.update(
-                Group(status_view(status, drift=drift), Text(""), _traffic(counts)),
+                Group(status_view(status, drift_text=drift), Text(""), _traffic(counts)),
                 refresh=True,
             )
 

@@ -16,7 +16,7 @@ Autoscaler = Literal["present", "absent", "unknown"]
 _POLL_S = 1.0
 """Interval at which the cluster is checked for a large enough machine [s]."""
 _MESSAGE_INTERVAL_S = 60.0
-"""Time between two messages about a waiting search [s]."""
+"""Time between two messages while the search waits [s]."""
 _MANUAL_NODE_PREFIX = "node_"
 """Prefix of node ids. Ray's status lists a machine that was added by 'ray start', without an
 autoscaler, under its node id."""
@@ -25,7 +25,7 @@ _STATUS_KEY = b"__autoscaling_status"
 
 
 def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]) -> None:
-    """Return when one trial fits on a machine of the cluster.
+    """Wait until one trial fits on a machine of the cluster.
 
     If no machine is large enough and the cluster has an autoscaler, the resources of a trial are
     requested, and a message is logged immediately and then every minute until a machine is
@@ -55,14 +55,16 @@ def find_autoscaler(ray: Any) -> Autoscaler:
     name of a machine is its configured type; without one, it is its node id.
     """
     try:
-        reports: list[list[str]] = ray.get(ray.remote(num_cpus=0)(_make_status_reader()).remote())
+        name_lists: list[list[str]] = ray.get(
+            ray.remote(num_cpus=0)(_make_status_reader()).remote()
+        )
     except ray.exceptions.RayError:
         return "unknown"
-    return _classify(reports)
+    return _classify(name_lists)
 
 
-def _classify(reports: Sequence[Sequence[str]]) -> Autoscaler:
-    names = [name for report in reports for name in report]
+def _classify(name_lists: Sequence[Sequence[str]]) -> Autoscaler:
+    names = [name for machine_names in name_lists for name in machine_names]
     if any(not name.startswith(_MANUAL_NODE_PREFIX) for name in names):
         return "present"
     return "absent" if names else "unknown"
@@ -79,14 +81,16 @@ def _make_status_reader() -> Callable[[], list[list[str]]]:
 
         worker: Any = ray._private.worker.global_worker
         client = worker.gcs_client
-        reports = []
+        name_lists = []
         if status := client.internal_kv_get(key, None):  # autoscaler v1
             report = json.loads(status).get("autoscaler_report") or {}
-            reports.append([*report.get("active_nodes", {}), *report.get("pending_launches", {})])
+            name_lists.append(
+                [*report.get("active_nodes", {}), *report.get("pending_launches", {})]
+            )
         status = get_cluster_status(client.address)  # autoscaler v2, used by KubeRay
         nodes = [*status.active_nodes, *status.idle_nodes, *status.pending_nodes]
-        reports.append([node.ray_node_type_name for node in nodes])
-        return reports
+        name_lists.append([node.ray_node_type_name for node in nodes])
+        return name_lists
 
     return read
 
@@ -110,12 +114,14 @@ def _wait_for_machine(
             waited_s = time.monotonic() - started
             if waited_s - last_message_s >= _MESSAGE_INTERVAL_S:
                 last_message_s = waited_s
-                log(_message(autoscaler, required, len(machine_resources(ray)), waited_s))
+                log(_waiting_message(autoscaler, required, len(machine_resources(ray)), waited_s))
     finally:
         remove_placement_group(request)
 
 
-def _message(autoscaler: Autoscaler, required: str, num_machines: int, waited_s: float) -> str:
+def _waiting_message(
+    autoscaler: Autoscaler, required: str, num_machines: int, waited_s: float
+) -> str:
     status = (
         "The autoscaler was asked to add one."
         if autoscaler == "present"

@@ -60,12 +60,12 @@ class WorkerProcess:
     def start(cls, imports: Sequence[str]) -> "WorkerProcess":
         """Start a process, which imports the modules ``imports`` before its first job."""
         parent_end, child_end = Pipe()
-        start = _START_CODE.format(
+        start_code = _START_CODE.format(
             path=worker_sys_path(), imports=", ".join(imports), handle=child_end.fileno()
         )
         with child_end:
             popen = subprocess.Popen(
-                [sys.executable, "-P", "-c", start],
+                [sys.executable, "-P", "-c", start_code],
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **WORKER_ENVIRONMENT},

@@ -20,8 +20,8 @@ from sluice.cluster.slots import count_slots
 class _RunningJob:
     worker: WorkerProcess
     key: Hashable
-    job: bytes
-    """The pickled job, which is sent again if the process is lost."""
+    pickled_job: bytes
+    """The job, which is sent again if the process is lost."""
 
 
 class ProcessPool:
@@ -33,9 +33,9 @@ class ProcessPool:
     def __init__(self, *, retries: int, imports: Sequence[str]) -> None:
         self._imports = imports
         self._retry_counter = RetryCounter(retries)
-        self._busy: dict[object, _RunningJob] = {}
+        self._running_jobs: dict[object, _RunningJob] = {}
         """Running jobs, by the parent's end of the pipe of their process."""
-        self._idle: list[WorkerProcess] = []
+        self._idle_workers: list[WorkerProcess] = []
         self._workers: list[WorkerProcess] = []
         """All processes, idle or busy."""
 
@@ -43,11 +43,11 @@ class ProcessPool:
         """Start one more process."""
         worker = WorkerProcess.start(self._imports)
         self._workers.append(worker)
-        self._idle.append(worker)
+        self._idle_workers.append(worker)
 
     def has_capacity(self) -> bool:
         """Return whether a process is idle."""
-        return bool(self._idle)
+        return bool(self._idle_workers)
 
     def submit(self, key: Hashable, job: PoolJob) -> None:
         """Start a job in an idle process."""
@@ -59,41 +59,43 @@ class ProcessPool:
         Raises:
             SluiceError: Raised by a job.
         """
-        assert self._busy, "no job is running"
-        ready = wait([running.worker.pipe for running in self._busy.values()])
-        running = self._busy[ready[0]]
+        assert self._running_jobs, "no job is running"
+        ready_pipes = wait([running.worker.pipe for running in self._running_jobs.values()])
+        running = self._running_jobs[ready_pipes[0]]
         try:
             content = running.worker.pipe.recv_bytes()
         except (EOFError, OSError):
             return self._replace_lost(running)
         message = decode_message(running.key, content)
         if isinstance(message, JobResult):
-            del self._busy[running.worker.pipe]
-            self._idle.append(running.worker)
+            del self._running_jobs[running.worker.pipe]
+            self._idle_workers.append(running.worker)
         return message
 
     def close(self) -> None:
         """Stop all processes."""
         stop_processes(self._workers)
 
-    def _send(self, key: Hashable, job: bytes) -> None:
-        worker = self._idle.pop()
-        self._busy[worker.pipe] = _RunningJob(worker=worker, key=key, job=job)
+    def _send(self, key: Hashable, pickled_job: bytes) -> None:
+        worker = self._idle_workers.pop()
+        self._running_jobs[worker.pipe] = _RunningJob(
+            worker=worker, key=key, pickled_job=pickled_job
+        )
         # If the process has ended, sending fails. ``next_message`` then finds the pipe closed.
         with contextlib.suppress(OSError):
-            worker.pipe.send_bytes(job)
+            worker.pipe.send_bytes(pickled_job)
 
     def _replace_lost(self, running: _RunningJob) -> JobMessage:
         """Replace a lost process, and run its job again unless its retries are exhausted."""
-        del self._busy[running.worker.pipe]
+        del self._running_jobs[running.worker.pipe]
         self._workers.remove(running.worker)
         description, cause = running.worker.exit_reason()
         running.worker.pipe.close()
-        lost = self._retry_counter.count_loss(running.key, description, cause)
+        message = self._retry_counter.count_loss(running.key, description, cause)
         self.add()
-        if lost.will_retry:
-            self._send(running.key, running.job)
-        return lost
+        if message.will_retry:
+            self._send(running.key, running.pickled_job)
+        return message
 
 
 @contextlib.contextmanager
@@ -111,10 +113,10 @@ def open_process_pool(
     Raises:
         SettingsError: This machine has fewer resources than one job reserves.
     """
-    count = min(max_workers, count_processes(compute))
+    num_processes = min(max_workers, count_processes(compute))
     pool = ProcessPool(retries=compute.retries, imports=imports)
     try:
-        for _ in range(count):
+        for _ in range(num_processes):
             pool.add()
         yield pool
     finally:

@@ -30,8 +30,8 @@ _START_TIMEOUT_S = 120.0
 class _RunningJob:
     actor: Any
     key: Hashable
-    job: bytes
-    """The pickled job, which runs again if the actor is lost."""
+    pickled_job: bytes
+    """The job, which runs again if the actor is lost."""
 
 
 class RayPool:
@@ -49,16 +49,16 @@ class RayPool:
         self._actor_type = _make_actor_type(ray, compute)
         self._actor_arguments = (worker_sys_path(), tuple(imports), probe_files)
         self._retry_counter = RetryCounter(compute.retries)
-        self._starting: dict[Any, tuple[Any, int]] = {}
+        self._starting_actors: dict[Any, tuple[Any, int]] = {}
         """Actors that are starting, and the number of failed starts that each replaces, by the
         object reference of their first call."""
-        self._idle: list[Any] = []
-        self._busy: dict[Any, _RunningJob] = {}
+        self._idle_actors: list[Any] = []
+        self._running_jobs: dict[Any, _RunningJob] = {}
         """Running jobs, by the object reference that resolves to their next messages."""
-        self._retries_due: deque[tuple[Hashable, bytes]] = deque()
-        """Keys and pickled jobs that wait for an idle actor to run again."""
-        self._received: deque[JobMessage | SluiceError] = deque()
-        """Messages and errors that were received and not returned yet."""
+        self._jobs_to_retry: deque[tuple[Hashable, bytes]] = deque()
+        """Keys and pickled jobs that run again when an actor is idle."""
+        self._undelivered: deque[JobMessage | SluiceError] = deque()
+        """Messages and errors of jobs that ``next_message`` has not returned or raised yet."""
 
     def add(self, *, num_failed_starts: int = 0) -> None:
         """Start one more actor.
@@ -67,85 +67,88 @@ class RayPool:
             num_failed_starts: Number of earlier actors that failed to start and that it replaces.
         """
         actor = self._actor_type.remote(*self._actor_arguments)
-        self._starting[actor.check_folders.remote()] = (actor, num_failed_starts)
+        self._starting_actors[actor.check_folders.remote()] = (actor, num_failed_starts)
 
     def has_capacity(self) -> bool:
-        """Return whether an actor is idle and no job waits for a retry."""
-        return len(self._idle) > len(self._retries_due)
+        """Return whether more actors are idle than jobs wait for a retry."""
+        return len(self._idle_actors) > len(self._jobs_to_retry)
 
     def submit(self, key: Hashable, job: PoolJob) -> None:
         """Start a job on an idle actor."""
         self._run(key, pickle.dumps(job))
 
     def next_message(self) -> JobMessage | None:
-        """Wait for the next message of a job, or until another actor has started.
+        """Wait for the next message of a job.
+
+        Return None after another actor has started, or was replaced because its start failed.
 
         Raises:
             TrainingFailed: No actor can start.
             SettingsError: A machine does not share the folders.
             SluiceError: Raised by a job.
         """
-        while self._retries_due and self._idle:
-            self._run(*self._retries_due.popleft())
-        if not self._received:
-            timeout = None if self._busy else _START_TIMEOUT_S
-            references = [*self._busy, *self._starting]
+        while self._jobs_to_retry and self._idle_actors:
+            self._run(*self._jobs_to_retry.popleft())
+        if not self._undelivered:
+            timeout = None if self._running_jobs else _START_TIMEOUT_S
+            references = [*self._running_jobs, *self._starting_actors]
             ready, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
             if not ready:
                 raise _no_worker_error(f"none started within {_START_TIMEOUT_S:g} s")
-            if ready[0] in self._starting:
+            if ready[0] in self._starting_actors:
                 self._finish_start(ready[0])
                 return None
             self._receive(ready[0])
-        received = self._received.popleft()
+        received = self._undelivered.popleft()
         if isinstance(received, SluiceError):
             raise received
         return received
 
     def close(self) -> None:
         """Kill all actors."""
-        busy_actors = [running.actor for running in self._busy.values()]
-        starting_actors = [actor for actor, _ in self._starting.values()]
-        for actor in [*starting_actors, *self._idle, *busy_actors]:
+        busy_actors = [running.actor for running in self._running_jobs.values()]
+        starting_actors = [actor for actor, _ in self._starting_actors.values()]
+        for actor in [*starting_actors, *self._idle_actors, *busy_actors]:
             self._ray.kill(actor)
 
-    def _run(self, key: Hashable, job: bytes) -> None:
-        running = _RunningJob(actor=self._idle.pop(), key=key, job=job)
-        self._busy[running.actor.next_messages.remote(job)] = running
+    def _run(self, key: Hashable, pickled_job: bytes) -> None:
+        running = _RunningJob(actor=self._idle_actors.pop(), key=key, pickled_job=pickled_job)
+        self._running_jobs[running.actor.next_messages.remote(pickled_job)] = running
 
     def _finish_start(self, reference: Any) -> None:
         """Add an actor that has started to the idle ones; replace it if its start failed."""
-        actor, num_failed_starts = self._starting.pop(reference)
+        actor, num_failed_starts = self._starting_actors.pop(reference)
         try:
-            missing_folder = self._ray.get(reference)
+            folder_and_host = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            # Counted for each actor: one lost machine may end all of those that are starting.
+            # Failed starts are counted for each actor, because one lost machine may end all actors
+            # that are starting.
             if num_failed_starts == self._retries:
                 raise _no_worker_error(last_line(error)) from error
             self.add(num_failed_starts=num_failed_starts + 1)
             return
-        if missing_folder is not None:
+        if folder_and_host is not None:
             self._ray.kill(actor)
-            raise folder_not_shared_error(*missing_folder)
-        self._idle.append(actor)
+            raise folder_not_shared_error(*folder_and_host)
+        self._idle_actors.append(actor)
 
     def _receive(self, reference: Any) -> None:
         """Decode the next messages of a running job; request more unless the job has ended."""
-        running = self._busy.pop(reference)
+        running = self._running_jobs.pop(reference)
         try:
             messages = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            self._received.append(self._replace_lost(running, error))
+            self._undelivered.append(self._replace_lost(running, error))
             return
         for content in messages:
             try:
-                self._received.append(decode_message(running.key, content))
+                self._undelivered.append(decode_message(running.key, content))
             except SluiceError as error:
-                self._received.append(error)
-        if isinstance(self._received[-1], JobProgress):
-            self._busy[running.actor.next_messages.remote(None)] = running
+                self._undelivered.append(error)
+        if isinstance(self._undelivered[-1], JobProgress):
+            self._running_jobs[running.actor.next_messages.remote(None)] = running
         else:
-            self._idle.append(running.actor)
+            self._idle_actors.append(running.actor)
 
     def _replace_lost(self, running: _RunningJob, error: Exception) -> WorkerLost:
         """Replace a lost actor, and queue its job again unless its retries are exhausted."""
@@ -153,14 +156,14 @@ class RayPool:
         # actors must not run the same job.
         self._ray.kill(running.actor)
         self.add()
-        lost = self._retry_counter.count_loss(
+        message = self._retry_counter.count_loss(
             running.key,
             f"worker on Ray was lost ({type(error).__name__})",
             "The memory of the worker probably ran out, or its machine was lost.",
         )
-        if lost.will_retry:
-            self._retries_due.append((running.key, running.job))
-        return lost
+        if message.will_retry:
+            self._jobs_to_retry.append((running.key, running.pickled_job))
+        return message
 
 
 @contextlib.contextmanager
@@ -182,10 +185,10 @@ def open_ray_pool(
         StorageError: A folder cannot be written.
     """
     with join_ray(compute) as ray, write_probe_files(folders) as probe_files:
-        count = min(max_workers, count_actor_slots(ray, compute))
+        num_actors = min(max_workers, count_actor_slots(ray, compute))
         pool = RayPool(ray, compute, probe_files=probe_files, imports=imports)
         try:
-            for _ in range(count):
+            for _ in range(num_actors):
                 pool.add()
             yield pool
         finally:
@@ -203,8 +206,8 @@ def _no_worker_error(reason: str) -> TrainingFailed:
 
 
 def _make_actor_type(ray: Any, compute: ComputeSettings) -> Any:
-    # The class is nested, because Ray pickles nested classes by value. So a worker can create it
-    # before it has the path from which it can import sluice.
+    # The class is nested, because Ray pickles nested classes by value. So a worker process can load
+    # the class before ``sys.path`` contains the folder of sluice.
     class Worker:
         def __init__(
             self, path: list[str], imports: tuple[str, ...], probe_files: ProbeFiles
@@ -213,7 +216,7 @@ def _make_actor_type(ray: Any, compute: ComputeSettings) -> Any:
             import queue
             import sys
 
-            sys.path.extend(part for part in path if part not in sys.path)
+            sys.path.extend(folder for folder in path if folder not in sys.path)
             for name in imports:
                 importlib.import_module(name)
             self.probe_files = probe_files

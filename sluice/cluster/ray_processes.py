@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 _MAX_WAIT_S = 1.0
+"""Maximum wait for the command line of a new process [s]."""
 _POLL_INTERVAL_S = 0.005
 
 
 @contextlib.contextmanager
 def without_unused_processes() -> Iterator[None]:
-    """Let ``ray.init`` in the block start no process that an instance on one machine does not use.
+    """Let ``ray.init`` in the block start no process that Ray does not need on one machine.
 
     Ray's autoscaler adds machines, and its log monitor sends the output of workers to the driver.
     Both are Python processes, each of which needs about 2 s of CPU time while the first worker
@@ -61,7 +62,7 @@ def ending_processes_on_error(folder: Path) -> Iterator[None]:
 
 
 def _command_line(process: Any) -> list[str]:
-    """Return the arguments of a ``psutil.Process``, also if the process has only just started.
+    """Return the arguments of a ``psutil.Process``, even if it has only just started.
 
     Linux shows an empty command line for a moment after a process executes its program.
     """

@@ -25,7 +25,7 @@ _RESPONSE_TIMEOUT_S = 60.0
 half a minute on a machine with eight processes per core."""
 _MAX_START_ATTEMPTS = 3
 """Number of attempts to start Ray on this machine."""
-_NO_RUNTIME_ENV = "it cannot set up runtime_env, see runtime_env_setup-*.log on that machine"
+_RUNTIME_ENV_FAILURE = "it cannot set up runtime_env, see runtime_env_setup-*.log on that machine"
 _CLUSTER_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable with which Ray decides whether other machines may join."""
 
@@ -130,34 +130,35 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
     if not ray.is_initialized():
         return []
     hosts = {node["NodeID"]: _host_name(node) for node in ray.nodes() if node["Alive"]}
-    pending = {
+    node_by_call = {
         ray.remote(
             num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False),
-        )(function).remote(): machine
-        for machine in hosts
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+        )(function).remote(): node_id
+        for node_id in hosts
     }
-    done, unfinished = ray.wait(
-        list(pending), num_returns=len(pending), timeout=_RESPONSE_TIMEOUT_S
+    done, unanswered = ray.wait(
+        list(node_by_call), num_returns=len(node_by_call), timeout=_RESPONSE_TIMEOUT_S
     )
     responses: dict[str, MachineResponse[T]] = {}
     for reference in done:
-        machine = pending[reference]
+        node_id = node_by_call[reference]
         try:
-            responses[machine] = MachineResponse(hosts[machine], value=ray.get(reference))
+            responses[node_id] = MachineResponse(hosts[node_id], value=ray.get(reference))
         except ray.exceptions.RuntimeEnvSetupError:
             # Ray's own error is not used, because it contains the values of environment variables.
-            responses[machine] = MachineResponse(hosts[machine], error=_NO_RUNTIME_ENV)
+            responses[node_id] = MachineResponse(hosts[node_id], error=_RUNTIME_ENV_FAILURE)
         except ray.exceptions.RayError as error:
-            responses[machine] = MachineResponse(hosts[machine], error=last_line(error))
-    for reference in unfinished:
+            responses[node_id] = MachineResponse(hosts[node_id], error=last_line(error))
+    for reference in unanswered:
         ray.cancel(reference, force=True)
-        responses[pending[reference]] = MachineResponse(hosts[pending[reference]])
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        node_id = node_by_call[reference]
+        responses[node_id] = MachineResponse(hosts[node_id])
+    live_ids = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     return [
         response
-        for machine, response in responses.items()
-        if machine in alive or response.value is not None
+        for node_id, response in responses.items()
+        if node_id in live_ids or response.value is not None
     ]
 
 
@@ -166,7 +167,7 @@ def _host_name(node: Mapping[str, Any]) -> str:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error's text without a full stop, or its type without text."""
+    """Return the last line of an error's text without a full stop; its type if it has no text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
 
 
@@ -193,16 +194,16 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
     from ray._private import ray_constants
 
     keep_token_private()
-    base: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
-    folder = user_temporary_folder(Path(base)) / "ray"
+    temporary_folder: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
+    folder = user_temporary_folder(Path(temporary_folder)) / "ray"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics without consent
     # Ray's processes inherit the environment of this process, and workers inherit it from them.
     environment = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}
     previous_flag = ray_constants.ENABLE_RAY_CLUSTER
     previous_values = {name: os.environ.get(name) for name in environment}
-    # Ray uses 127.0.0.1 only if it expects no other machines, as on macOS; this flag says so. The
-    # argument _node_ip_address="127.0.0.1" does not have this effect: Ray selects another address
-    # and listens on all interfaces.
+    # Ray uses 127.0.0.1 only if it expects no other machines, as on macOS. Setting this flag to
+    # False has that effect. The argument _node_ip_address="127.0.0.1" does not: Ray then selects
+    # another address and listens on all interfaces.
     ray_constants.ENABLE_RAY_CLUSTER = False
     os.environ.update(environment)
     try:

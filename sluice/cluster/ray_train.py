@@ -38,7 +38,7 @@ _COLLECTIVE_TIMEOUT_S = 1800
 """Maximum wait of a collective operation [s]. Other ranks wait for example while the first rank
 writes files or computes test metrics."""
 _HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-"""Environment variable and value of the interval at which Ray Train checks whether the ranks have
+"""Environment variable and value: interval at which Ray Train checks whether the ranks have
 finished [s]. The default is 2 s."""
 _RANK_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -81,15 +81,15 @@ def run_on_ranks(
             while run.is_active_after(_POLL_S):
                 _forward_messages(ray, mailbox, on_message)
             _forward_messages(ray, mailbox, on_message)
-            failure = _get_from_mailbox(ray, mailbox.error.remote())
-            if failure is None:
-                outcome = run.outcome(compute.retries)
+            pickled_error = _get_from_mailbox(ray, mailbox.error.remote())
+            if pickled_error is None:
+                pickled_result = run.outcome(compute.retries)
         finally:
             run.end()
             ray.kill(mailbox)
-    if failure is not None:
-        raise pickle.loads(failure)
-    return pickle.loads(outcome)  # type: ignore[no-any-return]
+    if pickled_error is not None:
+        raise pickle.loads(pickled_error)
+    return pickle.loads(pickled_result)  # type: ignore[no-any-return]
 
 
 class _RayTrainRun:
@@ -128,14 +128,14 @@ class _RayTrainRun:
         """
         import ray.train
 
-        lost_errors: tuple[type[Exception], ...] = (
+        rank_loss_errors: tuple[type[Exception], ...] = (
             self._ray.exceptions.RayError,
             ray.train.TrainingFailedError,
         )
         cause: Exception | None = None
         try:
             value: bytes | None = self._ray.get(self._result)
-        except lost_errors as error:
+        except rank_loss_errors as error:
             cause = error
         else:
             if value is not None:
@@ -158,7 +158,7 @@ def _make_fit(
     if compute.gpus_per_worker:
         resources["GPU"] = compute.gpus_per_worker
     use_gpu = bool(compute.gpus_per_worker)
-    ranks, retries = compute.ranks_per_training, compute.retries
+    num_ranks, retries = compute.ranks_per_training, compute.retries
     name, parent = storage.name, str(storage.parent)
 
     # The function is nested, because Ray pickles nested functions by value.
@@ -176,7 +176,7 @@ def _make_fit(
             rank_function,
             torch_config=api.torch.TorchConfig(backend=backend, timeout_s=_COLLECTIVE_TIMEOUT_S),
             scaling_config=api.ScalingConfig(
-                num_workers=ranks, use_gpu=use_gpu, resources_per_worker=resources
+                num_workers=num_ranks, use_gpu=use_gpu, resources_per_worker=resources
             ),
             run_config=api.RunConfig(
                 name=name,
@@ -194,17 +194,17 @@ def _make_fit(
 def _make_rank_function(function: bytes, mailbox: Any) -> Callable[[], bytes | None]:
     """Return the function that Ray Train calls in every rank."""
     package = str(Path(sluice.__file__).parent.parent)
-    path = [*(os.path.abspath(part) for part in sys.path), package]
+    path = [*(os.path.abspath(folder) for folder in sys.path), package]
     working_dir = os.getcwd()
 
-    # The function is nested, because Ray pickles nested functions by value. So a rank can load it
-    # before it has the path from which it can import sluice.
+    # The function is nested, because Ray pickles nested functions by value. So a rank can load the
+    # function before ``sys.path`` contains the folder of sluice.
     def run_rank() -> bytes | None:
         import contextlib
         import os
         import sys
 
-        sys.path.extend(part for part in path if part not in sys.path)
+        sys.path.extend(folder for folder in path if folder not in sys.path)
         with contextlib.suppress(OSError):
             os.chdir(working_dir)  # Ray Train has changed the working folder
         from sluice.cluster.ray_train import run_rank_function
@@ -218,16 +218,16 @@ def run_rank_function(function: bytes, mailbox: Any) -> bytes | None:
     """Call the function of a rank, in the process of the rank, and return its pickled result.
 
     If the function raises, the error is stored in ``mailbox``, and this process leaves the process
-    group. So the other ranks do not wait for it and raise ``RankLost``. Ray Train then restarts all
-    ranks, and each returns immediately because ``mailbox`` contains an error.
+    group. So the other ranks raise ``RankLost`` instead of waiting for this one. Ray Train then
+    restarts all ranks, and each returns immediately because ``mailbox`` contains an error.
     """
     import ray
     from torch import distributed as dist
 
     from sluice.base.errors import RankLost
 
-    def emit(event: Any) -> None:
-        ray.get(mailbox.put.remote(pickle.dumps(event)))
+    def emit(message: Any) -> None:
+        ray.get(mailbox.put.remote(pickle.dumps(message)))
 
     try:
         if ray.get(mailbox.error.remote()) is not None:
@@ -257,15 +257,15 @@ def open_mailbox(ray: Any) -> Any:
         """Stores the messages of all ranks, and the first error."""
 
         def __init__(self) -> None:
-            self.events: list[bytes] = []
+            self.messages: list[bytes] = []
             self.first_error: bytes | None = None
 
-        def put(self, event: bytes) -> None:
-            self.events.append(event)
+        def put(self, message: bytes) -> None:
+            self.messages.append(message)
 
         def drain(self) -> list[bytes]:
-            events, self.events = self.events, []
-            return events
+            messages, self.messages = self.messages, []
+            return messages
 
         def set_error(self, error: bytes) -> None:
             self.first_error = self.first_error or error
@@ -283,8 +283,8 @@ def _on_this_node(ray: Any) -> Any:
 
 
 def _forward_messages(ray: Any, mailbox: Any, on_message: Emit) -> None:
-    for event in _get_from_mailbox(ray, mailbox.drain.remote()):
-        on_message(pickle.loads(event))
+    for message in _get_from_mailbox(ray, mailbox.drain.remote()):
+        on_message(pickle.loads(message))
 
 
 def _get_from_mailbox(ray: Any, reference: Any) -> Any:

@@ -25,8 +25,8 @@ def write_probe_files(folders: Sequence[Path]) -> Iterator[ProbeFiles]:
         for folder in folders:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                remove_stale_files(folder, "mark")
-                probe = tempfile.NamedTemporaryFile(dir=folder, prefix=process_prefix("mark"))  # noqa: SIM115
+                remove_stale_files(folder, "probe")
+                probe = tempfile.NamedTemporaryFile(dir=folder, prefix=process_prefix("probe"))  # noqa: SIM115
                 file = stack.enter_context(probe)
                 file.write(file.name.encode())
                 file.flush()
@@ -38,7 +38,10 @@ def write_probe_files(folders: Sequence[Path]) -> Iterator[ProbeFiles]:
 
 
 def first_missing_folder(probe_files: ProbeFiles) -> Path | None:
-    """Return the first folder whose probe file this process, a worker, cannot read; else None."""
+    """Return the first folder that this worker does not share; None if it shares all.
+
+    A folder is not shared if the worker cannot read its probe file or reads other content.
+    """
     for path, content in probe_files:
         try:
             read_content = path.read_bytes()

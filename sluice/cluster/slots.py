@@ -34,7 +34,7 @@ def count_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetting
 
 
 def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> None:
-    """Refuse settings with which not all ranks can run at the same time; Ray would wait forever.
+    """Refuse settings with which not all ranks can run at once, because Ray would wait forever.
 
     Args:
         machines: As for ``count_slots``.
@@ -43,12 +43,12 @@ def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetti
     Raises:
         SettingsError: There are fewer slots than ranks.
     """
-    ranks = compute.ranks_per_training
-    slots = count_slots(machines, compute.model_copy(update={"workers": None}))
-    if slots < ranks:
+    num_ranks = compute.ranks_per_training
+    num_slots = count_slots(machines, compute.model_copy(update={"workers": None}))
+    if num_slots < num_ranks:
         raise SettingsError(
-            f"{ranks} ranks (ranks_per_training) need {ranks} slots at the same time, but the "
-            f"machines have {pluralize(slots, 'slot')}. Each rank reserves "
+            f"{num_ranks} ranks (ranks_per_training) need {num_ranks} slots at the same time, but "
+            f"the machines have {pluralize(num_slots, 'slot')}. Each rank reserves "
             f"{compute.cpus_per_worker:g} CPU (cpus_per_worker) and {compute.gpus_per_worker:g} "
             "GPU (gpus_per_worker) of one machine.",
             cause="A rank cannot span machines, so leftover CPUs on different machines cannot be "
@@ -80,7 +80,7 @@ def _not_enough_resources_error(
         ("CPU", "cpus_per_worker", compute.cpus_per_worker),
     ):
         largest = max((machine.get(name, 0.0) for machine in machines), default=0.0)
-        if not required <= largest:
+        if required > largest:
             where = (
                 "this machine" if len(machines) == 1 else f"the largest of {len(machines)} machines"
             )

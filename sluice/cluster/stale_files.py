@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 _MAX_AGE_OTHER_HOST_S = 30 * 86_400.0
-"""Age after which files of another host are removed [s]. Processes of another host cannot be
-checked, but no training takes a month."""
+"""Age after which files of another host are removed [s]. It cannot be checked whether the processes
+of another host have ended, but no training takes a month."""
 
 
 _CLOCK_TOLERANCE_S = 2

@@ -27,8 +27,8 @@ def tune_storage(
 ) -> tuple[str, Any]:
     """Return ``storage_path`` and ``storage_filesystem`` of ``ray.tune.RunConfig``.
 
-    The storage is checked: this process writes a small probe file to it, every machine of the
-    active Ray session (``join_ray``) reads it, and it is deleted.
+    The storage is checked: this process writes a small probe file, every machine of the active Ray
+    session (``join_ray``) reads the file, and the file is deleted.
 
     Args:
         compute: Settings with ``storage_path``: a folder, or a URL that pyarrow or fsspec supports.
@@ -54,7 +54,7 @@ def tune_storage(
         path = Path(url.removeprefix("file://")).expanduser().absolute()
         _check_folder(path, compute, log)
         return str(path), None
-    filesystem, prefix = _open(url)
+    filesystem, prefix = _open_filesystem(url)
     with _probe_file(filesystem, prefix, url) as (probe, content):
         for host, reason in _failed_reads(filesystem, probe, content, compute, log):
             raise StorageError(
@@ -94,7 +94,7 @@ def _check_folder(path: Path, compute: ComputeSettings, log: Callable[[str], Non
             probe.unlink()
 
 
-def _open(url: str) -> tuple[Any, str]:
+def _open_filesystem(url: str) -> tuple[Any, str]:
     from pyarrow import ArrowException
     from pyarrow.fs import FileSystem
 

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from sluice.base.cpu_count import count_cores
+from sluice.base.errors import SettingsError
 from sluice.base.pluralize import pluralize
 from sluice.cluster.ray_session import machine_resources
 from sluice.cluster.settings import ComputeSettings
@@ -40,34 +41,35 @@ def worker_limit(ray: Any, compute: ComputeSettings) -> int | None:
     return compute.workers
 
 
-def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | None) -> str:
-    """Return a message about slots that a limit leaves idle; "" if no slots are idle.
+def describe_idle_slots(
+    ray: Any, compute: ComputeSettings, trial_limit: tuple[str, int] | None
+) -> str:
+    """Return a message about slots that limits leave idle; "" if no slots are idle.
 
     Args:
         ray: The ``ray`` module, connected to the cluster.
         compute: Resources that a trial reserves, and the limit ``workers``.
-        max_trials: Maximum number of concurrent trials of the search; None without a limit.
+        trial_limit: Setting that limits the concurrent trials of the search, and their maximum
+            number; None without a limit.
     """
-    limits = {
-        "compute.workers": compute.workers,
-        "search.concurrent_trials": max_trials,
-    }
     resources = machine_resources(ray)
-    slots = _count_slots(resources, compute)
-    too_low = {name: limit for name, limit in limits.items() if limit is not None and limit < slots}
-    if not too_low:
+    num_slots = _count_slots(resources, compute)
+    limits = {"compute.workers": compute.workers} if compute.workers is not None else {}
+    if trial_limit is not None:
+        limits |= {trial_limit[0]: trial_limit[1]}
+    low_limits = {name: limit for name, limit in limits.items() if limit < num_slots}
+    if not low_limits:
         return ""
-    name = min(too_low, key=lambda setting: too_low[setting])
+    lowest = min(low_limits, key=low_limits.__getitem__)
     return (
-        f"Only {pluralize(too_low[name], 'trial')} can run at a time ({name}), but {slots} fit on "
-        f"the {pluralize(len(resources), 'machine')} of the cluster: "
-        f"{pluralize(slots - too_low[name], 'idle slot')}. Raise {name} to use all slots."
+        f"Only {pluralize(low_limits[lowest], 'trial')} can run at a time ({lowest}), but "
+        f"{num_slots} fit on the {pluralize(len(resources), 'machine')} of the cluster: "
+        f"{pluralize(num_slots - low_limits[lowest], 'idle slot')}. Raise "
+        f"{' and '.join(sorted(low_limits))} to use all slots."
     )
 
 
 def _count_slots(resources: list[dict[str, float]], compute: ComputeSettings) -> int:
-    from sluice.base.errors import SettingsError
-
     try:
         return count_slots(resources, compute.model_copy(update={"workers": None}))
     except SettingsError:

@@ -131,7 +131,7 @@ class DriftSettings(Settings):
 
     @property
     def column_settings(self) -> "DriftSettings":
-        """Settings without ``embedding``, on which the references of columns depend."""
+        """Settings on which the references of columns depend: all except ``embedding``."""
         return self.model_copy(update={"embedding": None})
 
     def num_resamples(self, num_tests: int) -> int:

@@ -28,7 +28,7 @@ from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_validation import require_trainable, workload_names
+from sluice.tuning.space_validation import require_trainable, workload_setting_names
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import plan_search
 
@@ -130,18 +130,18 @@ class PipelineSettings(Settings):
     @model_validator(mode="after")
     def _searchable(self) -> "PipelineSettings":
         # ``resolve`` builds the workload, and checks a space with settings of the workload.
-        if self.space is None or not workload_names(self.space):
+        if self.space is None or not workload_setting_names(self.space):
             base = TrialSettings(model=self.model, training=self.training)
             require_searchable(self.space, self.search, base)
         return self
 
     @property
-    def promotion_rules(self) -> str:
+    def promotion_rules_digest(self) -> str:
         """Digest of all settings of the pipeline that determine a promotion decision."""
-        return promotion_rules(self.baseline, self.gate, self.guards, self.suites)
+        return digest_promotion_rules(self.baseline, self.gate, self.guards, self.suites)
 
 
-def promotion_rules(
+def digest_promotion_rules(
     baseline: BaselineSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
 ) -> str:
     """Return the digest of all settings that determine a promotion decision."""
@@ -212,14 +212,14 @@ def locate_pipeline(name: str, folder: Path) -> Path:
         return path
     if (path / "defs.yaml").is_file():
         return path / "defs.yaml"
-    known = known_pipelines(folder)
-    if name not in known:
+    known_names = known_pipelines(folder)
+    if name not in known_names:
         working_file = Path(f"{name}.yaml")
         if working_file.is_file():
             return working_file
         raise SettingsError(
-            f"There is no pipeline '{name}'.{suggest_nearest(name, known)} "
-            f"Known: {', '.join(known)}.",
+            f"There is no pipeline '{name}'.{suggest_nearest(name, known_names)} "
+            f"Known: {', '.join(known_names)}.",
             fix="Use a known name, or the path of a pipeline's file, such as my_model.yaml.",
         )
     return folder / name / "defs.yaml"
@@ -231,7 +231,11 @@ def known_pipelines(folder: Path) -> list[str]:
 
 
 def defs_folder() -> Path:
-    """Return the folder of the shipped pipelines, one subfolder each."""
+    """Return the folder of the shipped pipelines, one subfolder each.
+
+    Raises:
+        SettingsError: The package ``sluice.pipelines`` is missing.
+    """
     spec = importlib.util.find_spec("sluice.pipelines")
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError(

@@ -49,11 +49,11 @@ def read_attributes(path: Path) -> dict[str, Any]:
     Raises:
         SettingsError: A file is missing, is not a valid pipeline file, or is based on itself.
     """
-    return resolve_base(_read_own_attributes(path), folder=path.parent, where=(str(path),))
+    return resolve_base(_read_own_attributes(path), folder=path.parent, file_chain=(str(path),))
 
 
 def resolve_base(
-    attributes: Mapping[str, Any], *, folder: Path, where: tuple[str, ...]
+    attributes: Mapping[str, Any], *, folder: Path, file_chain: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return attributes merged with the attributes of the base file.
 
@@ -62,7 +62,8 @@ def resolve_base(
     Args:
         attributes: Attributes in the file.
         folder: Folder of the file, to which ``based_on`` is relative.
-        where: Chain of files, ending with this one, for messages and cycle detection.
+        file_chain: Paths of the files that are based on one another, ending with this one. They
+            are used in messages and to detect cycles.
 
     Raises:
         SettingsError: The base file is missing, invalid or based on this file; or this file does
@@ -75,22 +76,25 @@ def resolve_base(
         return settings
     if not isinstance(base_name, str):
         raise SettingsError(
-            f"{where[-1]}: '{BASED_ON}' must be the path of a pipeline file, got {base_name!r}.",
+            f"{file_chain[-1]}: '{BASED_ON}' must be the path of a pipeline file, got "
+            f"{base_name!r}.",
             fix="Write the path relative to the folder of this file.",
         )
     if "name" not in settings:
         raise SettingsError(
-            f"{where[-1]}: a pipeline that is based on another must set its own name.",
+            f"{file_chain[-1]}: a pipeline that is based on another must set its own name.",
             cause="With an inherited name, its models would be mixed with those of the base.",
             fix="Add 'name' beside 'based_on'; use the name of the base for the same pipeline.",
         )
     path = folder / base_name
-    if any(path.resolve() == Path(earlier).resolve() for earlier in where):
+    if any(path.resolve() == Path(earlier).resolve() for earlier in file_chain):
         raise SettingsError(
-            f"{where[-1]}: '{BASED_ON}: {base_name}' is circular: it leads back to {path}.",
+            f"{file_chain[-1]}: '{BASED_ON}: {base_name}' is circular: it leads back to {path}.",
             fix="Remove 'based_on' from one of the files.",
         )
-    base = resolve_base(_read_own_attributes(path), folder=path.parent, where=(*where, str(path)))
+    base = resolve_base(
+        _read_own_attributes(path), folder=path.parent, file_chain=(*file_chain, str(path))
+    )
     return merge_attributes(base, settings)
 
 
@@ -228,11 +232,11 @@ def _read_own_attributes(path: Path) -> dict[str, Any]:
             fix="Correct the type.",
         )
     # Keys become text, because YAML parses the key 'on' as True.
-    unknown = sorted(map(str, set(document) - {"type", "attributes"}))
-    if unknown:
-        hint = suggest_nearest(unknown[0], ["type", "attributes"])
+    unknown_keys = sorted(map(str, set(document) - {"type", "attributes"}))
+    if unknown_keys:
+        hint = suggest_nearest(unknown_keys[0], ["type", "attributes"])
         raise SettingsError(
-            f"{path}: '{unknown[0]}' is not a key of a pipeline file.{hint}",
+            f"{path}: '{unknown_keys[0]}' is not a key of a pipeline file.{hint}",
             fix="Settings of the pipeline belong under 'attributes'.",
         )
     attributes: dict[str, Any] = document["attributes"]

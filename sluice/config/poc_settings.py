@@ -28,7 +28,11 @@ class TimeLimit(Settings):
 
 
 class TimeLimits(Settings):
-    """Time limits of each check and of the whole gate."""
+    """Time limits of the checks and of the whole gate.
+
+    ``features`` also limits the checks of split independence and of served inputs, and
+    ``predictions`` the check of scoring.
+    """
 
     data_loading: TimeLimit = TimeLimit(typical_s=10.0, max_s=60.0)
     raw_schema: TimeLimit = TimeLimit(typical_s=0.1, max_s=1.0)
@@ -118,7 +122,8 @@ class PocSettings(Settings):
     min_rows: int = Field(
         100,
         ge=1,
-        description="Minimum number of raw rows that are complete and not duplicates [rows].",
+        description="Minimum number of raw rows that are complete and not duplicates, and minimum "
+        "number of rows of features [rows].",
     )
     max_duplicate_share: float = Field(
         0.01,
@@ -160,10 +165,14 @@ class PocSettings(Settings):
         2000, ge=50, le=20_000, description="Maximum number of examples in the signal test."
     )
     signal_permutations: int = Field(
-        199, ge=19, le=9999, description="Number of permutations of the targets in the signal test."
+        199,
+        ge=19,
+        le=9999,
+        description="Number of permutations of the targets in the signal test. The smallest "
+        "possible p-value, 1 / (signal_permutations + 1), must not be above signal_alpha.",
     )
     signal_alpha: float = Field(
-        0.01, gt=0, lt=0.5, description="False positive rate of the signal test."
+        0.01, gt=0, lt=0.5, description="Maximum false positive rate of the signal test."
     )
     probe_batch_rows: int = Field(
         32,
@@ -204,8 +213,8 @@ class PocSettings(Settings):
         0.1,
         gt=0,
         lt=1,
-        description="Maximum loss on the overfitted batch: this share of the distance from the "
-        "lowest possible loss to the loss of the constant baseline.",
+        description="Maximum loss on the overfitted batch above the lowest possible loss, as a "
+        "share of the distance from that loss to the loss of the constant baseline.",
     )
     checkpoint_rows: int = Field(
         256,
@@ -303,6 +312,12 @@ class PocSettings(Settings):
                 "the epoch selector needs at least two candidates, got "
                 f"{self.selector_first_epoch} to {self.selector_last_epoch} "
                 f"by {self.selector_step_epochs}"
+            )
+        if 1 / (self.signal_permutations + 1) > self.signal_alpha:
+            raise ValueError(
+                "signal_permutations must be at least 1 / signal_alpha - 1, because no p-value is "
+                f"below 1 / (signal_permutations + 1), got {self.signal_permutations} and "
+                f"signal_alpha {self.signal_alpha:g}"
             )
         if self.mini_min_rows > self.mini_rows:
             raise ValueError(

@@ -12,7 +12,7 @@ from sluice.training.code import optimizer_code
 from sluice.training.settings import SETTINGS_WITHOUT_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_validation import require_valid_workload_settings, workload_names
+from sluice.tuning.space_validation import require_valid_workload_settings, workload_setting_names
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
@@ -57,12 +57,12 @@ class TrainingInputs:
         """Digest of ``config``."""
         return digest_json(self.config)
 
-    def with_settings(self, setup: TrialSettings) -> "TrainingInputs":
+    def with_settings(self, trial_settings: TrialSettings) -> "TrainingInputs":
         """Return the inputs with the settings that a search selected.
 
         The workload is built again only if the search changed one of its settings.
         """
-        settings = {**self.workload_settings, **setup.workload_settings}
+        settings = {**self.workload_settings, **trial_settings.workload_settings}
         workload = self.workload
         if workload.settings_type.parse(settings, where=self.path) != workload.settings:
             workload = load_workload(self.path, settings, where=self.path)
@@ -70,8 +70,8 @@ class TrainingInputs:
             self,
             workload=workload,
             workload_settings=settings,
-            model=setup.model,
-            training=setup.training,
+            model=trial_settings.model,
+            training=trial_settings.training,
         )
 
 
@@ -82,14 +82,14 @@ class SearchInputs:
     base: TrainingInputs
     """Inputs of a training with the settings of the file."""
     search: SearchSettings | None
-    given_space: Space | None
+    file_space: Space | None
     """Search space of the file; None for the default space of the architecture."""
     compute: ComputeSettings
 
     @property
-    def setup(self) -> TrialSettings:
+    def trial_settings(self) -> TrialSettings:
         """Settings of model and training, and the workload settings in the search space."""
-        names = () if self.given_space is None else workload_names(self.given_space)
+        names = () if self.file_space is None else workload_setting_names(self.file_space)
         fields = self.base.workload.settings_type.model_fields
         defaults = {name: fields[name].get_default(call_default_factory=True) for name in names}
         values = {name: self.base.workload_settings.get(name, defaults[name]) for name in names}
@@ -100,7 +100,7 @@ class SearchInputs:
     @property
     def space(self) -> Space:
         """Search space: as given, or the default space of the architecture."""
-        return self.given_space or default_space(self.setup)
+        return self.file_space or default_space(self.trial_settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class ResolvedPipeline:
         return SearchInputs(
             base=self.training,
             search=self.settings.search,
-            given_space=self.settings.space,
+            file_space=self.settings.space,
             compute=self.settings.compute,
         )
 
@@ -149,10 +149,10 @@ def resolve(settings: PipelineSettings) -> ResolvedPipeline:
     workload = load_workload(settings.workload, settings.workload_settings, where=where)
     workload.require_known_architecture(settings.model)
     pipeline = ResolvedPipeline(settings=settings, workload=workload)
-    if space is not None and workload_names(space):
+    if space is not None and workload_setting_names(space):
         workload_settings = settings.workload_settings
         require_valid_workload_settings(
             space, workload.settings_type, workload_settings, where=where
         )
-        require_searchable(space, settings.search, pipeline.search.setup)
+        require_searchable(space, settings.search, pipeline.search.trial_settings)
     return pipeline

@@ -11,7 +11,7 @@ from sluice.base.settings import Record
 from sluice.config.poc_settings import TimeLimit
 from sluice.findings.catalogue import FaultName
 from sluice.findings.check_outcome import CheckOutcome, HardExample, Outcome
-from sluice.findings.finding import Finding, Number
+from sluice.findings.finding import EvidenceValue, Finding
 from sluice.reports.notebook import card, details, fragment, heading, paragraph, text_table
 from sluice.reports.page import Tone
 
@@ -27,7 +27,7 @@ class CheckResult(Record):
     name: str = Field(description="Statement that is true when the check passes.")
     check_id: str = Field(description="Stable identifier of the check, such as 'gradient_flow'.")
     outcome: Outcome
-    numbers: dict[str, Number]
+    numbers: dict[str, EvidenceValue]
     seconds: float = Field(description="Run time of the check [s].")
     typical_s: float = Field(description="Run time above which a passed check warns [s].")
     max_s: float = Field(description="Run time above which the check fails [s].")
@@ -131,7 +131,7 @@ class GateReport(Record):
         return tuple(r.finding for r in self.results if r.finding is not None)
 
     @property
-    def counts(self) -> str:
+    def counts_text(self) -> str:
         """Numbers of checks that passed and that warn: '16 of 17 checks passed, 1 warning'."""
         outcomes = [result.outcome for result in self.results]
         text = f"{outcomes.count('pass')} of {len(outcomes)} checks passed"
@@ -141,7 +141,7 @@ class GateReport(Record):
     @property
     def reason(self) -> str:
         """Summary of the first blocking check, or a sentence that all checks passed."""
-        # Part of the receipt: warnings of slow checks must not change its digest.
+        # The reason is part of the receipt, whose digest must not depend on slow checks.
         if self.passed:
             return f"All {len(self.results)} checks of the {self.level} gate passed."
         first, *others = self.blocking_failures or self.results
@@ -152,7 +152,7 @@ class GateReport(Record):
         return fragment(
             heading(f"POC gate of {self.workload}", _OUTCOMES[self.outcome], _TONES[self.outcome]),
             paragraph(
-                f"{self.counts}, in {self.seconds:.1f} s ({self.level} gate).",
+                f"{self.counts_text}, in {self.seconds:.1f} s ({self.level} gate).",
                 soft=True,
             ),
             *(r.card for r in self.results if r.outcome not in ("pass", "skipped")),

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.findings.catalogue import FaultName, find_fault
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 
 Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
 
@@ -44,7 +44,7 @@ class CheckOutcome:
 
     outcome: Outcome
     summary: str
-    numbers: Mapping[str, Number] = field(default_factory=dict)
+    numbers: Mapping[str, EvidenceValue] = field(default_factory=dict)
     fault: FaultName | None = None
     cause: str = ""
     fix: str = ""

@@ -9,7 +9,8 @@ from sluice.base.settings import Record
 from sluice.findings.catalogue import FaultName, find_fault
 from sluice.findings.fault import Severity
 
-Number = float | int | str
+EvidenceValue = float | int | str
+"""Value that supports an observation: a number, or a name such as that of a layer."""
 
 
 class Finding(Record):
@@ -20,7 +21,7 @@ class Finding(Record):
     what: str = Field(description="Observation: what happened, where and how often.")
     cause: str = Field(description="Likely cause, or the effect on the training.")
     fix: str = Field(description="Recommended change.")
-    evidence: dict[str, Number] = Field(description="Numbers behind the observation.")
+    evidence: dict[str, EvidenceValue] = Field(description="Numbers behind the observation.")
 
     @classmethod
     def of(
@@ -28,7 +29,7 @@ class Finding(Record):
         fault: FaultName,
         *,
         what: str,
-        evidence: Mapping[str, Number],
+        evidence: Mapping[str, EvidenceValue],
         cause: str = "",
         fix: str = "",
     ) -> Self:

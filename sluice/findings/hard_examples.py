@@ -96,8 +96,8 @@ def find_unusual_features(
     columns = [name for name in feature_columns if name in frame.columns]
     names = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     value_ND = frame.iloc[rows].loc[:, names].to_numpy(np.float64, na_value=np.nan)
-    score_ND = _deviations(value_ND)
-    return tuple(_largest_deviations(names, value_ND[i], score_ND[i]) for i in selected_indices)
+    deviation_ND = _deviations(value_ND)
+    return tuple(_largest_deviations(names, value_ND[i], deviation_ND[i]) for i in selected_indices)
 
 
 def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -106,7 +106,7 @@ def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
     The deviation is 0 in a constant column, and for a value that is not rare enough in a column of
     which most rows are equal.
     """
-    score_ND = np.full(value_ND.shape, np.nan)
+    deviation_ND = np.full(value_ND.shape, np.nan)
     for column, value_N in enumerate(value_ND.T):
         finite_N = value_N[np.isfinite(value_N)]
         if finite_N.size == 0:
@@ -114,10 +114,10 @@ def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
         distance_N = value_N - np.median(finite_N)
         scale = _MAD_TO_STD * float(np.median(np.abs(finite_N - np.median(finite_N))))
         if scale > 0:
-            score_ND[:, column] = distance_N / scale
+            deviation_ND[:, column] = distance_N / scale
         else:
-            score_ND[:, column] = _deviations_of_rare_values(distance_N, float(finite_N.std()))
-    return score_ND
+            deviation_ND[:, column] = _deviations_of_rare_values(distance_N, float(finite_N.std()))
+    return deviation_ND
 
 
 def _deviations_of_rare_values(
@@ -126,24 +126,26 @@ def _deviations_of_rare_values(
     """Return ``distance_N`` in units of ``scale``; 0 for values that are not rare."""
     if not scale > 0:
         return np.zeros_like(distance_N)
-    size_N = np.abs(distance_N[np.isfinite(distance_N)])
+    absolute_distance_N = np.abs(distance_N[np.isfinite(distance_N)])
     # One row is always rare enough: otherwise no value of a small table would be unusual.
-    max_rows = max(1, int(_MAX_FLAG_SHARE * size_N.size))
-    sorted_sizes = np.sort(size_N)
-    num_as_far_N = size_N.size - np.searchsorted(sorted_sizes, np.abs(distance_N), side="left")
+    max_rows = max(1, int(_MAX_FLAG_SHARE * absolute_distance_N.size))
+    sorted_distances = np.sort(absolute_distance_N)
+    num_as_far_N = absolute_distance_N.size - np.searchsorted(
+        sorted_distances, np.abs(distance_N), side="left"
+    )
     is_common_N = np.isfinite(distance_N) & (num_as_far_N > max_rows)
     return np.where(is_common_N, 0.0, distance_N / scale)
 
 
 def _largest_deviations(
-    names: list[str], value_D: NDArray[np.float64], score_D: NDArray[np.float64]
+    names: list[str], value_D: NDArray[np.float64], deviation_D: NDArray[np.float64]
 ) -> tuple[UnusualFeature, ...]:
-    size_D = np.where(np.isfinite(score_D), np.abs(score_D), 0.0)
-    order = np.argsort(-size_D, kind="stable")[:_MAX_FEATURES]
+    absolute_deviation_D = np.where(np.isfinite(deviation_D), np.abs(deviation_D), 0.0)
+    order = np.argsort(-absolute_deviation_D, kind="stable")[:_MAX_FEATURES]
     return tuple(
-        UnusualFeature(feature=names[d], value=float(value_D[d]), deviations=float(score_D[d]))
+        UnusualFeature(feature=names[d], value=float(value_D[d]), deviations=float(deviation_D[d]))
         for d in order
-        if size_D[d] >= _MIN_DEVIATIONS
+        if absolute_deviation_D[d] >= _MIN_DEVIATIONS
     )
 
 

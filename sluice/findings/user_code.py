@@ -44,13 +44,13 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
         fault = "shape mismatch"
     elif is_own_defect(error):
         fault = "bug in Sluice"
-    response = find_fault(fault)
+    entry = find_fault(fault)
     location = locate_error(error, is_defect=fault == "bug in Sluice")
     return ErrorExplanation(
         fault=fault,
         what=f"{describe_error(error)} (raised {location}).",
-        cause=response.cause,
-        fix=response.fix,
+        cause=entry.cause,
+        fix=entry.fix,
     )
 
 

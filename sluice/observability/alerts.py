@@ -25,7 +25,7 @@ from sluice.base.files import make_folder
 from sluice.base.home import Home
 from sluice.base.settings import Record
 
-WEBHOOK = "SLUICE_ALERT_WEBHOOK"
+WEBHOOK_VARIABLE = "SLUICE_ALERT_WEBHOOK"
 """Environment variable with the URL of the webhook."""
 KEY_HEADER = "Idempotency-Key"
 """HTTP header with the key of an alert."""
@@ -33,13 +33,14 @@ MAX_WAIT_S = 4.0
 """Maximum time that a caller waits for posts [s]."""
 
 _MAX_ATTEMPTS = 3
-"""Number of attempts to post an alert."""
+"""Maximum number of attempts to post an alert."""
 _ATTEMPT_TIMEOUT_S = 1.5
 _FIRST_PAUSE_S = 0.2
 """Pause between the first two attempts [s]; each further pause is four times as long."""
 _LOCK_TIMEOUT_S = 1.0
 _MAX_AGE = timedelta(days=1)
-"""Maximum age of an alert that is posted. Older alerts remain only in the file."""
+"""Maximum age of a pending alert that is posted with a new one. Older alerts stay only in the file.
+"""
 
 _LOG = logging.getLogger("sluice.alerts")
 
@@ -104,7 +105,7 @@ def raise_alert(
     except OSError as error:
         is_recorded = False
         problems.append(f"Cannot write {home.alerts} ({error.strerror or error}).")
-    url = environ.get(WEBHOOK, "")
+    url = environ.get(WEBHOOK_VARIABLE, "")
     if not url:
         return _log_problems(
             alert,
@@ -118,7 +119,7 @@ def raise_alert(
         pending_alerts = [alert]
         problems.append(f"Cannot read {home.alerts} ({error.strerror or error}).")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        problems.append(f"{WEBHOOK} is not an http or https URL.")
+        problems.append(f"{WEBHOOK_VARIABLE} is not an http or https URL.")
         return _log_problems(
             alert,
             AlertResult(
@@ -128,15 +129,17 @@ def raise_alert(
                 problems=(*problems,),
             ),
         )
-    post = _Post(url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s)
+    poster = _AlertPoster(
+        url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s
+    )
     # The timeout of urlopen covers neither name resolution nor a server that responds slowly. A
     # daemon thread can be abandoned, and ends with the process.
-    thread = threading.Thread(target=post.run, name="alert", daemon=True)
+    thread = threading.Thread(target=poster.run, name="alert", daemon=True)
     thread.start()
     thread.join(max_wait_s)
     if thread.is_alive():
         problems.append(f"The webhook took longer than {max_wait_s:g} s.")
-    num_posted, post_problems = post.num_posted, tuple(post.problems)
+    num_posted, post_problems = poster.num_posted, tuple(poster.problems)
     return _log_problems(
         alert,
         AlertResult(
@@ -191,12 +194,14 @@ class _AlertFile:
         if self._posted_path.exists():
             posted_keys = set(self._posted_path.read_text().split())
         by_key = {alert.key: alert for alert in self.alerts()} if self._path.exists() else {}
-        earlier = [
+        earlier_alerts = [
             alert
             for alert in by_key.values()
             if alert.key != current.key and alert.at > current.at - _MAX_AGE
         ]
-        return [alert for alert in (current, *reversed(earlier)) if alert.key not in posted_keys]
+        return [
+            alert for alert in (current, *reversed(earlier_alerts)) if alert.key not in posted_keys
+        ]
 
     def record_posted(self, alert: Alert) -> None:
         with self._posted_path.open("ab") as file:
@@ -205,7 +210,7 @@ class _AlertFile:
 
 
 @dataclass(slots=True)
-class _Post:
+class _AlertPoster:
     """Posts alerts until a deadline and counts the posted ones."""
 
     url: str

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from sluice.base.errors import SettingsError
 
-ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Environment variable with the OTLP endpoint, such as http://127.0.0.1:4318. Spans are sent to
 /v1/traces of the endpoint."""
 
@@ -110,12 +110,12 @@ def configure(environ: Mapping[str, str], *, service: str) -> bool:
         SettingsError: The endpoint is not an http URL.
     """
     global _engine
-    endpoint = environ.get(ENDPOINT, "")
+    endpoint = environ.get(ENDPOINT_VARIABLE, "")
     if not endpoint or environ.get(_DISABLED_VARIABLE, "").lower() == "true":
         return False
     if not re.match(r"https?://[^/\s]+", endpoint):
         raise SettingsError(
-            f"{ENDPOINT} must be a URL like http://127.0.0.1:4318, got '{endpoint}'.",
+            f"{ENDPOINT_VARIABLE} must be a URL like http://127.0.0.1:4318, got '{endpoint}'.",
             fix="Correct the variable or unset it.",
         )
     with _engine_lock:
@@ -206,14 +206,14 @@ class _Engine:
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
         class IdGenerator(RandomIdGenerator):
-            """Generator of ids that uses the ids in ``_ids`` if they are set."""
+            """Generator of ids that uses the ids in ``_next_span_ids`` if they are set."""
 
             def generate_trace_id(self) -> int:
-                ids = _ids.get()
+                ids = _next_span_ids.get()
                 return int(ids[0], 16) if ids else super().generate_trace_id()
 
             def generate_span_id(self) -> int:
-                ids = _ids.get()
+                ids = _next_span_ids.get()
                 return int(ids[1], 16) if ids else super().generate_span_id()
 
         self._provider = TracerProvider(
@@ -241,7 +241,7 @@ class _Engine:
         from opentelemetry.trace import SpanKind
 
         parent_context = TraceContext.parse(parent)
-        token = _ids.set(ids)
+        token = _next_span_ids.set(ids)
         try:
             otel_span = self._tracer.start_span(
                 name,
@@ -249,10 +249,10 @@ class _Engine:
                 if parent_context is None
                 else trace.set_span_in_context(_remote_span(parent_context)),
                 kind=SpanKind.SERVER if is_server else SpanKind.INTERNAL,
-                attributes=_attributes(attributes),
+                attributes=_with_prefix(attributes),
             )
         finally:
-            _ids.reset(token)
+            _next_span_ids.reset(token)
         with trace.use_span(
             otel_span, end_on_exit=True, record_exception=False, set_status_on_exception=False
         ):
@@ -271,16 +271,16 @@ class _Engine:
 
         current = trace.get_current_span().get_span_context()
         context = _candidate_context(candidate)
-        token = _ids.set((context.trace_id, context.span_id))
+        token = _next_span_ids.set((context.trace_id, context.span_id))
         try:
             candidate_span = self._tracer.start_span(
                 "candidate",
                 context=Context(),
                 links=[trace.Link(current)] if current.is_valid else [],
-                attributes=_attributes({"candidate": candidate, **attributes}),
+                attributes=_with_prefix({"candidate": candidate, **attributes}),
             )
         finally:
-            _ids.reset(token)
+            _next_span_ids.reset(token)
         candidate_span.end()
 
 
@@ -294,7 +294,7 @@ class _RecordingSpan:
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def set_attributes(self, **attributes: AttributeValue) -> None:
-        self._span.set_attributes(_attributes(attributes))
+        self._span.set_attributes(_with_prefix(attributes))
 
     def set_error(self, reason: str) -> None:
         from opentelemetry.trace import Status, StatusCode
@@ -304,11 +304,11 @@ class _RecordingSpan:
 
 _engine: _Engine | None = None
 _engine_lock = threading.Lock()
-_ids: ContextVar[tuple[str, str] | None] = ContextVar("ids", default=None)
+_next_span_ids: ContextVar[tuple[str, str] | None] = ContextVar("ids", default=None)
 """Trace id and span id of the next span, in hexadecimal; None for random ids."""
 
 
-def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+def _with_prefix(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
     return {f"sluice.{name}": value for name, value in attributes.items()}
 
 

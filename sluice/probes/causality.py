@@ -8,21 +8,21 @@ import math
 import torch
 from torch import Tensor, nn
 
+from sluice.probes.perturbation import (
+    ROUNDING,
+    effect,
+    evaluation_copy,
+    format_effect,
+    other_values,
+    output_of,
+    require_rows,
+)
 from sluice.probes.result import (
     ProbeResult,
     no_effect_at_all,
     non_finite_output,
     not_repeatable,
     skipped,
-)
-from sluice.probes.twin import (
-    ROUNDING,
-    effect,
-    evaluation_twin,
-    format_effect,
-    other_values,
-    output_of,
-    require_rows,
 )
 
 NAME = "causality"
@@ -53,28 +53,28 @@ def probe_causality(
             NAME,
             f"Inputs of shape {tuple(x.shape)} have no sequence dimension.",
         )
-    with evaluation_twin(network, seed=seed) as twin:
-        unperturbed = output_of(twin, x)
-        reason = _why_no_positions(twin, x, unperturbed)
+    with evaluation_copy(network, seed=seed) as network_copy:
+        unperturbed = output_of(network_copy, x)
+        reason = _why_no_positions(network_copy, x, unperturbed)
         if reason:
             return skipped(NAME, reason)
         if not bool(unperturbed.isfinite().all()):
             return non_finite_output(NAME)
-        if not torch.equal(unperturbed, output_of(twin, x)):
+        if not torch.equal(unperturbed, output_of(network_copy, x)):
             return not_repeatable(NAME)
-        leak_by_cut, effect_after, cuts = _perturb_after_cuts(twin, x, unperturbed)
+        leak_by_cut, effect_after, cuts = _perturb_after_cuts(network_copy, x, unperturbed)
     must_be_causal = causal or _is_next_position_target(x, y)
     return _result(leak_by_cut, effect_after, cuts, must_be_causal=must_be_causal)
 
 
 def _perturb_after_cuts(
-    twin: nn.Module, x: Tensor, unperturbed: Tensor
+    network_copy: nn.Module, x: Tensor, unperturbed: Tensor
 ) -> tuple[dict[int, float], float, list[int]]:
     """Perturb all positions from a cut on, for several cuts.
 
     Returns:
-        The effect on the outputs before a cut, for each cut where it is not 0; the largest effect
-        on the outputs from a cut on; and all cuts.
+        The effect on the outputs before a cut, for each cut where it exceeds rounding; the largest
+        effect on the outputs from a cut on; and all cuts.
     """
     length, replacements = x.shape[1], other_values(x)
     cuts = sorted({1, length // 2, length - 1})
@@ -82,7 +82,7 @@ def _perturb_after_cuts(
     for cut in cuts:
         perturbed_x = x.clone()
         perturbed_x[:, cut:] = replacements[:, cut:]
-        perturbed = output_of(twin, perturbed_x)
+        perturbed = output_of(network_copy, perturbed_x)
         leak = effect(unperturbed[:, :cut], perturbed[:, :cut])
         if not leak <= ROUNDING:  # also if NaN
             leak_by_cut[cut] = leak
@@ -97,13 +97,15 @@ def _result(
     numbers: dict[str, float | int | str] = {"cuts": len(cuts), "cuts_that_leak": len(leak_by_cut)}
     if leak_by_cut:
         # NaN counts as the largest effect.
-        cut, share = max(leak_by_cut.items(), key=lambda item: (math.isnan(item[1]), item[1]))
+        cut, largest_effect = max(
+            leak_by_cut.items(), key=lambda item: (math.isnan(item[1]), item[1])
+        )
         return ProbeResult(
             name=NAME,
             outcome="fail" if must_be_causal else "insufficient",
             seen=f"{procedure}: outputs at earlier positions changed at {len(leak_by_cut)} of "
-            f"{len(cuts)} cuts, {format_effect(share)} (cut at position {cut}).",
-            numbers=numbers | {"worst_cut": cut, "largest_effect": share},
+            f"{len(cuts)} cuts, {format_effect(largest_effect)} (cut at position {cut}).",
+            numbers=numbers | {"worst_cut": cut, "largest_effect": largest_effect},
             why="Later positions leak into earlier outputs: no causal mask, a mask that is off by "
             "one, a bidirectional layer, or a normalisation over positions."
             if must_be_causal
@@ -126,7 +128,7 @@ def _result(
     )
 
 
-def _why_no_positions(twin: nn.Module, x: Tensor, output: Tensor) -> str:
+def _why_no_positions(network_copy: nn.Module, x: Tensor, output: Tensor) -> str:
     """Return why the network does not give one output per position; empty if it does.
 
     Equal sizes of input and output may be a coincidence, such as 10 classes and windows of 10 rows.
@@ -139,7 +141,7 @@ def _why_no_positions(twin: nn.Module, x: Tensor, output: Tensor) -> str:
     if x.dim() == 2 and not x.is_floating_point() and output.dim() == 3:
         return ""
     try:
-        shorter = output_of(twin, x[:, :-1])
+        shorter = output_of(network_copy, x[:, :-1])
     except Exception:  # the network may not support this length
         return f"{shape}, but a shorter input raises: the second dimension is not a sequence."
     if shorter.shape[:2] != (len(x), x.shape[1] - 1):

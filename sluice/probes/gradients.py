@@ -18,9 +18,9 @@ from sluice.probes.gradient_problems import (
     explain_mismatch,
     find_output_problem,
 )
-from sluice.probes.precision_watch import SuspectOperations, double_by_default, watched_operations
+from sluice.probes.perturbation import evaluation_copy, require_rows
+from sluice.probes.precision_watch import SuspectOperations, double_by_default, watch_operations
 from sluice.probes.result import ProbeResult
-from sluice.probes.twin import evaluation_twin, require_rows
 
 NAME = "gradients"
 
@@ -75,10 +75,12 @@ def probe_gradients(
         element. Seconds for a small network.
     """
     require_rows(x, at_least=1)
-    with evaluation_twin(network, seed=seed) as twin, double_by_default():
-        twin = twin.double()
+    with evaluation_copy(network, seed=seed) as network_copy, double_by_default():
+        network_copy = network_copy.double()
         x, y = _add_jitter(x), y.double() if y.is_floating_point() else y
-        tensors: dict[str, Tensor] = {n: p for n, p in twin.named_parameters() if p.requires_grad}
+        tensors: dict[str, Tensor] = {
+            n: p for n, p in network_copy.named_parameters() if p.requires_grad
+        }
         if not tensors:
             raise ContractError(
                 f"{type(network).__name__} has no trainable parameter.",
@@ -92,9 +94,9 @@ def probe_gradients(
         def compute_loss(tensors: Mapping[str, Tensor]) -> Tensor:
             inputs = tensors.get(_INPUT_NAME, x)
             weights = {name: value for name, value in tensors.items() if name != _INPUT_NAME}
-            return loss(functional_call(twin, weights, (inputs,)), y)
+            return loss(functional_call(network_copy, weights, (inputs,)), y)
 
-        problem = _first_problem(compute_loss, tensors, twin, must_be_scalar=True)
+        problem = _first_problem(compute_loss, tensors, network_copy, must_be_scalar=True)
         return _result(problem, tensors, "the loss")
 
 
@@ -140,7 +142,7 @@ def _first_problem(
     # torch increases the version of a tensor at every in-place operation.
     versions = {name: t._version for name, t in tensors.items()}
     try:
-        with watched_operations(network) as operations:
+        with watch_operations(network) as operations:
             output = call(tensors)
         problem = find_output_problem(output, operations, must_be_scalar=must_be_scalar)
         if problem is not None:
@@ -188,11 +190,11 @@ def _check_tensor(
     def output_of_tensor(value: Tensor) -> Tensor:
         return call({**tensors, name: value}) / output_scale
 
-    copied = tensor.detach().clone().requires_grad_()
+    tensor_copy = tensor.detach().clone().requires_grad_()
     try:
         gradcheck(
             output_of_tensor,
-            (copied,),
+            (tensor_copy,),
             atol=_ABSOLUTE_TOLERANCE,
             rtol=_RELATIVE_TOLERANCE,
             nondet_tol=1e-9,

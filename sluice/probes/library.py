@@ -79,8 +79,8 @@ def _padding(subject: Subject) -> ProbeResult:
         # The first rows may have no padding by chance.
         x, padded = _rows_with_padding(subject, pad_id)
         if not len(x):
-            num = pluralize(len(subject.padding_candidates), "train row")
-            return skipped("padding", f"None of {num} has both padding and real positions.")
+            row_count = pluralize(len(subject.padding_candidates), "train row")
+            return skipped("padding", f"None of {row_count} has both padding and real positions.")
     return probe_padding(subject.network, x, padded=padded, seed=subject.seed)
 
 
@@ -146,11 +146,11 @@ def _shards(subject: Subject) -> ProbeResult:
     y = subject.train.targets
     has_one_label_per_row = y.dim() == 1 or (y.dim() == 2 and y.shape[1] == 1)
     return probe_shards(
-        split_rows(num_rows, batch_rows=batch_rows, world=_RANKS, seed=subject.seed),
+        split_rows(num_rows, batch_rows=batch_rows, world_size=_RANKS, seed=subject.seed),
         num_rows=num_rows,
         labels_N=y.flatten().numpy() if has_one_label_per_row else None,
         # Each batch with an odd number of rows gives one rank one row more than the other.
-        max_uneven_rows=math.ceil(num_rows / batch_rows),
+        max_row_difference=math.ceil(num_rows / batch_rows),
     )
 
 

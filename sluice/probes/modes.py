@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.pluralize import pluralize
-from sluice.probes.result import ProbeResult, failed, non_finite_output
-from sluice.probes.twin import (
+from sluice.probes.perturbation import (
     ROUNDING,
     effect,
-    evaluation_twin,
+    evaluation_copy,
     format_effect,
     output_of,
     require_rows,
 )
+from sluice.probes.result import ProbeResult, failed, non_finite_output
 
 NAME = "modes"
 
@@ -34,26 +34,26 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
         ContractError: ``x`` has fewer than two rows, or the output is not one tensor of floats.
     """
     require_rows(x, at_least=2)
-    with evaluation_twin(network, seed=seed) as twin:
+    with evaluation_copy(network, seed=seed) as network_copy:
         modules_in_training = [
-            name or "the network" for name, m in twin.named_modules() if m.training
+            name or "the network" for name, m in network_copy.named_modules() if m.training
         ]
-        state_before = {name: value.clone() for name, value in twin.state_dict().items()}
-        first_output, second_output = output_of(twin, x), output_of(twin, x)
+        state_before = {name: value.clone() for name, value in network_copy.state_dict().items()}
+        first_output, second_output = output_of(network_copy, x), output_of(network_copy, x)
         changed_names = [
             name
-            for name, value in twin.state_dict().items()
+            for name, value in network_copy.state_dict().items()
             if not _are_equal(state_before[name], value)
         ]
         half = len(x) // 2
-        # The second half is replaced by rows of the first half, because generated rows might not
-        # be valid inputs.
+        # The second half is replaced by the first rows of the batch, because generated rows might
+        # not be valid inputs.
         x_with_other_rows = torch.cat((x[:half], x[: len(x) - half]))
-        with_other_rows = output_of(twin, x_with_other_rows)
+        output_with_other_rows = output_of(network_copy, x_with_other_rows)
     return _judge_outputs(
         first_output,
         second_output,
-        with_other_rows,
+        output_with_other_rows,
         x,
         modules_in_training,
         changed_names,
@@ -64,7 +64,7 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
 def _judge_outputs(
     first_output: Tensor,
     second_output: Tensor,
-    with_other_rows: Tensor,
+    output_with_other_rows: Tensor,
     x: Tensor,
     modules_in_training: list[str],
     changed_names: list[str],
@@ -121,8 +121,8 @@ def _judge_outputs(
             numbers=numbers,
             fix="Make the first dimension of the output the batch.",
         )
-    effect_of_others = effect(first_output[:half], with_other_rows[:half])
-    effect_of_own = effect(first_output[half:], with_other_rows[half:])
+    effect_of_others = effect(first_output[:half], output_with_other_rows[:half])
+    effect_of_own = effect(first_output[half:], output_with_other_rows[half:])
     numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}
     if not effect_of_others <= ROUNDING:  # also if NaN
         return failed(

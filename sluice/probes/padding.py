@@ -11,20 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.probes.perturbation import (
+    ROUNDING,
+    effect,
+    evaluation_copy,
+    format_effect,
+    output_of,
+    require_rows,
+)
 from sluice.probes.result import (
     ProbeResult,
     no_effect_at_all,
     non_finite_output,
     not_repeatable,
     skipped,
-)
-from sluice.probes.twin import (
-    ROUNDING,
-    effect,
-    evaluation_twin,
-    format_effect,
-    output_of,
-    require_rows,
 )
 
 NAME = "padding"
@@ -60,11 +60,11 @@ def probe_padding(
     is_real = ~padded & ~padded.all(dim=1, keepdim=True)
     if not bool((padded & is_real.any(dim=1, keepdim=True)).any()):
         return skipped(NAME, "No row has both padding and real positions.")
-    with evaluation_twin(network, seed=seed) as twin:
-        unperturbed = _run(twin, x, other_args, None)
-        repeated = _run(twin, x, other_args, None)
-        padding_perturbed = _run(twin, x, other_args, padded)
-        real_perturbed = _run(twin, x, other_args, is_real)
+    with evaluation_copy(network, seed=seed) as network_copy:
+        unperturbed = _run(network_copy, x, other_args, None)
+        repeated = _run(network_copy, x, other_args, None)
+        padding_perturbed = _run(network_copy, x, other_args, padded)
+        real_perturbed = _run(network_copy, x, other_args, is_real)
     if (
         unperturbed is None
         or repeated is None
@@ -150,19 +150,21 @@ def _result(
 
 
 def _run(
-    twin: nn.Module, x: Tensor, other_args: tuple[Tensor, ...], positions: Tensor | None
+    network_copy: nn.Module, x: Tensor, other_args: tuple[Tensor, ...], positions: Tensor | None
 ) -> Tensor | None:
     """Return the output with some positions perturbed; None if no embedding received the tokens."""
     if x.is_floating_point():
-        return output_of(twin, x if positions is None else _add_wave(x, positions), *other_args)
-    with _perturb_embeddings(twin, x, positions) as embedding_calls:
-        output = output_of(twin, x, *other_args)
+        return output_of(
+            network_copy, x if positions is None else _add_wave(x, positions), *other_args
+        )
+    with _perturb_embeddings(network_copy, x, positions) as embedding_calls:
+        output = output_of(network_copy, x, *other_args)
     return output if embedding_calls else None
 
 
 @contextmanager
 def _perturb_embeddings(
-    twin: nn.Module, x: Tensor, positions: Tensor | None
+    network_copy: nn.Module, x: Tensor, positions: Tensor | None
 ) -> Iterator[list[bool]]:
     """Perturb the output of every embedding of ``x``; the list gets one entry for each call."""
     embedding_calls: list[bool] = []
@@ -173,7 +175,7 @@ def _perturb_embeddings(
         embedding_calls.append(True)
         return None if positions is None else _add_wave(output, positions)
 
-    embeddings = [m for m in twin.modules() if isinstance(m, nn.Embedding)]
+    embeddings = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
     hooks = [embedding.register_forward_hook(perturb_output) for embedding in embeddings]
     try:
         yield embedding_calls

@@ -58,7 +58,7 @@ class _OperationWatch(TorchDispatchMode):
 
 
 @contextmanager
-def watched_operations(network: nn.Module | None) -> Iterator[SuspectOperations]:
+def watch_operations(network: nn.Module | None) -> Iterator[SuspectOperations]:
     """Record the operations in the block, where double precision is the default dtype."""
     operations = SuspectOperations()
     hooks = []

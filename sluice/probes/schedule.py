@@ -96,23 +96,23 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
     Raises:
         ContractError: Training has fewer than two steps.
     """
-    total = steps_per_epoch * settings.max_epochs
-    if total < 2:
+    total_steps = steps_per_epoch * settings.max_epochs
+    if total_steps < 2:
         raise ContractError(
-            f"A schedule requires at least two steps, got {total}.", fix="Train for longer."
+            f"A schedule requires at least two steps, got {total_steps}.", fix="Train for longer."
         )
     relative_rates = []
-    for step in range(total):
+    for step in range(total_steps):
         epoch_settings = settings.at(step // steps_per_epoch + 1)
-        rate = learning_rate_at(step, total, epoch_settings)
+        rate = learning_rate_at(step, total_steps, epoch_settings)
         relative_rates.append(rate / epoch_settings.learning_rate)
     plan = RatePlan(
-        total_steps=total,
-        peak_step=min(round(settings.warmup_share * total), total - 1),
+        total_steps=total_steps,
+        peak_step=min(round(settings.warmup_share * total_steps), total_steps - 1),
         peak_rate=1.0,
         final_rate=settings.final_rate_share,
     )
-    if plan.peak_step == total - 1:
+    if plan.peak_step == total_steps - 1:
         plan = plan.model_copy(update={"final_rate": 1.0})
     return compare_rates(relative_rates, plan)
 
@@ -209,7 +209,8 @@ def _iter_deviations(
             f"{pluralize(abs(delay), 'step')} {side}{', off by one' if abs(delay) == 1 else ''}.",
             "The scheduler is stepped before the optimizer or once too often."
             if delay == -1
-            else "Steps are counted from 1 instead of 0, or a scheduler step is missing."
+            else "The formula assumes that steps are counted from 1 instead of 0, or a scheduler "
+            "step is missing."
             if delay == 1
             else "The warmup and the scheduler count different units (steps, epochs).",
             "Step the scheduler after the optimizer, and count steps from 0.",
@@ -252,7 +253,7 @@ def _end_deviation(
     """Return step, observation, cause and fix if the schedule ends wrongly; otherwise None."""
     if plan.final_rate >= plan.peak_rate - tolerance:
         return None
-    last = plan.total_steps - 1
+    last_step = plan.total_steps - 1
     end_step = next(
         (
             i
@@ -263,19 +264,19 @@ def _end_deviation(
     )
     if end_step is None:
         return (
-            last,
-            f"The rate is {step_rates[-1]:.4g} at the last step {last}, planned is "
+            last_step,
+            f"The rate is {step_rates[-1]:.4g} at the last step {last_step}, planned is "
             f"{plan.final_rate:.4g}: the schedule does not reach its end.",
             "The schedule is defined for more steps than are taken, or is stepped too rarely.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
-    if end_step < last:
-        num_early_steps = last - end_step
+    if end_step < last_step:
+        num_early_steps = last_step - end_step
         return (
             end_step,
             f"The schedule ends early: the final rate is reached at step {end_step}, "
             f"{pluralize(num_early_steps, 'step')} before the last step "
-            f"{last}{', off by one' if num_early_steps == 1 else ''}.",
+            f"{last_step}{', off by one' if num_early_steps == 1 else ''}.",
             "The schedule is defined for fewer steps than are taken, or is stepped before the "
             "optimizer."
             if num_early_steps == 1
@@ -285,7 +286,7 @@ def _end_deviation(
         )
     if step_rates[-1] < plan.final_rate - tolerance:
         return (
-            last,
+            last_step,
             f"The rate falls to {step_rates[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
             "The minimum rate of the schedule differs from the plan.",
             "Set the minimum rate of the schedule.",
@@ -295,17 +296,17 @@ def _end_deviation(
 
 def _simulated_rates(scheduler: LRScheduler, num_rates: int) -> list[float]:
     """Return the rate at each step of a copy of the scheduler, stepped after its optimizer."""
-    optimizer, twin = copy.deepcopy((scheduler.optimizer, scheduler))
+    optimizer_copy, scheduler_copy = copy.deepcopy((scheduler.optimizer, scheduler))
     rates = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for index in range(num_rates):
-            rates.append(float(optimizer.param_groups[0]["lr"]))
+            rates.append(float(optimizer_copy.param_groups[0]["lr"]))
             if index == num_rates - 1:
                 break
-            _step(optimizer)
+            _step(optimizer_copy)
             try:
-                twin.step()
+                scheduler_copy.step()
             except ValueError:  # OneCycleLR raises beyond its end
                 if index < num_rates - 2:
                     raise

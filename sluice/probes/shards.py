@@ -35,7 +35,7 @@ def probe_shards(
     *,
     num_rows: int,
     labels_N: NDArray[Any] | None,
-    max_uneven_rows: int,
+    max_row_difference: int,
 ) -> ProbeResult:
     """Find rows on several ranks or on none, unequal shards, and different label distributions.
 
@@ -46,24 +46,24 @@ def probe_shards(
         rows_of_ranks: Row numbers of each rank in one epoch, in order.
         num_rows: N.
         labels_N: Label of each row; None to skip the comparison of label distributions.
-        max_uneven_rows: Maximum difference between the row counts of two ranks without a fault.
+        max_row_difference: Maximum difference between the row counts of two ranks without a fault.
 
     Raises:
         ContractError: There are fewer than two ranks, a row is out of range, or the number of
             labels is wrong.
     """
     ranks = [np.asarray(list(rows), np.int64) for rows in rows_of_ranks]
-    world = len(ranks)
-    if world < 2:
+    world_size = len(ranks)
+    if world_size < 2:
         raise ContractError(
-            f"Shards of at least two ranks are required, got {world}.",
+            f"Shards of at least two ranks are required, got {world_size}.",
             fix="Pass the rows of every rank.",
         )
     for rank, rows in enumerate(ranks):
-        outside = rows[(rows < 0) | (rows >= num_rows)]
-        if outside.size:
+        invalid_rows = rows[(rows < 0) | (rows >= num_rows)]
+        if invalid_rows.size:
             raise ContractError(
-                f"Rows must be from 0 to {num_rows - 1}, rank {rank} has {int(outside[0])}.",
+                f"Rows must be from 0 to {num_rows - 1}, rank {rank} has {int(invalid_rows[0])}.",
                 fix="Pass positions in the data set, not keys.",
             )
     if labels_N is not None and len(labels_N) != num_rows:
@@ -71,14 +71,15 @@ def probe_shards(
             f"A label for each of {num_rows} rows is required, got {len(labels_N)}.",
             fix="Pass the labels of the whole data set, in row order.",
         )
-    numbers, fault = _check_membership(ranks, num_rows, max_uneven_rows)
+    numbers, fault = _find_split_fault(ranks, num_rows, max_row_difference)
     p_value = None if labels_N is None else _label_p_value(ranks, labels_N)
     if p_value is not None:
         numbers["labels_p_value"] = p_value
     if fault is None and p_value is not None and not p_value >= _MIN_P_VALUE:
         fault = (
-            f"The labels of the {world} ranks have different distributions: p-value {p_value:.2g} "
-            f"of a chi-squared test ({_describe_largest_difference(ranks, labels_N)}).",
+            f"The labels of the {world_size} ranks have different distributions: p-value "
+            f"{p_value:.2g} of a chi-squared test "
+            f"({_describe_largest_difference(ranks, labels_N)}).",
             "Ranks get contiguous blocks of rows that are sorted by label or by time.",
             "Shuffle all rows with one seed before they are split over the ranks.",
         )
@@ -90,7 +91,7 @@ def probe_shards(
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{num_rows:,} rows on {world} ranks: {numbers['rows_twice']} duplicated, "
+        seen=f"{num_rows:,} rows on {world_size} ranks: {numbers['rows_twice']} duplicated, "
         f"{numbers['rows_missing']} missing, "
         f"{format_range(numbers['min_rows'], numbers['max_rows'])} rows per rank, labels "
         f"{labels_text}.",
@@ -99,18 +100,18 @@ def probe_shards(
 
 
 def sampled_rows(
-    make_sampler: Callable[[int, int], Iterable[int]], *, world: int
+    make_sampler: Callable[[int, int], Iterable[int]], *, world_size: int
 ) -> list[list[int]]:
-    """Return the rows of each rank, from a sampler constructed with (rank, world)."""
-    return [[int(row) for row in make_sampler(rank, world)] for rank in range(world)]
+    """Return the rows of each rank, from a sampler constructed with (rank, world_size)."""
+    return [[int(row) for row in make_sampler(rank, world_size)] for rank in range(world_size)]
 
 
-def split_rows(num_rows: int, *, batch_rows: int, world: int, seed: int) -> list[list[int]]:
+def split_rows(num_rows: int, *, batch_rows: int, world_size: int, seed: int) -> list[list[int]]:
     """Return the rows of each rank as the trainer splits its batches, in its first epoch."""
     batches = epoch_order(num_rows, seed=seed, epoch=1).part(0, num_rows).split(batch_rows)
     ranks: list[list[int]] = []
-    for rank in range(world):
-        split = RankShard(rank=rank, world_size=world)
+    for rank in range(world_size):
+        split = RankShard(rank=rank, world_size=world_size)
         # A rank without a row of a batch has a placeholder row with weight 0, which is omitted.
         rows_by_batch = [
             split.local_rows(batch)
@@ -121,24 +122,24 @@ def split_rows(num_rows: int, *, batch_rows: int, world: int, seed: int) -> list
     return ranks
 
 
-def _check_membership(
-    ranks: list[NDArray[np.int64]], num_rows: int, max_uneven_rows: int
+def _find_split_fault(
+    ranks: list[NDArray[np.int64]], num_rows: int, max_row_difference: int
 ) -> tuple[dict[str, float | int | str], tuple[str, str, str] | None]:
     """Return the measured numbers, and observation, cause and fix of the first fault, or None."""
-    world, sizes = len(ranks), [len(rows) for rows in ranks]
+    world_size, sizes = len(ranks), [len(rows) for rows in ranks]
     occurrences_by_row = Counter(int(row) for rows in ranks for row in rows)
     num_ranks_by_row = Counter(int(row) for rows in ranks for row in set(rows.tolist()))
     shared_rows = sorted(row for row, count in num_ranks_by_row.items() if count > 1)
     duplicate_rows = sorted(row for row, count in occurrences_by_row.items() if count > 1)
     missing_rows = sorted(set(range(num_rows)) - occurrences_by_row.keys())
     numbers: dict[str, float | int | str] = {
-        "ranks": world,
+        "ranks": world_size,
         "rows_twice": len(duplicate_rows),
         "rows_missing": len(missing_rows),
         "min_rows": min(sizes),
         "max_rows": max(sizes),
     }
-    if len(shared_rows) >= world:
+    if len(shared_rows) >= world_size:
         are_identical = len(shared_rows) == num_rows == max(sizes)
         remark = " All ranks have the same rows." if are_identical else ""
         return numbers, (
@@ -147,21 +148,21 @@ def _check_membership(
             "There is no distributed sampler, or the ranks seed it differently.",
             "Use a DistributedSampler with the same seed on every rank.",
         )
-    if len(duplicate_rows) >= world:
+    if len(duplicate_rows) >= world_size:
         return numbers, (
             f"{len(duplicate_rows):,} of {num_rows:,} rows are duplicated within a rank; the first "
             f"is row {duplicate_rows[0]}.",
             "The sampler draws with replacement, or repeats rows.",
             "Draw each row once per epoch.",
         )
-    if len(missing_rows) >= world:
+    if len(missing_rows) >= world_size:
         return numbers, (
             f"{len(missing_rows):,} of {num_rows:,} rows are on no rank; the first is row "
             f"{missing_rows[0]}.",
             "The split omits a part, or assumes more ranks than exist.",
             "Split by the actual number of ranks.",
         )
-    if max(sizes) - min(sizes) > max_uneven_rows:
+    if max(sizes) - min(sizes) > max_row_difference:
         return numbers, (
             f"Rank {int(np.argmax(sizes))} has {max(sizes):,} rows and rank "
             f"{int(np.argmin(sizes))} has {min(sizes):,}.",

@@ -15,7 +15,7 @@ from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
-_FEW_ROWS = 8
+_MAX_NETWORK_ROWS = 8
 """Maximum number of rows for probes that run the network. More than 1, to compare rows."""
 _MAX_SEARCHED_ROWS = 1024
 """Maximum number of rows that are searched for padding in a source that is not in memory."""
@@ -62,7 +62,7 @@ class Subject:
     @cached_property
     def first_examples(self) -> Examples:
         """The first training examples, for probes that run the network."""
-        return self.train.take(torch.arange(min(_FEW_ROWS, len(self.train))))
+        return self.train.take(torch.arange(min(_MAX_NETWORK_ROWS, len(self.train))))
 
     @cached_property
     def padding_candidates(self) -> Examples:

@@ -116,25 +116,27 @@ def _read_vocabulary(tokenizer: Any) -> dict[str, int] | None:
 
 
 def _vocabulary_differences(training: Any, serving: Any) -> Iterable[Difference]:
-    in_training, in_serving = _read_vocabulary(training), _read_vocabulary(serving)
-    if in_training == in_serving:
+    training_ids, serving_ids = _read_vocabulary(training), _read_vocabulary(serving)
+    if training_ids == serving_ids:
         return
-    if in_training is None or in_serving is None:
-        yield "vocabulary", f"{'training' if in_training is None else 'serving'} has none"
+    if training_ids is None or serving_ids is None:
+        yield "vocabulary", f"{'training' if training_ids is None else 'serving'} has none"
         return
-    for token, token_id in sorted(in_training.items(), key=lambda item: item[1]):
-        if in_serving.get(token) != token_id:
-            serving_id = in_serving.get(token, "none")
+    for token, token_id in sorted(training_ids.items(), key=lambda item: item[1]):
+        if serving_ids.get(token) != token_id:
+            serving_id = serving_ids.get(token, "none")
             yield (
                 "vocabulary",
                 f"token {token!r} is {token_id} in training and {serving_id} in serving",
             )
             return
-    added_token = min(in_serving.keys() - in_training.keys(), key=lambda token: in_serving[token])
+    added_token = min(
+        serving_ids.keys() - training_ids.keys(), key=lambda token: serving_ids[token]
+    )
     yield (
         "vocabulary",
-        f"serving has {added_token!r} ({in_serving[added_token]}), which training lacks; "
-        f"{len(in_training):,} and {len(in_serving):,} tokens",
+        f"serving has {added_token!r} ({serving_ids[added_token]}), which training lacks; "
+        f"{len(training_ids):,} and {len(serving_ids):,} tokens",
     )
 
 
@@ -146,15 +148,15 @@ def _attribute_differences(
     ``names`` are alternative names of the attribute: of each tokenizer, the first one that exists
     is compared.
     """
-    in_training = _to_plain_data(_read_attribute(training, names))
-    in_serving = _to_plain_data(_read_attribute(serving, names))
-    if in_training != in_serving:
+    training_value = _to_plain_data(_read_attribute(training, names))
+    serving_value = _to_plain_data(_read_attribute(serving, names))
+    if training_value != serving_value:
         tokenizers = (training, serving)
         name = next(n for n in names if any(getattr(t, n, None) is not None for t in tokenizers))
         yield (
             topic,
-            f"{name} is {_format_value(in_training)} in training and "
-            f"{_format_value(in_serving)} in serving",
+            f"{name} is {_format_value(training_value)} in training and "
+            f"{_format_value(serving_value)} in serving",
         )
 
 

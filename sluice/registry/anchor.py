@@ -88,7 +88,7 @@ class Anchor(AnchorReader, Protocol):
     """A location outside the database that stores the last signed line of one registry."""
 
     @contextlib.contextmanager
-    def writing(self, signed: SignedLine) -> Iterator[None]:
+    def writing(self, signed_line: SignedLine) -> Iterator[None]:
         """Store a line once the block, which commits the change, has succeeded.
 
         Raises:
@@ -112,9 +112,9 @@ def registry_identity(url: str) -> str:
     """Return the digest of the parts of a URL that identify the database of a registry.
 
     These are the backend, host, port, database, and the query parameters host, port and options
-    (which may select a schema); not the user. The digest identifies the registry of an anchor. The
-    URL comes from the user's settings, so an attacker who can only write the database cannot change
-    it.
+    (which may select a schema). The user name is not included. The digest identifies the registry
+    of an anchor. The URL comes from the user's settings, so an attacker who can only write the
+    database cannot change it.
     """
     parsed = make_url(url)
     database = parsed.database or ""
@@ -146,14 +146,14 @@ class FileAnchor:
             raise _unreadable_error(self.location, error) from error
 
     @contextlib.contextmanager
-    def writing(self, signed: SignedLine) -> Iterator[None]:
+    def writing(self, signed_line: SignedLine) -> Iterator[None]:
         """Write a temporary file before the block and rename it afterwards; see ``Anchor``."""
         folder, temporary = self.path.parent, None
         try:
             try:
                 handle, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)
                 with open(handle, "wb") as file:  # mkstemp: only the owner may read it
-                    file.write(signed.model_dump_json().encode())
+                    file.write(signed_line.model_dump_json().encode())
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
@@ -165,9 +165,9 @@ class FileAnchor:
                 ) from error
             yield
             try:
-                self._replace(temporary, signed.line)
+                self._replace(temporary, signed_line.line)
             except (OSError, StorageError) as error:
-                raise _not_stored_error(signed, self.location, error) from error
+                raise _not_stored_error(signed_line, self.location, error) from error
         finally:
             if temporary is not None:
                 with contextlib.suppress(FileNotFoundError):
@@ -179,9 +179,8 @@ class FileAnchor:
             fcntl.flock(folder, fcntl.LOCK_EX)
             with contextlib.suppress(IntegrityError):
                 stored_line = self.read()
-                if (
-                    stored_line is not None and stored_line.line > line
-                ):  # a later commit stored its line
+                # A later commit may have stored its line already.
+                if stored_line is not None and stored_line.line > line:
                     return
             os.replace(temporary, self.path)
             os.fsync(folder)
@@ -211,23 +210,26 @@ class ObjectAnchor:
             except FileNotFoundError:
                 return None
             newest = max((name for name in names if name.endswith(".json")), default=None)
-            return None if newest is None else _parse_named(files.cat_file(newest), newest)
+            return None if newest is None else _parse_object(files.cat_file(newest), newest)
         except (OSError, ImportError, ValueError) as error:
             raise _unreadable_error(self.location, error) from error
 
     @contextlib.contextmanager
-    def writing(self, signed: SignedLine) -> Iterator[None]:
-        """Add an object after the block, because an object cannot be removed; see ``Anchor``."""
+    def writing(self, signed_line: SignedLine) -> Iterator[None]:
+        """Add an object after the block; see ``Anchor``.
+
+        An object added before could not be removed if the block failed.
+        """
         import fsspec
 
         yield
         try:
             files, root = fsspec.core.url_to_fs(self.root)
             files.makedirs(root, exist_ok=True)
-            name = f"{root}/{_object_name(signed)}"
-            files.pipe_file(name, signed.model_dump_json().encode(), mode="create")
+            name = f"{root}/{_object_name(signed_line)}"
+            files.pipe_file(name, signed_line.model_dump_json().encode(), mode="create")
         except (OSError, ImportError, ValueError) as error:
-            raise _not_stored_error(signed, self.location, error) from error
+            raise _not_stored_error(signed_line, self.location, error) from error
 
 
 def _parse(content: bytes, where: str) -> SignedLine:
@@ -241,7 +243,7 @@ def _parse(content: bytes, where: str) -> SignedLine:
         ) from None
 
 
-def _parse_named(content: bytes, where: str) -> SignedLine:
+def _parse_object(content: bytes, where: str) -> SignedLine:
     """Parse an object and check its name, so that an added object cannot hide a newer line."""
     stored_line = _parse(content, where)
     if where.rsplit("/", 1)[-1] != _object_name(stored_line):
@@ -253,8 +255,8 @@ def _parse_named(content: bytes, where: str) -> SignedLine:
     return stored_line
 
 
-def _object_name(signed: SignedLine) -> str:
-    return f"{signed.line:012d}.json"
+def _object_name(signed_line: SignedLine) -> str:
+    return f"{signed_line.line:012d}.json"
 
 
 def _removal_advice(where: str) -> str:
@@ -264,9 +266,9 @@ def _removal_advice(where: str) -> str:
     )
 
 
-def _not_stored_error(signed: SignedLine, location: str, error: Exception) -> StorageError:
+def _not_stored_error(signed_line: SignedLine, location: str, error: Exception) -> StorageError:
     return StorageError(
-        f"The change was made and signed, but its line {signed.line} could not be stored at "
+        f"The change was made and signed, but its line {signed_line.line} could not be stored at "
         f"{location} ({error}).",
         fix="Make the location writable. Do not repeat the change: the next signed change stores "
         "its line there.",

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
 from sluice.registry.records import RegistryFinding
-from sluice.registry.tables import APPEND_ONLY, metadata
+from sluice.registry.tables import APPEND_ONLY_TABLES, metadata
 
 _FUNCTION = "sluice_append_only"
 _BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
@@ -96,7 +96,7 @@ def restore_triggers(connection: Connection) -> int:
     for table, name in _existing_definitions(connection):
         on = f" ON {quote(table)}" if is_postgresql else ""
         connection.exec_driver_sql(f"DROP TRIGGER {quote(name)}{on}")
-    create_triggers(connection, APPEND_ONLY)
+    create_triggers(connection, APPEND_ONLY_TABLES)
     return len(_expected_definitions(connection.dialect.name))
 
 
@@ -124,7 +124,7 @@ def _expected_definitions(dialect: str) -> dict[tuple[str, str], str]:
         (table.name, name): _join_columns(_BEFORE_CHANGES, "O", True, "", "plpgsql", _BODY)
         if dialect == "postgresql"
         else _normalize_spaces(statement)
-        for table in APPEND_ONLY
+        for table in APPEND_ONLY_TABLES
         for name, statement in _statements(dialect, table).items()
     }
 

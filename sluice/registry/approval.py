@@ -5,8 +5,9 @@ production pointer in one registry. An approval from before a rollback, or from 
 is therefore not valid. Where ``known_keys.yaml`` lists the keys of the actors, an approval is
 signed with the approver's private key, so that nobody else can create it.
 
-A promotion requires an approval if the pipeline, or the promotion receipt, has
-``approval.required``; or if the time ``two_person_since`` in ``known_keys.yaml`` has passed.
+A promotion requires an approval if the pipeline has ``approval.required``, or had it when the
+promotion receipt was written; or if the time ``two_person_since`` in ``known_keys.yaml`` has
+passed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,11 +33,11 @@ from sluice.registry.records import (
 )
 from sluice.registry.tables import version_receipts
 
-GATE = "approval"
+APPROVAL_GATE = "approval"
 _APPROVED_AT = "approved_at"
 """Role of the time in the subject of an approval. The signature covers the subject with the
 time."""
-_TIME = TypeAdapter(AwareDatetime)
+_TIME_PARSER = TypeAdapter(AwareDatetime)
 
 
 def create_approval(
@@ -72,10 +73,10 @@ def create_approval(
         text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
         signature_fields = {
             "key_id": keys.signing.key_id,
-            "signature": keys.signing.sign(GATE, text),
+            "signature": keys.signing.sign(APPROVAL_GATE, text),
         }
     return Receipt(
-        gate=GATE,
+        gate=APPROVAL_GATE,
         outcome="pass",
         passed=True,
         subject=subject,
@@ -91,8 +92,8 @@ def require_evidence_and_approval(
     version: Version,
     pointer: ProductionPointer,
     *,
-    rules: str | None,
-    approvals: ApprovalSettings | None,
+    rules_digest: str | None,
+    approval_settings: ApprovalSettings | None,
     at: datetime,
     reinstate: bool = False,
     valid_at: datetime | None = None,
@@ -100,14 +101,15 @@ def require_evidence_and_approval(
     """Return the digest of the promotion receipt of a version that may go into production.
 
     This checks the gates (``promotion.require_evidence``), then the approval (``find_status``), and
-    takes the arguments of both functions. ``approvals`` are the settings of the approval.
+    takes the arguments of both functions. ``approval_settings`` are the ``settings`` of
+    ``find_status``.
 
     Raises:
         GateBlocked: See ``promotion.require_evidence``.
         ApprovalMissing: No valid approval is recorded.
     """
     receipt = require_evidence(
-        connection, version, pointer=pointer, reinstate=reinstate, rules=rules
+        connection, version, pointer=pointer, reinstate=reinstate, rules_digest=rules_digest
     )
     require_approval(
         connection,
@@ -115,7 +117,7 @@ def require_evidence_and_approval(
         version,
         pointer=pointer,
         promotion=receipt,
-        settings=approvals,
+        settings=approval_settings,
         at=at,
         valid_at=valid_at,
     )
@@ -181,13 +183,13 @@ def find_status(
     """
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     receipt = next(each.receipt for each in linked_receipts if each.receipt.digest == promotion)
-    rule = strictest_settings(settings, receipt)
+    requirement = strictest_settings(settings, receipt)
     subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
-    approvals = [each.receipt for each in linked_receipts if each.receipt.gate == GATE]
+    approvals = [each.receipt for each in linked_receipts if each.receipt.gate == APPROVAL_GATE]
     matching_approvals = [each for each in approvals if is_approval(each, subject)]
     needs_second_person = False
     if keys is not None and keys.actors:
-        key_ids = approvers(keys, linked_receipts, subject)
+        key_ids = approver_key_ids(keys, linked_receipts, subject)
         needs_second_person = keys.two_person_since is not None and at >= keys.two_person_since
         if needs_second_person:
             key_ids -= {keys.signing.key_id}
@@ -197,7 +199,7 @@ def find_status(
             for key_id in key_ids
             if is_signed_approval(keys, each, subject, key_id)
         ]
-    newest = _as_approval(matching_approvals[-1], rule) if matching_approvals else None
+    newest = _as_approval(matching_approvals[-1], requirement) if matching_approvals else None
     problem = remedy = ""
     name, command = f"{version.model} version {version.number}", "sluice registry approve"
     if needs_second_person and newest is None:
@@ -209,21 +211,21 @@ def find_status(
             f"Ask another person to run: {command} {version.model} {version.number} "
             "--reason '...' --key THEIR_KEY"
         )
-    elif rule.required and (newest is None or not newest.is_valid_at(valid_at or at)):
+    elif requirement.required and (newest is None or not newest.is_valid_at(valid_at or at)):
         problem = (
-            f"{name} waits for an approval, which is valid for {rule.expires_h:g} h. "
+            f"{name} waits for an approval, which is valid for {requirement.expires_h:g} h. "
             f"{_describe_missing(newest, approvals)}"
         )
         remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
     return ApprovalStatus(
-        required=needs_second_person or rule.required,
+        required=needs_second_person or requirement.required,
         approval=newest,
         problem=problem,
         remedy=remedy,
     )
 
 
-def approvers(
+def approver_key_ids(
     keys: Keyring, linked_receipts: Sequence[LinkedReceipt], subject: Mapping[str, str]
 ) -> set[str]:
     """Return the key ids of the actors that approved a subject."""
@@ -243,12 +245,12 @@ def is_signed_approval(
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
     text = _signed_text(receipt.subject, actor=actor, reason=receipt.reason)
-    return keys.known[key_id].verify(signature, GATE, text)
+    return keys.known[key_id].verify(signature, APPROVAL_GATE, text)
 
 
 def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:
     """Return whether a receipt is an approval of a subject; its signature is not verified."""
-    return receipt.gate == GATE and subject.items() <= receipt.subject.items()
+    return receipt.gate == APPROVAL_GATE and subject.items() <= receipt.subject.items()
 
 
 def approval_subject(
@@ -272,16 +274,18 @@ def approval_subject(
     }
 
 
-def _as_approval(receipt: Receipt, rule: ApprovalSettings) -> Approval:
+def _as_approval(receipt: Receipt, requirement: ApprovalSettings) -> Approval:
     try:
-        approved_at = _TIME.validate_python(receipt.subject.get(_APPROVED_AT))
+        approved_at = _TIME_PARSER.validate_python(receipt.subject.get(_APPROVED_AT))
     except ValidationError:  # the receipt does not record its time
         approved_at = None
     return Approval(
         actor=str(receipt.evidence.get("actor", "")),
         reason=receipt.reason,
         approved_at=approved_at,
-        expires_at=approved_at + rule.lifetime if rule.required and approved_at else None,
+        expires_at=approved_at + requirement.lifetime
+        if requirement.required and approved_at
+        else None,
     )
 
 

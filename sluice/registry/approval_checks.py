@@ -6,7 +6,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from sluice.registry import evidence, log, log_signatures, queries, rollout_rows
-from sluice.registry.approval import approval_subject, approvers, is_approval, is_signed_approval
+from sluice.registry.approval import (
+    approval_subject,
+    approver_key_ids,
+    is_approval,
+    is_signed_approval,
+)
 from sluice.registry.approval_settings import strictest_settings
 from sluice.registry.keyring import Keyring
 from sluice.registry.records import HistoryEntry, ProductionPointer, RegistryFinding
@@ -52,8 +57,8 @@ def check_signers(
     """
     if not keys.actors:
         return
-    history_lines = log.line_numbers(connection, history)
-    transition_lines = log.line_numbers(connection, rollout_transitions)
+    history_lines = log.load_line_numbers(connection, history)
+    transition_lines = log.load_line_numbers(connection, rollout_transitions)
     for model in models:
         for entry in queries.load_history(connection, model):
             line = history_lines[log.encode_key([entry.id])]
@@ -66,17 +71,18 @@ def check_signers(
             ):
                 what = "was made without the approval of another actor"
                 yield _finding(entry, what, _FIX_APPROVAL)
-        for rollout in rollout_rows.model_rollouts(connection, model):
-            for transition in rollout_rows.load_transitions(connection, rollout):
-                key = log.encode_key([rollout, transition.rollout.revision])
+        for rollout_id in rollout_rows.load_rollout_ids(connection, model):
+            for transition in rollout_rows.load_transitions(connection, rollout_id):
+                key = log.encode_key([rollout_id, transition.rollout.revision])
                 signer, is_bridged = _signer(connection, keys, transition_lines[key])
                 if not is_bridged and not keys.may_sign(signer, transition.actor):
                     yield RegistryFinding(
                         model=model,
                         version=transition.rollout.version,
                         problem="signature",
-                        what=f"{model}: transition {transition.outcome} of rollout {rollout[:12]} "
-                        f"names {transition.actor!r} but is signed with another key.",
+                        what=f"{model}: transition {transition.outcome} of rollout "
+                        f"{rollout_id[:12]} names {transition.actor!r} but is signed with another "
+                        "key.",
                         fix="Find out whose key it is; see sluice registry audit.",
                     )
 
@@ -90,21 +96,24 @@ def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, 
     return (
         entry.action == "promote"
         and since is not None
-        and (entry.at >= since or log_signatures.has_passed(connection, keys, since, line=line))
+        and (
+            entry.at >= since
+            or log_signatures.is_provably_after(connection, keys, since, line=line)
+        )
     )
 
 
 def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, promoter: str) -> bool:
     linked_receipts = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
     subject = _subject_of(connection, entry)
-    key_ids = approvers(keys, linked_receipts, subject)
+    key_ids = approver_key_ids(keys, linked_receipts, subject)
     for each in linked_receipts:  # an approval stays valid if its key was retired later
         key_id = str(each.receipt.evidence.get("key_id"))
         retired_at = keys.retired.get(key_id)
         if (
             retired_at is not None
             and is_signed_approval(keys, each.receipt, subject, key_id)
-            and not log_signatures.has_passed(connection, keys, retired_at, line=each.line)
+            and not log_signatures.is_provably_after(connection, keys, retired_at, line=each.line)
         ):
             key_ids.add(key_id)
     return bool(key_ids - {promoter})

@@ -39,19 +39,20 @@ class ApprovalSettings(Settings):
 
     @property
     def subject(self) -> Mapping[str, str]:
-        """Entry of a promotion receipt's subject that requires an approval; empty if none is.
+        """Entry of a promotion receipt's subject that requires an approval.
 
-        The key is the role "approval", the value the validity of an approval [h].
-        The requirement is a part of the receipt, so that commands without the pipeline's settings
-        apply it too.
+        The key is the role "approval", the value the validity of an approval [h]. Empty if no
+        approval is required. The requirement is a part of the receipt, so that commands without the
+        pipeline's settings apply it too.
         """
         return {_ROLE: repr(self.expires_h)} if self.required else {}
 
 
 def strictest_settings(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
-    """Return the strictest approval that a promotion requires by the settings or by its receipt.
+    """Return the approval that a promotion requires by the settings and by its receipt.
 
-    If neither requires an approval, the result has ``required=False``.
+    If both require one, the shorter validity applies. If neither does, the result has
+    ``required=False``.
 
     Args:
         settings: Settings of the pipeline; None for a command that does not know them.

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 
 from sluice.base.settings import Record
 from sluice.registry import evidence, log, log_signatures, queries, refusals, rollout_rows
-from sluice.registry.approval import GATE
+from sluice.registry.approval import APPROVAL_GATE
 from sluice.registry.keyring import Keyring
 from sluice.registry.tables import (
     history,
@@ -44,7 +44,7 @@ class AuditRecord(Record):
     receipt: str | None = Field(description="Digest of the receipt used or added by the change.")
     line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
     signature: SignatureState | None = Field(
-        description="Signature of the log up to this line. signed: by a known key, with the "
+        description="How the log line is signed. signed: by a known key, with the "
         "change; bridged: by a known key, later, by a person who reviewed unsigned lines; "
         "unsigned: not signed; unknown_key: by an unknown key; invalid: the signature is invalid; "
         "not_checked: no key was given to verify it; not_logged: the row was not written by "
@@ -57,26 +57,26 @@ class AuditRecord(Record):
     refused_because: str | None = None
 
 
-_SignedLines = Sequence[tuple[int, SignatureState, str]]
-"""Signatures: the number of the last line that each covers, its state, and the id of its key."""
+_SortedSignatures = Sequence[tuple[int, SignatureState, str]]
+"""Last covered line, state and key id of each signature, sorted by the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Signatures:
-    """Valid and other signatures, each sorted by the last line that they cover."""
+    """Signatures of the log: valid ones, and all others."""
 
-    valid: _SignedLines
-    others: _SignedLines
+    valid: _SortedSignatures
+    others: _SortedSignatures
 
     def fields_of(self, line: int | None) -> dict[str, Any]:
         """Return the fields of an ``AuditRecord`` that say how a log line is signed."""
         if line is None:
             return {"line": None, "signature": "not_logged", "key_id": None}
         # Anybody can add an invalid signature, so it must not hide a valid one.
-        for signed_lines in (self.valid, self.others):
-            index = bisect.bisect_left(signed_lines, line, key=lambda signature: signature[0])
-            if index < len(signed_lines):
-                _, state, key_id = signed_lines[index]
+        for sorted_signatures in (self.valid, self.others):
+            index = bisect.bisect_left(sorted_signatures, line, key=lambda signature: signature[0])
+            if index < len(sorted_signatures):
+                _, state, key_id = sorted_signatures[index]
                 return {"line": line, "signature": state, "key_id": key_id}
         return {"line": line, "signature": "unsigned", "key_id": None}
 
@@ -96,10 +96,10 @@ def load(
     """
     all_signatures = _load_signatures(connection, keys)
     records = [
-        *_moves(connection, all_signatures),
-        *_transitions(connection, all_signatures),
-        *_approvals(connection, all_signatures),
-        *_late_signatures(connection, keys),
+        *_history_records(connection, all_signatures),
+        *_transition_records(connection, all_signatures),
+        *_approval_records(connection, all_signatures),
+        *_bridge_records(connection, keys),
         *(
             AuditRecord(
                 outcome="refused", receipt=None, line=None, signature=None, **each.model_dump()
@@ -118,13 +118,13 @@ def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signature
     others: list[tuple[int, SignatureState, str]] = []
     for row in rows:
         if isinstance(row.line, int):  # SQLite may store text in the column
-            state = _state(connection, keys, row)
+            state = _signature_state(connection, keys, row)
             target = valid if state in ("signed", "bridged") else others
             target.append((row.line, state, row.key_id))
     return _Signatures(valid=valid, others=others)
 
 
-def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> SignatureState:
+def _signature_state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> SignatureState:
     if keys is None:
         return "not_checked"
     if row.key_id not in keys.known:
@@ -134,8 +134,8 @@ def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> Signa
     return "bridged" if row.kind == "bridge" else "signed"
 
 
-def _moves(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
-    lines, records = log.line_numbers(connection, history), []
+def _history_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
+    lines, records = log.load_line_numbers(connection, history), []
     for model in queries.model_names(connection):
         for entry in queries.load_history(connection, model):
             values = entry.model_dump(exclude={"id", "revision"})
@@ -146,8 +146,8 @@ def _moves(connection: Connection, all_signatures: _Signatures) -> list[AuditRec
     return records
 
 
-def _transitions(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
-    lines = log.line_numbers(connection, rollout_transitions)
+def _transition_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
+    lines = log.load_line_numbers(connection, rollout_transitions)
     return [
         AuditRecord(
             at=transition.at,
@@ -160,16 +160,16 @@ def _transitions(connection: Connection, all_signatures: _Signatures) -> list[Au
             reason=transition.reason,
             receipt=None,
             **all_signatures.fields_of(
-                lines.get(log.encode_key([rollout, transition.rollout.revision]))
+                lines.get(log.encode_key([rollout_id, transition.rollout.revision]))
             ),
         )
         for model in queries.model_names(connection)
-        for rollout in rollout_rows.model_rollouts(connection, model)
-        for transition in rollout_rows.load_transitions(connection, rollout)
+        for rollout_id in rollout_rows.load_rollout_ids(connection, model)
+        for transition in rollout_rows.load_transitions(connection, rollout_id)
     ]
 
 
-def _approvals(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
+def _approval_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
     """Return the approvals that are linked to a version but have no history entry."""
     in_history = sa.select(history.c.receipt).where(
         history.c.action == "approve", history.c.receipt.is_not(None)
@@ -177,9 +177,9 @@ def _approvals(connection: Connection, all_signatures: _Signatures) -> list[Audi
     query = (
         sa.select(version_receipts, receipts.c.payload)
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
-        .where(receipts.c.gate == GATE, receipts.c.digest.not_in(in_history))
+        .where(receipts.c.gate == APPROVAL_GATE, receipts.c.digest.not_in(in_history))
     )
-    lines, records = log.line_numbers(connection, version_receipts), []
+    lines, records = log.load_line_numbers(connection, version_receipts), []
     for row in connection.execute(query):
         receipt = evidence.parse_receipt(row.receipt, row.payload)
         records.append(
@@ -199,7 +199,7 @@ def _approvals(connection: Connection, all_signatures: _Signatures) -> list[Audi
     return records
 
 
-def _late_signatures(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
+def _bridge_records(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
     """Return a record for each bridge signature, by which a person later signed unsigned lines."""
     query = log_signatures.select_raw().add_columns(signatures.c.signed_at.label("at"))
     return [
@@ -215,7 +215,7 @@ def _late_signatures(connection: Connection, keys: Keyring | None) -> list[Audit
             receipt=None,
             line=row.line,
             # State of this signature; there may be others of the same line.
-            signature=_state(connection, keys, row),
+            signature=_signature_state(connection, keys, row),
             key_id=row.key_id,
         )
         for row in connection.execute(query.where(signatures.c.kind == "bridge"))

@@ -61,7 +61,7 @@ def insert_secret(connection: Connection, model: str, *, at: datetime) -> None:
 
 
 def client_of(user: str | None, address: str) -> str:
-    """Return the client of a request: its user key, or its address if it has none."""
+    """Return the name of a client: "user KEY", or "address IP" for a request without a user key."""
     return f"user {user}" if user is not None else f"address {address}"
 
 

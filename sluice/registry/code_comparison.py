@@ -1,8 +1,8 @@
 """Compares the current code with the code that a version was trained with.
 
-Only the user's modules decide whether a version may run: they must be those that it was trained
-with. If versions of Sluice or of other packages differ, this is only reported, because Sluice keeps
-stored networks loadable, and a package update must not stop a server.
+A version may only run with the user's modules with which it was trained. Other versions of Sluice
+or of other packages are only reported, because Sluice keeps stored networks loadable, and a package
+update must not stop a server.
 """
 
 import sys
@@ -47,7 +47,7 @@ class CodeComparison:
     """Other differences: packages, Sluice, data files."""
 
     def warning(self, who: str) -> str:
-        """Return a warning about ``other_differences`` or a missing comparison; "" without one.
+        """Return a warning about ``other_differences`` or a missing comparison, or "".
 
         Differences in the user's modules are not repeated: ``require_same_code`` rejects them.
         """
@@ -70,7 +70,7 @@ def collect_own_modules(workload: Workload, model: ModelSettings) -> dict[str, S
         SettingsError: The architecture cannot be imported.
     """
     return {
-        name: StoredModule(source=_source(name, path), is_package=path.name == "__init__.py")
+        name: StoredModule(source=_read_source(name, path), is_package=path.name == "__init__.py")
         for name, path in follow_code(workload, model).own_modules.items()
         if path.suffix == ".py"
     }
@@ -88,22 +88,28 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
         SettingsError: The architecture cannot be imported, or a declared data file is missing.
     """
     own_modules = collect_own_modules(workload, model)
-    on_disk = identify_code(workload, model)
+    identity_on_disk = identify_code(workload, model)
     digests = {name: digest_bytes(module.source) for name, module in own_modules.items()}
-    now = on_disk.model_copy(update={"modules": on_disk.modules | digests})
-    before = lineage.code_identity
-    if before is None:
+    current_identity = identity_on_disk.model_copy(
+        update={"modules": identity_on_disk.modules | digests}
+    )
+    trained_identity = lineage.code_identity
+    if trained_identity is None:
         return CodeComparison(
-            outcome="unknown", trained_digest=lineage.code, current_digest=now.digest
+            outcome="unknown",
+            trained_digest=lineage.code,
+            current_digest=current_identity.digest,
         )
-    differences = _own_modules(now).changes(_own_modules(before))
+    differences = _user_modules_only(current_identity).changes(_user_modules_only(trained_identity))
     return CodeComparison(
         outcome="other" if differences else "same",
         trained_digest=lineage.code,
-        current_digest=now.digest,
+        current_digest=current_identity.digest,
         differences=differences,
         other_differences=tuple(
-            change for change in now.changes(before) if change not in differences
+            change
+            for change in current_identity.changes(trained_identity)
+            if change not in differences
         ),
     )
 
@@ -132,7 +138,7 @@ def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) ->
 
 
 def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeComparison) -> str:
-    """Return sentences that say, after a rollback, whether the restored version has this code."""
+    """Return sentences that say whether a version restored by a rollback has the current code."""
     if comparison.outcome == "other":
         return (
             f"The code was not rolled back: {who} was trained with other code "
@@ -140,8 +146,8 @@ def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeCompariso
             f"{'; '.join(comparison.differences)}. This checkout cannot serve it until that code "
             f"is restored ({describe_commit(lineage)}); 'sluice serve' with --code stored can."
         )
-    same = f"The current code is that of {who}." if comparison.outcome == "same" else ""
-    return f"{same} {comparison.warning(who)}".strip()
+    sentence = f"The current code is that of {who}." if comparison.outcome == "same" else ""
+    return f"{sentence} {comparison.warning(who)}".strip()
 
 
 def describe_commit(lineage: Lineage) -> str:
@@ -150,14 +156,14 @@ def describe_commit(lineage: Lineage) -> str:
     return f"git commit {lineage.git.commit[:12]}{suffix}"
 
 
-def _own_modules(identity: CodeIdentity) -> CodeIdentity:
+def _user_modules_only(identity: CodeIdentity) -> CodeIdentity:
     own_modules = {
         n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"
     }
     return CodeIdentity(modules=own_modules, distributions={}, data_files={})
 
 
-def _source(name: str, path: Path) -> bytes:
+def _read_source(name: str, path: Path) -> bytes:
     module = sys.modules.get(name)
     if module is None:
         return path.read_bytes()

@@ -43,7 +43,7 @@ class CodeAcceptance:
     """Import paths that the person who imports the version trusts explicitly."""
 
 
-def named_code(lineage: Lineage) -> tuple[str, ...]:
+def named_code_paths(lineage: Lineage) -> tuple[str, ...]:
     """Return the import paths of user code that a version names, without paths of Sluice.
 
     Raises:
@@ -88,42 +88,45 @@ def local_code_paths(versions: Iterable[Version]) -> set[str]:
     for version in versions:
         if not version.is_imported:
             with contextlib.suppress(ContractError):
-                paths.update(named_code(version.lineage))
+                paths.update(named_code_paths(version.lineage))
     return paths
 
 
 def accept_code(
-    lineage: Lineage, *, local_paths: Collection[str], trust: Collection[str]
+    lineage: Lineage, *, local_paths: Collection[str], trusted_paths: Collection[str]
 ) -> CodeAcceptance:
-    """Return which code of a version in a file may run here and why, or raise.
+    """Decide which code of a version in a file may run here, and for which reason.
 
     Args:
         lineage: Lineage from the file.
         local_paths: Import paths that the local pipeline uses.
-        trust: Import paths that the user trusts with ``--trust``, as typed.
+        trusted_paths: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:
-        ContractError: See ``named_code``.
-        UntrustedCode: The version names a path that is in neither ``local_paths`` nor ``trust``.
-        SettingsError: ``trust`` contains a path that the version does not name.
+        ContractError: See ``named_code_paths``.
+        UntrustedCode: The version names a path that is in neither ``local_paths`` nor
+            ``trusted_paths``.
+        SettingsError: ``trusted_paths`` contains a path that the version does not name.
     """
-    named_paths = named_code(lineage)
-    unknown_paths = sorted(set(trust) - set(named_paths))
+    named_paths = named_code_paths(lineage)
+    unknown_paths = sorted(set(trusted_paths) - set(named_paths))
     if unknown_paths:
         raise SettingsError(
             f"--trust must name code of the version, but '{unknown_paths[0]}' is no such code: the "
             f"version names {', '.join(named_paths) or 'only code of Sluice'}.",
             fix="Omit the option, or correct the path.",
         )
-    refused_paths = [path for path in named_paths if path not in trust and path not in local_paths]
+    refused_paths = [
+        path for path in named_paths if path not in trusted_paths and path not in local_paths
+    ]
     if refused_paths:
         raise _untrusted_code_error(
             f"The version of {lineage.model} in the file {_describe_refusal(refused_paths)}",
             refused_paths,
         )
     return CodeAcceptance(
-        accepted_paths=tuple(path for path in named_paths if path not in trust),
-        trusted_paths=tuple(path for path in named_paths if path in trust),
+        accepted_paths=tuple(path for path in named_paths if path not in trusted_paths),
+        trusted_paths=tuple(path for path in named_paths if path in trusted_paths),
     )
 
 
@@ -131,11 +134,11 @@ def require_accepted_code(version: Version) -> None:
     """Reject a version whose code must not be imported here.
 
     Raises:
-        ContractError: See ``named_code``.
+        ContractError: See ``named_code_paths``.
         UntrustedCode: The version was imported, and names a path that was neither used by the
             pipeline nor trusted by the user when the version was imported.
     """
-    named_paths = named_code(version.lineage)
+    named_paths = named_code_paths(version.lineage)
     if not version.is_imported:
         return
     allowed_paths = {*version.accepted_code, *version.trusted_code}
@@ -155,14 +158,14 @@ def require_trusted_modules(version: Version) -> None:
     may contain other code under the same name.
 
     Raises:
-        ContractError: See ``named_code``.
+        ContractError: See ``named_code_paths``.
         UntrustedCode: The version was imported, and not all of its paths are trusted, or it names
             none.
     """
     if not version.is_imported:
         return
     who = f"The code stored with {version.model} version {version.number}, which was imported,"
-    named_paths = named_code(version.lineage)
+    named_paths = named_code_paths(version.lineage)
     if not named_paths:
         raise UntrustedCode(
             f"{who} cannot be trusted, because the version names no user code.",

@@ -73,16 +73,16 @@ class Database:
         # With READ COMMITTED, PostgreSQL's default, two statements of a transaction could see
         # different states, for example before and after a promotion.
         options = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
-        with self._convert_errors("read"), self._engine.connect() as plain:
-            connection = plain.execution_options(**options)
+        with self._convert_errors("read"), self._engine.connect() as base_connection:
+            connection = base_connection.execution_options(**options)
             with connection.begin():
                 yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """Yield the connection of a transaction, which is committed if the block succeeds."""
-        with self._convert_errors("write"), self._engine.connect() as plain:
-            connection = plain.execution_options(sluice_writer=True)
+        with self._convert_errors("write"), self._engine.connect() as base_connection:
+            connection = base_connection.execution_options(sluice_writer=True)
             with connection.begin():
                 yield connection
 
@@ -103,11 +103,16 @@ class Database:
             with self.write() as connection:
                 version = migrations.bring_up_to_date(connection)
         if version != tables.SCHEMA_VERSION:
+            cause = "It was created by a newer version of Sluice."
+            fix = "Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry."
+            if not version:
+                cause = f"Its table {tables.schema_version.name} is damaged or not from Sluice."
+                fix = "Restore it from a backup, or set SLUICE_REGISTRY_URL to another database."
             raise StorageError(
                 f"The registry {self.url} has schema version {version}, but this version of Sluice "
                 f"supports {tables.SCHEMA_VERSION}.",
-                cause="It was created by a newer version of Sluice.",
-                fix="Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry.",
+                cause=cause,
+                fix=fix,
             )
 
     @contextlib.contextmanager

@@ -36,7 +36,7 @@ _GAIN_DIRECTION = (
     "A gain is the loss of the reference minus that of the candidate: above 0 is better."
 )
 _TABLE_PREFIX = "tables "
-"""Prefix that digests in the evidence's mapping 'tables' have after flattening."""
+"""Prefix of the names of the digests in the evidence's mapping 'tables', after flattening."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 STYLES: Mapping[str, str] = {
@@ -76,7 +76,7 @@ def version_list(versions: Sequence[Version]) -> Table:
 def version_page(
     version: Version,
     receipts: Sequence[Receipt],
-    imported: Sequence[Receipt],
+    imported_receipts: Sequence[Receipt],
     *,
     reference: Version | None,
     approval: ApprovalStatus,
@@ -86,8 +86,8 @@ def version_page(
     Args:
         version: The version.
         receipts: Receipts linked to it, oldest first.
-        imported: Receipts imported with it from another registry, oldest first.
-        reference: Version it was last compared with; None if that is not registered.
+        imported_receipts: Receipts imported with it from another registry, oldest first.
+        reference: Version that it was last compared with; None if that is not registered.
         approval: Approval that its promotion requires, and the recorded one.
     """
     title = Text.assemble(
@@ -103,9 +103,9 @@ def version_page(
     parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
     parts += _section("Weights", _members(version.lineage))
     parts += _section("Receipts", _receipts(receipts))
-    if imported:
-        title_of_imported = "Receipts from another registry (not used for decisions here)"
-        parts += _section(title_of_imported, _receipts(imported))
+    if imported_receipts:
+        imported_title = "Receipts from another registry (not used for decisions here)"
+        parts += _section(imported_title, _receipts(imported_receipts))
     return Group(*parts)
 
 
@@ -146,7 +146,7 @@ def findings_table(findings: Sequence[RegistryFinding]) -> Table:
 
 
 def styled_label(name: VersionState | str) -> Text:
-    """Return a state, outcome or action in its color, which adds no information to the text."""
+    """Return a state, outcome or action in its color; the text alone contains all information."""
     return Text(name, style=STYLES.get(name, ""), no_wrap=True)
 
 

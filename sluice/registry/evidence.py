@@ -59,8 +59,8 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
 
 def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
     """Store a receipt under its digest, unless one with that digest exists."""
-    existing = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
-    if connection.execute(existing).first() is not None:
+    select_existing = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
+    if connection.execute(select_existing).first() is not None:
         return
     try:
         with connection.begin_nested():
@@ -73,7 +73,7 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
                 recorded_at=at,
             )
     except sa.exc.IntegrityError:  # another model's writer stored it concurrently
-        connection.execute(existing).one()
+        connection.execute(select_existing).one()
 
 
 def record_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
@@ -115,7 +115,7 @@ def link_receipts(
     promotion receipt, which counts from its first link.
     """
     linked_receipts = load_linked_receipts(connection, model, number)
-    newest = {each.receipt.gate: each.receipt.digest for each in linked_receipts}
+    newest_digests = {each.receipt.gate: each.receipt.digest for each in linked_receipts}
     linked_digests = {each.receipt.digest for each in linked_receipts}
     for receipt in new_receipts:
         if receipt.digest not in linked_digests:
@@ -129,9 +129,9 @@ def link_receipts(
                 linked_at=at,
             )
             linked_digests.add(receipt.digest)
-        elif receipt.gate != "promotion" and newest[receipt.gate] != receipt.digest:
+        elif receipt.gate != "promotion" and newest_digests[receipt.gate] != receipt.digest:
             record_receipt(connection, receipt, at=at)
-        newest[receipt.gate] = receipt.digest
+        newest_digests[receipt.gate] = receipt.digest
 
 
 def save_imported_receipts(
@@ -194,7 +194,9 @@ def count_decisions(connection: Connection, model: str) -> int:
     return int(connection.execute(count).scalar_one())
 
 
-def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> Receipt:
+def store_decision(
+    connection: Connection, model: str, receipt: Receipt, *, at: datetime
+) -> Receipt:
     """Store a decision unless its subject was decided before; return the decision that is valid.
 
     The caller must hold the lock of the model.
@@ -211,17 +213,17 @@ def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime
     return receipt
 
 
-def require_consistent_decision(
+def store_external_decision(
     connection: Connection, model: str, receipt: Receipt, *, at: datetime
 ) -> None:
-    """Store a decision that was made elsewhere, unless it contradicts a stored decision.
+    """Store a decision that was not made by ``Ledger.decide``, unless it contradicts a stored one.
 
     The caller must hold the lock of the model.
 
     Raises:
         ContractError: The subject was decided differently, or it lacks a role.
     """
-    validation.require_same_decision(decide(connection, model, receipt, at=at), receipt)
+    validation.require_same_decision(store_decision(connection, model, receipt, at=at), receipt)
 
 
 def parse_receipt(digest: str, payload: str) -> Receipt:
@@ -239,6 +241,6 @@ def parse_receipt(digest: str, payload: str) -> Receipt:
         raise IntegrityError(
             f"The content of receipt {digest[:12]} does not match its digest ({actual[:30]}).",
             cause="The registry's database was edited manually or damaged.",
-            fix="Restore the database from a backup, or run the gate again.",
+            fix="Restore the database from a backup.",
         )
     return receipt

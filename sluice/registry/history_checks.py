@@ -32,7 +32,7 @@ def check_moves(
             promotions.
 
     Cost:
-        Reads the history of the model and one receipt for each of these promotions.
+        Reads the history of the model, and the receipts of the versions of these promotions.
     """
     try:
         entries = queries.load_history(connection, model)
@@ -103,10 +103,10 @@ def _check_receipts(
     connection: Connection, model: str, promotions: Sequence[HistoryEntry]
 ) -> Iterator[RegistryFinding]:
     """Check that each promotion has a passed receipt about the new and the replaced version."""
-    numbered = sa.select(versions.c.number, versions.c.candidate).where(versions.c.model == model)
-    candidates = {row.number: row.candidate for row in connection.execute(numbered)}
+    query = sa.select(versions.c.number, versions.c.candidate).where(versions.c.model == model)
+    candidates = {row.number: row.candidate for row in connection.execute(query)}
     numbers = {move.to_version for move in promotions}
-    linked = {
+    payloads = {
         (row.number, row.digest): row.payload
         for row in connection.execute(
             sa.select(version_receipts.c.number, receipts.c.digest, receipts.c.payload)
@@ -117,7 +117,7 @@ def _check_receipts(
     for move in promotions:
         if move.receipt is None:  # _check_move reports it
             continue
-        payload = linked.get((move.to_version, move.receipt))
+        payload = payloads.get((move.to_version, move.receipt))
         reference = BASELINE if move.from_version is None else candidates.get(move.from_version)
         expected = {"candidate": candidates.get(move.to_version), "reference": reference}
         problem = (
@@ -152,7 +152,11 @@ def _find_receipt_problem(digest: str, payload: str, expected: dict[str, str | N
         return f"which is a receipt of the {receipt.gate} gate"
     if not receipt.passed:
         return f"whose outcome is {receipt.outcome}"
-    wrong_roles = [role for role, digest in expected.items() if receipt.subject.get(role) != digest]
+    wrong_roles = [
+        role
+        for role, expected_digest in expected.items()
+        if receipt.subject.get(role) != expected_digest
+    ]
     return f"which is about another {' and '.join(wrong_roles)}" if wrong_roles else ""
 
 

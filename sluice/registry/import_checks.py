@@ -79,10 +79,10 @@ def find_import_problem(
                 f"a receipt has the invalid gate {receipt.gate[:80]!r} or outcome "
                 f"{receipt.outcome[:80]!r}"
             )
-    return _settings_problem(lineage)
+    return _find_settings_problem(lineage)
 
 
-def _settings_problem(lineage: Lineage) -> str:
+def _find_settings_problem(lineage: Lineage) -> str:
     config = lineage.resolved_config
     if not isinstance(config.get("workload_settings"), dict):
         return "its settings lack workload_settings"

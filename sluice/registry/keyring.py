@@ -80,8 +80,8 @@ class Keyring:
         """Load the keyring from the folder of a signing key.
 
         Raises:
-            SettingsError: ``known_keys.yaml`` is invalid, other users may change it, or it does
-                not list the signing key.
+            SettingsError: ``known_keys.yaml`` or a key file that it lists is invalid, its
+                permissions are too wide, or it does not list the signing key.
         """
         path = None if key.path is None else key.path.with_name(KNOWN_KEYS)
         if path is None or not path.exists():
@@ -111,6 +111,8 @@ class Keyring:
     def require_own_actor(self, actor: str | None) -> str:
         """Return the name of the actor who signs a change, and who must own the signing key.
 
+        Without ``known_keys.yaml``, any actor may sign; "" for a change that names no actor.
+
         Args:
             actor: Actor of the change; None for a change that names no actor.
 
@@ -122,17 +124,22 @@ class Keyring:
             return actor or ""
         if actor is None:
             return own_actors[0]
-        whose, other_fix = "has no key", f"add a key of {actor!r} to {KNOWN_KEYS} and sign with it"
+        key_state = "has no key"
+        other_fix = f"add a key of {actor!r} to {KNOWN_KEYS} and sign with it"
         if actor in self.actors:
-            whose, other_fix = "has another key", f"sign with the key of {actor!r}"
+            key_state, other_fix = "has another key", f"sign with the key of {actor!r}"
         raise GateBlocked(
-            f"A change must be signed with the key of its actor: {actor!r} {whose} in "
+            f"A change must be signed with the key of its actor: {actor!r} {key_state} in "
             f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own_actors)}.",
             fix=f"Give your own name (--actor {own_actors[0]}), or {other_fix}.",
         )
 
     def may_sign(self, key_id: str, actor: str) -> bool:
-        """Return whether a key may sign for an actor."""
+        """Return whether a key may sign for an actor.
+
+        A retired key may have signed for any actor, because the list does not say whose it was. Its
+        end time is not checked here.
+        """
         return not self.actors or key_id in self.retired or self.actors.get(actor) == key_id
 
 

@@ -109,7 +109,7 @@ class Ledger(SignedLedger):
                 )
             for receipt in receipts:
                 if receipt.gate == "promotion":
-                    evidence.require_consistent_decision(connection, model, receipt, at=at)
+                    evidence.store_external_decision(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
             old_state = known_version.state if known_version else "dev"
@@ -228,31 +228,31 @@ class Ledger(SignedLedger):
             with self._write() as connection:
                 queries.lock_model(connection, model, at=at)
                 if evidence.count_decisions(connection, model) == len(earlier_decisions):
-                    return evidence.decide(connection, model, receipt, at=at)
+                    return evidence.store_decision(connection, model, receipt, at=at)
 
     def require_promotable(
         self,
         model: str,
         version: int,
         *,
-        rules: str | None = None,
-        approvals: ApprovalSettings | None = None,
+        rules_digest: str | None = None,
+        approval_settings: ApprovalSettings | None = None,
     ) -> None:
         """Reject a version whose recorded evidence or approvals do not allow a promotion.
 
         Args:
             model: Name of the model.
             version: Number of the version.
-            rules: Digest of the settings under which the verdict must have been issued; None to
-                skip this check.
-            approvals: Settings of the pipeline. None for a command that does not know them: the
-                requirement that the promotion receipt records applies anyway.
+            rules_digest: Digest of the settings under which the verdict must have been issued;
+                None to skip this check.
+            approval_settings: Settings of the pipeline. None for a command that does not know them;
+                the requirement that the promotion receipt records applies in any case.
 
         Raises:
             UnknownVersion: There is no such version.
             ApprovalMissing: A required approval is missing or has expired.
             GateBlocked: The evidence is missing, negative, about another subject, or was issued
-                under other rules.
+                under other settings.
             IntegrityError: A receipt or the lineage was changed after it was written, or the
                 registry is inconsistent about the production version.
         """
@@ -269,8 +269,8 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
-                approvals=approvals,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
                 at=self._clock(),
             )
 
@@ -279,7 +279,7 @@ class Ledger(SignedLedger):
         model: str,
         version: int,
         *,
-        approvals: ApprovalSettings | None = None,
+        approval_settings: ApprovalSettings | None = None,
         valid_at: datetime | None = None,
     ) -> ApprovalStatus:
         """Return which approval the next promotion of a version requires, and which it has.
@@ -290,7 +290,7 @@ class Ledger(SignedLedger):
         Args:
             model: Name of the model.
             version: Number of the version.
-            approvals: See ``require_promotable``.
+            approval_settings: See ``require_promotable``.
             valid_at: Time at which the approval must not have expired; None means now. At the end
                 of a rollout, it is the start of the rollout.
         """
@@ -299,7 +299,11 @@ class Ledger(SignedLedger):
             pointer = queries.load_pointer(connection, model)
             try:
                 receipt = promotion.require_evidence(
-                    connection, registered_version, pointer=pointer, reinstate=True, rules=None
+                    connection,
+                    registered_version,
+                    pointer=pointer,
+                    reinstate=True,
+                    rules_digest=None,
                 )
             except GateBlocked:
                 return ApprovalStatus(required=False, approval=None)
@@ -309,7 +313,7 @@ class Ledger(SignedLedger):
                 registered_version,
                 pointer=pointer,
                 promotion=receipt,
-                settings=approvals,
+                settings=approval_settings,
                 at=self._clock(),
                 valid_at=valid_at,
             )
@@ -326,8 +330,8 @@ class Ledger(SignedLedger):
         reason: str,
         store: ArtifactStore,
         reinstate: bool = False,
-        rules: str | None = None,
-        approvals: ApprovalSettings | None = None,
+        rules_digest: str | None = None,
+        approval_settings: ApprovalSettings | None = None,
     ) -> Promotion:
         """Promote a version to production on the evidence recorded for it.
 
@@ -342,15 +346,15 @@ class Ledger(SignedLedger):
                 verified and its networks are loaded.
             reinstate: Whether to accept a receipt from before this version was rolled back. All
                 gates still apply.
-            rules: Digest of the settings under which the verdict must have been issued; None to
-                skip this check (manual promotion).
-            approvals: See ``require_promotable``.
+            rules_digest: Digest of the settings under which the verdict must have been issued;
+                None to skip this check (manual promotion).
+            approval_settings: See ``require_promotable``.
 
         Raises:
             UnknownVersion: There is no such version.
             ApprovalMissing: A required approval is missing or has expired.
             GateBlocked: The evidence is missing, negative, about another subject, or was issued
-                under other rules.
+                under other settings.
             PromotionConflict: The production version is not ``expected``.
             IntegrityError: An artifact, receipt or lineage is missing or was changed; or the
                 registry is inconsistent about the production version.
@@ -366,7 +370,9 @@ class Ledger(SignedLedger):
             spans.link_candidate(registered_version.candidate)
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_rules(connection, registered_version, pointer=pointer, rules=rules)
+            promotion.require_rules(
+                connection, registered_version, pointer=pointer, rules_digest=rules_digest
+            )
             if pointer.version == version:
                 return Promotion(
                     model=model,
@@ -376,14 +382,14 @@ class Ledger(SignedLedger):
                     revision=pointer.revision,
                     at=None,
                 )
-            promotion.check_expected(connection, model, expected)
+            promotion.require_expected_version(connection, model, expected, action="promote")
             approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
-                approvals=approvals,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
                 at=self._clock(),
                 reinstate=reinstate,
             )
@@ -398,8 +404,8 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
-                approvals=approvals,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
                 at=at,
                 reinstate=reinstate,
             )
@@ -435,12 +441,14 @@ class Ledger(SignedLedger):
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
-            pointer = promotion.check_expected(connection, model, expected)
+            pointer = promotion.require_expected_version(
+                connection, model, expected, action="rollback"
+            )
             number = promotion.rollback_target(connection, model, pointer)
             production_check.require_consistent(connection, model, [number])
             target = queries.load_version(connection, model, number)
         spans.link_candidate(target.candidate)
-        code = _require_restorable(target, store)
+        code_text = _require_restorable(target, store)
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             result = promotion.commit_move(
@@ -453,7 +461,7 @@ class Ledger(SignedLedger):
                 reason=reason,
                 receipt=None,
             )
-        return result.model_copy(update={"code": code})
+        return result.model_copy(update={"code": code_text})
 
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
         """Deliver all pending history entries of a model to a consumer, in order.
@@ -487,7 +495,8 @@ class Ledger(SignedLedger):
         """Recreate the triggers of the append-only tables; return their number.
 
         Raises:
-            RegistryInconsistent: A row was edited while the triggers were missing.
+            RegistryInconsistent: The log is inconsistent, for example because a row was edited
+                while the triggers were missing.
         """
         with self._database.write() as connection:
             log_verification.require_valid_log(connection)
@@ -513,15 +522,15 @@ class Ledger(SignedLedger):
             names = queries.model_names(connection)
             if model is not None and model not in names:
                 raise validation.unknown_version_error(model, None, names)
-            chosen = names if model is None else [model]
-            findings = list(verification.check(connection, chosen, store, url=self.url))
+            chosen_models = names if model is None else [model]
+            findings = list(verification.check(connection, chosen_models, store, url=self.url))
             findings += log_verification.check(connection)
             if keys is not None:
                 findings += log_signatures.check(connection, keys, anchor=anchor)
             if not findings:  # the checks of approvals assume a consistent registry
-                findings += approval_checks.check_required(connection, chosen)
+                findings += approval_checks.check_required(connection, chosen_models)
                 if keys is not None:
-                    findings += approval_checks.check_signers(connection, keys, chosen)
+                    findings += approval_checks.check_signers(connection, keys, chosen_models)
         return findings
 
 

@@ -64,13 +64,14 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     if missing:
         raise ContractError(
             f"{where}: the recorded settings lack {', '.join(missing)}.",
-            fix="Register the candidate again from a pipeline that records them.",
+            fix="Train another candidate with a pipeline that records them. The lineage of a "
+            "registered candidate does not change.",
         )
     path = str(config["workload"])
     cls = _workload_type(version)
-    current, _ = migrate_settings(config["workload_settings"], cls.settings_type)
+    current_settings, _ = migrate_settings(config["workload_settings"], cls.settings_type)
     try:
-        settings = cls.settings_type.parse(current, where=where)
+        settings = cls.settings_type.parse(current_settings, where=where)
         model = ModelSettings.parse(config["model"], where=where)
     except SettingsError as error:
         raise SettingsError(
@@ -138,7 +139,7 @@ def load_members(
         IntegrityError: Weights are missing, changed, not a safetensors file, or do not match the
             network; or the network cannot be built. The message names the version and the part.
     """
-    who, lineage = _name(version), version.lineage
+    who, lineage = _version_name(version), version.lineage
     with _as_integrity_error(version):
         if code == "stored":
             with stored_modules(read_stored_code(who, version, store)):
@@ -178,7 +179,7 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
         codec_problem = f"This checkout cannot serve it: {error.what}"
     except CodeMismatch:  # described below
         pass
-    code = describe_rollback_code(_name(version), version.lineage, compare_version(version))
+    code = describe_rollback_code(_version_name(version), version.lineage, compare_version(version))
     return f"{code} {codec_problem}".strip()
 
 
@@ -231,14 +232,14 @@ def compare_version(version: Version) -> CodeComparison:
 
 
 def code_findings(version: Version) -> list[RegistryFinding]:
-    """Return a finding if a version in production has other code, or code that is not accepted.
+    """Return a finding if a version was trained with other code, or names code not accepted here.
 
     Returns no finding if the workload or network cannot be imported, because the command then
     probably runs in a folder other than that of the pipeline.
     """
     try:
         comparison = compare_version(version)
-        require_same_code(_name(version), version.lineage, comparison)
+        require_same_code(_version_name(version), version.lineage, comparison)
     except ContractError:
         return []
     except (CodeMismatch, UntrustedCode) as error:
@@ -267,7 +268,7 @@ def _as_integrity_error(version: Version) -> Iterator[None]:
         if isinstance(error.__cause__, SettingsError):  # the stored settings are not accepted
             fix = error.fix.rstrip(".")
         raise IntegrityError(
-            f"{_name(version)} cannot be loaded: {error.what}",
+            f"{_version_name(version)} cannot be loaded: {error.what}",
             cause=error.cause
             or "Its workload or network cannot be imported here, or was renamed since.",
             fix=f"{fix}. Production was not changed.",
@@ -282,17 +283,17 @@ def _load(
     if trained_codec is not None:
         with wrap_user_errors("codec() of the workload"):
             current_codec = workload.codec().identity()
-        require_same_codec(_name(version), trained_codec, current_codec)
+        require_same_codec(_version_name(version), trained_codec, current_codec)
     return workload, [load_member(member, workload, settings, store) for member in members]
 
 
 def _require_artifacts(version: Version, store: ArtifactStore) -> None:
-    who = _name(version)
+    who = _version_name(version)
     for role, digest in version.lineage.weights().items():
         require_intact(store, digest, what=f"{who}, {role}", is_weights=True)
     for role, digest in version.lineage.other_artifacts().items():
         require_intact(store, digest, what=f"{who}, {role}", is_weights=False)
 
 
-def _name(version: Version) -> str:
+def _version_name(version: Version) -> str:
     return f"{version.model} version {version.number}"

@@ -21,7 +21,7 @@ from sluice.base.errors import IntegrityError
 from sluice.registry.tables import DIGEST_LENGTH, log, log_head
 
 EMPTY_DIGEST = "0" * 64
-"""Digest of the previous line in the first line of the log."""
+"""Value of ``previous`` in the first line of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def find_line_number(connection: Connection, table: Table, row_id: int) -> int:
     return int(_find_line(connection, table, encode_key([row_id])).number)
 
 
-def line_numbers(connection: Connection, table: Table) -> dict[str, int]:
+def load_line_numbers(connection: Connection, table: Table) -> dict[str, int]:
     """Return the log line number of every row of a table, by the row's key as text."""
     query = sa.select(log.c.key, log.c.number).where(log.c.entity == table.name)
     return {row.key: row.number for row in connection.execute(query)}

@@ -33,8 +33,8 @@ def require_signed(
 ) -> None:
     """Reject a log in which a line is not signed by a known key, before it is changed or used.
 
-    This verifies the head, the lines that its signature covers, the previous signature, and the
-    anchor outside the database. ``check`` verifies all signatures.
+    This verifies the head, the lines that its signature covers, and the anchor outside the
+    database; and that the previous signature exists. ``check`` verifies all signatures.
 
     Raises:
         IntegrityError: A line is not signed, was changed after signing, or is missing.
@@ -43,7 +43,7 @@ def require_signed(
     require_anchor_match(connection, keys, head, anchor=anchor)
     if not head.num_lines:
         return
-    last = _last_signed(connection, keys, upto=head.num_lines)
+    last = _find_last_signature(connection, keys, upto=head.num_lines)
     if last is None or last.line < head.num_lines:
         raise _unsigned_error(connection, 1 if last is None else last.line + 1, head.num_lines)
     problem = find_signature_problem(connection, keys, last)
@@ -51,7 +51,7 @@ def require_signed(
         problem = f"The head of the log does not match the signed line {last.line}."
     if problem is None:
         problem = _find_gap(connection, keys, last) or _find_chain_break(
-            connection, since=_start_of(connection, last), last=last.line
+            connection, since=_last_line_before(connection, last), last=last.line
         )
     if problem is not None:
         raise _rewritten_error(problem)
@@ -77,7 +77,8 @@ def require_anchor_match(
     """Reject a database that lost or rewrote signed lines.
 
     Raises:
-        IntegrityError: The database does not contain the line stored in the anchor.
+        IntegrityError: The database does not contain the line stored in the anchor, or the anchor
+            is invalid.
         StorageError: The anchor cannot be read.
     """
     problem = None if anchor is None else _find_lost_line(connection, keys, head, anchor)
@@ -126,13 +127,13 @@ def sign(
         actor=actor,
     )
     signature = keys.signing.sign("signed lines", _signed_text(draft))
-    signed = draft.model_copy(update={"signature": signature})
-    connection.execute(sa.insert(signatures).values(signed.model_dump()))
-    return signed
+    signed_line = draft.model_copy(update={"signature": signature})
+    connection.execute(sa.insert(signatures).values(signed_line.model_dump()))
+    return signed_line
 
 
 def has_signatures(connection: Connection) -> bool:
-    """Return whether a change was ever signed, with any key."""
+    """Return whether any line was ever signed, with any key."""
     return connection.execute(sa.select(signatures.c.line).limit(1)).first() is not None
 
 
@@ -142,7 +143,7 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
     Raises:
         IntegrityError: The signature is invalid.
     """
-    last = _last_signed(connection, keys, upto=None)
+    last = _find_last_signature(connection, keys, upto=None)
     problem = None if last is None else find_signature_problem(connection, keys, last)
     if problem is not None:
         raise _rewritten_error(problem)
@@ -165,7 +166,11 @@ def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
 def check(
     connection: Connection, keys: Keyring, *, anchor: AnchorReader | None
 ) -> Iterator[RegistryFinding]:
-    """Yield a finding for every invalid signature, every gap, and every lost signed line."""
+    """Yield the findings about signatures, the anchor and unsigned lines.
+
+    A signature is a finding if it is invalid, if no known key made the signature before it, or if
+    its key does not belong to its actor.
+    """
     rows = list(connection.execute(_select_by_known_keys(keys).order_by(signatures.c.line)).all())
     for row in rows:
         problem = find_signature_problem(connection, keys, row) or _find_gap(connection, keys, row)
@@ -201,7 +206,9 @@ def check(
         )
 
 
-def has_passed(connection: Connection, keys: Keyring, moment: datetime, *, line: int) -> bool:
+def is_provably_after(
+    connection: Connection, keys: Keyring, moment: datetime, *, line: int
+) -> bool:
     """Return whether signatures prove that a line was added after a time.
 
     A line was added after ``moment`` if an earlier line was signed after it. The timestamp of the
@@ -217,17 +224,20 @@ def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:
     return select_raw().where(signatures.c.key_id.in_(keys.known))
 
 
-def _last_signed(connection: Connection, keys: Keyring, *, upto: int | None) -> Row[Any] | None:
+def _find_last_signature(
+    connection: Connection, keys: Keyring, *, upto: int | None
+) -> Row[Any] | None:
     query = _select_by_known_keys(keys).order_by(signatures.c.line.desc()).limit(1)
     if upto is not None:
         query = query.where(signatures.c.line <= upto)
     return connection.execute(query).first()
 
 
-def _start_of(connection: Connection, row: Row[Any]) -> int:
+def _last_line_before(connection: Connection, row: Row[Any]) -> int:
     """Return the number of the last line before the lines that a signature covers.
 
-    Signatures from before schema 6 do not store it. They begin after the previous signature.
+    Signatures from before schema 6 do not store this number. They cover the lines after the
+    previous signature.
     """
     if row.since is not None:
         return int(row.since)
@@ -250,12 +260,12 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
         is_valid = key.verify(str(row.signature), "signed lines", _signed_text(row))
     if not is_valid:
         return f"The signature of line {row.line} was not made with the key that it names."
-    if row.since is None and _has_current_form(connection, keys, before=row.line):
+    if row.since is None and _has_current_format(connection, keys, before=row.line):
         return f"The signature of line {row.line} has an older format than signatures before it."
     retired_at = keys.retired.get(row.key_id)
     if retired_at is not None and (
         str(row.signed_at) > _format_time(retired_at)
-        or has_passed(connection, keys, retired_at, line=row.line)
+        or is_provably_after(connection, keys, retired_at, line=row.line)
     ):
         return f"Line {row.line} is signed with the key {row.key_id}, which was already retired."
     digest = connection.execute(sa.select(log.c.digest).where(log.c.number == row.line)).scalar()
@@ -264,7 +274,7 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
     return None
 
 
-def _has_current_form(connection: Connection, keys: Keyring, *, before: int) -> bool:
+def _has_current_format(connection: Connection, keys: Keyring, *, before: int) -> bool:
     """Return whether a signature before a line includes its range and actor (since schema 6)."""
     query = _select_by_known_keys(keys).where(
         signatures.c.line < before, signatures.c.since.is_not(None)
@@ -273,7 +283,10 @@ def _has_current_form(connection: Connection, keys: Keyring, *, before: int) -> 
 
 
 def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
-    """Return why no known key made the previous signature; None if one did or none is needed."""
+    """Return why the previous signature is not by a known key, as a sentence.
+
+    None if it is by a known key, or if the signature in ``row`` names no previous signature.
+    """
     if not row.since:
         return None
     previous = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
@@ -290,7 +303,7 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
 
 
 def _find_chain_break(connection: Connection, *, since: int, last: int) -> str | None:
-    """Return the first break of the hash chain after ``since``; None if the chain is valid."""
+    """Describe the first break of the hash chain after line ``since``; None if it is valid."""
     between = sa.select(log).where(log.c.number >= since, log.c.number <= last)
     number, previous = since, EMPTY_DIGEST
     for line in connection.execute(between.order_by(log.c.number)):
@@ -316,7 +329,10 @@ def _find_chain_break(connection: Connection, *, since: int, last: int) -> str |
 def _find_lost_line(
     connection: Connection, keys: Keyring, head: LogHead, anchor: AnchorReader
 ) -> str | None:
-    """Return why the database does not contain the anchored line; None if it does."""
+    """Return why the anchored line is not by a known key, or is not in the database.
+
+    None if the line is valid, or if nothing is anchored.
+    """
     anchored = anchor.read()
     if anchored is None:
         return None
@@ -342,12 +358,19 @@ def _find_lost_line(
     return None
 
 
-def _signed_text(signed: Row[Any] | SignedLine) -> str:
-    """Return the text that is signed: all fields of a signature, with damaged values unchanged."""
-    at = signed.signed_at
+def _signed_text(signature: Row[Any] | SignedLine) -> str:
+    """Return the signed text: the fields of a signature, with damaged values unchanged."""
+    at = signature.signed_at
     if isinstance(at, datetime):
         at = _format_time(at)
-    values = (signed.line, signed.digest, signed.since, signed.kind, signed.actor, at)
+    values = (
+        signature.line,
+        signature.digest,
+        signature.since,
+        signature.kind,
+        signature.actor,
+        at,
+    )
     return digest_json([v if isinstance(v, int | str | None) else repr(v) for v in values])
 
 

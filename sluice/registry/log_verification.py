@@ -1,4 +1,4 @@
-"""Verifies the hash chain of the log, and that the tables match the log: completely or partly."""
+"""Verifies the log's hash chain, and that all rows or selected rows of the tables match the log."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from sluice.registry.log import (
     sql_key,
 )
 from sluice.registry.records import RegistryFinding
-from sluice.registry.tables import LOGGED, log
+from sluice.registry.tables import LOGGED_TABLES, log
 
 _FIX = "The database was edited manually or damaged: restore it from a backup."
 _MAX_KEYS = 500
@@ -40,7 +40,7 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
     lines = connection.execute(sa.select(log).order_by(log.c.number)).all()
     yield from _check_chain(connection, lines)
     logged = {(line.entity, line.key): line for line in lines}
-    for table in LOGGED:
+    for table in LOGGED_TABLES:
         yield from _check_table(connection, table, logged)
     for entity, key in logged:
         yield _finding(f"{entity} {key} is in the log, but the row is missing.")
@@ -52,10 +52,10 @@ def require_valid_log(connection: Connection) -> None:
     Raises:
         RegistryInconsistent: The message names the first finding.
     """
-    _require_none(check(connection))
+    _require_no_findings(check(connection))
 
 
-def _require_none(findings: Iterator[RegistryFinding]) -> None:
+def _require_no_findings(findings: Iterator[RegistryFinding]) -> None:
     first = next(findings, None)
     if first is not None:
         raise RegistryInconsistent(
@@ -85,30 +85,30 @@ def check_rows(
     for table, row in rows:
         line = lines.get((table.name, encode_key(row_key(table, row))))
         if line is None:
-            yield _finding(f"{_name(table, row)} has no line in the log.", row)
+            yield _finding(f"{_row_name(table, row)} has no line in the log.", row)
         elif line.content != row_digest(row):
             yield _finding(
-                f"{_name(table, row)} does not match line {line.number} of the log.", row
+                f"{_row_name(table, row)} does not match line {line.number} of the log.", row
             )
     yield from _check_neighbours(connection, list(lines.values()))
     yield from _check_end(connection)
 
 
-def check_removed(connection: Connection) -> Iterator[RegistryFinding]:
+def check_removed_rows(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield each row that is missing although it is in the log.
 
     Cost:
         Reads the key of every row; the keys of most tables are compared by the database.
     """
-    for table in LOGGED:
+    for table in LOGGED_TABLES:
         logged = sa.select(log.c.key).where(log.c.entity == table.name)
-        as_text = sql_key(table)
-        if as_text is None:
+        key_text = sql_key(table)
+        if key_text is None:
             rows: Iterable[Any] = connection.execute(sa.select(*table.primary_key))
             existing = {encode_key(row_key(table, row)) for row in rows}
             missing = set(connection.execute(logged).scalars()) - existing
-        else:  # EXCEPT and not NOT IN, because a single NULL makes NOT IN false for every row
-            missing = set(connection.execute(sa.except_(logged, sa.select(as_text))).scalars())
+        else:  # EXCEPT, because with a single NULL in the table, NOT IN would find no row
+            missing = set(connection.execute(sa.except_(logged, sa.select(key_text))).scalars())
         for key in sorted(missing):
             yield _finding(f"{table.name} {key} is in the log, but the row is missing.")
 
@@ -120,7 +120,7 @@ def require_valid_table(connection: Connection, table: Table) -> None:
         RegistryInconsistent: The message names the first finding.
     """
     lines = connection.execute(sa.select(log).where(log.c.entity == table.name))
-    _require_none(
+    _require_no_findings(
         _check_table(connection, table, {(line.entity, line.key): line for line in lines})
     )
 
@@ -135,10 +135,10 @@ def _check_table(
     for row in connection.execute(_select_raw(table)):
         line = logged.pop((table.name, encode_key(row_key(table, row))), None)
         if line is None:
-            yield _finding(f"{_name(table, row)} has no line in the log.", row)
+            yield _finding(f"{_row_name(table, row)} has no line in the log.", row)
         elif line.content != row_digest(row):
             yield _finding(
-                f"{_name(table, row)} does not match line {line.number} of the log.", row
+                f"{_row_name(table, row)} does not match line {line.number} of the log.", row
             )
 
 
@@ -243,7 +243,7 @@ def _line_digest(line: Row[Any]) -> str:
     )
 
 
-def _name(table: Table, row: Row[Any]) -> str:
+def _row_name(table: Table, row: Row[Any]) -> str:
     return f"{table.name} {encode_key(row_key(table, row))}"
 
 

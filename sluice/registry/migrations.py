@@ -41,7 +41,7 @@ def bring_up_to_date(connection: Connection) -> int | None:
     version = schema_version(connection)  # another process may have migrated it meanwhile
     if version is None:
         tables.metadata.create_all(connection)
-        create_triggers(connection, tables.APPEND_ONLY)
+        create_triggers(connection, tables.APPEND_ONLY_TABLES)
         log.create_head(connection)
         row = {"only_row": 1, "number": tables.SCHEMA_VERSION}
         connection.execute(sa.insert(tables.schema_version).values(row))
@@ -67,8 +67,10 @@ def _add_log(connection: Connection) -> None:
         connection, (tables.models, tables.imported_receipts, tables.log, tables.signatures)
     )
     log.create_head(connection)
-    added_later = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
-    old_tables = tuple(table for table in tables.LOGGED if table not in (*new_tables, *added_later))
+    later_tables = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
+    old_tables = tuple(
+        table for table in tables.LOGGED_TABLES if table not in (*new_tables, *later_tables)
+    )
     rows = [(table, row) for table in old_tables for row in _rows(connection, table)]
     log.append_existing_rows(connection, rows)
     # With schema 1, each version was mirrored as soon as it was registered, so existing history
@@ -102,9 +104,9 @@ def _add_own_lineages(connection: Connection) -> None:
 def _add_signers(connection: Connection) -> None:
     """Migrate from 5 to 6: add the range and actor of signatures, and rejected attempts."""
     table = tables.signatures
-    existing = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    existing_columns = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     for column in (table.c.since, table.c.kind, table.c.actor):
-        if column.name not in existing:  # step 1 creates the table with all columns
+        if column.name not in existing_columns:  # step 1 creates the table with all columns
             sql_type = column.type.compile(connection.dialect)
             connection.execute(
                 sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {sql_type}")

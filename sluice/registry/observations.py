@@ -64,7 +64,7 @@ class Observations:
         """
         state, counts = report.state, report.counts
         with self._database.write() as connection:
-            _put(
+            _upsert(
                 connection,
                 server_states,
                 {"model": state.model, "server": state.server},
@@ -72,7 +72,7 @@ class Observations:
             )
             if counts is not None:
                 key = {"rollout": counts.rollout, "epoch": counts.epoch, "server": state.server}
-                _put(connection, arm_counts, key, {"payload": counts.model_dump_json()})
+                _upsert(connection, arm_counts, key, {"payload": counts.model_dump_json()})
             if self._max_age is not None:
                 delete_expired(connection, state.model, before=state.at - self._max_age)
         # In a second transaction, so that an invalid row key of a client does not lose the counts.
@@ -102,14 +102,19 @@ class Observations:
         )
 
     def samples(
-        self, model: str, *, rollout: str | None = None, newest: int, without_fault: bool = False
+        self,
+        model: str,
+        *,
+        rollout: str | None = None,
+        max_samples: int,
+        without_fault: bool = False,
     ) -> list[Sample]:
         """Return samples, oldest first.
 
         Args:
             model: Name of the model.
             rollout: Id of the rollout whose samples are returned; None for all samples.
-            newest: Maximum number of samples; the newest samples are returned.
+            max_samples: Maximum number of samples; the newest ones are returned.
             without_fault: Whether to return only requests without a fault. Failures are sampled
                 more often, so the failures of a single client could displace all other samples.
         """
@@ -118,7 +123,7 @@ class Observations:
             query = query.where(samples.c.rollout == rollout)
         if without_fault:  # only the field matches, because quotes inside a string are escaped
             query = query.where(samples.c.payload.contains('"fault":null'))
-        query = query.order_by(samples.c.id.desc()).limit(newest)
+        query = query.order_by(samples.c.id.desc()).limit(max_samples)
         with self._database.read() as connection:
             newest_first = [_parse(Sample, text) for text in connection.execute(query).scalars()]
         return newest_first[::-1]
@@ -133,8 +138,8 @@ class Observations:
         with self._database.read() as connection:
             return [_parse(Sample, text) for text in connection.execute(query).scalars()]
 
-    def has_keys(self, rollout: str) -> bool:
-        """Return whether a rollout has pairs with row keys, to which labels can be joined."""
+    def has_keyed_pairs(self, rollout: str) -> bool:
+        """Return whether a rollout has pairs with row keys, by which labels can be joined."""
         query = sa.select(samples.c.id).where(
             samples.c.rollout == rollout, samples.c.row_key.is_not(None)
         )
@@ -158,7 +163,7 @@ class Observations:
     def _add_samples(self, model: str, new_samples: Sequence[Sample]) -> None:
         with self._database.write() as connection:
             try:
-                _insert(connection, model, new_samples)
+                _insert_samples(connection, model, new_samples)
             except (DataError, ValueError) as error:  # UnicodeError is a ValueError
                 message = str(getattr(error, "orig", error)).splitlines()[0]
                 raise SamplesRefused(
@@ -192,7 +197,7 @@ def insert_note(
     connection.execute(sa.insert(rollout_notes).values(**row))
 
 
-def _put(
+def _upsert(
     connection: Connection, table: Table, key: dict[str, object], values: dict[str, object]
 ) -> None:
     """Update or insert a row. There are no conflicts, because a server writes only its own rows."""
@@ -201,7 +206,7 @@ def _put(
         connection.execute(sa.insert(table).values(**key, **values))
 
 
-def _insert(connection: Connection, model: str, new_samples: Sequence[Sample]) -> None:
+def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sample]) -> None:
     """Insert samples. Only the first sample of a row with outputs of both arms gets a row key."""
     pairs = [sample for sample in new_samples if _is_keyed_pair(sample)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
@@ -236,7 +241,7 @@ def _prune(connection: Connection, model: str) -> None:
 
     Pairs of the last rollout are kept, because their labels may arrive later.
     """
-    newest_excess = (
+    newest_excess_id = (
         sa.select(samples.c.id)
         .where(samples.c.model == model)
         .order_by(samples.c.id.desc())
@@ -244,9 +249,11 @@ def _prune(connection: Connection, model: str) -> None:
         .offset(MAX_SAMPLES)
         .scalar_subquery()
     )
-    last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    is_last_pair = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
-    is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess)
+    select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
+    is_last_pair = sa.and_(
+        samples.c.row_key.is_not(None), samples.c.rollout.in_(select_last_rollout)
+    )
+    is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess_id)
     connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_last_pair)))
 
 

@@ -40,6 +40,7 @@ class Publication(Record):
 
 
 Deliver = Callable[[HistoryEvent], Delivery]
+"""Function of a consumer that delivers one event."""
 
 
 def pending_events(connection: Connection, model: str, consumer: str) -> list[HistoryEvent]:

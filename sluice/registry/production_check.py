@@ -34,7 +34,7 @@ from sluice.registry.tables import (
     versions,
 )
 
-_RESTORE = "The database was edited manually: restore it from a backup."
+_FIX = "The database was edited manually: restore it from a backup."
 
 
 def require_consistent(connection: Connection, model: str, numbers: Sequence[int]) -> None:
@@ -74,7 +74,7 @@ def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Re
         findings += _check_version(connection, model, number)
     findings += check_rollout(connection, model)
     findings += log_verification.check_rows(connection, _select_rows(model, numbers))
-    findings += log_verification.check_removed(connection)
+    findings += log_verification.check_removed_rows(connection)
     findings += append_only.check(connection)
     findings += table_checks.check(connection)
     return findings
@@ -99,16 +99,16 @@ def require_consistent_production(connection: Connection, model: str, *others: i
     require_consistent(connection, model, [*_served_versions(connection, model), *others])
 
 
-def fingerprint(connection: Connection, model: str) -> str:
+def compute_fingerprint(connection: Connection, model: str) -> str:
     """Return a digest that changes with the served versions, their lineage or the end of the log.
 
     While the digest is unchanged, ``check`` can be skipped for some time. The digest does not cover
     all rows that ``check`` reads, so the check must still be repeated periodically.
     """
-    production = sa.select(pointers.c.version).where(pointers.c.model == model)
-    last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    challenger = sa.select(rollouts.c.version).where(rollouts.c.id.in_(last))
-    is_served = versions.c.number.in_(sa.union(production, challenger))
+    select_production = sa.select(pointers.c.version).where(pointers.c.model == model)
+    select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
+    select_challenger = sa.select(rollouts.c.version).where(rollouts.c.id.in_(select_last_rollout))
+    is_served = versions.c.number.in_(sa.union(select_production, select_challenger))
     has_own_lineage = sa.and_(
         own_lineages.c.model == versions.c.model, own_lineages.c.number == versions.c.number
     )
@@ -124,7 +124,7 @@ def fingerprint(connection: Connection, model: str) -> str:
             rollout_heads.c.model == model
         ),
         sa.select(rollout_transitions.c.payload)
-        .where(rollout_transitions.c.rollout.in_(last))
+        .where(rollout_transitions.c.rollout.in_(select_last_rollout))
         .order_by(rollout_transitions.c.revision),
         sa.select(log_head.c.lines, log_head.c.digest),
     ]
@@ -151,7 +151,8 @@ def require_valid_lineage(version: Version) -> None:
             f"{problem}.",
             cause="Data, config, settings, code or weights in the lineage were changed after the "
             "gates ran.",
-            fix="Restore the database from a backup, or run the pipeline again.",
+            fix="Restore the database from a backup, or train another candidate if this one is not "
+            "in production.",
         )
 
 
@@ -177,7 +178,7 @@ def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFindin
         problem = "its start is not in the registry"
     elif (row.version, row.candidate) != (rollout.version, rollout.candidate):
         problem = "it sends requests to a version other than the version it was started for"
-    elif not _is_allowed(connection, row.receipt, rollout.candidate):
+    elif not _is_passed_promotion(connection, row.receipt, rollout.candidate):
         problem = "its receipt does not allow a rollout of its version"
     if problem:
         yield RegistryFinding(
@@ -185,19 +186,21 @@ def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFindin
             version=rollout.version,
             problem="rollout",
             what=f"{model}: the rollout of version {rollout.version} is inconsistent: {problem}.",
-            fix=_RESTORE,
+            fix=_FIX,
         )
 
 
 def _check_version(connection: Connection, model: str, number: int) -> Iterator[RegistryFinding]:
-    row = sa.select(versions.c.number).where(versions.c.model == model, versions.c.number == number)
-    if connection.execute(row).first() is None:
+    query = sa.select(versions.c.number).where(
+        versions.c.model == model, versions.c.number == number
+    )
+    if connection.execute(query).first() is None:
         yield RegistryFinding(
             model=model,
             version=number,
             problem="lineage",
             what=f"{model} has no version {number}.",
-            fix=_RESTORE,
+            fix=_FIX,
         )
         return
     try:
@@ -222,7 +225,7 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
             yield finding_from_error(model, number, "receipt", error)
 
 
-def _is_allowed(connection: Connection, digest: str, candidate: str) -> bool:
+def _is_passed_promotion(connection: Connection, digest: str, candidate: str) -> bool:
     """Return whether a receipt is a passed promotion receipt of a candidate."""
     payload = connection.execute(
         sa.select(receipts.c.payload).where(receipts.c.digest == digest)
@@ -242,24 +245,27 @@ def _is_allowed(connection: Connection, digest: str, candidate: str) -> bool:
 def _select_rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
     """Return selections of the rows about a model and some versions, which must match the log."""
     is_of_versions = version_receipts.c.number.in_(numbers)
-    linked = sa.select(version_receipts.c.receipt).where(
+    select_linked_receipts = sa.select(version_receipts.c.receipt).where(
         version_receipts.c.model == model, is_of_versions
     )
-    candidates = sa.select(versions.c.candidate).where(
+    select_candidates = sa.select(versions.c.candidate).where(
         versions.c.model == model, versions.c.number.in_(numbers)
     )
-    last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
+    select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
     is_relevant = sa.or_(history.c.revision.is_not(None), history.c.to_version.in_(numbers))
     return [
         (models, models.c.name == model),
         (versions, sa.and_(versions.c.model == model, versions.c.number.in_(numbers))),
         (own_lineages, sa.and_(own_lineages.c.model == model, own_lineages.c.number.in_(numbers))),
         (version_receipts, sa.and_(version_receipts.c.model == model, is_of_versions)),
-        (receipts, receipts.c.digest.in_(linked)),
-        (decisions, sa.and_(decisions.c.model == model, decisions.c.candidate.in_(candidates))),
+        (receipts, receipts.c.digest.in_(select_linked_receipts)),
+        (
+            decisions,
+            sa.and_(decisions.c.model == model, decisions.c.candidate.in_(select_candidates)),
+        ),
         (history, sa.and_(history.c.model == model, is_relevant)),
-        (rollouts, rollouts.c.id.in_(last)),
-        (rollout_transitions, rollout_transitions.c.rollout.in_(last)),
+        (rollouts, rollouts.c.id.in_(select_last_rollout)),
+        (rollout_transitions, rollout_transitions.c.rollout.in_(select_last_rollout)),
     ]
 
 

@@ -32,8 +32,16 @@ from sluice.registry.rollback_targets import production_trail
 from sluice.registry.tables import recordings
 
 
-def check_expected(connection: Connection, model: str, expected: int | None) -> ProductionPointer:
+def require_expected_version(
+    connection: Connection, model: str, expected: int | None, *, action: HistoryAction
+) -> ProductionPointer:
     """Return the pointer if the version in production is the one that the caller expects.
+
+    Args:
+        connection: Connection of the caller's transaction.
+        model: Name of the model.
+        expected: Number of the expected version; None to expect that nothing is in production.
+        action: "promote" or "rollback", for the message.
 
     Raises:
         PromotionConflict: Another version is in production; the message says who moved the
@@ -41,12 +49,12 @@ def check_expected(connection: Connection, model: str, expected: int | None) -> 
     """
     pointer = queries.load_pointer(connection, model)
     if pointer.version != expected:
-        raise promotion_conflict(connection, model, expected)
+        raise _promotion_conflict_error(connection, model, expected, action=action)
     return pointer
 
 
-def promotion_conflict(
-    connection: Connection, model: str, expected: int | None
+def _promotion_conflict_error(
+    connection: Connection, model: str, expected: int | None, *, action: HistoryAction
 ) -> PromotionConflict:
     """Return the error for a pointer that is not at ``expected``; it says who moved the pointer."""
     entries = queries.load_history(connection, model)
@@ -60,11 +68,17 @@ def promotion_conflict(
             f"{last.actor} {verb} version {last.to_version} at {_format_time(last.at)} "
             f"({last.reason})."
         )
+    fix = "Evaluate the candidate against the current production version, then promote again."
+    if action == "rollback":
+        fix = (
+            f"Show the history: sluice registry history {model}. Roll back again only if the "
+            "current production version must be replaced."
+        )
     return PromotionConflict(
-        f"{model}: {_number_text(expected)} was expected in production, but "
-        f"{_number_text(actual)} is in production.",
+        f"{model}: {_version_text(expected)} was expected in production, but "
+        f"{_version_text(actual)} is in production.",
         cause=cause,
-        fix="Evaluate the candidate against the current production version, then promote again.",
+        fix=fix,
     )
 
 
@@ -74,13 +88,13 @@ def require_evidence(
     *,
     pointer: ProductionPointer,
     reinstate: bool,
-    rules: str | None,
+    rules_digest: str | None,
 ) -> str:
     """Return the digest of the promotion receipt that allows this version into production.
 
     Raises:
         GateBlocked: A receipt is missing, failed, about another subject or issued under other
-            rules; the lineage is incomplete; or the version was rolled back after its promotion
+            settings; the lineage is incomplete; or the version was rolled back after its promotion
             receipt was recorded.
         IntegrityError: A receipt or the lineage was changed after it was written.
     """
@@ -89,13 +103,14 @@ def require_evidence(
     if missing:
         raise GateBlocked(
             f"The lineage of {_version_name(version)} lacks: {', '.join(missing)}.",
-            fix="Register the candidate again from a pipeline that records them.",
+            fix="Train another candidate with a pipeline that records them. The lineage of a "
+            "registered candidate does not change.",
         )
     require_valid_lineage(version)
     queries.require_version_matches_log(connection, version)
     # The recordings determine which verdict is the latest.
     log_verification.require_valid_table(connection, recordings)
-    require_rules(connection, version, pointer=pointer, rules=rules)
+    require_rules(connection, version, pointer=pointer, rules_digest=rules_digest)
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc_subject = _subject_before_search(linked_receipts, lineage) or subject
@@ -114,7 +129,11 @@ def require_evidence(
 
 
 def require_rules(
-    connection: Connection, version: Version, *, pointer: ProductionPointer, rules: str | None
+    connection: Connection,
+    version: Version,
+    *,
+    pointer: ProductionPointer,
+    rules_digest: str | None,
 ) -> None:
     """Reject a version whose verdict was issued under other gate, guard or suite settings.
 
@@ -125,14 +144,14 @@ def require_rules(
         connection: Connection of the caller's transaction.
         version: Version to promote.
         pointer: Current production pointer.
-        rules: Digest of the current settings; None to skip the check (manual promotion).
+        rules_digest: Digest of the current settings; None to skip the check (manual promotion).
     """
-    if rules is None:
+    if rules_digest is None:
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
     verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
-    if verdict is not None and verdict.receipt.subject.get("rules") != rules:
+    if verdict is not None and verdict.receipt.subject.get("rules") != rules_digest:
         raise GateBlocked(
             f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
             "differ from the current settings of the pipeline.",
@@ -155,11 +174,13 @@ def _subject_before_search(
 
     A search starts from settings that passed the POC gate, and ends with the version's settings.
     """
-    result = {"data": lineage.data, "found": lineage.config}
-    search = _newest_receipt(linked_receipts, gate="search", subject=result)
+    search_subject = {"data": lineage.data, "found": lineage.config}
+    search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
     if search is None and not lineage.num_trials:
         return None
-    receipt = receipts.require(search.receipt if search else None, gate="search", subject=result)
+    receipt = receipts.require(
+        search.receipt if search else None, gate="search", subject=search_subject
+    )
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
 
@@ -188,7 +209,7 @@ def commit_move(
     if last is not None:  # the history stays in order even if the clock was set back
         at = max(at, last.at)
     if not queries.move_pointer(connection, version.model, to=version.number, revision=revision):
-        raise promotion_conflict(connection, version.model, pointer.version)
+        raise _promotion_conflict_error(connection, version.model, pointer.version, action=action)
     queries.append_history(
         connection,
         at=at,
@@ -256,11 +277,14 @@ def require_actor_and_reason(**texts: str) -> None:
 def _newest_receipt(
     linked_receipts: Sequence[LinkedReceipt], *, gate: str, subject: Mapping[str, str]
 ) -> LinkedReceipt | None:
-    """Return the latest receipt of a gate, if possible one that has the given digests by role."""
-    of_gate = [each for each in linked_receipts if each.receipt.gate == gate]
-    matching = [each for each in of_gate if subject.items() <= each.receipt.subject.items()]
-    candidates = matching or of_gate
-    return candidates[-1] if candidates else None
+    """Return the latest receipt of a gate whose subject has the given digests by role.
+
+    Without such a receipt, return the latest of the gate, so that the error can describe it.
+    """
+    gate_receipts = [each for each in linked_receipts if each.receipt.gate == gate]
+    matching = [each for each in gate_receipts if subject.items() <= each.receipt.subject.items()]
+    chosen_receipts = matching or gate_receipts
+    return chosen_receipts[-1] if chosen_receipts else None
 
 
 def _reject_rolled_back(connection: Connection, version: Version, *, receipt_line: int) -> None:
@@ -291,7 +315,7 @@ def _version_name(version: Version) -> str:
     return f"{version.model} version {version.number}"
 
 
-def _number_text(number: int | None) -> str:
+def _version_text(number: int | None) -> str:
     return "no version" if number is None else f"version {number}"
 
 

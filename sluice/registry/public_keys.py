@@ -168,17 +168,17 @@ class ManifestSignature:
         return cls(key.public, key.sign(_PURPOSE + manifest))
 
     @classmethod
-    def parse(cls, text: bytes) -> Self | None:
+    def parse(cls, content: bytes) -> Self | None:
         """Parse the signature part of a version file; None if it is malformed."""
-        key, _, signature = text.decode("ascii", errors="replace").partition(" ")
+        key, _, signature = content.decode("ascii", errors="replace").partition(" ")
         match = _KEY_LINE.fullmatch(f"x {key}")
         if match is None or _SIGNATURE.fullmatch(signature) is None:
             return None
         return cls(ExporterPublicKey(bytes.fromhex(match[2])), bytes.fromhex(signature))
 
     @property
-    def text(self) -> bytes:
-        """The signature as a part of a version file."""
+    def content(self) -> bytes:
+        """Content of the part of a version file that stores the signature."""
         return f"{self.key.text} {self.signature.hex()}".encode()
 
     def verify(self, manifest: bytes) -> bool:
@@ -234,6 +234,6 @@ def _write_once(path: Path, content: bytes, *, mode: int) -> None:
 
 def _invalid_key_error(path: Path) -> SettingsError:
     return SettingsError(
-        f"{path} is not an Ed25519 private key in PEM format without a password.",
+        f"{path} is not an Ed25519 private key in unencrypted PEM format.",
         fix="Use a file created by sluice registry new-key.",
     )

@@ -44,8 +44,8 @@ def model_names(connection: Connection) -> list[str]:
 
 def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
     """Lock a model against concurrent writers, and create it if it does not exist."""
-    row = sa.select(models.c.name).where(models.c.name == model)
-    if connection.execute(row.with_for_update()).first() is not None:
+    query = sa.select(models.c.name).where(models.c.name == model).with_for_update()
+    if connection.execute(query).first() is not None:
         return
     try:
         with connection.begin_nested():
@@ -54,7 +54,7 @@ def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
                 sa.insert(pointers).values(model=model, name=PRODUCTION, version=None, revision=0)
             )
     except sa.exc.IntegrityError:  # another process created it concurrently
-        connection.execute(row.with_for_update()).one()
+        connection.execute(query).one()
 
 
 def load_pointer(connection: Connection, model: str) -> ProductionPointer:
@@ -185,9 +185,9 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
     ).one()
-    own_row = connection.execute(_own_lineage(model, number)).first()
+    own_row = connection.execute(_select_own_lineage(model, number)).first()
     lineage = _parse_lineage((own_row or row).lineage, row.model, row.number)
-    state = _state(connection, row.model, row.number, row.candidate)
+    state = _derive_state(connection, row.model, row.number, row.candidate)
     what = f"{row.model} version {row.number}"
     derived_fields: dict[str, Any] = {"state": state, "lineage": lineage}
     if own_row is None:
@@ -236,7 +236,7 @@ def require_version_matches_log(connection: Connection, version: Version) -> Non
         versions.c.model == version.model, versions.c.number == version.number
     )
     log.require_row_matches_log(connection, versions, connection.execute(query).one())
-    own_row = connection.execute(_own_lineage(version.model, version.number)).first()
+    own_row = connection.execute(_select_own_lineage(version.model, version.number)).first()
     if own_row is not None:
         log.require_row_matches_log(connection, own_lineages, own_row)
     else:  # if the row of a local training were removed, the imported lineage would count again
@@ -245,10 +245,10 @@ def require_version_matches_log(connection: Connection, version: Version) -> Non
 
 def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:
     """Insert a new version and return its number. The caller must hold the lock of the model."""
-    highest = connection.execute(
+    max_number = connection.execute(
         sa.select(sa.func.max(versions.c.number)).where(versions.c.model == lineage.model)
     ).scalar()
-    number = 1 if highest is None else int(highest) + 1
+    number = 1 if max_number is None else int(max_number) + 1
     log.append(
         connection,
         versions,
@@ -278,7 +278,7 @@ def insert_own_lineage(
     )
 
 
-def _own_lineage(model: str, number: int) -> sa.Select[tuple[Any, ...]]:
+def _select_own_lineage(model: str, number: int) -> sa.Select[tuple[Any, ...]]:
     return sa.select(own_lineages).where(
         own_lineages.c.model == model, own_lineages.c.number == number
     )
@@ -308,15 +308,15 @@ def unreadable_error(what: str, error: ValidationError) -> IntegrityError:
     )
 
 
-def _state(connection: Connection, model: str, number: int, candidate: str) -> VersionState:
+def _derive_state(connection: Connection, model: str, number: int, candidate: str) -> VersionState:
     if load_pointer(connection, model).version == number:
         return "production"
-    was_served = sa.select(history.c.id).where(
+    moves_to_version = sa.select(history.c.id).where(
         history.c.model == model, history.c.to_version == number, history.c.revision.is_not(None)
     )
-    if connection.execute(was_served).first() is not None:
+    if connection.execute(moves_to_version).first() is not None:
         return "archived"
-    newest = connection.execute(
+    newest_row = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
         .where(
@@ -326,7 +326,9 @@ def _state(connection: Connection, model: str, number: int, candidate: str) -> V
         )
         .order_by(version_receipts.c.id.desc())
     ).first()
-    has_passed = newest is not None and _is_pass(newest.digest, newest.payload, candidate)
+    has_passed = newest_row is not None and _is_pass(
+        newest_row.digest, newest_row.payload, candidate
+    )
     return "staging" if has_passed else "dev"
 
 

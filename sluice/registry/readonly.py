@@ -47,9 +47,10 @@ class ReadonlyLedger:
 
         Args:
             url: SQLAlchemy URL, as in ``Home.registry_url``.
-            clock: Returns the time of new entries.
+            clock: Returns the current time, which subclasses that write give to new entries.
             create: Whether to create the registry if it does not exist.
-            key: Key that signs the log's head with every change; None for unsigned changes.
+            key: Key that verifies signatures, and with which subclasses sign every change; None for
+                an unsigned log.
 
         Raises:
             SettingsError, StorageError, UnknownVersion: See ``Database.open``.

@@ -46,23 +46,23 @@ class RefusedAttempt(Record):
 
 def insert(connection: Connection, refusal: RefusedAttempt) -> None:
     """Store an attempt unless the limit for its kind was reached in the last 24 hours."""
-    recent = sa.select(sa.func.count()).where(
+    count_recent = sa.select(sa.func.count()).where(
         refusals.c.at > refusal.at - timedelta(days=1),
         refusals.c.action == refusal.action,
         refusals.c.error == refusal.error,
     )
-    count = int(connection.execute(recent).scalar_one())
+    count = int(connection.execute(count_recent).scalar_one())
     if count >= MAX_PER_DAY:
         return
-    refused_because = _storable(refusal.refused_because, _MAX_TEXT_CHARS)
+    refused_because = _make_storable(refusal.refused_because, _MAX_TEXT_CHARS)
     if count == MAX_PER_DAY - 1:
         refused_because += (
             f" (At most {MAX_PER_DAY} rejected attempts of this kind are recorded within 24 hours.)"
         )
     values = refusal.model_dump() | {
-        "model": _storable(refusal.model, _MAX_NAME_CHARS),
-        "actor": _storable(refusal.actor, _MAX_NAME_CHARS),
-        "reason": _storable(refusal.reason, _MAX_TEXT_CHARS),
+        "model": _make_storable(refusal.model, _MAX_NAME_CHARS),
+        "actor": _make_storable(refusal.actor, _MAX_NAME_CHARS),
+        "reason": _make_storable(refusal.reason, _MAX_TEXT_CHARS),
         "refused_because": refused_because,
     }
     connection.execute(sa.insert(refusals).values(values))
@@ -77,6 +77,6 @@ def load(connection: Connection, *, since: datetime | None) -> list[RefusedAttem
     return [RefusedAttempt(**row._mapping) for row in connection.execute(query)]
 
 
-def _storable(text: str, length: int) -> str:
+def _make_storable(text: str, length: int) -> str:
     """Return a text that every database can store; PostgreSQL rejects NUL characters."""
     return escape_unprintable(text).replace("\0", "\\0")[:length]

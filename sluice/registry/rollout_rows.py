@@ -56,7 +56,7 @@ def load_transitions(connection: Connection, rollout_id: str) -> list[Transition
         raise unreadable_error(f"A transition of rollout {rollout_id}", error) from None
 
 
-def model_rollouts(connection: Connection, model: str) -> list[str]:
+def load_rollout_ids(connection: Connection, model: str) -> list[str]:
     """Return the ids of all rollouts of a model in write order, independent of the clock."""
     query = sa.select(rollouts.c.id).where(rollouts.c.model == model)
     return list(connection.execute(query.order_by(log.select_line_number(rollouts))).scalars())

@@ -65,7 +65,7 @@ class RolloutLedger(Ledger):
     def rollout_ids(self, model: str) -> list[str]:
         """Return the ids of all rollouts of a model, oldest first."""
         with self._database.read() as connection:
-            return rollout_rows.model_rollouts(connection, model)
+            return rollout_rows.load_rollout_ids(connection, model)
 
     def rollout_transitions(self, rollout_id: str) -> list[Transition]:
         """Return the transitions of a rollout, oldest first; checks that only waited have none."""
@@ -76,11 +76,11 @@ class RolloutLedger(Ledger):
         """Return the verified current traffic split; None while nothing is in production.
 
         Raises:
-            RegistryInconsistent: See ``checked_traffic_split``.
+            RegistryInconsistent: See ``verified_traffic_split``.
         """
-        return self.checked_traffic_split(model, known_fingerprint=None).split
+        return self.verified_traffic_split(model, known_fingerprint=None).split
 
-    def checked_traffic_split(
+    def verified_traffic_split(
         self, model: str, *, known_fingerprint: str | None
     ) -> VerifiedTrafficSplit:
         """Return the traffic split and the fingerprint of the verified state; polled by servers.
@@ -96,13 +96,13 @@ class RolloutLedger(Ledger):
         """
         if known_fingerprint is not None:
             with self._database.read() as connection:
-                if production_check.fingerprint(connection, model) == known_fingerprint:
+                if production_check.compute_fingerprint(connection, model) == known_fingerprint:
                     return VerifiedTrafficSplit(
                         split=_traffic_split(connection, model), fingerprint=known_fingerprint
                     )
         anchor = self._read_anchor()
         with self._database.read() as connection:
-            fingerprint = production_check.fingerprint(connection, model)
+            fingerprint = production_check.compute_fingerprint(connection, model)
             production_check.require_consistent_production(connection, model)
             self._require_signed(connection, anchor)
             return VerifiedTrafficSplit(
@@ -150,8 +150,8 @@ class RolloutLedger(Ledger):
         actor: str,
         reason: str,
         agreement: PredictionAgreement | None = None,
-        rules: str | None = None,
-        approvals: ApprovalSettings | None = None,
+        rules_digest: str | None = None,
+        approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Start the rollout of a version, which requires the same evidence as a promotion.
 
@@ -164,16 +164,17 @@ class RolloutLedger(Ledger):
             agreement: Agreement of both models' predictions on held-out rows; None if it was not
                 measured, in which case no guard compares predictions. It is stored in the same
                 transaction, so that no rollout runs without this guard after an interrupted start.
-            rules: Digest of the settings under which the verdict must have been issued; None to
-                skip this check (manual start).
-            approvals: See ``require_promotable``.
+            rules_digest: Digest of the settings under which the verdict must have been issued;
+                None to skip this check (manual start).
+            approval_settings: See ``require_promotable``.
 
         Raises:
             UnknownVersion: There is no such version.
             ApprovalMissing: A required approval is missing or has expired.
-            RolloutConflict: Another rollout of the model is active; the message says whose.
+            RolloutConflict: Another rollout of the model is active; the message says who started
+                it.
             GateBlocked: The evidence is missing, negative, about another subject or was issued
-                under other rules; or nothing is in production; or the version is in production
+                under other settings; or nothing is in production; or the version is in production
                 already.
             IntegrityError: A receipt or the lineage was changed after it was written, or the
                 registry is inconsistent about the production version.
@@ -199,8 +200,8 @@ class RolloutLedger(Ledger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules=rules,
-                approvals=approvals,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
                 at=at,
             )
             epoch = pointer.revision + 1
@@ -253,25 +254,25 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         store: ArtifactStore,
-        rules: str | None = None,
-        approvals: ApprovalSettings | None = None,
+        rules_digest: str | None = None,
+        approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
 
         The pointer and the rollout change in one transaction. If the evidence no longer allows the
         promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
         why. If only a required approval is missing, the rollout still awaits promotion. An approval
-        that was valid when the rollout started does not expire during the rollout. The rollout also
-        awaits promotion if this process has other code than the challenger. As for ``promote``,
-        this is no fault of the challenger: servers with its code can serve it.
+        that was valid when the rollout started does not expire during the rollout. The rollout
+        also awaits promotion if the challenger was trained with other code than that of this
+        process. This is no fault of the challenger, because servers with its code can serve it.
 
         Args:
             model: Name of the model.
             actor: Actor for the history.
             store: Store of the artifacts. Before the promotion, all artifacts of the version are
                 verified and its networks are loaded.
-            rules: See ``start_rollout``.
-            approvals: See ``require_promotable``.
+            rules_digest: See ``start_rollout``.
+            approval_settings: See ``require_promotable``.
 
         Returns:
             The transition promote or roll_back; the last transition if the rollout had ended
@@ -285,7 +286,10 @@ class RolloutLedger(Ledger):
             RegistryInconsistent: The registry is inconsistent about the production version.
             CodeMismatch, UntrustedCode: The challenger cannot be loaded by the code of this
                 process. Repeat the call where it can.
+            GateBlocked: The key does not belong to the actor.
         """
+        if self._keys is not None:
+            self._keys.require_own_actor(actor)  # otherwise the challenger would be blamed
         with self._database.read() as connection:
             rollout = _require_finished(connection, model)
             if rollout.is_over:
@@ -293,7 +297,11 @@ class RolloutLedger(Ledger):
             production_check.require_consistent(connection, model, [rollout.production_version])
         try:
             return self._promote_completed(
-                rollout, actor=actor, store=store, rules=rules, approvals=approvals
+                rollout,
+                actor=actor,
+                store=store,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
             )
         except ApprovalMissing:
             raise
@@ -314,17 +322,19 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         store: ArtifactStore,
-        rules: str | None,
-        approvals: ApprovalSettings | None,
+        rules_digest: str | None,
+        approval_settings: ApprovalSettings | None,
     ) -> Transition:
         from sluice.registry import loading  # imports torch
 
         model = rollout.model
         with self._database.read() as connection:
             version = queries.load_version(connection, model, rollout.version)
-            pointer = promotion.check_expected(connection, model, rollout.production_version)
+            pointer = promotion.require_expected_version(
+                connection, model, rollout.production_version, action="promote"
+            )
             promotion.require_evidence(
-                connection, version, pointer=pointer, reinstate=False, rules=rules
+                connection, version, pointer=pointer, reinstate=False, rules_digest=rules_digest
             )
         loading.require_loadable(version, store)
         at: datetime = self._clock()
@@ -341,8 +351,8 @@ class RolloutLedger(Ledger):
                 self._keys,
                 version,
                 pointer,
-                rules=rules,
-                approvals=approvals,
+                rules_digest=rules_digest,
+                approval_settings=approval_settings,
                 at=at,
                 valid_at=rollout.started_at,
             )

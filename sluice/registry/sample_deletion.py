@@ -67,14 +67,14 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
             )
         ).all()
         connection.execute(sa.delete(samples).where(is_of_model, is_of_user))
-    in_rollouts = [json.loads(row.payload) for row in deleted_rows if row.rollout is not None]
+    rollout_samples = [json.loads(row.payload) for row in deleted_rows if row.rollout is not None]
     count_kept = sa.select(sa.func.count()).select_from(samples).where(is_of_model)
     has_client = samples.c.payload.contains('"client":"')
     return ErasureReport(
         model=model,
         samples=len(deleted_rows),
         drift=sum(row.rollout is None for row in deleted_rows),
-        pairs=sum(bool(each["production"] and each["challenger"]) for each in in_rollouts),
+        pairs=sum(bool(each["production"] and each["challenger"]) for each in rollout_samples),
         awaiting_label=sum(row.row_key is not None for row in deleted_rows),
         kept=connection.execute(count_kept).scalar_one(),
         unnamed=connection.execute(count_kept.where(sa.not_(has_client))).scalar_one(),

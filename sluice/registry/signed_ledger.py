@@ -1,4 +1,4 @@
-"""Ledger that signs its changes, and with which a person signs unsigned lines or approves."""
+"""Ledger that signs its changes, and in which people sign unsigned lines and approve promotions."""
 
 import contextlib
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ class SignedLedger(RefusalRecordingLedger):
         with self._database.read() as connection:
             log_signatures.require_no_findings(log_verification.check(connection))
             since = log_signatures.last_signed_line(connection, self._require_keys())
-            return log.load_head(connection), unsigned_lines.unsigned_lines(connection, since=since)
+            return log.load_head(connection), unsigned_lines.describe_lines(connection, since=since)
 
     @records_refusals("sign")
     def sign(self, expected: log.LogHead, *, actor: str) -> log.LogHead:
@@ -154,7 +154,7 @@ class SignedLedger(RefusalRecordingLedger):
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
             promotion_receipt = promotion.require_evidence(
-                connection, registered_version, pointer=pointer, reinstate=True, rules=None
+                connection, registered_version, pointer=pointer, reinstate=True, rules_digest=None
             )
             receipt = approval.create_approval(
                 connection,

@@ -43,7 +43,7 @@ class VerifyingKey(Protocol):
     def key_id(self) -> str:
         """Return the id of the key, which does not reveal a secret."""
 
-    def verify(self, signature: str, what: str, text: str) -> bool:
+    def verify(self, signature: str, purpose: str, text: str) -> bool:
         """Return whether the signature was made with this key."""
 
 
@@ -55,8 +55,8 @@ class SigningKey:
     """Shared secret, or the content of a PEM file."""
 
     path: Path | None = field(default=None, compare=False)
-    """File of the key. The list of known keys and the anchor are stored beside it. None for a key
-    that was not read from a file; it has neither."""
+    """File of the key. The list of known keys is stored beside it, and by default the anchor. None
+    for a key that was not read from a file; such a key has neither."""
 
     @classmethod
     def read(cls, path: Path) -> "SigningKey":
@@ -71,7 +71,8 @@ class SigningKey:
         except OSError as error:
             raise SettingsError(
                 f"The key file {path} cannot be read ({error.strerror}).",
-                fix="Create a file of random bytes: openssl rand -out registry.key 32",
+                fix="Use a file that this user can read, or create a file of random bytes: "
+                "openssl rand -out registry.key 32",
             ) from error
         require_private_file(path, what="A key file")
         if secret.startswith(_PEM_PREFIX):
@@ -89,13 +90,13 @@ class SigningKey:
         """Id of the key, which does not reveal the secret."""
         return self.sign("key id", "")[:16]
 
-    def sign(self, what: str, text: str) -> str:
-        """Return the signature of ``text`` for the purpose ``what`` (domain separation)."""
-        return hmac.new(self.secret, _message(what, text), hashlib.sha256).hexdigest()
+    def sign(self, purpose: str, text: str) -> str:
+        """Return the signature of ``text`` for a purpose (domain separation)."""
+        return hmac.new(self.secret, _message(purpose, text), hashlib.sha256).hexdigest()
 
-    def verify(self, signature: str, what: str, text: str) -> bool:
+    def verify(self, signature: str, purpose: str, text: str) -> bool:
         """Return whether the signature was made with this key."""
-        return hmac.compare_digest(signature.encode(), self.sign(what, text).encode())
+        return hmac.compare_digest(signature.encode(), self.sign(purpose, text).encode())
 
 
 class Ed25519SigningKey(SigningKey):
@@ -128,13 +129,13 @@ class Ed25519SigningKey(SigningKey):
         """The public key."""
         return Ed25519VerifyingKey(self._private().public_key())
 
-    def sign(self, what: str, text: str) -> str:
-        """Return the signature of ``text`` for the purpose ``what`` (domain separation)."""
-        return self._private().sign(_message(what, text)).hex()
+    def sign(self, purpose: str, text: str) -> str:
+        """Return the signature of ``text`` for a purpose (domain separation)."""
+        return self._private().sign(_message(purpose, text)).hex()
 
-    def verify(self, signature: str, what: str, text: str) -> bool:
+    def verify(self, signature: str, purpose: str, text: str) -> bool:
         """Return whether the signature was made with this key."""
-        return self.public.verify(signature, what, text)
+        return self.public.verify(signature, purpose, text)
 
     def _private(self) -> Ed25519PrivateKey:
         key = load_pem_private_key(self.secret, password=None)
@@ -172,10 +173,10 @@ class Ed25519VerifyingKey:
         raw = self.key.public_bytes(Encoding.Raw, PublicFormat.Raw)
         return hashlib.sha256(b"sluice key id\n" + raw).hexdigest()[:16]
 
-    def verify(self, signature: str, what: str, text: str) -> bool:
+    def verify(self, signature: str, purpose: str, text: str) -> bool:
         """Return whether the signature was made with the private key."""
         try:
-            self.key.verify(bytes.fromhex(signature), _message(what, text))
+            self.key.verify(bytes.fromhex(signature), _message(purpose, text))
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -190,11 +191,11 @@ def require_private_file(path: Path, *, what: str) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & FORBIDDEN_MODE_BITS:
         raise SettingsError(
-            f"{what} must not be accessible to other users (mode 0600), but {path} has mode "
-            f"{mode:04o}.",
+            f"{what} must not be accessible to other users or writable by its group (mode 0600), "
+            f"but {path} has mode {mode:04o}.",
             fix=f"Run: chmod 600 {path}",
         )
 
 
-def _message(what: str, text: str) -> bytes:
-    return f"sluice {what}\n{text}".encode()
+def _message(purpose: str, text: str) -> bytes:
+    return f"sluice {purpose}\n{text}".encode()

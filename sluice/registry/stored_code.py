@@ -4,9 +4,9 @@ The artifact is a zip archive of Python sources with a manifest, without compile
 Equal sources give equal bytes. Loading the code runs it with the permissions of the process, so
 callers load it only if a person requested it.
 
-The stored modules have the same names as the modules of the checkout. These are removed from
-``sys.modules`` during the import, and restored afterwards. Classes that were loaded from stored
-modules continue to use the stored modules.
+The stored modules have the same names as the modules of the checkout. The modules of the checkout
+are removed from ``sys.modules`` during the import, and restored afterwards. Classes that were
+loaded from stored modules continue to use the stored modules.
 """
 
 import ast
@@ -104,7 +104,7 @@ def stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
     """
     packages = {name.partition(".")[0] for name in modules}
     _reject_late_imports(modules, packages)
-    finder = _StoredFinder(modules, packages)
+    finder = _StoredModuleFinder(modules, packages)
     with _IMPORT_LOCK:
         checkout_modules = _remove_modules(packages)
         sys.meta_path.insert(0, finder)
@@ -153,7 +153,7 @@ def _imported_modules(node: ast.AST) -> Sequence[str]:
     return []
 
 
-class _StoredFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+class _StoredModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Meta path finder for the stored modules; rejects other modules of their packages."""
 
     def __init__(self, modules: Mapping[str, StoredModule], packages: set[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.rollout.state import Rollout, Transition
 
-FIELDS = {
+CURRENT_FIELD_NAMES = {
     "patience_until": "step_times_out_at",
     "seen_at": "checked_at",
     "unshared": "evidence_counts",
@@ -21,7 +21,7 @@ FIELDS = {
 }
 """New names of renamed fields of rollouts, their settings and their counts, by old name."""
 
-VALUES = {
+CURRENT_VALUES = {
     "phase": {"held": "awaiting_promotion"},
     "outcome": {"hold": "wait"},
     "verdict": {"calm": "ok", "suspect": "warn"},
@@ -61,7 +61,7 @@ def _rename(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        FIELDS.get(name, name): VALUES.get(name, {}).get(item, item)
+        CURRENT_FIELD_NAMES.get(name, name): CURRENT_VALUES.get(name, {}).get(item, item)
         if isinstance(item, str)
         else _rename(item)
         for name, item in value.items()

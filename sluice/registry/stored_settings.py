@@ -28,7 +28,7 @@ class RemovedSetting:
     """Effect on a version that was trained with the setting, as a sentence."""
 
 
-REMOVED = (
+REMOVED_SETTINGS = (
     RemovedSetting(
         owner="sluice.workloads.digits:DigitsSettings",
         name="order_seed",
@@ -52,15 +52,16 @@ def migrate_settings(
 
     Returns:
         The other settings, for ``settings_type.parse``, which still rejects unknown names; and the
-        entries of ``REMOVED`` whose settings were omitted.
+        entries of ``REMOVED_SETTINGS`` whose settings were omitted.
     """
     owners = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
-    omitted = tuple(
-        removed
-        for removed in REMOVED
-        if removed.name in stored
-        and removed.owner in owners
-        and removed.name not in settings_type.model_fields  # a user's class may define it again
+    omitted_settings = tuple(
+        setting
+        for setting in REMOVED_SETTINGS
+        if setting.name in stored
+        and setting.owner in owners
+        and setting.name not in settings_type.model_fields  # a user's class may define it again
     )
-    names = {removed.name for removed in omitted}
-    return {name: value for name, value in stored.items() if name not in names}, omitted
+    omitted_names = {setting.name for setting in omitted_settings}
+    current = {name: value for name, value in stored.items() if name not in omitted_names}
+    return current, omitted_settings

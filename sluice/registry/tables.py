@@ -263,8 +263,8 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
-    # Key of the row. Set only in the first sample of a row that has predictions of both arms, to
-    # which the label of the row is joined. Null in all other samples.
+    # Key of the row of data. Set only in the first sample with predictions of both arms for this
+    # row, because the row's label is joined to that sample. Null in all other samples.
     Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
     UniqueConstraint("rollout", "row_key"),
@@ -349,7 +349,7 @@ deliveries = Table(
     Column("delivered_at", UtcTime, nullable=False),
 )
 
-LOGGED = (
+LOGGED_TABLES = (
     models,
     receipts,
     versions,
@@ -364,4 +364,4 @@ LOGGED = (
 )
 """Tables whose rows all have a line in the log. A migration logs them in this order."""
 
-APPEND_ONLY = (*LOGGED, log, signatures, refusals)
+APPEND_ONLY_TABLES = (*LOGGED_TABLES, log, signatures, refusals)

@@ -49,8 +49,8 @@ def export_version(
         number: Number of the version.
         store: Store of its artifacts; each is verified when it is read.
         target: Path of the file; an existing file is replaced.
-        key: Key of the registry that signs the file; None for none.
-        private_key: Ed25519 key of the exporter that signs the file; None for none.
+        key: Key of the registry that signs the file; None to omit this signature.
+        private_key: Ed25519 key of the exporter that signs the file; None to omit this signature.
 
     Raises:
         UnknownVersion: There is no such version.
@@ -87,17 +87,16 @@ def import_version(
     store: ArtifactStore,
     actor: str,
     key: SigningKey | None,
-    trusted: TrustedKeys | None,
+    trusted_keys: TrustedKeys | None,
     local_paths_of: Callable[[str], Collection[str]],
-    trust: Collection[str],
+    trusted_paths: Collection[str],
     limits: ImportLimits = LIMITS,
 ) -> ImportedVersion:
     """Import the version of a file in state dev, after verifying the whole file.
 
     No code in the file is executed or imported. The code that the version names must belong to
     Sluice, to the shipped pipeline of the same name or to a version that was trained here, or be
-    trusted. The history records the accepted and trusted
-    import paths.
+    trusted. The history records the accepted and trusted import paths.
 
     Args:
         ledger: Ledger that stores the version under the next number of its model.
@@ -105,10 +104,10 @@ def import_version(
         store: Store for the artifacts.
         actor: Actor for the history.
         key: If given, the file must be signed with this key.
-        trusted: If given, the file must have an Ed25519 signature with one of these keys.
+        trusted_keys: If given, the file must have an Ed25519 signature with one of these keys.
         local_paths_of: Returns the import paths that the shipped pipeline of a given name uses.
             Import paths of versions that were trained here are accepted as well.
-        trust: Import paths that the user trusts, including the modules stored in the file.
+        trusted_paths: Import paths that the user trusts, including the modules stored in the file.
         limits: Limits for everything that the author of the file chooses.
 
     Raises:
@@ -116,9 +115,9 @@ def import_version(
             ``Ledger.import_version``; or the weights are not a safetensors file. The registry is
             unchanged.
         UntrustedCode: The version names code that is neither used here nor trusted.
-        SettingsError: ``trust`` contains a path that the version does not name.
+        SettingsError: ``trusted_paths`` contains a path that the version does not name.
     """
-    file = read_version(source, key=key, trusted=trusted, limits=limits)
+    file = read_version(source, key=key, trusted_keys=trusted_keys, limits=limits)
     exported = file.exported
     lineage = exported.lineage
     for role, digest in lineage.weights().items():
@@ -135,11 +134,11 @@ def import_version(
         *local_paths_of(lineage.model),
         *local_code_paths(ledger.versions(lineage.model)),
     }
-    code = accept_code(lineage, local_paths=local_paths, trust=trust)
+    code = accept_code(lineage, local_paths=local_paths, trusted_paths=trusted_paths)
     for content in file.artifacts.values():
         store.put(content)
-    entry = next((entry for entry in exported.history if entry.revision is None), None)
-    registered_text = f", registered {entry.at:%Y-%m-%d %H:%M:%S} UTC" if entry else ""
+    first_entry = next((entry for entry in exported.history if entry.revision is None), None)
+    registered_text = f", registered {first_entry.at:%Y-%m-%d %H:%M:%S} UTC" if first_entry else ""
     result = ledger.import_version(
         lineage,
         exported.receipts,

@@ -12,7 +12,7 @@ from sluice.base.digests import short
 from sluice.base.errors import IntegrityError
 from sluice.base.settings import Record
 from sluice.registry.tables import (
-    LOGGED,
+    LOGGED_TABLES,
     UtcTime,
     history,
     log,
@@ -20,8 +20,8 @@ from sluice.registry.tables import (
     rollout_transitions,
 )
 
-_DIGESTS = ("receipt", "candidate")
-"""Columns with digests, which are shortened."""
+_DIGEST_COLUMNS = ("receipt", "candidate")
+"""Columns with digests, which are shortened in descriptions."""
 
 
 class UnsignedLine(Record):
@@ -33,13 +33,13 @@ class UnsignedLine(Record):
     what: str = Field(description="Description of the added row.")
 
 
-def unsigned_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
-    """Return descriptions of all lines after line number ``since``, in order.
+def describe_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
+    """Return descriptions of all lines of the log after line number ``since``, in order.
 
     Raises:
         IntegrityError: The row of a line is missing, or its table is not part of the registry.
     """
-    tables = {table.name: table for table in LOGGED}
+    tables = {table.name: table for table in LOGGED_TABLES}
     lines = connection.execute(
         sa.select(log.c.number, log.c.entity, log.c.key)
         .where(log.c.number > since)
@@ -95,7 +95,7 @@ def _describe_row(table: Table, values: Any, key_text: str) -> str:
     if table is rollout_transitions:
         return f"{values['outcome']} of rollout {short(values['rollout'])}"
     fields = ", ".join(
-        f"{name} {short(str(values[name])) if name in _DIGESTS else values[name]}"
+        f"{name} {short(str(values[name])) if name in _DIGEST_COLUMNS else values[name]}"
         for name in ("model", "name", "version", "number", "receipt", "candidate")
         if name in values
     )

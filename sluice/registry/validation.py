@@ -13,7 +13,7 @@ from sluice.base.receipts import Receipt
 from sluice.base.settings import suggest_nearest
 from sluice.registry.lineage import Lineage
 
-MAX_NAME = 200
+MAX_NAME_CHARS = 200
 """Maximum length of a model name [characters]; the database column has this width."""
 
 _MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -66,11 +66,11 @@ def find_name_problem(model: str) -> str:
 
     Names are restricted because they become part of URLs, paths and terminal output.
     """
-    if len(model) <= MAX_NAME and _MODEL_NAME.fullmatch(model):
+    if len(model) <= MAX_NAME_CHARS and _MODEL_NAME.fullmatch(model):
         return ""
     return (
-        f"a model name must have 1 to {MAX_NAME} lower-case letters, digits and underscores, and "
-        f"begin with a letter, got {model[:80]!r}"
+        f"a model name must have 1 to {MAX_NAME_CHARS} lower-case letters, digits and underscores, "
+        f"and begin with a letter, got {model[:80]!r}"
     )
 
 
@@ -176,13 +176,13 @@ def require_matching_receipt(receipt: Receipt, key: Mapping[str, str]) -> None:
         )
 
 
-def require_same_decision(decided: Receipt, receipt: Receipt) -> None:
+def require_same_decision(stored_decision: Receipt, receipt: Receipt) -> None:
     """Reject a receipt that contradicts the stored decision."""
-    if decided.digest != receipt.digest:
+    if stored_decision.digest != receipt.digest:
         raise ContractError(
             f"The decision on this candidate, window and reference is final "
-            f"({decided.outcome}, receipt {decided.digest[:12]}), but another receipt "
-            f"({receipt.outcome}, {receipt.digest[:12]}) was passed.",
+            f"({stored_decision.outcome}, receipt {stored_decision.digest[:12]}), but another "
+            f"receipt ({receipt.outcome}, {receipt.digest[:12]}) was passed.",
             cause="A decision is final, because repeating an evaluation until it passes would "
             "invalidate the error rate of the gate.",
             fix="Use the receipt that the ledger returns, or evaluate on a newer window.",

@@ -75,7 +75,7 @@ def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) ->
         numbers.setdefault(version.model, []).append(str(version.number))
     (first, *others) = absent.versions
     cause, fix = explain_missing_artifacts(url, store)
-    listed = "; ".join(
+    versions_text = "; ".join(
         f"{model} version{'s' * (len(version_numbers) > 1)} {', '.join(version_numbers)}"
         for model, version_numbers in numbers.items()
     )
@@ -83,7 +83,7 @@ def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) ->
         model=first.model if len(numbers) == 1 else "",
         version=None if others else first.number,
         problem="artifact",
-        what=f"{store.root} has no weights of {listed}: "
+        what=f"{store.root} has no weights of {versions_text}: "
         f"{pluralize(len(absent.artifacts), 'artifact')} of these versions and of their decisions "
         f"{'is' if len(absent.artifacts) == 1 else 'are'} missing. {cause}",
         fix=fix,
@@ -106,7 +106,8 @@ def _check_version(
             version=number,
             problem="lineage",
             what=f"{model} version {number} lacks {', '.join(missing)}.",
-            fix="Register the candidate again from a pipeline that records them.",
+            fix="Train another candidate with a pipeline that records them. The lineage of a "
+            "registered candidate does not change.",
         )
     weights = version.lineage.weights()
     is_absent = not missing and has_no_weights(version.lineage, store)
@@ -168,10 +169,10 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[RegistryFind
         .where(decisions.c.model == model)
         .order_by(decisions.c.id)
     ).all()
-    owners = {row.digest: row.number for row in (*imported_rows, *linked_rows)}
+    numbers_by_digest = {row.digest: row.number for row in (*imported_rows, *linked_rows)}
     rows = (*linked_rows, *imported_rows, *decision_rows)
     for digest, payload in {row.digest: row.payload for row in rows}.items():
         try:
             evidence.parse_receipt(digest, payload)
         except SluiceError as error:
-            yield finding_from_error(model, owners.get(digest), "receipt", error)
+            yield finding_from_error(model, numbers_by_digest.get(digest), "receipt", error)

@@ -32,7 +32,7 @@ FORMAT = "sluice version"
 FORMAT_NUMBER = 1
 """Format number of version files; a file of another format is rejected."""
 
-_MANIFEST, _CONTENT, _SIGNATURE = "manifest.json", "version.json", "signature.txt"
+_MANIFEST, _DESCRIPTION, _SIGNATURE = "manifest.json", "version.json", "signature.txt"
 _PUBLIC_SIGNATURE = "signature.ed25519.txt"
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -90,10 +90,12 @@ def pack_version(
 
     Args:
         file: Content of the file.
-        key: Key of the registry that signs the manifest, and with it every part; None for none.
-        private_key: Ed25519 key of the exporter that signs the manifest; None for none.
+        key: Key of the registry that signs the manifest, and with it every part; None to omit this
+            signature.
+        private_key: Ed25519 key of the exporter that signs the manifest; None to omit this
+            signature.
     """
-    parts = {_CONTENT: _json(file.exported.model_dump(mode="json"))}
+    parts = {_DESCRIPTION: _json(file.exported.model_dump(mode="json"))}
     parts |= {f"artifacts/{digest}": content for digest, content in file.artifacts.items()}
     digests = {name: digest_bytes(content) for name, content in parts.items()}
     manifest = Manifest(format=FORMAT, format_number=FORMAT_NUMBER, parts=digests)
@@ -102,7 +104,7 @@ def pack_version(
         text = f"{key.key_id} {key.sign('version file', digest_bytes(parts[_MANIFEST]))}"
         parts[_SIGNATURE] = text.encode()
     if private_key is not None:
-        parts[_PUBLIC_SIGNATURE] = ManifestSignature.make(parts[_MANIFEST], private_key).text
+        parts[_PUBLIC_SIGNATURE] = ManifestSignature.make(parts[_MANIFEST], private_key).content
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(parts):
@@ -113,15 +115,15 @@ def pack_version(
 
 
 def read_version(
-    path: Path, *, key: SigningKey | None, trusted: TrustedKeys | None, limits: ImportLimits
+    path: Path, *, key: SigningKey | None, trusted_keys: TrustedKeys | None, limits: ImportLimits
 ) -> VersionFile:
     """Read a file written by ``pack_version`` and verify every part of it.
 
     Args:
         path: Path of the file, which must be a regular file. It is read once.
         key: If given, the manifest must be signed with this key.
-        trusted: If given, the manifest must be signed with one of these Ed25519 keys. Otherwise an
-            existing signature must still be valid for the key that it claims.
+        trusted_keys: If given, the manifest must be signed with one of these Ed25519 keys.
+            Otherwise an existing signature must still be valid for the key that it claims.
         limits: Limits for everything that the author of the file chooses.
 
     Raises:
@@ -149,10 +151,10 @@ def read_version(
         raise _damaged_error(str(path), f"it is damaged ({error})") from error
     if key is not None:
         _require_signed(parts, str(path), key)
-    signed_by = _require_public_signature(parts, str(path), trusted)
+    signed_by = _require_public_signature(parts, str(path), trusted_keys)
     for name in (_SIGNATURE, _PUBLIC_SIGNATURE, _MANIFEST):
         parts.pop(name, None)
-    exported = _parse_description(parts.pop(_CONTENT, b""), str(path), limits)
+    exported = _parse_description(parts.pop(_DESCRIPTION, b""), str(path), limits)
     artifacts = {name.removeprefix("artifacts/"): content for name, content in parts.items()}
     _require_complete(exported.lineage, artifacts, str(path))
     return VersionFile(
@@ -210,11 +212,11 @@ def _read_parts(
         )
     manifest_text = archive.read(_MANIFEST)
     manifest = _parse_manifest(manifest_text, where)
-    expected = {_MANIFEST, *manifest.parts}
-    actual = set(names) - {_SIGNATURE, _PUBLIC_SIGNATURE}
-    for name in sorted(expected ^ actual):
+    expected_names = {_MANIFEST, *manifest.parts}
+    actual_names = set(names) - {_SIGNATURE, _PUBLIC_SIGNATURE}
+    for name in sorted(expected_names ^ actual_names):
         raise _damaged_error(
-            where, f"{name!r} is {'missing' if name in expected else 'unexpected'}"
+            where, f"{name!r} is {'missing' if name in expected_names else 'unexpected'}"
         )
     parts = {_MANIFEST: manifest_text}
     for name, digest in manifest.parts.items():
@@ -249,9 +251,9 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
 
 def _require_complete(lineage: Lineage, artifacts: Mapping[str, bytes], where: str) -> None:
     """Check that the file has exactly the artifacts of the lineage, with matching digests."""
-    named = {*lineage.weights().values(), *lineage.other_artifacts().values()}
-    for digest in sorted(named ^ artifacts.keys()):
-        state = "missing" if digest in named else "not part of the version"
+    named_digests = {*lineage.weights().values(), *lineage.other_artifacts().values()}
+    for digest in sorted(named_digests ^ artifacts.keys()):
+        state = "missing" if digest in named_digests else "not part of the version"
         raise _damaged_error(where, f"artifact {digest[:12]} is {state}")
     for digest, content in artifacts.items():
         if digest_bytes(content) != digest:
@@ -272,7 +274,7 @@ def _require_signed(parts: Mapping[str, bytes], where: str, key: SigningKey) -> 
 
 
 def _require_public_signature(
-    parts: Mapping[str, bytes], where: str, trusted: TrustedKeys | None
+    parts: Mapping[str, bytes], where: str, trusted_keys: TrustedKeys | None
 ) -> str:
     """Return the signer of the file as a phrase; reject an invalid or untrusted signature."""
     text = parts.get(_PUBLIC_SIGNATURE)
@@ -283,11 +285,11 @@ def _require_public_signature(
             cause="The file was changed after it was signed.",
             fix="Copy the file again, or request a new one. Nothing was imported.",
         )
-    name = trusted.name_of(signature.key) if trusted and signature else None
-    if trusted is not None and name is None:
+    name = trusted_keys.name_of(signature.key) if trusted_keys and signature else None
+    if trusted_keys is not None and name is None:
         state = f"signed by the unknown key {signature.key.text}" if signature else "unsigned"
         raise IntegrityError(
-            f"{where} must be signed by a trusted key ({', '.join(trusted.by_name)}), but is "
+            f"{where} must be signed by a trusted key ({', '.join(trusted_keys.by_name)}), but is "
             f"{state}.",
             cause="The file was exported without a key, or with a key that is not in the list.",
             fix="Ask the owner of the file to export it with --private-key. Add a key to the list "

@@ -23,6 +23,7 @@ from sluice.base.settings import Record
 from sluice.data.rows.protocol import ModelInput
 from sluice.findings.catalogue import FaultName
 from sluice.registry.stored_code import CodeSource
+from sluice.rehearsal.settings import FAULTY_SHARE
 from sluice.serving.deployed import DeployedModel
 from sluice.serving.ledger_models import load_from_ledger
 from sluice.serving.model_arrays import ModelArrays, as_arrays, element_digests
@@ -41,8 +42,6 @@ FAULT_NAMES: Mapping[InjectedFault, FaultName] = {
 }
 """Name of each injected fault in the catalogue; "none" injects no fault."""
 
-_AFFECTED_SHARE = 0.2
-"""Share of the elements that are affected by the faults ``errors`` and ``nan``."""
 _CRASH_SHARE = 0.05
 """Share of the elements that crash the challenger's process with the fault ``crash``."""
 _ADDED_LATENCY_S = 0.1
@@ -73,8 +72,8 @@ def inject_fault(deployed: DeployedModel, plan: FaultPlan) -> DeployedModel:
     """Return the model with the planned fault if it is the challenger, else unchanged."""
     if deployed.candidate != plan.challenger or plan.fault in ("none", "no_traffic"):
         return deployed
-    # A prediction is the mean over the networks. So drift and quality change all networks, and
-    # for a failure one network is enough.
+    # A prediction is the mean over the networks. Drift and quality must therefore change all
+    # networks, while every other fault of one network affects the prediction.
     affects_all = plan.fault in ("drift", "quality")
     networks = tuple(
         _FaultyNetwork(network, plan) if affects_all or index == 0 else network
@@ -95,7 +94,7 @@ class _FaultyNetwork(nn.Module):
     def forward(self, x: ModelInput) -> Tensor:
         plan = self._plan
         uniform_N = _uniform_from_bytes(as_arrays(x), seed=plan.seed)
-        if plan.fault == "errors" and (uniform_N < _AFFECTED_SHARE).any():
+        if plan.fault == "errors" and (uniform_N < FAULTY_SHARE).any():
             raise RuntimeError("injected by the rehearsal")
         if plan.fault == "crash" and (uniform_N < _CRASH_SHARE).any():
             ctypes.string_at(0)
@@ -104,7 +103,7 @@ class _FaultyNetwork(nn.Module):
         out: Tensor = self.network(x)
         if plan.fault == "nan":
             out = out.clone()
-            out[torch.from_numpy(uniform_N < _AFFECTED_SHARE)] = torch.nan
+            out[torch.from_numpy(uniform_N < FAULTY_SHARE)] = torch.nan
         elif plan.fault == "drift":
             out = out + _DRIFT_SPREADS * self._spread
         elif plan.fault == "quality":

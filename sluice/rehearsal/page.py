@@ -28,7 +28,7 @@ FAULT_DESCRIPTIONS: dict[InjectedFault, str] = {
     "crash": "The challenger's process crashes with a segmentation fault on some inputs.",
     "no_traffic": "No user sends a request.",
 }
-_TONE: dict[TransitionOutcome, Tone] = {
+_OUTCOME_TONES: dict[TransitionOutcome, Tone] = {
     "advance": "good",
     "promote": "good",
     "inconclusive": "unsure",
@@ -93,7 +93,7 @@ def _transitions(rehearsal: Rehearsal) -> str:
         rows.append(
             [
                 f"{(transition.at - began).total_seconds():.1f}",
-                tag(outcome, _TONE.get(transition.outcome, "plain")),
+                tag(outcome, _OUTCOME_TONES.get(transition.outcome, "plain")),
                 f"{100 * transition.rollout.users_share:g} %",
                 requests,
                 escape(transition.reason),
@@ -117,7 +117,7 @@ def _steps(rehearsal: Rehearsal) -> str:
             f"{step.production_requests:,}",
             f"{(step.until - step.since).total_seconds():.1f}",
             _describe_reading(step.strongest_reading),
-            tag(step.outcome.replace("_", " "), _TONE.get(step.outcome, "plain")),
+            tag(step.outcome.replace("_", " "), _OUTCOME_TONES.get(step.outcome, "plain")),
         ]
         for step in steps
     ]

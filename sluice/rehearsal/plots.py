@@ -63,8 +63,12 @@ def share_png(rehearsal: Rehearsal) -> bytes:
     )
     for step in served_steps(transitions):
         if math.isfinite(step.served_share):
-            span = [(time - transitions[0].at).total_seconds() for time in (step.since, step.until)]
-            axes.plot(span, [100 * step.served_share] * 2, color=INK, linewidth=1.4, linestyle=":")
+            step_times = [
+                (time - transitions[0].at).total_seconds() for time in (step.since, step.until)
+            ]
+            axes.plot(
+                step_times, [100 * step.served_share] * 2, color=INK, linewidth=1.4, linestyle=":"
+            )
     axes.axvline(times[-1], color=colour, linewidth=2)
     axes.set_ylim(0, 108)
     axes.set_xlim(0, 1.04 * end)

@@ -57,26 +57,26 @@ class RequestRows:
     _cached_fields: dict[int, RequestFields] = field(default_factory=dict)
     """Fields by index of the row, because a row is requested several times."""
 
-    def body(self, position: int, *, rng: Random) -> bytes:
+    def body(self, index: int, *, rng: Random) -> bytes:
         """Return the body of a request for one row, from a randomly drawn user.
 
         Args:
-            position: Index of the row, from 0.
+            index: Index of the row, from 0.
             rng: Draws the user.
         """
-        fields = self._cached_fields.get(position)
+        fields = self._cached_fields.get(index)
         if fields is None:
-            fields = self._cached_fields[position] = self.fields_of(int(self.rows_N[position]))
+            fields = self._cached_fields[index] = self.fields_of(int(self.rows_N[index]))
         payload: RequestFields = {
             "user": f"user {rng.randrange(_NUM_USERS)}",
             **fields,
-            "keys": [self.keys[position]],
+            "keys": [self.keys[index]],
         }
         return json.dumps(payload).encode()
 
-    def labelled_frame(self, position: int) -> pd.DataFrame:
-        """Return the rows whose labels have arrived when the row at ``position`` is requested."""
-        return self.frame.iloc[: max(0, int(self.rows_N[position]) + 1 - self.horizon_rows)]
+    def labelled_frame(self, index: int) -> pd.DataFrame:
+        """Return the rows whose labels have arrived when the row at ``index`` is requested."""
+        return self.frame.iloc[: max(0, int(self.rows_N[index]) + 1 - self.horizon_rows)]
 
 
 def load_request_rows(version: Version, current: Workload) -> RequestRows:

@@ -72,7 +72,10 @@ class Rehearsal(Record):
     held_out_rows: int
     ended: RehearsalEnd
     reason: str = Field(description="Reason of the last transition.")
-    duration_s: float = Field(description="Time from the rollout's start to its end [s].")
+    duration_s: float = Field(
+        description="Time from the rollout's start to its end, or to the rehearsal's time limit "
+        "[s]."
+    )
     sync_delay_s: float | None = Field(
         description="Time from the rollout's end until the server applied it; None if it never "
         "did [s]."
@@ -103,7 +106,7 @@ class Rehearsal(Record):
             )
         elif not any(marker in texts for marker in _FAULT_MARKERS[self.fault]):
             deviations.append(
-                "Neither the reason nor the server's problems name the injected fault."
+                "Neither the reason nor the server's problems name the planted fault."
             )
         if self.sync_delay_s is None:
             deviations.append("The server did not follow the last transition.")

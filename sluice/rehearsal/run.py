@@ -46,8 +46,8 @@ from sluice.rollout_control.quality import evaluate_live_quality
 from sluice.rollout_control.status import RolloutStatus, read_status
 from sluice.rollout_control.view import describe_drift
 from sluice.serving.deployed import DeployedModel, load_deployed, predict_rows
-from sluice.serving.server import listen
-from sluice.serving.split_sync import LOADING
+from sluice.serving.server import bind_socket
+from sluice.serving.split_sync import LOADING_PROBLEM
 from sluice.workloads.workload import Workload
 
 OnSample = Callable[[RolloutStatus, RequestCounts, str], None]
@@ -122,7 +122,7 @@ def rehearse(
             f"{settings.name} has no version in production to rehearse with.",
             fix=f"Run: sluice run {settings.name}",
         )
-    listen("127.0.0.1", port).close()  # report a port in use before starting anything
+    bind_socket("127.0.0.1", port).close()  # report a port in use before starting anything
     rows = load_request_rows(production, pipeline.workload)
     if fault == "quality":
         _require_labels(rows, settings.gate.min_rows)
@@ -167,9 +167,12 @@ def rehearse(
 
 
 def _require_labels(rows: RequestRows, min_labels: int) -> None:
-    """Reject held-out rows of which three quarters are fewer than ``min_labels``.
+    """Require that three quarters of the held-out rows are at least ``min_labels`` rows.
 
     The labels of the last quarter may arrive after the last decision.
+
+    Raises:
+        ContractError: There are too few rows.
     """
     num_labelled = int(0.75 * len(rows.keys))
     if num_labelled < min_labels:
@@ -244,6 +247,8 @@ class _RehearsalRun:
     problems: tuple[str, ...] = ()
     sync_delay_s: float | None = None
     labels_due_at: float = 0.0
+    ended_at: datetime | None = None
+    """Time at which the rollout ended or the time limit of the rehearsal was reached."""
 
     def run_rollout(self, agreement: PredictionAgreement) -> None:
         """Start the rollout, reconcile it until it ends, and wait for the server to follow."""
@@ -260,12 +265,13 @@ class _RehearsalRun:
             agreement=agreement,
         )
         deadline = time.monotonic() + 2 * self.seconds + _LOAD_ALLOWANCE_S
-        due = time.monotonic()
+        due_at = time.monotonic()
         while time.monotonic() < deadline:
-            due = max(due + RECONCILE_INTERVAL_S, time.monotonic())
-            time.sleep(max(0.0, due - time.monotonic()))
+            due_at = max(due_at + RECONCILE_INTERVAL_S, time.monotonic())
+            time.sleep(max(0.0, due_at - time.monotonic()))
             if self._reconcile():
                 break
+        self.ended_at = _now()
         self._wait_for_server()
         time.sleep(_COOL_DOWN_S)
         self.traffic.stop()
@@ -289,7 +295,7 @@ class _RehearsalRun:
         if time.monotonic() < self.labels_due_at:
             return
         self.labels_due_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
-        frame = self.rows.labelled_frame(self.traffic.counts.max_position)
+        frame = self.rows.labelled_frame(self.traffic.counts.max_index)
         evaluate_live_quality(
             self.sandbox.ledger,
             self.settings.name,
@@ -354,9 +360,9 @@ class _RehearsalRun:
             seconds=self.seconds,
             started_at=rollout.started_at,
             held_out_rows=len(self.rows.keys),
-            ended=_end(rollout),
+            ended=_rehearsal_end(rollout),
             reason=last.reason,
-            duration_s=(last.at - rollout.started_at).total_seconds(),
+            duration_s=_duration_s(rollout, last_transition_at=last.at, ended_at=self.ended_at),
             sync_delay_s=self.sync_delay_s,
             sent=counts.num_sent,
             answered=counts.num_answered,
@@ -374,10 +380,21 @@ def merge_problems(before: Sequence[str], servers: Sequence[ServerState]) -> tup
     """Return the problems that servers reported, each once; a finished load is no problem."""
     current = [problem for server in servers for problem in server.problems]
     problems = dict.fromkeys([*before, *current])
-    return tuple(problem for problem in problems if problem != LOADING or problem in current)
+    return tuple(
+        problem for problem in problems if problem != LOADING_PROBLEM or problem in current
+    )
 
 
-def _end(rollout: Rollout) -> RehearsalEnd:
+def _duration_s(
+    rollout: Rollout, *, last_transition_at: datetime, ended_at: datetime | None
+) -> float:
+    """Return the time from the rollout's start to its end, or to the rehearsal's time limit [s]."""
+    has_timed_out = _rehearsal_end(rollout) == "timed_out"
+    end = ended_at if has_timed_out and ended_at is not None else last_transition_at
+    return (end - rollout.started_at).total_seconds()
+
+
+def _rehearsal_end(rollout: Rollout) -> RehearsalEnd:
     match rollout.phase:
         case "promoted" | "rolled_back" | "paused":
             return rollout.phase

@@ -38,9 +38,9 @@ def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
     The function raises SettingsError with the server's message if the server cannot start, and
     StorageError if it prints nothing within three minutes or ends without a message.
     """
-    start = _START_SCRIPT.format(path=worker_sys_path(), parent=os.getpid())
+    start_code = _START_SCRIPT.format(path=worker_sys_path(), parent=os.getpid())
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", start, config.model_dump_json()],
+        [sys.executable, "-P", "-c", start_code, config.model_dump_json()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -61,8 +61,8 @@ def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
 
 def _wait_for_port(process: "subprocess.Popen[str]") -> int:
     assert process.stdout is not None, "it is a pipe"
-    is_readable, _, _ = select.select([process.stdout], [], [], _MAX_START_S)
-    line = process.stdout.readline() if is_readable else ""
+    readable_streams, _, _ = select.select([process.stdout], [], [], _MAX_START_S)
+    line = process.stdout.readline() if readable_streams else ""
     if not line:
         raise StorageError(
             f"The rehearsal's server must report its port within {_MAX_START_S:g} s, but did not.",

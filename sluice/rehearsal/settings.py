@@ -25,8 +25,9 @@ def shorten_steps(
 ) -> RolloutSettings:
     """Return settings with shorter steps; the guards stay the same.
 
-    A step lasts at least until the challenger has ``requests_to_breach`` requests: with fewer, no
-    guard could trigger and passing the step would prove nothing.
+    A step lasts at least until the challenger has the number of requests that
+    ``count_requests_to_breach`` returns: with fewer, no guard could trigger and passing the step
+    would prove nothing.
 
     The challenger is a clone, so labels cannot prove it better: no step waits for labels, and the
     strategy ``ab`` becomes ``canary``. A REJECT still rolls back.
@@ -42,7 +43,7 @@ def shorten_steps(
     step_s = max(0.3, 0.75 * seconds / len(settings.steps) - _SYNC_LAG_S)
     shares = [step.share for step in settings.steps if not step.is_shadowed]
     smallest_share = min(shares, default=1.0)
-    min_requests = requests_to_breach(settings, min(shares, default=0.5))
+    min_requests = count_requests_to_breach(settings, min(shares, default=0.5))
     return settings.model_copy(
         update={
             "quality": "when_known",
@@ -55,14 +56,14 @@ def shorten_steps(
     )
 
 
-def requests_to_breach(settings: RolloutSettings, share: float) -> int:
+def count_requests_to_breach(settings: RolloutSettings, share: float) -> int:
     """Return the number of requests after which the errors guard rolls back a faulty challenger.
 
     Args:
         settings: Alpha and ratios of the guards.
         share: Share of the requests for the challenger; 0.5 for shadow requests [rate].
 
-    >>> requests_to_breach(RolloutSettings(), 0.05)
+    >>> count_requests_to_breach(RolloutSettings(), 0.05)
     30
     """
     limit = 1 / (settings.errors_alpha_share * settings.alpha)
@@ -70,8 +71,8 @@ def requests_to_breach(settings: RolloutSettings, share: float) -> int:
     ratio = settings.odds_ratios[-1]
     # Factor by which each error of the challenger increases the evidence.
     likelihood_ratio = ratio / (1 + share * (ratio - 1))
-    errors = math.ceil(math.log(limit / initial_evidence) / math.log(likelihood_ratio))
-    return math.ceil(errors / FAULTY_SHARE)
+    num_errors = math.ceil(math.log(limit / initial_evidence) / math.log(likelihood_ratio))
+    return math.ceil(num_errors / FAULTY_SHARE)
 
 
 def shorten_intervals(configured: ServingSettings) -> ServingSettings:

@@ -24,7 +24,7 @@ class RequestCounts:
     num_sent: int = 0
     num_answered: int = 0
     num_failed: int = 0
-    max_position: int = 0
+    max_index: int = 0
     """Highest index of a requested row, from 0."""
     first_error: str = ""
     """Error of the first failed request."""
@@ -39,7 +39,7 @@ class TrafficGenerator:
         """Prepare the thread; it sends nothing before the context is entered.
 
         Args:
-            rows: Rows to request; they build the bodies of the requests.
+            rows: Rows to request; its methods build the bodies of the requests.
             port: Port on this machine.
             rate_per_s: Request rate; 0 sends nothing [1/s].
             seconds: Duration of one pass over the rows, which then repeats.
@@ -49,7 +49,7 @@ class TrafficGenerator:
         self._rows = rows
         self._port = port
         self._rate_per_s = rate_per_s
-        self._row_s = seconds / len(rows.keys)
+        self._seconds_per_row = seconds / len(rows.keys)
         self._rng = Random(seed)
         self._stopped = threading.Event()
         self._began = 0.0
@@ -79,21 +79,22 @@ class TrafficGenerator:
     async def _run_client(self) -> None:
         connection: _Connection | None = None
         while True:
-            due = self._began + self._num_scheduled / self._rate_per_s
+            due_at = self._began + self._num_scheduled / self._rate_per_s
             self._num_scheduled += 1
-            while time.monotonic() < due and not self._stopped.is_set():
-                await asyncio.sleep(min(_PAUSE_S, max(0.0, due - time.monotonic())))
+            while time.monotonic() < due_at and not self._stopped.is_set():
+                await asyncio.sleep(min(_PAUSE_S, max(0.0, due_at - time.monotonic())))
             if self._stopped.is_set():
                 break
             counts = self.counts
-            position = int((time.monotonic() - self._began) / self._row_s) % len(self._rows.keys)
-            counts.max_position = max(counts.max_position, position)
+            elapsed_s = time.monotonic() - self._began
+            index = int(elapsed_s / self._seconds_per_row) % len(self._rows.keys)
+            counts.max_index = max(counts.max_index, index)
             counts.num_sent += 1
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
                     if connection is None:
                         connection = await _Connection.open(self._port)
-                    status = await connection.post(self._rows.body(position, rng=self._rng))
+                    status = await connection.post(self._rows.body(index, rng=self._rng))
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self._count_failure(f"{type(error).__name__}: {error}")
                 if connection is not None:

@@ -38,7 +38,7 @@ class Assessment:
 
     def describe_obstacles(self) -> str:
         """Return sentences that say why the step cannot end yet; "" if it can."""
-        return " ".join([*self._missing_counts(), *self._open_concerns()])
+        return " ".join([*self._count_obstacles(), *self._other_obstacles()])
 
     def _harm_sentences(self) -> Iterator[str]:
         breached_readings = [reading for reading in self.guards if reading.verdict == "breach"]
@@ -53,7 +53,7 @@ class Assessment:
         if self.quality is not None and self.quality.outcome == "REJECT":
             yield f"Labelled rows show that the challenger is worse: {self.quality.reason}"
 
-    def _missing_counts(self) -> Iterator[str]:
+    def _count_obstacles(self) -> Iterator[str]:
         rollout, traffic, settings = self.rollout, self.traffic, self.rollout.settings
         if traffic.epoch != rollout.epoch:
             yield (
@@ -67,8 +67,8 @@ class Assessment:
         )
         if not elapsed_s >= settings.min_step_s:
             yield f"{math.floor(elapsed_s)} of {settings.min_step_s:g} s have passed."
-        comparable = traffic.comparable
-        too_few = [
+        comparable = traffic.comparable_counts
+        shortfalls = [
             f"{counts.requests} of {settings.min_requests} requests of {name}"
             for name, counts in (
                 ("the challenger", comparable.challenger),
@@ -76,34 +76,32 @@ class Assessment:
             )
             if counts.requests < settings.min_requests
         ]
-        if too_few:
-            yield f"Not enough evidence: {' and '.join(too_few)} were counted."
+        if shortfalls:
+            yield f"Not enough evidence: {' and '.join(shortfalls)} were counted."
 
-    def _open_concerns(self) -> Iterator[str]:
+    def _other_obstacles(self) -> Iterator[str]:
         settings, drift = self.rollout.settings, self.drift
-        warnings = [reading for reading in self.guards if reading.verdict != "ok"]
-        if warnings:
-            yield f"Guards warn: {describe_readings(warnings, self.rollout.evidence)}."
-        num_dropped, is_shadowed = (
-            self.traffic.shadow_dropped,
-            self.rollout.current_step.is_shadowed,
-        )
-        comparable = self.traffic.comparable
+        warning_readings = [reading for reading in self.guards if reading.verdict != "ok"]
+        if warning_readings:
+            yield f"Guards warn: {describe_readings(warning_readings, self.rollout.evidence)}."
+        num_dropped = self.traffic.shadow_dropped
+        is_shadowed = self.rollout.current_step.is_shadowed
+        comparable = self.traffic.comparable_counts
         num_compared = min(comparable.challenger.requests, comparable.production.requests)
-        attempts = num_dropped + num_compared
-        if is_shadowed and num_dropped > settings.max_dropped_rate * attempts:
+        num_attempts = num_dropped + num_compared
+        if is_shadowed and num_dropped > settings.max_dropped_rate * num_attempts:
             yield (
-                f"{num_dropped} of {attempts} shadow requests were dropped, because the server was "
-                "busy."
+                f"{num_dropped} of {num_attempts} shadow requests were dropped, because the server "
+                "was busy."
             )
-        failures = sum(
+        num_failures = sum(
             counts.errors + counts.timeouts + counts.not_finite
             for counts in (self.traffic.challenger, self.traffic.production)
         )
-        if not is_shadowed and num_dropped > settings.max_dropped_rate * failures:
+        if not is_shadowed and num_dropped > settings.max_dropped_rate * num_failures:
             yield (
-                f"{num_dropped} of {failures} failures could not be compared with the other arm's "
-                "response, because the server was busy."
+                f"{num_dropped} of {num_failures} failures could not be compared with the other "
+                "arm's response, because the server was busy."
             )
         if drift is not None and math.isnan(drift.distance):
             if drift.rows < settings.min_pairs:

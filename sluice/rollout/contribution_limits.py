@@ -37,11 +37,11 @@ def _max_weight(counts: Sequence[int], *, max_share: float) -> float:
     """
     if len(counts) * max_share < 1:
         return float(counts[0])
-    num_unlimited = sum(counts)
-    for num_limited, count in enumerate(counts):
-        unlimited_share = 1 - num_limited * max_share
-        weight = max_share * num_unlimited / unlimited_share if unlimited_share > 0 else 0.0
+    num_unlimited_entries = sum(counts)
+    for num_limited_origins, count in enumerate(counts):
+        unlimited_share = 1 - num_limited_origins * max_share
+        weight = max_share * num_unlimited_entries / unlimited_share if unlimited_share > 0 else 0.0
         if count <= weight:
             return weight
-        num_unlimited -= count
+        num_unlimited_entries -= count
     return float(counts[-1])

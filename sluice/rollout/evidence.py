@@ -95,11 +95,10 @@ def update_evidence(
 ) -> HarmEvidence:
     """Return the evidence updated with the counts of one more check.
 
-    Only the increase of the counts since the last check is used, so the result does not depend on
-    how often they are checked. If a count has decreased because a counter was restarted, the new
-    counts add no evidence and become the baseline; counts older than the last ones are ignored. If
-    faults have increased by more than requests, the counts are incomplete, and the increase is
-    left for the next check.
+    Only the increase of the counts since the last check is used, so no request counts twice. If a
+    count has decreased because a counter was restarted, the new counts add no evidence and become
+    the baseline; counts older than the last ones are ignored. If faults have increased by more than
+    requests, the counts are incomplete, and the increase is left for the next check.
 
     Args:
         evidence: Evidence after the last check.
@@ -112,15 +111,17 @@ def update_evidence(
     ):
         is_stale = evidence.until is not None and traffic.until < evidence.until
         return evidence if is_stale else _evidence_at(traffic, evidence.log_evidence)
-    increases = [_increases(arms, before.get(server, BothArms())) for server, arms in after.items()]
-    complete = [arms for arms in increases if arms is not None]
-    if len(complete) < len(increases):
+    increases = [
+        _subtract_arms(arms, before.get(server, BothArms())) for server, arms in after.items()
+    ]
+    complete_increases = [arms for arms in increases if arms is not None]
+    if len(complete_increases) < len(increases):
         return evidence
     mass = _added_mass(evidence.until, traffic.until, settings)
     log_evidence = {
         guard: update_log_evidence(
             evidence.log_evidence[guard],
-            [_trials(arms, guard) for arms in complete],
+            [_trials(arms, guard) for arms in complete_increases],
             odds_ratios=settings.odds_ratios,
             mass=mass,
         )
@@ -131,7 +132,7 @@ def update_evidence(
 
 def update_log_evidence(
     log_evidence: Sequence[float],
-    servers: Sequence[FaultTrials],
+    server_trials: Sequence[FaultTrials],
     *,
     odds_ratios: Sequence[float],
     mass: float,
@@ -153,7 +154,7 @@ def update_log_evidence(
 
     Args:
         log_evidence: Logarithm of the evidence for each odds ratio.
-        servers: Trials of each server. Without any fault the evidence does not change.
+        server_trials: Trials of each server. Without any fault the evidence does not change.
         odds_ratios: Odds ratios of the alternatives.
         mass: Evidence added before this check, for all odds ratios together.
 
@@ -172,19 +173,19 @@ def update_log_evidence(
         (2023), Statistical Science 38(4); for evidence that restarts continually: Shin, Ramdas &
         Rinaldo (2024), E-detectors, New England Journal of Statistics in Data Science.
     """
-    if not any(server.total_faults for server in servers):
+    if not any(trials.total_faults for trials in server_trials):
         return tuple(log_evidence)
     mass_per_ratio = mass / len(odds_ratios)
     return tuple(
         _log_sum(log, mass_per_ratio)
-        + math.fsum(_log_likelihood_ratio(server, ratio) for server in servers)
+        + math.fsum(_log_likelihood_ratio(trials, ratio) for trials in server_trials)
         for log, ratio in zip(log_evidence, odds_ratios, strict=True)
     )
 
 
-def _log_likelihood_ratio(server: FaultTrials, ratio: float) -> float:
-    return server.challenger_faults * math.log(ratio) - server.total_faults * math.log1p(
-        (ratio - 1) * server.challenger_share
+def _log_likelihood_ratio(trials: FaultTrials, odds_ratio: float) -> float:
+    return trials.challenger_faults * math.log(odds_ratio) - trials.total_faults * math.log1p(
+        (odds_ratio - 1) * trials.challenger_share
     )
 
 
@@ -201,7 +202,7 @@ def _trials(increase: BothArms, guard: GuardName) -> FaultTrials:
 def _added_mass(before: datetime | None, until: datetime, settings: RolloutSettings) -> float:
     """Return the evidence to add for harm that began since the last check.
 
-    The time is limited by the lease, so that a clock that jumps forward adds little.
+    The elapsed time is limited to the lease, so that a clock that jumps forward adds little.
     """
     if before is None:
         return 0.0
@@ -230,24 +231,26 @@ def _is_monotone(before: BothArms, after: BothArms) -> bool:
     )
 
 
-def _increases(after: BothArms, before: BothArms) -> BothArms | None:
+def _subtract_arms(after: BothArms, before: BothArms) -> BothArms | None:
     """Return the increase of the counts; None if an arm has more new faults than new requests."""
-    challenger = _increase(after.evidence.challenger, before.evidence.challenger)
-    production = _increase(after.evidence.production, before.evidence.production)
+    challenger = _subtract_counts(after.evidence.challenger, before.evidence.challenger)
+    production = _subtract_counts(after.evidence.production, before.evidence.production)
     if challenger is None or production is None:
         return None
     return BothArms(production=production, challenger=challenger)
 
 
-def _increase(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
-    new = {name: getattr(after, name) - getattr(before, name) for name in ArmCounts.model_fields}
-    return ArmCounts(**new) if max(new.values()) <= new["requests"] else None
+def _subtract_counts(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
+    increase = {
+        name: getattr(after, name) - getattr(before, name) for name in ArmCounts.model_fields
+    }
+    return ArmCounts(**increase) if max(increase.values()) <= increase["requests"] else None
 
 
 def _evidence_at(
     traffic: TrafficCounts, log_evidence: dict[GuardName, tuple[float, ...]]
 ) -> HarmEvidence:
-    comparable = traffic.comparable
+    comparable = traffic.comparable_counts
     return HarmEvidence(
         until=traffic.until,
         production=comparable.production,

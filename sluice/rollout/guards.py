@@ -56,7 +56,7 @@ def describe_readings(readings: Sequence[GuardReading], evidence: HarmEvidence) 
 
 
 def format_evidence(value: float) -> str:
-    """Format evidence for display: 0.35, 167, 2,555; from a million on as a power of ten."""
+    """Format evidence as "0.35", "167" or "2,555"; a million and more as a power of ten."""
     return f"{value:,.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}"
 
 

@@ -122,11 +122,12 @@ class TrafficCounts(Record):
         )
 
     @property
-    def comparable(self) -> BothArms:
-        """Evidence of the servers on which the challenger got requests; of all if it got none.
+    def comparable_counts(self) -> BothArms:
+        """Evidence of the servers on which the challenger got requests.
 
         Only these servers show a difference between the arms. A server without the challenger has
-        another load and other users, so its production is not comparable with the challenger.
+        another load and other users, so its production is not comparable with the challenger. If
+        the challenger got no request on any server, this is the evidence of all servers.
         """
         servers = self.by_server.values()
         compared_servers = [arms for arms in servers if arms.challenger.requests] or servers

@@ -77,7 +77,7 @@ def measure_agreement(
     )
 
 
-def prediction_drift(
+def measure_prediction_drift(
     samples: Sequence[Sample], agreement: PredictionAgreement, *, limit: float, min_pairs: int
 ) -> PredictionDrift:
     """Return the distance of the arms on live requests as a multiple of that on held-out rows.
@@ -97,18 +97,18 @@ def prediction_drift(
         return PredictionDrift(distance=float("nan"), limit=limit, rows=len(pairs))
     unit = agreement.unit
     ratios_by_client: dict[str, list[float]] = {}
-    origin_of: dict[str, str] = {}
+    origin_by_client: dict[str, str] = {}
     for number, pair in enumerate(pairs):
         difference_O = _mean_output(pair.production) - _mean_output(pair.challenger)
         distance = float(np.abs(difference_O).mean())
         ratio = distance / unit if unit > 0 else (0.0 if distance == 0 else math.inf)
         client = pair.client or f"{number}"
         ratios_by_client.setdefault(client, []).append(ratio)
-        origin_of.setdefault(client, pair.origin or client)
-    distance_C = np.array([np.mean(ratios) for ratios in ratios_by_client.values()])
-    bound = limit * min(_MAX_CLIENT_FACTOR, max(2.0, distance_C.size / 2))
-    weight_C = contribution_weights(list(origin_of.values()), max_share=_MAX_SUBNET_SHARE)
-    mean_distance = float(np.average(np.minimum(distance_C, bound), weights=weight_C))
+        origin_by_client.setdefault(client, pair.origin or client)
+    ratio_C = np.array([np.mean(ratios) for ratios in ratios_by_client.values()])
+    bound = limit * min(_MAX_CLIENT_FACTOR, max(2.0, ratio_C.size / 2))
+    weight_C = contribution_weights(list(origin_by_client.values()), max_share=_MAX_SUBNET_SHARE)
+    mean_distance = float(np.average(np.minimum(ratio_C, bound), weights=weight_C))
     return PredictionDrift(distance=mean_distance, limit=limit, rows=len(pairs))
 
 

@@ -85,8 +85,8 @@ class RolloutSettings(Settings):
         0.01,
         gt=0,
         lt=0.5,
-        description="Maximum probability that any guard rolls back a healthy rollout within an "
-        "hour.",
+        description="Maximum probability that the guards on errors, timeouts, non-finite "
+        "predictions and latency together roll back a healthy rollout within an hour.",
     )
     errors_alpha_share: float = Field(
         0.6,
@@ -124,8 +124,8 @@ class RolloutSettings(Settings):
     min_pairs: int = Field(
         100,
         ge=10,
-        description="Minimum number of requests that both arms answered for a comparison of their "
-        "predictions. No step ends with fewer.",
+        description="Minimum number of requests answered by both arms for a comparison of their "
+        "predictions. Where predictions are compared, no step ends with fewer.",
     )
     max_dropped_rate: float = Field(
         0.05,

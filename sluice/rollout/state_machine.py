@@ -5,7 +5,7 @@ warnings. Otherwise the rollout waits, and pauses when the step times out. Missi
 counts as evidence that the challenger is healthy.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sluice.base.digests import short
 from sluice.rollout.assessment import Assessment, require_same_rollout
@@ -13,7 +13,7 @@ from sluice.rollout.evidence import update_evidence
 from sluice.rollout.guards import read_guards
 from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.state import PredictionDrift, Rollout, Transition, TransitionOutcome
-from sluice.rollout.transitions import CONTROLLER, next_step, paused, roll_back, rolled_back
+from sluice.rollout.transitions import CONTROLLER, as_paused, as_rolled_back, next_step, roll_back
 from sluice.verdicts.verdict import Verdict
 
 
@@ -92,7 +92,7 @@ def _decide(assessment: Assessment) -> Transition:
             if has_more_faults
             else "Compare the inputs and the predictions of both versions on the same rows."
         )
-        return _transition("roll_back", assessment, rolled_back(rollout), harm, remedy)
+        return _transition("roll_back", assessment, as_rolled_back(rollout), harm, remedy)
     if rollout.phase == "awaiting_promotion":
         return _transition(
             "wait", assessment, rollout, "Every step passed. The challenger waits to be promoted."
@@ -108,7 +108,7 @@ def _decide(assessment: Assessment) -> Transition:
         after = next_step(rollout)
         is_last = after.phase == "awaiting_promotion"
         status = "The challenger waits to be promoted" if is_last else "The rollout continues"
-        comparable = assessment.traffic.comparable
+        comparable = assessment.traffic.comparable_counts
         reason = (
             f"Step {rollout.step + 1} of {len(rollout.settings.steps)} passed on "
             f"{comparable.challenger.requests:,} requests of the challenger and "
@@ -118,22 +118,22 @@ def _decide(assessment: Assessment) -> Transition:
     if assessment.now >= rollout.step_times_out_at:
         reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {obstacles}"
         remedy = "Resume the rollout once this is fixed, or abort it."
-        return _transition("inconclusive", assessment, paused(rollout), reason, remedy)
+        return _transition("inconclusive", assessment, as_paused(rollout), reason, remedy)
     return _transition("wait", assessment, rollout, obstacles)
 
 
 def _with_observations(rollout: Rollout, traffic: TrafficCounts, now: datetime) -> Rollout:
     """Return the rollout updated with the evidence of the counts, as of ``now``."""
     # If the clock was set back, the start and the timeout of the step are moved back equally.
-    set_back = min(now - rollout.checked_at, now - now)
+    clock_setback = min(now - rollout.checked_at, timedelta(0))
     evidence = rollout.evidence
     if traffic.epoch == rollout.epoch:
         evidence = update_evidence(evidence, traffic, rollout.settings)
     return rollout.model_copy(
         update={
             "checked_at": now,
-            "step_since": rollout.step_since + set_back,
-            "step_times_out_at": rollout.step_times_out_at + set_back,
+            "step_since": rollout.step_since + clock_setback,
+            "step_times_out_at": rollout.step_times_out_at + clock_setback,
             "evidence": evidence,
         }
     )

@@ -59,7 +59,7 @@ class TrafficSplit(Record):
         """Salt of the user assignment. It cannot be computed from the rollout id alone."""
         return f"{self.secret}:{self.rollout}"
 
-    def production_only(self) -> "TrafficSplit":
+    def without_challenger(self) -> "TrafficSplit":
         """Return the split without the challenger."""
         return self.model_copy(
             update={"rollout": None, "challenger": None, "share": 0.0, "shadow": False}
@@ -69,7 +69,7 @@ class TrafficSplit(Record):
         """Return whether the lease has ended at ``now``."""
         return self.expires_at is not None and not now < self.expires_at
 
-    def renews(self, other: "TrafficSplit") -> bool:
+    def is_renewal_of(self, other: "TrafficSplit") -> bool:
         """Return whether this is the same split as ``other`` with a later end of the lease."""
         if self.expires_at is None or other.expires_at is None:
             return False

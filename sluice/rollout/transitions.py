@@ -82,12 +82,12 @@ def next_step(rollout: Rollout) -> Rollout:
     )
 
 
-def paused(rollout: Rollout) -> Rollout:
+def as_paused(rollout: Rollout) -> Rollout:
     """Return the rollout in phase paused: the share does not change, and no step ends."""
     return _with_changes(rollout, phase="paused")
 
 
-def rolled_back(rollout: Rollout) -> Rollout:
+def as_rolled_back(rollout: Rollout) -> Rollout:
     """Return the rollout in phase rolled_back: production answers every request."""
     return _with_changes(rollout, phase="rolled_back", epoch=rollout.epoch + 1)
 
@@ -99,7 +99,7 @@ def pause(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transi
         ContractError: The rollout is not rolling.
     """
     _require_phase(rollout, "paused", ("rolling",))
-    return _manual_transition("pause", paused(rollout), now, actor, reason)
+    return _manual_transition("pause", as_paused(rollout), now, actor, reason)
 
 
 def resume(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
@@ -125,7 +125,7 @@ def abort(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transi
         ContractError: The rollout is over.
     """
     _require_phase(rollout, "aborted", ("rolling", "paused", "awaiting_promotion"))
-    return _manual_transition("abort", rolled_back(rollout), now, actor, reason)
+    return _manual_transition("abort", as_rolled_back(rollout), now, actor, reason)
 
 
 def promote(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
@@ -148,7 +148,7 @@ def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> T
     _require_phase(rollout, "rolled back", ("rolling", "paused", "awaiting_promotion"))
     return Transition(
         outcome="roll_back",
-        rollout=rolled_back(rollout),
+        rollout=as_rolled_back(rollout),
         at=now,
         actor=CONTROLLER,
         reason=reason,

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sluice.base.errors import RolloutConflict
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.prediction_agreement import prediction_drift
+from sluice.rollout.prediction_agreement import measure_prediction_drift
 from sluice.rollout.samples import ServerState
 from sluice.rollout.state import PredictionDrift, Rollout, Transition
 from sluice.rollout.state_machine import advance
@@ -44,13 +44,13 @@ def reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition
     rollout = ledger.rollout(model)
     if rollout is None or rollout.is_over:
         return None
-    transition = observe(ledger, rollout, now=now)
+    transition = assess(ledger, rollout, now=now)
     ledger.record_transition(rollout, transition)
     return transition
 
 
-def observe(ledger: RolloutLedger, rollout: Rollout, *, now: datetime) -> Transition:
-    """Return the transition that a check at this moment would make, without recording it."""
+def assess(ledger: RolloutLedger, rollout: Rollout, *, now: datetime) -> Transition:
+    """Return the transition that a check at ``now`` would make, without recording it."""
     observations = ledger.observations
     split = ledger.traffic_split(rollout.model)
     verdicts = observations.quality(rollout.id)
@@ -100,13 +100,13 @@ def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -
 
 
 def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
-    """Return the distance between both arms' predictions; None if the held-out one is unknown."""
+    """Return the distance of both arms' predictions; None if it is unknown on held-out rows."""
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None
-    return prediction_drift(
+    return measure_prediction_drift(
         ledger.observations.samples(
-            rollout.model, rollout=rollout.id, newest=_MAX_SAMPLES, without_fault=True
+            rollout.model, rollout=rollout.id, max_samples=_MAX_SAMPLES, without_fault=True
         ),
         agreement,
         limit=rollout.settings.max_disagreement,

@@ -42,7 +42,7 @@ FailureReasons = dict[int, str]
 
 
 class FailedRows(Record):
-    """Result of saving the rows that a rollout failed on."""
+    """Result of saving the rows that the challenger of a rollout failed on."""
 
     suite: SuiteEntry | None = Field(description="The saved suite; None if no rows were saved.")
     reason: str = Field(description="Which rows were saved, or why none were, in one sentence.")
@@ -85,7 +85,9 @@ def save_failures_suite(
     rollout = last.rollout
     if last.outcome != "roll_back" or last.window is None:
         return _no_suite(f"the rollout was not rolled back because of its traffic: {last.reason}")
-    samples = ledger.observations.samples(rollout.model, rollout=rollout.id, newest=MAX_SAMPLES)
+    samples = ledger.observations.samples(
+        rollout.model, rollout=rollout.id, max_samples=MAX_SAMPLES
+    )
     if not any(sample.key for sample in samples):
         return _no_suite("no request has row keys, which clients send in the field 'keys'")
     reasons: FailureReasons = {}
@@ -155,8 +157,8 @@ def _faulty_rows(
     reasons: FailureReasons = {}
     for position, (_, faults) in zip(positions, by_frequency, strict=True):
         if position >= 0 and len(reasons) < MAX_FAILURES:
-            count = f" ({len(faults)} times)" if len(faults) > 1 else ""
-            reasons.setdefault(position, "; ".join(sorted(set(faults))) + count)
+            count_text = f" ({len(faults)} times)" if len(faults) > 1 else ""
+            reasons.setdefault(position, "; ".join(sorted(set(faults))) + count_text)
     return reasons
 
 
@@ -213,8 +215,12 @@ def _existing_rows(library: SuiteLibrary, name: str, frame: pd.DataFrame) -> dic
     if name not in library.names():
         return {}
     rows = library.load(name).suite.rows
-    is_present = find_positions([row.label for row in rows], frame.index) >= 0
-    return {row.label: row.reason for row, present in zip(rows, is_present, strict=True) if present}
+    positions = find_positions([row.label for row in rows], frame.index)
+    return {
+        row.label: row.reason
+        for row, position in zip(rows, positions, strict=True)
+        if position >= 0
+    }
 
 
 def _no_suite(reason: str) -> FailedRows:

@@ -54,8 +54,8 @@ def labelled_losses(
     row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
     if not row_pairs:
         return None
-    span = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
-    examples = workload.examples(frame, span)
+    row_range = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
+    examples = workload.examples(frame, row_range)
     example_of_row = {row: n for n, row in enumerate(examples.rows.tolist())}
     # A workload may omit rows.
     row_pairs = [(row, pair) for row, pair in row_pairs if row in example_of_row]
@@ -66,7 +66,7 @@ def labelled_losses(
     window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
     cluster = workload.cluster_column
 
-    def table(arm: ArmName, subject: str) -> LossTable:
+    def loss_table(arm: ArmName, subject: str) -> LossTable:
         output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in row_pairs], arm)
         losses = [_losses(workload, output_PO, y) for output_PO in output_PMO.swapaxes(0, 1)]
         return LossTable(
@@ -81,10 +81,13 @@ def labelled_losses(
             else frame[cluster].iloc[rows_P].astype(str).to_numpy(np.str_),
         )
 
-    return table("challenger", rollout.candidate), table("production", rollout.production)
+    return (
+        loss_table("challenger", rollout.candidate),
+        loss_table("production", rollout.production),
+    )
 
 
-def first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows: int) -> int:
+def find_first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows: int) -> int:
     """Return the position of the first row after all rows on which members were trained.
 
     A member was trained on the rows up to ``trained_through``. Their targets depend on the next
@@ -124,7 +127,7 @@ def pairs_by_position(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[in
 
 def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float64]:
     """Return the outputs of each network of an arm (P, M, O)."""
-    shapes = {(len(each), len(each[0])) for each in outputs}
+    shapes = {(len(output), len(output[0])) for output in outputs}
     if len(shapes) > 1:
         raise ContractError(
             f"Every sample must have the same number of networks and outputs of {arm}, got "

@@ -17,7 +17,7 @@ def publish_transitions(
     ledger: RolloutLedger,
     transitions: list[Transition],
     *,
-    failed: FailedRows | None,
+    failed_rows: FailedRows | None,
     home: Home,
     environ: Mapping[str, str],
     now: datetime,
@@ -27,7 +27,7 @@ def publish_transitions(
     Args:
         ledger: Ledger with the rollout.
         transitions: Transitions of one rollout that were not published yet, at least one.
-        failed: Result of saving the rows that the challenger failed on; None if they were not
+        failed_rows: Result of saving the rows that the challenger failed on; None if they were not
             saved.
         home: State folder.
         environ: Environment variables with the address of the page server and of the alert webhook.
@@ -41,7 +41,12 @@ def publish_transitions(
         if alert is not None:
             raise_alert(alert, home=home, environ=environ)
     return save_rollout_page(
-        ledger, transitions[-1].rollout.id, failed=failed, home=home, environ=environ, now=now
+        ledger,
+        transitions[-1].rollout.id,
+        failed_rows=failed_rows,
+        home=home,
+        environ=environ,
+        now=now,
     )
 
 

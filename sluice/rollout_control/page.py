@@ -79,7 +79,7 @@ def rollout_page(
     traffic: TrafficCounts,
     agreement: PredictionAgreement | None,
     quality: Sequence[Verdict],
-    failed: FailedRows | None,
+    failed_rows: FailedRows | None,
     now: datetime,
 ) -> str:
     """Return the HTML document.
@@ -90,7 +90,7 @@ def rollout_page(
         traffic: Counts of the current step, or of the last step if the rollout has ended.
         agreement: Distance of both models on held-out rows; None if it was not measured.
         quality: Verdicts on labelled pairs, oldest first.
-        failed: Result of saving the rows that the challenger failed on; None if they were not
+        failed_rows: Result of saving the rows that the challenger failed on; None if they were not
             saved.
         now: Current time, which ends the time axis of a rollout in progress.
     """
@@ -102,7 +102,7 @@ def rollout_page(
         f"<h1>{escape(heading)} {tag(phase_name, tone)}</h1>",
         f'<p class="soft">Replaces version {rollout.production_version}; '
         f"rollout {escape(short(rollout.id))}, {escape(rollout.settings.strategy)}, started "
-        f"{_time(rollout.started_at)} UTC</p>",
+        f"{_format_time(rollout.started_at)} UTC</p>",
         f'<div class="card {tone}">{_summary(rollout, transitions, end)}</div>',
         "<h2>Share of the users over time</h2>",
         f'<div class="card">{_timeline(transitions, end)}</div>',
@@ -117,8 +117,8 @@ def rollout_page(
         "<h2>Labels</h2>",
         f'<div class="card">{_quality(rollout.settings, quality)}</div>',
         "<h2>Rows on which the challenger failed</h2>"
-        f'<div class="card"><p>{escape(failed.reason)}</p></div>'
-        if failed is not None
+        f'<div class="card"><p>{escape(failed_rows.reason)}</p></div>'
+        if failed_rows is not None
         else "",
         "<h2>Settings</h2>",
         f'<div class="card">{_settings(rollout.settings)}</div>',
@@ -144,7 +144,7 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
     duration = format_duration((end - rollout.started_at).total_seconds())
     state = {
         "rolling": f"The challenger answers {100 * rollout.share:g} % of the users since "
-        f"{_time(rollout.step_since)} UTC.",
+        f"{_format_time(rollout.step_since)} UTC.",
         "paused": f"The rollout is paused at {100 * rollout.share:g} % of the users.",
         "awaiting_promotion": "Every step passed. The challenger waits to be promoted.",
         "promoted": f"The challenger was promoted after {duration}: every step passed.",
@@ -180,7 +180,7 @@ def _transitions(transitions: Sequence[Transition]) -> str:
     rows = [
         [
             str(number),
-            f'<span class="when">{_time(t.at)}</span><br>'
+            f'<span class="when">{_format_time(t.at)}</span><br>'
             f'<span class="soft">+ {format_duration((t.at - began).total_seconds())}</span>',
             tag(t.outcome.replace("_", " "), _OUTCOME_TONES[t.outcome]),
             f"{100 * t.rollout.users_share:g} %",
@@ -201,16 +201,17 @@ def _guards(rollout: Rollout) -> str:
             escape(GUARD_LABELS[reading.guard]),
             tag(reading.verdict, _READING_TONES[reading.verdict]),
             _meter(reading),
-            f"{_number(reading.evidence)} of {_number(reading.limit)}",
+            f"{_format_number(reading.evidence)} of {_format_number(reading.limit)}",
         ]
         for reading in readings
     ]
     note = (
         '<p class="soft">Evidence that the challenger is worse, over all steps, as of '
-        f"{_time(rollout.checked_at)} UTC. At its limit, a guard rolls back. In a healthy rollout, "
-        f"any guard reaches its limit in at most {100 * rollout.settings.alpha:g} % of hours. The "
-        "arms are compared on each server separately; servers on which the challenger got no "
-        "request are excluded. Bars are logarithmic.</p>"
+        f"{_format_time(rollout.checked_at)} UTC. At its limit, a guard rolls back. In a healthy "
+        "rollout, some guard reaches its limit in at most "
+        f"{100 * rollout.settings.alpha:g} % of the hours. The arms are compared on each server "
+        "separately; servers on which the challenger got no request are excluded. Bars are "
+        "logarithmic.</p>"
     )
     names = ("guard", "verdict", "evidence", "evidence / limit")
     return table(names, rows, numbers=frozenset({3})) + note
@@ -298,10 +299,11 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
         [
             tag(v.outcome, _VERDICT_TONES[v.outcome]),
             f"{v.num_rows:,}",
-            _number(v.candidate_loss),
-            _number(v.reference_loss),
-            f"{_number(v.gain)}<br>"
-            f'<span class="soft">{_number(v.lower_bound)} to {_number(v.upper_bound)}</span>',
+            _format_number(v.candidate_loss),
+            _format_number(v.reference_loss),
+            f"{_format_number(v.gain)}<br>"
+            f'<span class="soft">{_format_number(v.lower_bound)} to '
+            f"{_format_number(v.upper_bound)}</span>",
             f"{v.alpha:.2g}",
             escape(v.reason),
         ]
@@ -340,9 +342,9 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _time(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return format_evidence(value) if math.isfinite(value) else "-"

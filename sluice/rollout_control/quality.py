@@ -20,7 +20,7 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
-from sluice.rollout_control.labelled_losses import first_unseen, labelled_losses
+from sluice.rollout_control.labelled_losses import find_first_unseen, labelled_losses
 from sluice.verdicts.verdict import Verdict
 from sluice.workloads.workload import Workload
 
@@ -137,10 +137,10 @@ def live_losses(
         ledger.observations.pairs(rollout.id),
         frame,
         workload,
-        first_unseen=first_unseen(members, frame, horizon_rows=workload.horizon_rows),
+        first_unseen=find_first_unseen(members, frame, horizon_rows=workload.horizon_rows),
     )
 
 
 def _is_due(table: LossTable, earlier_verdicts: Sequence[Verdict], quality_rows: int) -> bool:
-    num_rows = earlier_verdicts[-1].num_rows if earlier_verdicts else 0
-    return table.num_rows >= num_rows + quality_rows
+    num_decided_rows = earlier_verdicts[-1].num_rows if earlier_verdicts else 0
+    return table.num_rows >= num_decided_rows + quality_rows

@@ -16,7 +16,7 @@ def save_rollout_page(
     ledger: RolloutLedger,
     rollout_id: str,
     *,
-    failed: FailedRows | None,
+    failed_rows: FailedRows | None,
     home: Home,
     environ: Mapping[str, str],
     now: datetime,
@@ -26,7 +26,7 @@ def save_rollout_page(
     Args:
         ledger: Ledger with the rollout and the reports of servers.
         rollout_id: Id of a rollout, which may be in progress or over.
-        failed: Result of ``save_failures_suite``; None if it was not called.
+        failed_rows: Result of ``save_failures_suite``; None if it was not called.
         home: State folder.
         environ: Environment variables, which may contain the address of the page server.
         now: Current time.
@@ -52,7 +52,7 @@ def save_rollout_page(
         traffic=observations.traffic_counts(counted_rollout),
         agreement=observations.agreement(rollout_id),
         quality=observations.quality(rollout_id),
-        failed=failed,
+        failed_rows=failed_rows,
         now=now,
     )
     name = f"rollouts/{rollout.model}/version-{rollout.version}-{rollout_id[:8]}"

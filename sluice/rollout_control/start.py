@@ -30,8 +30,8 @@ def start_rollout(
     store: ArtifactStore,
     actor: str,
     reason: str,
-    rules: str,
-    approvals: ApprovalSettings,
+    rules_digest: str,
+    approval_settings: ApprovalSettings,
 ) -> tuple[Transition, PredictionAgreement]:
     """Compare both models on held-out rows, and start the rollout of a version.
 
@@ -46,8 +46,8 @@ def start_rollout(
         store: Store of the network weights.
         actor: Person or service that starts the rollout, for the record.
         reason: Reason of the start, for the record.
-        rules: Digest of the settings under which the verdict must have been issued.
-        approvals: Approval that the pipeline's settings require.
+        rules_digest: Digest of the settings under which the verdict must have been issued.
+        approval_settings: Approval that the pipeline's settings require.
 
     Returns:
         The first transition, and the distance of both models' predictions on the held-out rows.
@@ -57,7 +57,7 @@ def start_rollout(
         GateBlocked: No version is in production, the models take different inputs, or the evidence
             does not allow the rollout.
         RolloutConflict: Another rollout is in progress.
-        IntegrityError: One of the models does not load.
+        CodeMismatch, UntrustedCode, IntegrityError: One of the models does not load.
     """
     agreement = _measure_agreement(ledger, model, version, frame=frame, folds=folds, store=store)
     transition = ledger.start_rollout(
@@ -67,8 +67,8 @@ def start_rollout(
         actor=actor,
         reason=reason,
         agreement=agreement,
-        rules=rules,
-        approvals=approvals,
+        rules_digest=rules_digest,
+        approval_settings=approval_settings,
     )
     return transition, agreement
 
@@ -95,7 +95,7 @@ def _measure_agreement(
         load_deployed(version, store),
         load_deployed(production, store),
     )
-    if not challenger_model.contract.takes_same(production_model.contract):
+    if not challenger_model.contract.has_same_input(production_model.contract):
         raise GateBlocked(
             f"Version {number} cannot answer the requests of production version "
             f"{production.number}, because it needs other inputs.",

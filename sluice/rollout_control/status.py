@@ -32,7 +32,10 @@ class RolloutStatus(Record):
 
     @property
     def lease_left_s(self) -> float:
-        """Time until servers return to production [s]; 0 if the lease or the rollout has ended."""
+        """Time until servers return to production unless the lease is renewed [s].
+
+        It is 0 if the lease or the rollout has ended.
+        """
         if self.rollout.is_over:
             return 0.0
         return max(0.0, (self.rollout.lease_until - self.at).total_seconds())

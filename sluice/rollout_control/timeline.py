@@ -65,7 +65,9 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
 
     ends = [*(x(mark.at) for mark in marks[1:]), x(until)]
     steps = [(x(mark.at), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
-    line = " ".join(f"{left:.1f},{at:.1f} {right:.1f},{at:.1f}" for left, right, at in steps)
+    line = " ".join(
+        f"{left:.1f},{level:.1f} {right:.1f},{level:.1f}" for left, right, level in steps
+    )
     area = f"{steps[0][0]:.1f},{y(0):.1f} {line} {steps[-1][1]:.1f},{y(0):.1f}"
     parts = [
         f'<svg class="timeline" viewBox="0 0 {_WIDTH} {top + _PLOT_HEIGHT + _BOTTOM}" role="img" '

@@ -41,18 +41,18 @@ _MAX_TRANSITIONS = 8
 """Maximum number of transitions that are shown, the newest ones."""
 
 
-def status_view(status: RolloutStatus, *, drift: str = "") -> RenderableType:
+def status_view(status: RolloutStatus, *, drift_text: str = "") -> RenderableType:
     """Return the full status of a rollout for the terminal.
 
     Args:
         status: Status of the rollout.
-        drift: Distance of the predictions, from ``describe_drift``; "" if it was not measured.
+        drift_text: Distance of the predictions, from ``describe_drift``; "" if it was not measured.
     """
     began = status.rollout.started_at
     parts: list[RenderableType] = [_headline(status), _share(status.rollout), Text("")]
     parts += [_arms(status), Text(""), _guards(status.guards)]
-    if drift:
-        parts.append(Text(f"predictions  {drift}"))
+    if drift_text:
+        parts.append(Text(f"predictions  {drift_text}"))
     if status.quality is not None:
         parts.append(Text(f"labels       {status.quality} on labelled pairs"))
     parts.append(_servers(status))

@@ -33,11 +33,11 @@ _BUSY_RESPONSE = raw_response(
 
 
 class Acceptor:
-    """Accepts connections from a listening socket until it is closed."""
+    """Accepts connections from a listening socket until ``close`` is called."""
 
     def __init__(
         self,
-        listening: socket.socket,
+        listening_socket: socket.socket,
         *,
         table: ConnectionTable,
         make_protocol: Callable[[socket.socket, str], BoundedProtocol],
@@ -46,18 +46,18 @@ class Acceptor:
         """Start accepting; requires a running event loop.
 
         Args:
-            listening: Bound socket. ``close`` closes it.
+            listening_socket: Bound socket. ``close`` closes it.
             table: All open connections.
             make_protocol: Creates the protocol of a connection from its socket and the address
                 of the client.
             tls: TLS context of the server; None serves plain HTTP.
         """
-        listening.setblocking(False)
-        self._listening = listening
+        listening_socket.setblocking(False)
+        self._listening_socket = listening_socket
         self._table = table
         self._make_protocol = make_protocol
         self._tls = tls
-        self._openings: set[asyncio.Task[None]] = set()
+        self._opening_tasks: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -65,13 +65,13 @@ class Acceptor:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        self._listening.close()
+        self._listening_socket.close()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                client_socket, peer = await loop.sock_accept(self._listening)
+                client_socket, peer = await loop.sock_accept(self._listening_socket)
             except OSError:
                 self._table.count_closed("descriptors")
                 await asyncio.sleep(_ACCEPT_RETRY_S)
@@ -88,9 +88,9 @@ class Acceptor:
                 continue
             protocol = self._make_protocol(client_socket, address)
             self._table.add(protocol)
-            opening = loop.create_task(self._open(client_socket, protocol))
-            self._openings.add(opening)
-            opening.add_done_callback(self._openings.discard)
+            opening_task = loop.create_task(self._open(client_socket, protocol))
+            self._opening_tasks.add(opening_task)
+            opening_task.add_done_callback(self._opening_tasks.discard)
             # Let the event loop close evicted connections, even during a flood of new ones.
             await asyncio.sleep(0)
 

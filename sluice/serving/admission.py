@@ -5,7 +5,7 @@ and the number of concurrent predictions. If there are several tokens, a token m
 concurrent predictions only while it leaves at least the same amount free for the others (a
 dynamic threshold): one greedy token gets half of the resource, two greedy tokens together get two
 thirds. A single token gets everything. Several clients may share a token, so a stalled body is
-dropped when a new body of its token needs the memory.
+dropped when another body of its token needs the memory.
 
 Source:
     A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet
@@ -22,13 +22,13 @@ from sluice.serving.rate_limit import RateLimit
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 
-_READER_BYTES = 65_536
+_READ_AHEAD_BYTES = 65_536
 """Minimum memory that is reserved for a body that is being read [bytes]. The server reads ahead by
 this amount."""
 _STALLED_S = 0.5
-"""Time in which a body must receive ``_READER_BYTES`` [s]. A slower body counts as stalled, and may
-be dropped for another body of the same token. If the time were shorter, bodies that all arrive at
-full speed would drop each other."""
+"""Time in which a body must receive ``_READ_AHEAD_BYTES`` [s]. A slower body counts as stalled, and
+may be dropped for another body of the same token. If the time were shorter, bodies that all arrive
+at full speed would drop each other."""
 
 
 class FairShare:
@@ -118,7 +118,7 @@ class BodyReading:
         self.is_ended = False
         self._memory = memory
         self._is_shared = is_shared
-        self._next_advance = 0
+        self._next_advance_bytes = 0
 
     def grow(self, num_bytes: int) -> None:
         """Record that more bytes arrived.
@@ -127,16 +127,16 @@ class BodyReading:
             Overloaded: Bodies that are being read take too much memory.
         """
         if self.is_ended:
-            raise self.error()
+            raise self.overloaded_error()
         self.num_bytes += num_bytes
-        if self.num_bytes >= self._next_advance:
-            self._next_advance = self.num_bytes + _READER_BYTES
+        if self.num_bytes >= self._next_advance_bytes:
+            self._next_advance_bytes = self.num_bytes + _READ_AHEAD_BYTES
             self._memory.advance(self)
-        num_missing = max(self.num_bytes, _READER_BYTES) - self.num_reserved
+        num_missing = max(self.num_bytes, _READ_AHEAD_BYTES) - self.num_reserved
         if num_missing <= 0:
             return
         if not self._memory.take(self, num_missing, is_shared=self._is_shared):
-            raise self.error()
+            raise self.overloaded_error()
         self.num_reserved += num_missing
 
     def end(self) -> None:
@@ -145,7 +145,7 @@ class BodyReading:
         self.on_end()
 
     @staticmethod
-    def error() -> Overloaded:
+    def overloaded_error() -> Overloaded:
         """Return the error for a body that gets no memory, or whose memory another body got."""
         return Overloaded(
             "The request bodies that are being read use all memory for bodies, or those of this "
@@ -176,12 +176,13 @@ class Admission:
         return self._slots.used
 
     def set_tokens(self, tokens: Tokens) -> None:
-        """Divide the rate among new tokens. A token whose rate is unchanged keeps its burst.
+        """Replace the tokens.
 
-        "Burst" is the number of predictions that may still arrive at once.
+        A token without a rate of its own gets an equal part of ``requests_per_s``. A token whose
+        rate is unchanged keeps the state of its rate limit.
         """
         settings = self._settings
-        clients = {grant.name: grant.requests_per_s for grant in tokens.clients}
+        clients = {grant.name: grant.requests_per_s for grant in tokens.predict_grants}
         if "predict" in tokens.open_scopes:
             clients = {"": None}
         self._is_shared = len(clients) > 1

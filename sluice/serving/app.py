@@ -1,7 +1,7 @@
 """The app: its routes, and the conversion of errors to responses.
 
-Every route about the model needs a token with the route's scope. Liveness, readiness and the
-OpenAPI description need none.
+Liveness, readiness and the OpenAPI description need no token. Every other route needs a token with
+the route's scope.
 """
 
 import asyncio
@@ -52,10 +52,10 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
     api.state.serving = serving
     for routes in (
         predict_endpoint.ROUTES,
-        endpoints.MODEL,
-        endpoints.METRICS,
-        endpoints.ADMIN,
-        endpoints.OPEN,
+        endpoints.MODEL_ROUTES,
+        endpoints.METRICS_ROUTES,
+        endpoints.ADMIN_ROUTES,
+        endpoints.OPEN_ROUTES,
     ):  # FastAPI searches routes in this order
         api.include_router(routes)
     if serving.webhook is not None:
@@ -136,7 +136,7 @@ async def _lifespan(api: FastAPI) -> AsyncIterator[None]:
     await asyncio.gather(*tasks, return_exceptions=True)
     await serving.router.close()
     if reporter is not None:
-        await reporter.report(draining=True)
+        await reporter.report(is_final=True)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

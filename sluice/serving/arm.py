@@ -5,7 +5,8 @@ torch from blocking the event loop, and a network that hangs blocks only this th
 pays, because small networks take about as long for eight windows as for one. All requests that
 arrive while a batch is computed form the next batch; no request waits for a batch to fill.
 
-Shape legend: M = networks, N = elements of a request, such as windows, O = outputs.
+Shape legend: M = networks, N = elements of a request, such as windows, O = outputs, E = width of an
+embedding.
 """
 
 import asyncio
@@ -160,10 +161,12 @@ class ArmWorker:
     async def embed(
         self, x: ModelArrays, *, timeout_s: float, max_waiting: int
     ) -> NDArray[np.float64]:
-        """Return the embeddings of N elements (N, E), computed alone; arguments as ``predict``.
+        """Return the embeddings (N, E) of N elements, computed in a batch of their own.
+
+        The arguments are those of ``predict``.
 
         Raises:
-            QueueFull, TimeoutError, NetworkFailed: As ``predict``.
+            QueueFull, TimeoutError, NetworkFailed: See ``predict``.
         """
         response = await self._request(
             x, is_embedding=True, timeout_s=timeout_s, max_waiting=max_waiting, start_time=None
@@ -274,7 +277,8 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
 
 
 def _resolve(job: _Job, result: EnsembleOutput | _Failure | None) -> None:
-    if not job.answer.done():  # either the deadline or the output was first
+    # Done if the deadline passed or the output arrived before, or if the caller has cancelled.
+    if not job.answer.done():
         job.answer.set_result(result)
 
 

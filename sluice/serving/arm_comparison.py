@@ -1,4 +1,4 @@
-"""Decides which faults of the two arms are evidence: a fault counts only for the arm that has it.
+"""Decides which faults of the two arms are evidence: those that only one of the arms has.
 
 A faulty request is therefore repeated on the other arm, and is no evidence if that arm has the
 same fault. Repeats run in the background, within the queue limit of shadow requests.
@@ -139,14 +139,16 @@ class ArmComparison:
             self._background.start(self._repeat_and_compare(arm, faults, other_worker, context))
 
     def can_repeat(self, faults: GuardFaults, context: RequestContext) -> bool:
-        """Return whether the background queue, and the client's part of it, have room.
+        """Return whether a request may be repeated on the other arm.
 
-        A failed request for which the queue has no room is counted as dropped.
+        It must have faults, a rollout must be in progress, and the background queue and the
+        client's part of it must have room. A failed request for which the queue has no room is
+        counted as dropped.
         """
         if not faults or context.compared_split.rollout is None:
             return False
-        part = max(1, self._settings.max_shadow_queue // _CLIENT_QUEUE_PARTS)
-        if self._num_repeats[context.client] >= part:
+        max_repeats = max(1, self._settings.max_shadow_queue // _CLIENT_QUEUE_PARTS)
+        if self._num_repeats[context.client] >= max_repeats:
             return False
         if not self._background.has_room and faults & FAILURES:
             self._drop()
@@ -179,7 +181,8 @@ class ArmComparison:
         self, context: RequestContext, shadow: ArmWorker, user_faults: GuardFaults
     ) -> None:
         result = await self._background.predict(shadow, context.x, name="shadow")
-        if not result.is_begun:  # shadow requests yield to users' requests: no fault of the arm
+        # The arm is not at fault: a shadow request waits for the requests of users.
+        if not result.is_begun:
             self._drop()
             return
         shadow_arm = context.table.shadow_arm_name

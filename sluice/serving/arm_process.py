@@ -76,7 +76,8 @@ class ArmProcess:
         self.is_user_waiting = False
         """Whether a user's request (a call without a pause) waits for its turn."""
         self._pending_since: float | None = None
-        """Time at which the pending request was sent [s, monotonic]; None without one."""
+        """Time since which the process has owed a reply [s, monotonic]; None without a request. It
+        is set when a request is sent, and again after each pause."""
         self._crash_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
         server_end, child_end = Pipe()
         self._pipe: Connection[bytes, bytes] = server_end
@@ -183,7 +184,7 @@ class ArmProcess:
         return output
 
     def pending_s(self, now: float) -> float:
-        """Return how long the pending request has waited at ``now`` [s]; 0 without one.
+        """Return how long the process has owed a reply at ``now`` [s]; 0 without a request.
 
         Args:
             now: Current time [s, monotonic].

@@ -39,7 +39,7 @@ class RoutedPrediction:
     """Fault of the challenger because of which production answered instead; None otherwise."""
 
     challenger_error: str
-    """Type of the challenger's error, for the log."""
+    """Type of the error that the challenger raised, for the log; empty without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,13 +171,13 @@ def prediction_error(result: ArmResult) -> HttpError:
     if result.fault == "not_finite":
         return InvalidInput(
             "The prediction of the model for these elements is NaN or infinite.",
-            cause="They are far outside the training data.",
+            cause="The elements are probably far outside the training data.",
             fix="Check the values and their units.",
         )
     return ModelFailed(
         f"The model raised {result.site['error']}.",
-        cause="The code of the model does not support this input. The log of the server has the "
-        "location of the error.",
+        cause="The code of the model probably does not support this input. The log of the server "
+        "has the location of the error.",
         fix="Report it to the owner of the model.",
         site=result.site,
     )

@@ -12,7 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_background(call: Callable[[], T], *, name: str) -> Future[T]:
+def run_in_background(call: Callable[[], T], *, name: str) -> Future[T]:
     """Run a function in its own daemon thread.
 
     Args:

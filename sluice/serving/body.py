@@ -32,10 +32,10 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
     _require_json(request)
     chunks: list[bytes] = []
     try:
-        async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as limit:
+        async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as timeout:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            reading.on_end = lambda: limit.reschedule(loop.time())
+            reading.on_end = lambda: timeout.reschedule(loop.time())
             while True:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
@@ -50,10 +50,10 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                     return b"".join(chunks)
                 at_min_rate_s = reading.num_bytes / settings.min_body_bytes_per_s
                 allowed_s = min(settings.body_grace_s + at_min_rate_s, settings.body_timeout_s)
-                limit.reschedule(began + allowed_s)
+                timeout.reschedule(began + allowed_s)
     except TimeoutError:
         if reading.is_ended:
-            raise reading.error() from None
+            raise reading.overloaded_error() from None
         raise BodyTimeout(
             f"The body did not arrive in time: within {settings.body_timeout_s:g} s, and at "
             f"{settings.min_body_bytes_per_s:,} bytes/s or more after the first "

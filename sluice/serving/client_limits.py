@@ -22,14 +22,15 @@ PERIOD_S = 300.0
 
 BREACH_FAULTS = 40
 """Number of faults of an arm that suffices for a breach. The limit per client is this number
-divided by the number of clients, so that all clients together can reach it."""
+divided by the number of clients of the smaller arm, so that the clients of each arm together can
+reach it."""
 
 _TYPICAL_QUANTILE = 0.9
 """Quantile of the clients' numbers of requests (or faults) up to which a client is typical.
 
-Of each client, only the first requests up to about twice the quantile are compared. If a client
-splits itself into several, it cannot change the quantile while these are less than a tenth of the
-clients."""
+Only the first requests of each client are compared, up to about twice the quantile. A client that
+pretends to be several clients cannot change the quantile as long as these are less than a tenth of
+all clients."""
 
 _REFRESH_FACTOR = 1.1
 """Factor by which the number of requests must grow until the quantile is computed again. Computing
@@ -144,19 +145,19 @@ class ClientLimits:
             _TYPICAL_QUANTILE * (len(self._current.client_requests) + self._num_absent)
         )
         remaining = num_typical - self._num_absent
-        for requests, clients in sorted(self._current.clients_by_requests.items()):
+        for num_requests, num_clients in sorted(self._current.clients_by_requests.items()):
             if remaining <= 0:
                 break
-            remaining -= clients
+            remaining -= num_clients
             if remaining <= 0:
-                return requests
+                return num_requests
         return 0
 
     def num_clients(self, arm: ArmName) -> int:
         """Return the number of clients of an arm in this period and the previous one."""
         return self._num_clients[arm]
 
-    def smaller_arm_clients(self, share: float) -> int:
+    def num_clients_of_smaller_arm(self, share: float) -> int:
         """Return the number of clients of the arm that has fewer.
 
         For each arm the number expected from its share is used if it is larger. At the start of
@@ -219,7 +220,7 @@ class ClientLimits:
         """
         self._advance_period(now)
         num_counted = self._current.faults.get((arm, guard, self._bucket(client)), 0)
-        fair_part = math.ceil(BREACH_FAULTS / self.smaller_arm_clients(share))
+        fair_part = math.ceil(BREACH_FAULTS / self.num_clients_of_smaller_arm(share))
         # If nearly all clients have faults, for example slow responses, a client is limited only
         # if it has far more of them than the others.
         max_typical = 2 * self._typical_faults(self._current.all_faults.get(guard, {})) + 1

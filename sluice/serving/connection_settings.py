@@ -66,8 +66,8 @@ class ConnectionSettings(Settings):
         10.0,
         gt=0,
         le=600,
-        description="Time for which a client may not read its response; after it the client is "
-        "disconnected [s].",
+        description="Maximum time for which a client may leave its response unread [s]. After it, "
+        "the client is disconnected.",
     )
 
     @model_validator(mode="after")

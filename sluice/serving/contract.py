@@ -1,8 +1,8 @@
 """Contracts of the inputs and outputs of a served model, and parsing of the requests of all models.
 
-A window has consecutive feature rows; the model predicts from the last row. Clients send features
-and not raw rows, because ``compute_features`` of a workload drops the newest raw row, whose target
-is not known yet, and this is the row to predict from. Columns are matched by name, in any order.
+A window has consecutive feature rows; the model predicts the target of the last row. Clients send
+features and not raw rows: ``compute_features`` of a workload drops the newest raw row, because its
+target is not known yet, but this is the row to predict. Columns are matched by name, in any order.
 Models with another codec have a ``CodecContract``.
 
 Shape legend: N = windows, L = rows of a window, D = features.
@@ -45,10 +45,10 @@ class InputContract(Record):
 
     @property
     def max_elements(self) -> int:
-        """Maximum number of windows of a request, which is also that of the server's setting."""
+        """Maximum number of windows of a request: the largest value of ``max_windows``."""
         return _MAX_WINDOWS
 
-    def takes_same(self, other: Any) -> bool:
+    def has_same_input(self, other: Any) -> bool:
         """Return whether both contracts have the same columns and window length.
 
         The accepted value ranges may differ.
@@ -84,7 +84,7 @@ class CodecContract(Record):
     max_elements: int = Field(ge=1, description="Maximum number of elements of a request.")
     body: dict[str, Any] = Field(description="JSON schema of the body of a request.")
 
-    def takes_same(self, other: Any) -> bool:
+    def has_same_input(self, other: Any) -> bool:
         """Return whether requests are decoded in the same way for both models."""
         return isinstance(other, CodecContract) and (self.kind, self.digest) == (
             other.kind,
@@ -98,7 +98,7 @@ class CodecContract(Record):
 
 
 class OutputContract(Record):
-    """What the values in the outputs of one model are."""
+    """Meaning of the output values of one model."""
 
     kind: Literal["logits", "values"] = Field(
         "values",

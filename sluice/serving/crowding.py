@@ -2,7 +2,8 @@
 
 A client knows its arm. With a few large requests it could make all later requests to this arm
 late, while the other arm is idle. So a request that waited behind such requests is no evidence,
-whatever its result. While that lasts, few requests are evidence, and the rollout step does not end.
+whatever its result. During such an attack few requests are evidence, and the rollout step does not
+end.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ class Crowding:
         self._num_elements[subnet] += num_elements
         if len(self._num_elements) == 1:
             return False
-        others = [num for name, num in self._num_elements.items() if name != subnet]
-        return max(others, default=0) > self._num_elements.total() / 2
+        other_nums = [num for name, num in self._num_elements.items() if name != subnet]
+        return max(other_nums, default=0) > self._num_elements.total() / 2
 
     def leave(self, subnet: str, num_elements: int, result: ArmResult, *, linger_s: float) -> None:
         """Remove a request.

@@ -3,7 +3,8 @@
 The networks of the last fold were trained on the most data. All seeds serve together, because a
 single seed may be good only by chance.
 
-Shape legend: M = networks, N = elements of a request, such as windows, D = features, O = outputs.
+Shape legend: M = networks, N = elements of a request, such as windows, D = features, O = outputs,
+E = width of an embedding.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ class ServedModel(Protocol):
 
     @property
     def output(self) -> OutputContract:
-        """What the outputs are."""
+        """Meaning of the output values."""
 
     @property
     def problem(self) -> str:
@@ -115,7 +116,7 @@ class DeployedModel:
     networks: tuple[nn.Module, ...]
 
     output: OutputContract = field(default_factory=OutputContract)
-    """What the outputs are."""
+    """Meaning of the output values."""
 
     input_dtype: torch.dtype = torch.float32
     """Dtype of the workload's inputs, to which a client's windows are cast."""
@@ -192,7 +193,7 @@ def load_deployed(
             candidate=version.candidate,
             contract=_windows_contract(workload, networks),
             target=workload.target_column,
-            networks=_as_served(workload, networks),
+            networks=_served_networks(workload, networks),
             output=_output_contract(workload),
             input_dtype=require_windows(workload, version_name),
         )
@@ -206,7 +207,7 @@ def load_deployed(
             body=codec.schema(),
         ),
         target=workload.target_column,
-        networks=_as_served(workload, networks),
+        networks=_served_networks(workload, networks),
         output=_output_contract(workload),
         codec=codec,
         embedder=Embedder(weights_digest=members[0].weights, network=networks[0])
@@ -215,7 +216,7 @@ def load_deployed(
     )
 
 
-def _as_served(workload: Workload, networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+def _served_networks(workload: Workload, networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
     if workload.serves_whole_output:
         return tuple(networks)
     return tuple(ServedNetwork(network, workload.served_output) for network in networks)
@@ -251,7 +252,7 @@ def _column_bounds(
     """Return the accepted range of each column, computed from the input scales of the networks.
 
     A column that was constant in training has no scale; its range is that of single precision.
-    Returns None if a network has no input scales.
+    Returns None if a network has no input scales, or has them for another number of columns.
     """
     # The scales of encoded inputs do not concern the columns that clients send.
     scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None]

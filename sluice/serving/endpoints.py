@@ -22,20 +22,20 @@ from sluice.serving.schemas import (
 from sluice.serving.server_metrics import PROBLEM_KINDS
 from sluice.serving.state import serving_of
 
-MODEL = token_routes("predict")
-METRICS = token_routes("metrics")
-ADMIN = token_routes("admin")
-OPEN = open_routes()
+MODEL_ROUTES = token_routes("predict")
+METRICS_ROUTES = token_routes("metrics")
+ADMIN_ROUTES = token_routes("admin")
+OPEN_ROUTES = open_routes()
 
 
-@MODEL.get(
+@MODEL_ROUTES.get(
     "/model", response_model=ModelDescription, responses=error_responses(Unauthorized, Forbidden)
 )
 async def model(request: Request) -> Response:
     """Describe the served versions, their input and their output."""
     serving = serving_of(request)
     table = serving.router.table
-    split = serving.router.in_force(table.split)
+    split = serving.router.effective_split(table.split)
     production = table.production.deployed
     challenger = None if table.challenger is None else table.challenger.deployed
     description = ModelDescription(
@@ -55,7 +55,7 @@ async def model(request: Request) -> Response:
     return json_response(description)
 
 
-@ADMIN.get(
+@ADMIN_ROUTES.get(
     "/rollout", response_model=RolloutCounts, responses=error_responses(Unauthorized, Forbidden)
 )
 async def rollout(request: Request) -> Response:
@@ -63,7 +63,7 @@ async def rollout(request: Request) -> Response:
     return json_response(RolloutCounts(window=serving_of(request).router.traffic_counts()))
 
 
-@ADMIN.get(
+@ADMIN_ROUTES.get(
     "/problems", response_model=ProblemList, responses=error_responses(Unauthorized, Forbidden)
 )
 async def problems(request: Request) -> Response:
@@ -71,7 +71,7 @@ async def problems(request: Request) -> Response:
     return json_response(ProblemList(problems=serving_of(request).split_sync.problems))
 
 
-@METRICS.get(
+@METRICS_ROUTES.get(
     "/metrics",
     response_class=PlainTextResponse,
     # Without these, FastAPI would describe the errors as plain text.
@@ -88,7 +88,7 @@ async def metrics(request: Request) -> Response:
     return Response(serving_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-@OPEN.get("/healthz", response_model=Liveness, responses={503: {"model": Liveness}})
+@OPEN_ROUTES.get("/healthz", response_model=Liveness, responses={503: {"model": Liveness}})
 async def healthz(request: Request) -> Response:
     """Return whether the process is alive. The status is 503 if only a restart helps."""
     hang_duration_s = serving_of(request).hang_duration_s(time.monotonic())
@@ -100,7 +100,7 @@ async def healthz(request: Request) -> Response:
     )
 
 
-@OPEN.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
+@OPEN_ROUTES.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
 async def readyz(request: Request) -> Response:
     """Return whether this server is ready for requests."""
     serving = serving_of(request)

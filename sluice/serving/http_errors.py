@@ -6,7 +6,7 @@ from sluice.base.errors import RequestRefused
 
 
 class HttpError(RequestRefused):
-    """Base class of all errors that become a response; each class has its own kind and status."""
+    """Base class of all errors that become a response with the status and kind of their class."""
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal_error"
@@ -91,13 +91,13 @@ class Overloaded(HttpError):
 
 
 class RollbackFailed(HttpError):
-    """An alert had no effect: the registry could not be accessed, or it refused the rollback."""
+    """The rollback that an alert requested could not be executed, so nothing was changed."""
 
     status, kind, retry_after_s = 503, "rollback_failed", 1
 
 
 class PredictionTimeout(HttpError):
-    """Production did not answer before the deadline."""
+    """The prediction did not finish before the deadline."""
 
     status, kind = 504, "prediction_timeout"
 

@@ -59,7 +59,8 @@ class _SupervisorState:
     """The process that was ready last; it may have ended since."""
 
     problem: str = ""
-    """Reason why the model cannot predict; empty while it can."""
+    """Reason why the model cannot predict, in a sentence; empty while it can. If the model has not
+    loaded even once: how its process ended, as the predicate of a sentence."""
 
 
 class IsolatedModel:
@@ -102,7 +103,7 @@ class IsolatedModel:
 
     @property
     def output(self) -> OutputContract:
-        """What the outputs are."""
+        """Meaning of the output values."""
         return self._info.output
 
     @property
@@ -187,7 +188,10 @@ class Isolation:
 def _supervise(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> None:
-    """Keep a process running until it is stopped or ``max_challenger_restarts`` is reached."""
+    """Keep a process running until it is stopped or ``max_challenger_restarts`` is reached.
+
+    If the model does not load in the first process, no further process is started.
+    """
     delay_s = settings.challenger_restart_delay_s
     for restart in range(settings.max_challenger_restarts + 1):
         try:
@@ -243,7 +247,7 @@ def _wait_until_ready(
         info = process.wait_for_model(_CHECK_INTERVAL_S)
         if info is not None:
             return info
-        excess = _memory_excess(process, settings, bytes_when_ready=0)
+        excess = _describe_memory_excess(process, settings, bytes_when_ready=0)
         if excess:
             return excess
         if time.monotonic() > deadline:
@@ -263,7 +267,7 @@ def _monitor(
     while not state.stop.wait(_CHECK_INTERVAL_S):
         if process.has_ended():
             return ""
-        excess = _memory_excess(process, settings, bytes_when_ready=bytes_when_ready)
+        excess = _describe_memory_excess(process, settings, bytes_when_ready=bytes_when_ready)
         if excess:
             return excess
         if process.pending_s(time.monotonic()) > max_pending_s:
@@ -271,7 +275,9 @@ def _monitor(
     return "was stopped"
 
 
-def _memory_excess(process: ArmProcess, settings: ServingSettings, *, bytes_when_ready: int) -> str:
+def _describe_memory_excess(
+    process: ArmProcess, settings: ServingSettings, *, bytes_when_ready: int
+) -> str:
     """Return why the process must be ended if its memory grew too much, else "".
 
     Args:

@@ -50,7 +50,7 @@ class LedgerModels:
             UnknownVersion: The registry has no such candidate.
             RegistryInconsistent: Registry entries about the candidate contradict each other.
             StorageError: The registry cannot be read, or network weights are missing or changed.
-            ContractError, CodeMismatch: See ``load_deployed``.
+            ContractError, CodeMismatch, UntrustedCode: See ``load_deployed``.
         """
         version = self._ledger.served_version(self._model, candidate)
         if version is None:

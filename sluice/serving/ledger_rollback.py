@@ -1,10 +1,10 @@
-"""Executes rollbacks requested by alerts on the ledger, each of them once.
+"""Executes the rollbacks that alerts request, each of them once, and records them in the ledger.
 
 An alert is sent repeatedly while it fires, possibly by several senders at once. Each rollback
 stores the key of its alert in the ledger, and an alert whose key is found there does not cause the
-same kind of rollback again. Nor does an alert move production right after a rollback: the cause of
-the alert is probably the state that the rollback has just ended. If an alert about production
-aborted a rollout and still fires after that cooldown, the rollout was not its cause, and
+same kind of rollback again. Nor does an alert move production during a cooldown after a rollback:
+the cause of the alert is probably the state that the rollback has just ended. If an alert about
+production aborted a rollout and still fires after the cooldown, the rollout was not its cause, and
 production is rolled back.
 """
 
@@ -57,7 +57,7 @@ class LedgerRollback:
         self._cooldown = timedelta(seconds=cooldown_s)
 
     def handle(self, request: RollbackRequest) -> RollbackResult:
-        """Abort the rollout in progress if the alert began to fire after its start.
+        """Abort the rollout in progress if the alert began to fire after the rollout started.
 
         Otherwise, roll production back if the action is ``rollback_production``.
 
@@ -75,8 +75,8 @@ class LedgerRollback:
     def _handle(self, request: RollbackRequest) -> RollbackResult:
         rollout = self._ledger.rollout(self._model)
         if rollout is not None and not rollout.is_over:
-            fired_before = request.began < rollout.started_at - _MAX_CLOCK_SKEW
-            if not fired_before:
+            is_caused_earlier = request.began < rollout.started_at - _MAX_CLOCK_SKEW
+            if not is_caused_earlier:
                 return self._abort(rollout, request)
             if request.action == "rollback":
                 return _no_effect(

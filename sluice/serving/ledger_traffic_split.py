@@ -4,6 +4,7 @@ A split is returned only if the registry is consistent about it. Consistency is 
 change, and at a fixed interval to detect rows that were edited without a change of the split.
 """
 
+import functools
 import time
 
 from sluice.base.errors import RegistryInconsistent, UnknownVersion
@@ -42,13 +43,14 @@ class LedgerTrafficSplit:
             StorageError: The registry cannot be read.
         """
         now = time.monotonic()
-        known = self._consistent_fingerprint if now < self._next_check_at else None
+        is_due = now >= self._next_check_at
+        known_fingerprint = None if is_due else self._consistent_fingerprint
         try:
-            verified = self._read_verified(known)
+            verified = self._read_verified(known_fingerprint)
         except RegistryInconsistent:
             self._consistent_fingerprint = None
             raise
-        if verified.fingerprint != known:
+        if verified.fingerprint != known_fingerprint:
             self._consistent_fingerprint = verified.fingerprint
             self._next_check_at = now + self._check_interval_s
         if verified.split is None:
@@ -60,10 +62,13 @@ class LedgerTrafficSplit:
             )
         return verified.split
 
-    def _read_verified(self, known: str | None) -> VerifiedTrafficSplit:
-        """Read the split; check its consistency unless its fingerprint is ``known``."""
-        verified = self._ledger.checked_traffic_split(self._model, known_fingerprint=known)
+    def _read_verified(self, known_fingerprint: str | None) -> VerifiedTrafficSplit:
+        """Read the split; check its consistency unless it has the known fingerprint."""
+        read = functools.partial(
+            self._ledger.verified_traffic_split, self._model, known_fingerprint=known_fingerprint
+        )
+        verified = read()
         if verified.split is not None and not verified.split.secret:
             self._ledger.ensure_secret(self._model)
-            verified = self._ledger.checked_traffic_split(self._model, known_fingerprint=known)
+            verified = read()
         return verified

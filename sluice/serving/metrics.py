@@ -26,7 +26,7 @@ ROUTES = (
     "/hooks/rollback",
 )
 OTHER = "other"
-"""Label value of every route and method that is not listed here."""
+"""Label value of every route that is not in ``ROUTES``, and of every method but GET and POST."""
 
 _FAULTS: tuple[RequestFault, ...] = ("errors", "timeouts", "not_finite")
 _METHODS = ("GET", "POST")
@@ -72,7 +72,7 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        self._responses: dict[tuple[str, str, int], Counter] = {}
+        self._response_counters: dict[tuple[str, str, int], Counter] = {}
         arm_requests = counter("arm_requests", "Predictions routed to an arm.", "arm")
         arm_faults = counter("arm_faults", "Faults of predictions by arm.", "arm", "fault")
         arm_seconds = Histogram(
@@ -91,11 +91,12 @@ class Metrics:
         self._arm_faults = {
             (arm, fault): arm_faults.labels(arm, fault) for arm in ARMS for fault in _FAULTS
         }
-        shadow = counter("shadow", "Shadow requests by outcome.", "outcome")
-        self._shadow = {
-            outcome: shadow.labels(outcome) for outcome in ("answered", "dropped", *_FAULTS)
+        shadow_requests = counter("shadow", "Shadow requests by outcome.", "outcome")
+        self._shadow_requests = {
+            outcome: shadow_requests.labels(outcome)
+            for outcome in ("answered", "dropped", *_FAULTS)
         }
-        self.shadow_dropped = self._shadow["dropped"]
+        self.shadow_dropped = self._shadow_requests["dropped"]
         self.fallbacks = counter("fallbacks", "Production answered in place of the challenger.")
         self.source_failures = counter("weights_failures", "Failed reads of the traffic split.")
         self.stale_splits = counter(
@@ -117,11 +118,11 @@ class Metrics:
             self.hook_acts.labels(act)  # start at 0, or Prometheus would miss the first increase
         self.ready = gauge("ready", "1 while the server accepts requests.")
         self.connections = gauge("connections", "Open connections.")
-        closed = counter(
+        closed_connections = counter(
             "connections_closed", "Connections that the server closed or did not accept.", "reason"
         )
         self.connections_closed = {
-            reason: closed.labels(reason) for reason in get_args(CloseReason)
+            reason: closed_connections.labels(reason) for reason in get_args(CloseReason)
         }
 
     def count_response(self, *, route: str, method: str, status: int, seconds: float) -> None:
@@ -129,11 +130,11 @@ class Metrics:
         route_label = route if route in ROUTES else OTHER
         method_label = method if method in _METHODS else OTHER
         key = (route_label, method_label, status)
-        response = self._responses.get(key)
-        if response is None:
-            response = self._requests.labels(route_label, method_label, str(status))
-            self._responses[key] = response
-        response.inc()
+        counter = self._response_counters.get(key)
+        if counter is None:
+            counter = self._requests.labels(route_label, method_label, str(status))
+            self._response_counters[key] = counter
+        counter.inc()
         self._route_seconds[route_label].observe(seconds)
 
     def count(self, arm: ArmName, *, seconds: float, fault: RequestFault | None) -> None:
@@ -145,7 +146,7 @@ class Metrics:
 
     def count_shadow(self, fault: RequestFault | None) -> None:
         """Count one computed shadow request."""
-        self._shadow[fault or "answered"].inc()
+        self._shadow_requests[fault or "answered"].inc()
 
     def register_step_counts(self, read_counts: Callable[[], TrafficCounts | None]) -> None:
         """Export the counts of the current rollout step, read together at each scrape."""

@@ -89,7 +89,7 @@ class RequestMiddleware:
                 message["headers"] = [*message["headers"], *new_headers]
             await send(message)
 
-        # Unknown routes and methods are not logged, because the client may send any text as them.
+        # Unknown routes and methods are not logged, because clients can choose their text.
         route = scope["path"] if scope["path"] in ROUTES else OTHER
         method = scope["method"] if scope["method"] in ("GET", "POST") else OTHER
         with spans.server_span(
@@ -111,7 +111,7 @@ class RequestMiddleware:
                     span.set_error(str(status))
 
     def _trace_id(self, traceparent: str) -> str:
-        """Return the trace id of the client if it sent a valid one, else a new trace id."""
+        """Return the trace id in ``traceparent`` if it is valid, else a new trace id."""
         context = spans.TraceContext.parse(traceparent) if traceparent else None
         return self._random.take(16).hex() if context is None else context.trace_id
 

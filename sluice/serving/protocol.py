@@ -90,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal: EarlyResponse | None = None  # set before _RefusedError is raised
         self._is_evicted = False
         self._is_in_message = False
-        self._waiting_bytes = 0  # received since the last complete header or body
+        self._num_pending_bytes = 0  # received since the last complete header or body
         self._head_bytes = 0
         self._num_headers = 0
 
@@ -114,20 +114,23 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse data, and count the bytes of an incomplete header or body."""
         if self._phase == "closing":
-            self._waiting_bytes += len(data)
-            if self._waiting_bytes > _LINGER_BYTES:
+            self._num_pending_bytes += len(data)
+            if self._num_pending_bytes > _LINGER_BYTES:
                 self.transport.abort()
             return
-        self._waiting_bytes += len(data)
+        self._num_pending_bytes += len(data)
         self._is_parsing = True
         super().data_received(data)
         self._is_parsing = False
         self._timer.set(self._ends_at)
         if self.transport.is_closing():
             return
-        if self._phase in ("head", "idle") and self._waiting_bytes > self._limits.max_header_bytes:
+        if (
+            self._phase in ("head", "idle")
+            and self._num_pending_bytes > self._limits.max_header_bytes
+        ):
             self._refuse(self._header_large())
-        elif self._phase == "body" and self._waiting_bytes > self._max_wire_bytes:
+        elif self._phase == "body" and self._num_pending_bytes > self._max_wire_bytes:
             self._refuse(EarlyResponse.body_large(self._max_wire_bytes))
 
     def pause_writing(self) -> None:
@@ -200,7 +203,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.scope["method"] != "HEAD":  # a response to HEAD has no body
             self.cycle.transport = ResponseWriter(self.transport, self.cycle)  # type: ignore[assignment]
-        self._waiting_bytes = 0
+        self._num_pending_bytes = 0
         if self._write_timer is None:  # with an unread response the connection stays "waiting"
             self._table.mark_sending(self)
         self._enter("body", self._body_limit_s)
@@ -209,9 +212,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait for the response, or for a further request if the response was already sent."""
         super().on_message_complete()
         self._is_in_message = False
-        self._waiting_bytes = 0
+        self._num_pending_bytes = 0
         if self.cycle.response_complete:
-            self._idle()
+            self._enter_idle()
         else:
             if self._write_timer is None:
                 self._table.mark_complete(self)
@@ -227,7 +230,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self.cycle.response_complete:
             self._table.mark_waiting(self)
             if not self._is_in_message:
-                self._idle()
+                self._enter_idle()
 
     def send_400_response(self, msg: str) -> None:
         """Respond to an invalid request, or to one beyond a limit."""
@@ -259,7 +262,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _header_large(self) -> EarlyResponse:
         return EarlyResponse.header_large(self._limits.max_header_bytes, self._limits.max_headers)
 
-    def _idle(self) -> None:
+    def _enter_idle(self) -> None:
         self._table.mark_waiting(self)
         self._enter("idle", self._limits.idle_timeout_s)
 
@@ -272,13 +275,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer.set(self._ends_at)
 
     def _on_timeout(self) -> None:
-        if self._phase == "head" and (self._is_in_message or self._waiting_bytes):
+        if self._phase == "head" and (self._is_in_message or self._num_pending_bytes):
             self._refuse(EarlyResponse.header_late(self._limits.header_timeout_s))
         elif self._phase == "closing":
             self.transport.abort()
         else:
-            # If no byte of a request has arrived, send nothing: the client would take it for the
-            # response to its next request.
+            # Nothing is sent. In the body phase the app responds earlier. Otherwise no byte of
+            # a request has arrived, and the client would mistake an error for the response to its
+            # next request.
             self._table.count_closed("body_late" if self._phase == "body" else "idle")
             self.transport.close()
             self._await_end()
@@ -296,7 +300,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(raw_response(refusal))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._waiting_bytes = 0
+        self._num_pending_bytes = 0
         self._table.mark_waiting(self)
         self._enter("closing", _LINGER_S)
 

@@ -24,7 +24,7 @@ from sluice.serving.arm_environment import hide_from_children
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.log import json_log
 from sluice.serving.log_writer import LogWriter
-from sluice.serving.server import listen
+from sluice.serving.server import bind_socket
 from sluice.serving.server_spec import ServerSpec, open_server
 from sluice.serving.tls import Tls
 
@@ -65,12 +65,12 @@ class Replica:
         """
         hide_from_children()
         # The context is never exited, because the process ends with the replica.
-        self._opened = open_server(
+        self._server_context = open_server(
             spec, clock=lambda: datetime.now(UTC), log=json_log(LogWriter(sys.stderr))
         )
-        self._serving = self._opened.__enter__()
+        self._serving = self._server_context.__enter__()
         self._hosts = TrustedHosts(spec.host, spec.settings.trusted_hosts)
-        self._draining = asyncio.get_running_loop().create_task(self._drain_upon(signal))
+        self._drain_task = asyncio.get_running_loop().create_task(self._drain_upon(signal))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Return the app; called once by Ray."""
@@ -124,8 +124,8 @@ def serve_on_ray(
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         _require_usable_cluster(ray, serve, replicas)
-        with listen(spec.host, port) as listening:  # only checks that the port can be used
-            port = listening.getsockname()[1]
+        with bind_socket(spec.host, port) as bound_socket:  # only checks that the port can be used
+            port = bound_socket.getsockname()[1]
         serve.start(
             proxy_location="HeadOnly",
             http_options={"host": spec.host, "port": port} | _tls_options(tls),
@@ -152,13 +152,13 @@ def _tls_options(tls: Tls | None) -> dict[str, str]:
 
 def _require_usable_cluster(ray: Any, serve: Any, replicas: int) -> None:
     """Raise unless the cluster has a CPU core for each replica and does not run Serve yet."""
-    cores = sum(int(machine.get("CPU", 0)) for machine in machine_resources(ray))
-    if cores < replicas:
+    num_cores = sum(int(machine.get("CPU", 0)) for machine in machine_resources(ray))
+    if num_cores < replicas:
         raise SettingsError(
-            f"Each of the replicas (--replicas {replicas}) needs one CPU core, but Ray has {cores} "
-            "in total.",
-            fix=f"Give --replicas {cores}, or add machines to the cluster."
-            if cores
+            f"Each of the replicas (--replicas {replicas}) needs one CPU core, but Ray has "
+            f"{num_cores} in total.",
+            fix=f"Give --replicas {num_cores}, or add machines to the cluster."
+            if num_cores
             else "Add machines with CPU cores to the cluster.",
         )
     if serve.status().proxies:
@@ -205,7 +205,7 @@ def _deploy(serve: Any, spec: ServerSpec, signal: Any, replicas: int) -> None:
 
 def _last_lines(application: Any) -> str:
     """Return the last lines of Ray's message: the error, which follows its traceback."""
-    messages = [application.message, *(part.message for part in application.deployments.values())]
+    messages = [application.message, *(d.message for d in application.deployments.values())]
     lines = [line.strip() for text in messages for line in text.splitlines() if line.strip()]
     return " ".join(lines[-3:])[-600:] or "the start took too long."
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from sluice.base.errors import SamplesRefused
 from sluice.registry.readonly import Clock
 from sluice.rollout.samples import ServerReport, ServerState
-from sluice.serving.background import in_background
+from sluice.serving.background import run_in_background
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router
 from sluice.serving.sample_buffer import SampleBuffer
@@ -71,24 +71,26 @@ class Reporter:
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
-            await self.report(draining=False)
+            await self.report(is_final=False)
             await asyncio.sleep(self._settings.report_interval_s)
 
-    async def report(self, *, draining: bool) -> None:
+    async def report(self, *, is_final: bool) -> None:
         """Report once, unless the previous report is still being written.
 
         Args:
-            draining: Whether this is the final report, which waits for the previous one.
+            is_final: Whether this is the final report, which waits for the previous one.
         """
-        wait_s = self._settings.registry_timeout_s if draining else 0.0
+        wait_s = self._settings.registry_timeout_s if is_final else 0.0
         if not await self._is_previous_written(timeout_s=wait_s):
             self._note_failure("the registry has not answered the last report")
             return
         samples = self._buffer.take()
         report = ServerReport(
-            state=self._state(draining), counts=self._router.traffic_counts(), samples=samples
+            state=self._state(is_draining=is_final),
+            counts=self._router.traffic_counts(),
+            samples=samples,
         )
-        self._writing = in_background(lambda: self._sink.write(report), name="reporting")
+        self._writing = run_in_background(lambda: self._sink.write(report), name="reporting")
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
                 await asyncio.shield(asyncio.wrap_future(self._writing))
@@ -122,7 +124,7 @@ class Reporter:
             f"expires on this server. Error: {why}",
         )
 
-    def _state(self, draining: bool) -> ServerState:
+    def _state(self, *, is_draining: bool) -> ServerState:
         table = self._router.table
         challenger = table.challenger
         return ServerState(
@@ -135,5 +137,5 @@ class Reporter:
             challenger=None if challenger is None else challenger.deployed.version,
             challenger_problem=self._split_sync.problem("challenger"),
             problems=tuple(self._split_sync.problems),
-            draining=draining,
+            draining=is_draining,
         )

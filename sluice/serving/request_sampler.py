@@ -74,7 +74,8 @@ class RequestSampler:
             self._background.start(
                 self._complete(sample, compared_worker, context, is_embedded=is_embedded)
             )
-        elif not is_compared:  # without the other arm's output, a sample cannot be compared
+        # A sample that must be compared is dropped here, because the other arm's output is missing.
+        elif not is_compared:
             self._buffer.add(sample)
 
     def _should_sample(self, context: RequestContext, now: float) -> bool:

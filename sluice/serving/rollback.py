@@ -17,9 +17,9 @@ _MAX_BURST_REQUESTS = 10
 
 RollbackEffect = Literal["aborted", "rolled_back", "nothing"]
 RollbackAction = Literal["rollback", "rollback_production"]
-"""Action that an alert requests. rollback: abort the rollout in progress, and never move
-production. rollback_production: abort the rollout in progress if the alert began to fire after the
-rollout started; otherwise move production back to the previous good version."""
+"""Action that an alert requests. Both actions abort the rollout in progress if the alert began to
+fire after the rollout started. Otherwise, rollback does nothing, and rollback_production moves
+production back to the previous good version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The endpoint ``POST /hooks/rollback``: a Prometheus alert aborts a rollout or rolls back.
+"""The endpoint ``POST /hooks/rollback``: an alert aborts a rollout or rolls production back.
 
 Alertmanager calls this route as a webhook. It requires a token of scope ``hook``, so that clients
 that may request predictions cannot roll back. A server has this route only if it has such a token,
@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice.base.errors import SluiceError
 from sluice.base.settings import Record
-from sluice.serving.background import in_background
+from sluice.serving.background import run_in_background
 from sluice.serving.body import read_body
 from sluice.serving.http_errors import (
     BadRequest,
@@ -195,7 +195,7 @@ async def _handle(
     try:
         # Loading the previous version takes seconds, so it must not run on the event loop.
         return await asyncio.wrap_future(
-            in_background(lambda: rollback.handle(request), name="hook")
+            run_in_background(lambda: rollback.handle(request), name="hook")
         )
     except SluiceError as error:
         raise RollbackFailed(

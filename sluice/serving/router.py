@@ -79,7 +79,7 @@ class Router:
         self._table = table
         self.counters.set_split(table.compared_split, now=self._clock())
 
-    def in_force(self, split: TrafficSplit) -> TrafficSplit:
+    def effective_split(self, split: TrafficSplit) -> TrafficSplit:
         """Return the split, or that of production alone if the lease of the split has expired.
 
         An expired lease stays expired even if the clock is set back.
@@ -89,7 +89,7 @@ class Router:
         if split.is_expired(self._clock()):
             self._expired_at = split.expires_at
         has_expired = self._expired_at is not None and split.expires_at <= self._expired_at
-        return split.production_only() if has_expired else split
+        return split.without_challenger() if has_expired else split
 
     async def route(
         self, request: CodecRequest, *, address: str, deadline: float
@@ -107,8 +107,8 @@ class Router:
             PredictionTimeout: Production did not answer before the deadline.
         """
         table = self._table
-        split = self.in_force(table.split)
-        compared = self.in_force(table.compared_split)
+        split = self.effective_split(table.split)
+        compared_split = self.effective_split(table.compared_split)
         contract = table.production.deployed.contract
         if isinstance(contract, InputContract):
             assert isinstance(request, PredictRequest), "the request was parsed for this contract"
@@ -118,7 +118,7 @@ class Router:
             assert codec is not None, "production is in this process, and has its codec"
             x = await self._decoder.decode(codec, request, deadline=deadline)
         client = client_of(request.user, address)
-        context = RequestContext(table, split, compared, request, x, client, address)
+        context = RequestContext(table, split, compared_split, request, x, client, address)
         challenger, challenger_failure, challenger_faults = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
@@ -165,7 +165,9 @@ class Router:
             # challenger is not worse.
             production_faults = self._comparison.guard_faults(result)
             if split.shadow:
-                self.counters.count("production", split=compared, seconds=None, fault=result.fault)
+                self.counters.count(
+                    "production", split=compared_split, seconds=None, fault=result.fault
+                )
                 self._comparison.compare_both(
                     context,
                     challenger_faults=challenger_faults,

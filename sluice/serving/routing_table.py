@@ -27,7 +27,7 @@ class RoutingTable:
     def __post_init__(self) -> None:
         """Compute ``compared_split`` once instead of for every request."""
         is_alone = self.challenger is None
-        compared = self.split.production_only() if is_alone else self.split
+        compared = self.split.without_challenger() if is_alone else self.split
         object.__setattr__(self, "compared_split", compared)
 
     @property
@@ -42,8 +42,11 @@ class RequestContext:
 
     table: RoutingTable
     split: TrafficSplit
+    """Split of the table; after the end of its lease, that of production alone."""
+
     compared_split: TrafficSplit
-    """Split under which the arms are compared; see ``RoutingTable.compared_split``."""
+    """Split under which the arms are compared: that of the table; after the end of its lease, that
+    of production alone."""
 
     request: CodecRequest
     x: ModelArrays

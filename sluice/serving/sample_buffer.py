@@ -5,7 +5,7 @@ from collections import deque
 from sluice.rollout.samples import Sample
 from sluice.serving.rate_limit import RateLimit
 
-_MAX_WAITING = 500
+_MAX_SAMPLES = 500
 """Maximum number of samples that wait for the next report. If reports fail and more samples arrive,
 the oldest samples are dropped."""
 
@@ -30,7 +30,7 @@ class SampleBuffer:
         """
         self._sample_limit = RateLimit(per_s=per_s, burst=_BURST_SAMPLES) if per_s > 0 else None
         self._failure_limit = RateLimit(per_s=_FAILURES_PER_S, burst=_BURST_FAILURES)
-        self._waiting: deque[Sample] = deque(maxlen=_MAX_WAITING)
+        self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
 
     def should_sample(self, now: float) -> bool:
         """Return whether a request at ``now`` [s, monotonic] is sampled; count it if it is."""
@@ -49,16 +49,16 @@ class SampleBuffer:
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""
-        self._waiting.append(sample)
+        self._samples.append(sample)
 
     def take(self) -> tuple[Sample, ...]:
         """Remove and return all samples, oldest first."""
-        samples = tuple(self._waiting)
-        self._waiting.clear()
+        samples = tuple(self._samples)
+        self._samples.clear()
         return samples
 
     def give_back(self, samples: tuple[Sample, ...]) -> None:
         """Add the samples of a failed report again; if there are too many, drop the oldest."""
-        num_free = _MAX_WAITING - len(self._waiting)
+        num_free = _MAX_SAMPLES - len(self._samples)
         if num_free > 0:
-            self._waiting.extendleft(reversed(samples[-num_free:]))
+            self._samples.extendleft(reversed(samples[-num_free:]))

@@ -103,9 +103,11 @@ class ProblemList(Record):
     problems: list[str] = Field(description="Current problems, one sentence each.")
 
 
-def error_responses(*kinds: type[HttpError]) -> dict[int | str, dict[str, Any]]:
+def error_responses(*errors: type[HttpError]) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of the responses to these errors."""
-    return {kind.status: {"model": ErrorResponse, "description": kind.__doc__} for kind in kinds}
+    return {
+        error.status: {"model": ErrorResponse, "description": error.__doc__} for error in errors
+    }
 
 
 def json_response(

@@ -74,7 +74,7 @@ def open_serving(
         SluiceError: The source cannot be read, or production does not load.
     """
     split = source.read()
-    initial_split = split if isolate is None else split.production_only()
+    initial_split = split if isolate is None else split.without_challenger()
     table, problem = build_routing_table(
         initial_split,
         load,
@@ -164,8 +164,9 @@ def cleartext_warnings(host: str, tokens: Tokens) -> Iterator[str]:
 
 
 class DrainingServer(uvicorn.Server):
-    """Uvicorn server that drains: /readyz fails, then it stops accepting, then requests finish.
+    """Uvicorn server that drains at shutdown.
 
+    First /readyz fails, then no more connections are accepted, then requests in progress finish.
     A second signal ends the server immediately.
     """
 
@@ -174,8 +175,8 @@ class DrainingServer(uvicorn.Server):
         config: uvicorn.Config,
         serving: Serving,
         *,
-        listening: socket.socket,
-        table: ConnectionTable,
+        listening_socket: socket.socket,
+        connection_table: ConnectionTable,
         on_ready: Callable[[int], None],
     ) -> None:
         """Wrap uvicorn.
@@ -183,14 +184,14 @@ class DrainingServer(uvicorn.Server):
         Args:
             config: Configuration of uvicorn.
             serving: State of the server.
-            listening: Bound socket. The server closes it when it shuts down.
-            table: Open connections and their limits.
+            listening_socket: Bound socket. The server closes it when it shuts down.
+            connection_table: Open connections and their limits.
             on_ready: Called with the port once requests are answered.
         """
         super().__init__(config)
         self._serving = serving
-        self._listening = listening
-        self._table = table
+        self._listening_socket = listening_socket
+        self._connection_table = connection_table
         self._on_ready = on_ready
         self._stop_at: float | None = None
         self._acceptor: Acceptor | None = None
@@ -199,11 +200,14 @@ class DrainingServer(uvicorn.Server):
         """Start listening and report the port."""
         # ``sockets`` is empty, because uvicorn would accept connections without limits.
         await super().startup(sockets=sockets)
-        self._listening.listen(self.config.backlog)
+        self._listening_socket.listen(self.config.backlog)
         self._acceptor = Acceptor(
-            self._listening, table=self._table, make_protocol=self._protocol, tls=self.config.ssl
+            self._listening_socket,
+            table=self._connection_table,
+            make_protocol=self._make_protocol,
+            tls=self.config.ssl,
         )
-        self._on_ready(self._listening.getsockname()[1])
+        self._on_ready(self._listening_socket.getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, then shut down uvicorn."""
@@ -211,12 +215,12 @@ class DrainingServer(uvicorn.Server):
             await self._acceptor.close()
         await super().shutdown(sockets=sockets)
 
-    def _protocol(self, client_socket: socket.socket, address: str) -> BoundedProtocol:
+    def _make_protocol(self, client_socket: socket.socket, address: str) -> BoundedProtocol:
         return BoundedProtocol(
             self.config,
             self.server_state,
             self.lifespan.state,
-            table=self._table,
+            table=self._connection_table,
             client_socket=client_socket,
             address=address,
             body_timeout_s=self._serving.settings.body_timeout_s,
@@ -258,19 +262,21 @@ def serve(
     Raises:
         SettingsError: The address cannot be used, or the system grants too few file descriptors.
     """
-    limits = serving.settings.connections
-    limit = connection_limit(limits)
-    if limit < limits.max_connections:
+    settings = serving.settings.connections
+    max_connections = connection_limit(settings)
+    if max_connections < settings.max_connections:
         serving.log.warning(
             "connections",
-            what=f"The system grants file descriptors for {limit} connections only, although "
-            f"serving.connections.max_connections is {limits.max_connections}.",
+            what=f"The system grants file descriptors for {max_connections} connections only, "
+            f"although serving.connections.max_connections is {settings.max_connections}.",
         )
-    table = ConnectionTable(limit=limit, settings=limits, metrics=serving.metrics)
-    listening = listen(host, port)
-    log = JsonLogHandler(serving.log)
+    connection_table = ConnectionTable(
+        limit=max_connections, settings=settings, metrics=serving.metrics
+    )
+    listening_socket = bind_socket(host, port)
+    handler = JsonLogHandler(serving.log)
     for name in ("uvicorn", "asyncio", "opentelemetry"):
-        logging.getLogger(name).handlers = [log]
+        logging.getLogger(name).handlers = [handler]
         logging.getLogger(name).propagate = False
     config = uvicorn.Config(
         build_app(serving, TrustedHosts(host, serving.settings.trusted_hosts)),
@@ -283,13 +289,17 @@ def serve(
         timeout_graceful_shutdown=math.ceil(serving.settings.drain_timeout_s),
         ws="none",
     )
-    with listening:
-        DrainingServer(config, serving, listening=listening, table=table, on_ready=on_ready).run(
-            sockets=[]
-        )
+    with listening_socket:
+        DrainingServer(
+            config,
+            serving,
+            listening_socket=listening_socket,
+            connection_table=connection_table,
+            on_ready=on_ready,
+        ).run(sockets=[])
 
 
-def listen(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """Return a socket bound to an address.
 
     Callers may also use it to check an address before they start anything expensive.
@@ -300,16 +310,16 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # IPPROTO_TCP is explicit, because asyncio otherwise does not recognise TCP, and does not
     # disable Nagle's algorithm, which delays responses by 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound_socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((host, port))
+        bound_socket.bind((host, port))
     except OSError as error:  # includes a name that does not resolve
-        listening.close()
+        bound_socket.close()
         raise SettingsError(
             f"The server cannot listen on {host} port {port}: {error.strerror or error}.",
             cause="Another process uses the port, the system reserves it, or this machine does not "
             "have the address.",
             fix="Stop that process, or give another --port (0 selects a free port) or --host.",
         ) from None
-    return listening
+    return bound_socket

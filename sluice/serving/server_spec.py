@@ -62,12 +62,12 @@ def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving
             version does not load.
     """
     key = None if spec.registry_key is None else SigningKey.read(spec.registry_key)
-    load = ledger_loader_spec(spec.registry_url, spec.model, spec.artifacts, code=spec.code)
+    loader = ledger_loader_spec(spec.registry_url, spec.model, spec.artifacts, code=spec.code)
     if spec.code == "stored":
         log.info("code", what="Versions are loaded with their stored code.")
     with (
         RolloutLedger.open(spec.registry_url, clock=clock, create=False, key=key) as ledger,
-        Isolation(load, spec.settings) as isolation,
+        Isolation(loader, spec.settings) as isolation,
     ):
         store = ArtifactStore(spec.artifacts)
         rollback = LedgerRollback(
@@ -80,10 +80,10 @@ def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving
             code=spec.code,
             warn=lambda what: log.warning("code", what=what),
         )
-        watch = None if spec.token_file is None else TokenFileWatch(spec.token_file)
-        tokens = spec.tokens if watch is None else watch.tokens
+        token_file_watch = None if spec.token_file is None else TokenFileWatch(spec.token_file)
+        tokens = spec.tokens if token_file_watch is None else token_file_watch.tokens
         # A token file may get a token for the webhook later.
-        has_hook = watch is not None or tokens.has("hook")
+        has_hook = token_file_watch is not None or tokens.has("hook")
         yield open_serving(
             spec.model,
             LedgerTrafficSplit(
@@ -95,7 +95,7 @@ def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving
             isolate=isolation.load,
             settings=spec.settings,
             tokens=tokens,
-            token_file=watch,
+            token_file=token_file_watch,
             webhook=RollbackWebhook(rollback=rollback) if has_hook else None,
             clock=clock,
             log=log,

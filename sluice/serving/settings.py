@@ -45,15 +45,16 @@ class ServingSettings(Settings):
         2000.0,
         gt=0,
         le=1e6,
-        description="Maximum sustained rate of predictions per process. Tokens without a rate of "
-        "their own share it equally [1/s].",
+        description="Maximum sustained rate of predictions per process [1/s]. It is divided "
+        "equally among all tokens for predictions. A token with a rate of its own has that rate "
+        "instead.",
     )
     burst_requests: int = Field(
         500,
         ge=1,
         le=1_000_000,
         description="Maximum number of predictions that may arrive at once. requests_per_s limits "
-        "the rate after that.",
+        "the rate after that. Each token gets a part of it in proportion to its rate.",
     )
     max_in_flight: int = Field(
         256,
@@ -155,14 +156,15 @@ class ServingSettings(Settings):
         1.0,
         gt=0,
         le=600,
-        description="Maximum duration of a shadow request [s]. A longer one counts as a timeout.",
+        description="Maximum duration of a shadow request [s]. A longer one counts as a timeout, "
+        "or as dropped if its computation has not started.",
     )
     poll_interval_s: float = Field(
         0.5,
         ge=0.01,
         le=60,
-        description="Interval at which the traffic split and the token file are read [s]. Changes "
-        "take effect within this time.",
+        description="Interval at which the traffic split and the token file are read [s]. A change "
+        "takes effect after at most this time, or once a new model is loaded.",
     )
     registry_check_interval_s: float = Field(
         30.0,

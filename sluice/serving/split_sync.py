@@ -15,7 +15,7 @@ from typing import Any
 from sluice.base.digests import short
 from sluice.base.errors import RegistryInconsistent
 from sluice.rollout.traffic_split import TrafficSplit
-from sluice.serving.background import in_background
+from sluice.serving.background import run_in_background
 from sluice.serving.isolation import Isolate
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router
@@ -24,7 +24,7 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.table_building import LoadModel, build_routing_table
 from sluice.serving.traffic_split import TrafficSplitSource, is_newer
 
-LOADING = "The challenger is still loading; production serves alone."
+LOADING_PROBLEM = "The challenger is still loading; production serves alone."
 """Problem that is reported while a challenger loads. It is harmless unless it persists."""
 
 _MAX_BACKOFF = 64
@@ -94,13 +94,13 @@ class SplitSync:
         """Current problems, one sentence each."""
         return list(self._problems.values())
 
-    def problem(self, about: str) -> str:
+    def problem(self, kind: str) -> str:
         """Return the current problem of one kind; "" without one."""
-        return self._problems.get(about, "")
+        return self._problems.get(kind, "")
 
-    def has_problem(self, about: str) -> bool:
+    def has_problem(self, kind: str) -> bool:
         """Return whether there is currently a problem of this kind."""
-        return about in self._problems
+        return kind in self._problems
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -143,7 +143,7 @@ class SplitSync:
 
     async def _read(self) -> TrafficSplit:
         if self._reading is None:
-            self._reading = in_background(self._source.read, name="traffic-split")
+            self._reading = run_in_background(self._source.read, name="traffic-split")
         awaitable = asyncio.wrap_future(self._reading)
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
@@ -162,16 +162,15 @@ class SplitSync:
 
     def _on_split(self, new: TrafficSplit) -> None:
         """Accept a split that was read, unless it is outdated or must not be accepted."""
-        if self.has_problem("reports") and new.renews(self._known_split):
+        if self.has_problem("reports") and new.is_renewal_of(self._known_split):
             # The lease was renewed without the reports of this server, because they fail. The
             # guards do not see its requests, so its lease must expire.
             return
         if is_newer(new, self._known_split):
             if new.challenger != self._known_split.challenger:
                 self.clear_problem("challenger")  # the problem was that of the previous challenger
-            if _arm_key(new) != _arm_key(
-                self._known_split
-            ):  # a renewed lease is no reason to retry
+            # A renewed lease is no reason to retry.
+            if _arm_key(new) != _arm_key(self._known_split):
                 self._retry_at, self._num_failures = 0.0, 0
             self._known_split = new
         elif new != self._known_split:
@@ -190,15 +189,16 @@ class SplitSync:
         Loading may take seconds, and a rollback must not wait for it. So this waits for one poll
         interval only; an unfinished table continues to be built in its thread.
         """
-        table, known = self._router.table, self._known_split
-        if self._pending_table is not None and not self._pending_table.has_arms_of(known):
+        table, known_split = self._router.table, self._known_split
+        if self._pending_table is not None and not self._pending_table.has_arms_of(known_split):
             self._abandon()
         if self._pending_table is None:
-            if table.split == known and not self._lacks_challenger():
+            if table.split == known_split and not self._lacks_challenger():
                 return
             if time.monotonic() < self._retry_at:
-                if _arm_key(known) == _arm_key(table.split):  # a new step or lease needs no loading
-                    self._set_table(replace(table, split=known))
+                # A new step or lease needs no loading.
+                if _arm_key(known_split) == _arm_key(table.split):
+                    self._set_table(replace(table, split=known_split))
                 return
             self._pending_table = self._start_building(table)
         future = self._pending_table.future
@@ -215,8 +215,8 @@ class SplitSync:
             self._retry_at = time.monotonic() + self._settings.load_retry_s
             self.set_problem(
                 "production",
-                f"Production {short(known.production)} does not load, so the last good version "
-                f"serves: {type(error).__name__}: {error}",
+                f"Production {short(known_split.production)} does not load, so the last good "
+                f"version serves: {type(error).__name__}: {error}",
             )
             return
         self.clear_problem("production")
@@ -225,7 +225,7 @@ class SplitSync:
             backoff = min(2**self._num_failures, _MAX_BACKOFF)
             self._retry_at = time.monotonic() + self._settings.load_retry_s * backoff
             self._num_failures += 1
-        self._set_table(replace(new_table, split=known))
+        self._set_table(replace(new_table, split=known_split))
 
     def _set_table(self, new_table: RoutingTable) -> None:
         table = self._router.table
@@ -248,7 +248,7 @@ class SplitSync:
                 no_longer_needed=pending_table.no_longer_needed,
             )
 
-        pending_table.future = in_background(build, name="loading")
+        pending_table.future = run_in_background(build, name="loading")
         return pending_table
 
     def _abandon(self) -> None:
@@ -285,7 +285,7 @@ class SplitSync:
 
     def _update_status(self) -> None:
         table = self._router.table
-        split = self._router.in_force(table.split)
+        split = self._router.effective_split(table.split)
         if split != table.split:
             self.set_problem(
                 "lease", "The lease of the rollout has expired: production serves alone."
@@ -296,7 +296,7 @@ class SplitSync:
         self._metrics.share.set(split.share if table.challenger is not None else 0)
         self._metrics.version.labels("production").set(table.production.deployed.version)
         is_loading = self._lacks_challenger() and "challenger" not in self._problems
-        self.set_problem("loading", LOADING if is_loading else "")
+        self.set_problem("loading", LOADING_PROBLEM if is_loading else "")
         challenger = table.challenger
         problem = "" if challenger is None else challenger.deployed.problem
         self.set_problem("challenger process", problem)

@@ -48,7 +48,7 @@ def evidence_faults(arm: ArmName, faults: GuardFaults, other_faults: GuardFaults
     A fault is evidence if the other arm does not have it. If the other arm failed in any way, no
     fault is evidence. There is one exception: timeouts and slow responses of production always
     count. A slightly slower challenger is slow whenever production is slow. If the slow responses
-    of production did not count in this case, it would seem to have none.
+    of production did not count in this case, production would seem to have none.
 
     Args:
         arm: Arm of the response.
@@ -75,14 +75,14 @@ class StepCounters:
 
     def __init__(self, split: TrafficSplit, *, now: datetime) -> None:
         self._latencies: deque[tuple[float, str]] = deque(maxlen=_MAX_LATENCIES)
-        self._slow_s: float | None = None
+        self._slow_threshold_s: float | None = None
         self.clients = ClientLimits()
         self._begin_step(split, now)
 
     @property
-    def slow_s(self) -> float | None:
+    def slow_threshold_s(self) -> float | None:
         """Latency above which a response counts as slower [s]; None while unknown."""
-        return self._slow_s
+        return self._slow_threshold_s
 
     def set_split(self, split: TrafficSplit, *, now: datetime) -> None:
         """Begin a new step if the split has another epoch or rollout."""
@@ -116,8 +116,8 @@ class StepCounters:
         is_timed = seconds is not None and fault in (None, "timeouts")
         if is_timed and is_in_p95 and arm == "production":
             self._latencies.append((seconds, address))  # type: ignore[arg-type]
-            if self._slow_s is None:
-                self._slow_s = self._slow_threshold_s()
+            if self._slow_threshold_s is None:
+                self._slow_threshold_s = self._compute_slow_threshold_s()
         if not self._is_current(split):
             return
         counts = self._counts[arm]
@@ -136,8 +136,10 @@ class StepCounters:
         faults: set[GuardName] = set() if fault is None else {fault}
         # Errors are not timed, because they already count as errors. In a shadow step, the latency
         # of the shadow arm is not comparable, so neither arm is timed.
-        is_timed = seconds is not None and self._slow_s is not None and not self._split.shadow
-        if is_timed and fault != "errors" and not seconds <= self._slow_s:  # type: ignore[operator]
+        is_timed = (
+            seconds is not None and self._slow_threshold_s is not None and not self._split.shadow
+        )
+        if is_timed and fault != "errors" and not seconds <= self._slow_threshold_s:  # type: ignore[operator]
             faults.add("slower")
         return frozenset(faults)
 
@@ -162,9 +164,9 @@ class StepCounters:
             is_crowded: Whether the request waited behind many requests of another subnet, from
                 ``Crowding``.
         """
-        is_usual = self.clients.record_request(arm, client, address=address, now=now)
+        is_within_client_limit = self.clients.record_request(arm, client, address=address, now=now)
         is_admitted = (
-            is_usual
+            is_within_client_limit
             and not is_crowded
             and self._is_current(split)
             and self._balance.admit(
@@ -172,7 +174,7 @@ class StepCounters:
                 client,
                 address=address,
                 share=split.share,
-                per_client=self.clients.max_compared_requests,
+                max_per_client=self.clients.max_compared_requests,
             )
         )
         self._evidence[arm]["requests"] += is_admitted
@@ -263,7 +265,7 @@ class StepCounters:
     def _begin_step(self, split: TrafficSplit, now: datetime) -> None:
         self._split = split
         self._since = now
-        self._slow_s = self._slow_threshold_s()
+        self._slow_threshold_s = self._compute_slow_threshold_s()
         self.clients.begin_step()
         self._balance = SubnetBalance()
         self._num_dropped = 0
@@ -274,7 +276,7 @@ class StepCounters:
             arm: dict.fromkeys(COUNTER_NAMES, 0) for arm in ARMS
         }
 
-    def _slow_threshold_s(self) -> float | None:
+    def _compute_slow_threshold_s(self) -> float | None:
         """Return the latency above which a response is slow [s]; None with too few latencies."""
         if len(self._latencies) < _MIN_LATENCIES:
             return None

@@ -13,7 +13,7 @@ import math
 from sluice.registry.client_secret import subnet_of
 from sluice.rollout.samples import ArmName
 
-_DEVIATIONS = 3.0
+_MAX_DEVIATION = 3.0
 """Maximum deviation of the number of users on an arm from its expectation [standard deviations]."""
 
 _MAX_USERS = 2**16
@@ -31,7 +31,7 @@ class SubnetBalance:
         self._num_users: dict[str, int] = {}
 
     def admit(
-        self, arm: ArmName, client: str, *, address: str, share: float, per_client: int
+        self, arm: ArmName, client: str, *, address: str, share: float, max_per_client: int
     ) -> bool:
         """Count a request, and return whether it may be compared.
 
@@ -43,7 +43,7 @@ class SubnetBalance:
             client: Client, from ``client_of``.
             address: Client address.
             share: Share of the users that the challenger answers.
-            per_client: Maximum number of compared requests per client.
+            max_per_client: Maximum number of compared requests per client.
         """
         if not 0 < share < 1:
             return True
@@ -57,7 +57,7 @@ class SubnetBalance:
         key = (subnet, arm)
         self._num_requests[key] = self._num_requests.get(key, 0) + 1
         std = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
-        num_by_chance = per_client * max(1.0, _DEVIATIONS * std)
+        num_by_chance = max_per_client * max(1.0, _MAX_DEVIATION * std)
         num_in_proportion = (
             arm_share / (1 - arm_share) * self._num_requests.get((subnet, other_arm), 0)
         )

@@ -69,7 +69,7 @@ def build_routing_table(
                 challenger = _start_arm(model, settings)
         except Exception as error:  # user code may raise anything; production must keep serving
             problem = f"The challenger does not load; production serves alone: {error}"
-    if challenger is not None and not challenger.deployed.contract.takes_same(
+    if challenger is not None and not challenger.deployed.contract.has_same_input(
         production.deployed.contract
     ):
         problem = (

@@ -4,7 +4,7 @@ import asyncio
 
 from sluice.base.errors import SluiceError
 from sluice.base.pluralize import pluralize
-from sluice.serving.background import in_background
+from sluice.serving.background import run_in_background
 from sluice.serving.state import Serving
 from sluice.serving.token_file import TokenFileWatch
 
@@ -20,7 +20,7 @@ async def follow_tokens(serving: Serving, watch: TokenFileWatch) -> None:
         await asyncio.sleep(serving.settings.poll_interval_s)
         try:
             # In a thread, because reading from a network file system may be slow.
-            tokens = await asyncio.wrap_future(in_background(watch.refresh, name="tokens"))
+            tokens = await asyncio.wrap_future(run_in_background(watch.refresh, name="tokens"))
         except SluiceError as error:
             serving.split_sync.set_problem(
                 "tokens",

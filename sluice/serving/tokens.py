@@ -28,7 +28,7 @@ class Grant:
     """Permissions of one token."""
 
     name: str
-    """Name of the token, for logs and limits; empty for clients of a server without tokens."""
+    """Name of the token, for logs and limits."""
 
     digest: bytes
     """SHA-256 of the token."""
@@ -69,7 +69,7 @@ class Tokens:
         return cls(tuple(grants), _SCOPES_WITHOUT_HOOK if serve is None else frozenset())
 
     @property
-    def clients(self) -> tuple[Grant, ...]:
+    def predict_grants(self) -> tuple[Grant, ...]:
         """Grants that permit predictions."""
         return tuple(grant for grant in self.grants if "predict" in grant.scopes)
 
@@ -79,6 +79,8 @@ class Tokens:
 
     def require(self, authorization: str | None, scope: Scope) -> str:
         """Accept a request with a token of this scope, and return the token's name.
+
+        The name is "" if the scope requires no token.
 
         Args:
             authorization: Value of the Authorization header.

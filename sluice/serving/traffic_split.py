@@ -1,7 +1,8 @@
 """Sources of the traffic split, and the rule that decides whether a split is newer.
 
 Another process writes the split, and servers poll it. A read may fail or return an outdated split.
-A server accepts a split only if it has a higher epoch than the known one, or renews its lease.
+A server accepts a split only if the split has a higher epoch than the known one, or renews the
+lease of the known one.
 """
 
 import threading
@@ -20,10 +21,10 @@ class TrafficSplitSource(Protocol):
 def is_newer(arrived: TrafficSplit, known: TrafficSplit | None) -> bool:
     """Return whether a split that was read replaces the known one.
 
-    A split of a lower epoch never replaces it. A split of the same epoch replaces it only if it
-    renews the lease: other differences are an error of the writer, and the first split stays.
+    A split of a lower epoch never does. A split of the same epoch does only if it renews the lease:
+    other differences are an error of the writer, and the first split stays.
     """
-    return known is None or arrived.epoch > known.epoch or arrived.renews(known)
+    return known is None or arrived.epoch > known.epoch or arrived.is_renewal_of(known)
 
 
 class InMemoryTrafficSplit:

@@ -68,16 +68,16 @@ class LoadRequest(Record):
     """First frame to a process: which model it must load."""
 
     loader: LoaderSpec
-    candidate: str
+    candidate: str = Field(description="Candidate digest.")
 
 
 class ModelInfo(Record):
     """Description of a model that another process has loaded."""
 
     version: int
-    candidate: str
+    candidate: str = Field(description="Candidate digest.")
     contract: ModelContract
-    target: str
+    target: str = Field(description="Name of the predicted column.")
     output: OutputContract
 
 
@@ -85,7 +85,9 @@ class ErrorSite(Record):
     """Type and location of an error, without its message."""
 
     error: _ShortText
-    at: Annotated[tuple[_ShortText, ...], Field(max_length=20)]
+    at: Annotated[tuple[_ShortText, ...], Field(max_length=20)] = Field(
+        description="Stack frames as 'file:line function', the innermost one last."
+    )
 
 
 def pack(kind: bytes, array: NDArray[Any]) -> bytes:

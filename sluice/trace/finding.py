@@ -9,7 +9,7 @@ from pydantic import Field
 from sluice.base.settings import Settings
 from sluice.findings.catalogue import FaultName
 from sluice.findings.fault import Severity
-from sluice.findings.finding import Finding, Number
+from sluice.findings.finding import EvidenceValue, Finding
 from sluice.trace.records.trace import Trace
 
 _CONFIDENCE: dict[Severity, float] = {"error": 0.99, "confirm": 0.6, "warning": 0.3}
@@ -64,7 +64,7 @@ class RulePolicy(Generic[SettingsT]):
         cause: str,
         fix: str,
         confidence: float | None = None,
-        **evidence: Number,
+        **evidence: EvidenceValue,
     ) -> TraceFinding:
         """Return a finding of this rule.
 

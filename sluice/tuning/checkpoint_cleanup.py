@@ -14,7 +14,8 @@ class CheckpointCleanup:
     """Listener of a study that removes checkpoints when newer ones have replaced them.
 
     The last checkpoint of every trial is kept, and with PBT also those that another trial may still
-    copy. Files are removed in a separate thread. A file that cannot be removed does no harm.
+    copy. Files are removed in a separate thread. A failed removal is ignored, because the file only
+    occupies space.
 
     Args:
         filesystem: pyarrow's file system of the study's storage; None for the local one.

@@ -2,7 +2,7 @@
 
 from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
-from sluice.tuning.schedulers import is_population
+from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.settings import SearchSettings
 
 ORDERED_TRIALS = 8
@@ -19,31 +19,31 @@ def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) ->
     """Return the maximum number of concurrent trials; None if only the cluster limits it."""
     if settings.concurrent_trials is not None:
         return min(settings.concurrent_trials, settings.num_trials)
-    if is_population(settings.scheduler):
+    if is_population_based(settings.scheduler):
         return settings.num_trials
     return min(ORDERED_TRIALS, settings.num_trials) if is_ordered(settings, compute) else None
 
 
 def describe_idle_workers(
-    settings: SearchSettings, compute: ComputeSettings, *, available: int | None = None
+    settings: SearchSettings, compute: ComputeSettings, *, available_workers: int | None = None
 ) -> str:
     """Return a message if a limit on concurrent trials leaves workers idle; "" otherwise.
 
     Args:
         settings: Number of trials, and the limit on concurrent trials.
         compute: Number of requested workers.
-        available: Number of workers that fit on the cluster; None if unknown.
+        available_workers: Number of workers that fit on the cluster; None if unknown.
     """
     max_trials = max_concurrent_trials(settings, compute)
     if max_trials is None:
         max_trials = settings.num_trials
-    requested = compute.workers if compute.workers is not None else available
-    if requested is None or requested <= max_trials:
+    num_workers = compute.workers if compute.workers is not None else available_workers
+    if num_workers is None or num_workers <= max_trials:
         return ""
     source = (
-        f"compute.workers requests {pluralize(requested, 'worker')}"
+        f"compute.workers requests {pluralize(num_workers, 'worker')}"
         if compute.workers is not None
-        else f"The cluster has slots for {pluralize(requested, 'worker')}"
+        else f"The cluster has slots for {pluralize(num_workers, 'worker')}"
     )
     text = f"{source}, but the search uses at most {max_trials}"
     if max_trials == settings.num_trials:
@@ -51,9 +51,9 @@ def describe_idle_workers(
     if settings.concurrent_trials is None:
         return (
             f"{text}, the default of an ordered search. Set search.concurrent_trials to about "
-            f"{2 * requested}, or search.ordered to false; both start a new search."
+            f"{2 * num_workers}, or search.ordered to false; both start a new search."
         )
     return (
         f"{text} (search.concurrent_trials). The number affects the decisions: raising it, to "
-        f"about {2 * requested}, starts a new search."
+        f"about {2 * num_workers}, starts a new search."
     )

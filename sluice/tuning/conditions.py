@@ -35,7 +35,7 @@ def is_number(value: object) -> bool:
 
 
 def option_index(options: tuple[Value, ...], value: object) -> int | None:
-    """Return the index of the option that equals ``value`` in type and value; None without one.
+    """Return the index of the option that equals ``value`` in type and value; None if none does.
 
     The type is compared because 1, 1.0 and True are equal in Python, but are different options.
     """

@@ -23,21 +23,21 @@ def default_space(base: TrialSettings) -> Space:
     follows. The range of the learning rate extends by a factor of about 30 to both sides of 0.003.
 
     A linear network has no width, depth or dropout. In recurrent networks dropout acts between
-    layers, so it is active only with at least two layers. In a multilayer perceptron it acts after
-    each layer. For a transformer only multiples of the number of attention heads are tried as
-    widths.
+    layers, so it is active only with at least two layers; the same is assumed for the user's own
+    network. In a multilayer perceptron it acts after each layer. For a transformer only multiples
+    of the number of attention heads are tried as widths.
     """
-    kind = base.model.architecture
+    architecture = base.model.architecture
     space: dict[str, Parameter] = {
         "training.learning_rate": LogUniform(low=1e-4, high=1e-1),
         "training.weight_decay": LogUniform(low=1e-5, high=1e-1, may_be_off=True),
         "training.batch_rows": PowersOfTwo(low=32, high=512),
     }
-    if kind != "linear":
-        step = base.model.heads if kind == "transformer" else _WIDTH_STEP
-        rate = space.pop("training.learning_rate")
+    if architecture != "linear":
+        step = base.model.heads if architecture == "transformer" else _WIDTH_STEP
+        learning_rate = space.pop("training.learning_rate")
         space = {
-            "training.learning_rate": rate,
+            "training.learning_rate": learning_rate,
             "model.hidden": Integers(
                 low=2 * step, high=max(4, _MAX_WIDTH // step) * step, multiple_of=step
             ),
@@ -47,7 +47,7 @@ def default_space(base: TrialSettings) -> Space:
                 low=0.0,
                 high=0.5,
                 when=None
-                if kind in ("transformer", "mlp")
+                if architecture in ("transformer", "mlp")
                 else Condition(path="model.layers", one_of=tuple(range(2, _MAX_LAYERS + 1))),
             ),
         }

@@ -36,7 +36,7 @@ class FoldTraining:
         state: TrainState | None,
     ) -> None:
         self._setup, self._seed, self._data_seed = setup, seed, data_seed
-        self._stream = RandomStream(seed, fold.rng)
+        self._stream = RandomStream(seed, fold.rng_state)
         self._fold, self._state = fold, state
         self._epochs: Generator[EpochResult, None, None] | None = None
 
@@ -53,13 +53,13 @@ class FoldTraining:
         is_stopped_early = epochs_done - self._state.best_epoch >= training.patience_epochs
         return is_stopped_early or epochs_done >= training.max_epochs
 
-    def advance(self, until: int) -> None:
-        """Train up to the end of epoch ``until``, or until training ends.
+    def advance(self, until_epoch: int) -> None:
+        """Train up to the end of epoch ``until_epoch``, or until training ends.
 
         Raises:
             SluiceError: As for ``training.loop.train``; exceptions of user code are passed on.
         """
-        while len(self.history) < until and not self.has_ended():
+        while len(self.history) < until_epoch and not self.has_ended():
             with self._stream.active(), deterministic():
                 if self._epochs is None:
                     self._epochs = self._start()

@@ -1,7 +1,8 @@
 """Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
-All trials are compared at the epoch after which the first of them was stopped early. Otherwise the
-values of a trial that was stopped early would look worse only because the trial was short.
+All trials are compared at the epoch after which the first of them was stopped early, or at the last
+epoch if none was. Otherwise the values of a trial that was stopped early would look worse only
+because the trial was short.
 """
 
 import math
@@ -17,7 +18,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.parameters import Choice, Parameter, Value
 from sluice.tuning.records import SearchResult, TrialRecord
-from sluice.tuning.spaces import WORKLOAD, Space, split_path
+from sluice.tuning.spaces import WORKLOAD_GROUP, Space, split_path
 
 MIN_TRIALS = 10
 """Minimum number of trials to measure importance. With fewer, the random forest fits noise."""
@@ -35,7 +36,8 @@ _MIN_DECREASE = 0.05
 class SensitivityPoint(Record):
     """Point of a partial dependence curve: the expected loss at one value of a parameter.
 
-    The loss is averaged over the tried values of the other parameters.
+    The predicted rank is averaged over the tried values of the other parameters, and converted to a
+    loss.
     """
 
     value: Value
@@ -81,8 +83,8 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
 
     A random forest is fitted to the ranks of the losses, so that a few diverged trials do not
     dominate. The importance of a parameter is the increase of the forest's error when the values of
-    that parameter are permuted. The sensitivity is the forest's mean prediction when that parameter
-    has the same value in all trials.
+    that parameter are permuted. The sensitivity to a parameter is measured by giving it the same
+    value in all trials in which it is active: the mean predicted rank is converted to a loss.
 
     Args:
         result: Result of the search.
@@ -116,8 +118,8 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     forest = _Forest(values_ND, losses_N, seed=seed)
     shares_D = _importance_shares(forest, seed=seed)
     spread = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
-    if forest.score < MIN_FIT:
-        spread = math.inf  # reports no edges, because the sensitivity is noise
+    if forest.out_of_bag_r2 < MIN_FIT:
+        spread = math.inf  # then no edge is reported, because the sensitivity is noise
     reports = [
         _report_parameter(
             path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, spread
@@ -129,7 +131,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
         reason="",
         at_epoch=at_epoch,
         num_trials=len(finite_trials),
-        fit=forest.score,
+        fit=forest.out_of_bag_r2,
         parameters=tuple(sorted(reports, key=lambda report: (-report.share, report.path))),
     )
 
@@ -145,13 +147,13 @@ class _Forest:
         from sklearn.ensemble import RandomForestRegressor
 
         self.values_ND = values_ND
-        self.sorted_N = np.sort(losses_N)
+        self.sorted_losses_N = np.sort(losses_N)
         # searchsorted gives equal losses equal ranks.
-        self.ranks_N = np.searchsorted(self.sorted_N, losses_N) / (len(losses_N) - 1)
+        self.ranks_N = np.searchsorted(self.sorted_losses_N, losses_N) / (len(losses_N) - 1)
         self._regressor = RandomForestRegressor(
             _NUM_TREES, min_samples_leaf=2, oob_score=True, random_state=seed % 2**32, n_jobs=1
         ).fit(values_ND, self.ranks_N)
-        self.score = max(0.0, float(self._regressor.oob_score_))
+        self.out_of_bag_r2 = max(0.0, float(self._regressor.oob_score_))
 
     def error_increase(self, column: int, rng: np.random.Generator) -> float:
         """Return the increase of the error when the values of ``column`` are permuted."""
@@ -166,8 +168,8 @@ class _Forest:
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
 
     def curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
-        """Return the mean predicted loss at each value of a grid over the parameter's range."""
-        grid = _grid(parameter)
+        """Return the loss at the mean predicted rank, for each value of a grid over the range."""
+        grid = _grid_values(parameter)
         active_ND = self.values_ND[self.values_ND[:, column] != _INACTIVE]
         if not len(active_ND):
             return ()
@@ -175,7 +177,7 @@ class _Forest:
         for changed_ND, value in zip(changed_GND, grid, strict=True):
             changed_ND[:, column] = _scaled_value(parameter, value)
         ranks_GN = self._regressor.predict(np.concatenate(changed_GND)).reshape(len(grid), -1)
-        losses_G = np.quantile(self.sorted_N, ranks_GN.mean(axis=1).clip(0, 1))
+        losses_G = np.quantile(self.sorted_losses_N, ranks_GN.mean(axis=1).clip(0, 1))
         return tuple(
             SensitivityPoint(value=value, loss=float(loss))
             for value, loss in zip(grid, losses_G, strict=True)
@@ -223,7 +225,7 @@ def _scaled_value(parameter: Parameter, value: Value) -> float:
     return _OFF if position is None else position
 
 
-def _grid(parameter: Parameter) -> Sequence[Value]:
+def _grid_values(parameter: Parameter) -> Sequence[Value]:
     if isinstance(parameter, Choice):
         return parameter.options
     values: list[Value] = [
@@ -271,7 +273,7 @@ def _find_edge(path: str, parameter: Parameter, best: Value | None) -> Literal["
 
 
 def _decreases(curve: Sequence[SensitivityPoint], min_decrease: float) -> bool:
-    """Return whether the last quarter of the curve decreases by more than ``min_decrease``."""
+    """Return whether the last quarter of the curve falls by more than ``min_decrease``."""
     num_last = math.ceil((len(curve) - 1) / 4)
     return curve[-1 - num_last].loss - curve[-1].loss > min_decrease
 
@@ -279,10 +281,10 @@ def _decreases(curve: Sequence[SensitivityPoint], min_decrease: float) -> bool:
 def _may_extend(path: str, end: float, direction: int) -> bool:
     """Return whether the setting accepts values beyond ``end`` of the range."""
     group, name, key = split_path(path)
-    if key or group == WORKLOAD:
+    if key or group == WORKLOAD_GROUP:
         return True  # user code defines the limits
-    cls = ModelSettings if group == "model" else TrainSettings
-    for limit in cls.model_fields[name].metadata:
+    settings_class = ModelSettings if group == "model" else TrainSettings
+    for limit in settings_class.model_fields[name].metadata:
         lowest = getattr(limit, "ge", getattr(limit, "gt", None))
         highest = getattr(limit, "le", getattr(limit, "lt", None))
         if direction < 0 and lowest is not None and end <= lowest:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sluice.tuning.records import TrialRecord
-from sluice.tuning.study_summary import STATES, display_value
+from sluice.tuning.study_summary import STATE_NAMES, display_value
 
 Row = Mapping[str, object]
 """Cells of a table row, by column name."""
@@ -21,7 +21,7 @@ _GAP = 2
 
 
 def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
-    """Return a row for each of the best and of the running trials, at most eight.
+    """Return a row for each of the three best trials and each running trial, at most eight rows.
 
     Parameters are in the order of the search space, under their shortest unique names.
     """
@@ -30,17 +30,17 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
     running_trials = [
         trial for trial in trials if trial.state == "running" and trial not in best_trials
     ]
-    listed = [*best_trials, *running_trials][:_MAX_ROWS]
+    listed_trials = [*best_trials, *running_trials][:_MAX_ROWS]
     names = short_names(list(dict.fromkeys(path for trial in trials for path in trial.params)))
     return [
         {
             "trial": trial.id,
-            "state": STATES.get(trial.state, trial.state),
+            "state": STATE_NAMES.get(trial.state, trial.state),
             "epochs": len(trial.epochs),
             "loss": trial.loss if math.isfinite(trial.loss) else "-",
             **{name: display_value(trial.params, path) for path, name in names.items()},
         }
-        for trial in listed
+        for trial in listed_trials
     ]
 
 
@@ -55,11 +55,11 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
     return {path: _short_name(path, [other for other in paths if other != path]) for path in paths}
 
 
-def _short_name(path: str, others: Sequence[str]) -> str:
+def _short_name(path: str, other_paths: Sequence[str]) -> str:
     parts = path.split(".")
-    for count in range(2 if parts[-1].isdigit() else 1, len(parts)):
-        name = ".".join(parts[-count:])
-        if not any(f".{other}".endswith(f".{name}") for other in others):
+    for num_parts in range(2 if parts[-1].isdigit() else 1, len(parts)):
+        name = ".".join(parts[-num_parts:])
+        if not any(f".{other}".endswith(f".{name}") for other in other_paths):
             return name
     return path
 
@@ -70,33 +70,33 @@ def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], li
     The first line is the header.
 
     Args:
-        rows: Rows with the same names.
+        rows: Rows with the same column names.
         width: Width of the table, with two characters between columns [characters].
     """
     columns = [
         [name, *[cell_text(row.get(name, "")) for row in rows]]
         for name in (rows[0] if rows else ())
     ]
-    fitting: list[list[str]] = []
+    fitting_columns: list[list[str]] = []
     free_width = width
     for column in columns:
         free_width -= max(map(len, column)) + _GAP
         if free_width + _GAP < 0:  # the last column needs no gap
             break
-        fitting.append(column)
-    cells = [list(line) for line in zip(*fitting, strict=True)]
-    return cells, [column[0] for column in columns[len(fitting) :]]
+        fitting_columns.append(column)
+    cells = [list(line) for line in zip(*fitting_columns, strict=True)]
+    return cells, [column[0] for column in columns[len(fitting_columns) :]]
 
 
 def table_text(rows: Sequence[Row], *, width: int = LOG_WIDTH) -> str:
     """Return the rows as aligned text, with a last line that lists omitted columns."""
-    cells, omitted = table_cells(rows, width=width)
+    cells, omitted_names = table_cells(rows, width=width)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         (" " * _GAP).join(cell.rjust(size) for cell, size in zip(line, widths, strict=True))
         for line in cells
     ]
-    return "\n".join([*lines, *([omitted_text(omitted)] if omitted else [])])
+    return "\n".join([*lines, *([omitted_text(omitted_names)] if omitted_names else [])])
 
 
 def omitted_text(names: Sequence[str]) -> str:
@@ -105,7 +105,10 @@ def omitted_text(names: Sequence[str]) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Return a value as short text: a float with four digits, an import path as its class name."""
+    """Return a value as short text.
+
+    A float has four significant digits, and an import path is shortened to its class name.
+    """
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value).rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""Objective of a search: the validation loss of a training with the values of a trial.
+"""Objective of a search: the validation loss after a training with one trial's values.
 
 Training uses the train and validation rows of the selected folds. No examples are created from test
 rows.
@@ -97,7 +97,7 @@ class TrainingObjective:
 
     def subject(self) -> Mapping[str, Any]:
         """Return everything that determines the losses."""
-        workload = self._open()
+        workload = self._open_workload()
         return {
             "data": self.table.digest,
             "workload": self.workload,
@@ -127,7 +127,7 @@ class TrainingObjective:
             SettingsError: The workload cannot be imported in this process, or the device is
                 missing.
             OutOfMemory: A step exceeds the memory.
-            ContractError: ``start`` is a checkpoint of other data or seeds.
+            ContractError: ``start`` is a checkpoint of other data, seeds or another workload.
             StorageError: ``start`` cannot be read.
         """
         try:
@@ -136,30 +136,30 @@ class TrainingObjective:
             raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
         # The state of a device's random generators can be read only after initialisation.
         start_device(resolve_device(setup.training.device))
-        folds, num_damaged = self._open_folds(setup, start)
-        epochs_done = max(len(fold.history) for fold in folds.values())
+        trainings, num_damaged = self._open_trainings(setup, start)
+        epochs_done = max(len(training.history) for training in trainings.values())
         max_epochs = setup.training.max_epochs
         next_reports = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
         with contextlib.ExitStack() as stack:
-            for fold in folds.values():
-                stack.callback(fold.close)
-            for until in sorted(next_reports | {max_epochs}):
-                for fold_id, fold in folds.items():
+            for training in trainings.values():
+                stack.callback(training.close)
+            for epoch in sorted(next_reports | {max_epochs}):
+                for fold_id, training in trainings.items():
                     with _name_fold_in_errors(fold_id):
-                        fold.advance(until)
-                report = self._report(folds, max_epochs, num_damaged)
+                        training.advance(epoch)
+                report = self._report(trainings, max_epochs, num_damaged)
                 yield report
                 num_damaged = 0
                 if report.is_finished:
                     return
 
-    def _open(self, searched: Mapping[str, Any] | None = None) -> Workload:
+    def _open_workload(self, searched: Mapping[str, Any] | None = None) -> Workload:
         """Build the workload, with the searched settings of a trial if given."""
         sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
         settings = self.workload_settings | dict(searched or {})
         return load_workload(self.workload, settings, where=self.workload)
 
-    def _open_folds(
+    def _open_trainings(
         self, setup: TrialSettings, start: Path | None
     ) -> tuple[dict[int, FoldTraining], int]:
         """Return the trainings by fold, and the number of damaged checkpoints in ``start``."""
@@ -168,7 +168,7 @@ class TrainingObjective:
             "workload": self.workload,
             "settings": self.workload_settings | setup.workload_settings,
         }
-        folds: dict[int, FoldTraining] = {}
+        trainings: dict[int, FoldTraining] = {}
         num_damaged = 0
         for fold in self.folds:
             state = None
@@ -180,21 +180,21 @@ class TrainingObjective:
             prepared = prepare_fold(
                 self.frame,
                 fold,
-                open_workload=lambda: self._open(setup.workload_settings),
+                open_workload=lambda: self._open_workload(setup.workload_settings),
                 key=key,
                 seed=derive_seed(self.seed, "unit"),
             )
-            folds[fold.fold_id] = FoldTraining(
+            trainings[fold.fold_id] = FoldTraining(
                 prepared, setup, seed=self.seed, data_seed=self.data_seed, state=state
             )
-        return folds, num_damaged
+        return trainings, num_damaged
 
     def _report(
-        self, folds: dict[int, FoldTraining], max_epochs: int, num_damaged: int
+        self, trainings: dict[int, FoldTraining], max_epochs: int, num_damaged: int
     ) -> TrialReport:
-        histories = [fold.history for fold in folds.values()]
+        histories = [training.history for training in trainings.values()]
         epochs = _mean_over_folds(histories)
-        is_finished = all(fold.has_ended() for fold in folds.values())
+        is_finished = all(training.has_ended() for training in trainings.values())
         reason = ""
         if is_finished:
             reason = "No better epoch within patience_epochs."
@@ -202,10 +202,12 @@ class TrainingObjective:
                 reason = f"All {max_epochs} epochs were trained."
 
         def save(folder: Path) -> None:
-            current = [fold.history for fold in folds.values()]
-            assert current == histories, "a report must be saved before training continues"
-            for fold_id, fold in folds.items():
-                fold.save(folder / _folder_name(fold_id), subject=self._checkpoint_subject())
+            current_histories = [training.history for training in trainings.values()]
+            assert current_histories == histories, (
+                "a report must be saved before training continues"
+            )
+            for fold_id, training in trainings.items():
+                training.save(folder / _folder_name(fold_id), subject=self._checkpoint_subject())
 
         return TrialReport(
             epochs=epochs,
@@ -216,7 +218,7 @@ class TrainingObjective:
         )
 
     def _checkpoint_subject(self) -> dict[str, Any]:
-        """Return the subject of a checkpoint. Values are excluded, because PBT changes them."""
+        """Return the subject of a checkpoint, without trial values, because PBT changes them."""
         seeds = {"seed": self.seed, "data_seed": self.data_seed}
         return {"data": self.table.digest, "workload": self.workload, **seeds}
 
@@ -239,16 +241,19 @@ def _name_fold_in_errors(fold_id: int) -> Iterator[None]:
 
 
 def _mean_over_folds(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:
-    """Return the mean losses of each epoch; a fold that ended earlier keeps its last losses."""
+    """Return the mean losses of each epoch; after its end, a fold counts with its last losses."""
     epochs = []
     for epoch in range(1, max(map(len, histories)) + 1):
-        parts = [history[:epoch] for history in histories]
-        kept_losses = [next(r.val_loss for r in reversed(part) if r.improved) for part in parts]
+        prefixes = [history[:epoch] for history in histories]
+        kept_losses = [
+            next(result.val_loss for result in reversed(prefix) if result.improved)
+            for prefix in prefixes
+        ]
         epochs.append(
             EpochLosses(
                 epoch=epoch,
-                train_loss=sum(part[-1].train_loss for part in parts) / len(parts),
-                val_loss=sum(part[-1].val_loss for part in parts) / len(parts),
+                train_loss=sum(prefix[-1].train_loss for prefix in prefixes) / len(prefixes),
+                val_loss=sum(prefix[-1].val_loss for prefix in prefixes) / len(prefixes),
                 kept_loss=sum(kept_losses) / len(kept_losses),
             )
         )

@@ -54,8 +54,8 @@ class LogUniform(_Range):
         return self
 
     def contains(self, value: object) -> bool:
-        """Return whether ``value`` is in the range."""
-        return _within(self, value) or (self.may_be_off and is_number(value) and not value)
+        """Return whether ``value`` is in the range, or is 0 and the parameter may be off."""
+        return _is_within(self, value) or (self.may_be_off and is_number(value) and not value)
 
     def sample(self, rng: np.random.Generator) -> float:
         """Return a random value; 0 with probability 1/4 if the parameter may be off."""
@@ -87,7 +87,7 @@ class Uniform(_Range):
 
     def contains(self, value: object) -> bool:
         """Return whether ``value`` is in the range."""
-        return _within(self, value)
+        return _is_within(self, value)
 
     def sample(self, rng: np.random.Generator) -> float:
         """Return a random value."""
@@ -107,7 +107,7 @@ class Uniform(_Range):
 
 
 class Integers(_Range):
-    """An integer, such as a width that must be a multiple of the attention heads."""
+    """An integer, such as a width that must be a multiple of the number of attention heads."""
 
     kind: Literal["integers"] = "integers"
     low: int = Field(description="Smallest value.")
@@ -123,8 +123,8 @@ class Integers(_Range):
         return self
 
     def contains(self, value: object) -> bool:
-        """Return whether ``value`` is in the range."""
-        return _within(self, value) and not _number(value) % self.multiple_of
+        """Return whether ``value`` is in the range and a multiple of ``multiple_of``."""
+        return _is_within(self, value) and not _number(value) % self.multiple_of
 
     def sample(self, rng: np.random.Generator) -> int:
         """Return a random value."""
@@ -165,8 +165,8 @@ class PowersOfTwo(_Range):
         return self.low.bit_length() - 1, self.high.bit_length() - 1
 
     def contains(self, value: object) -> bool:
-        """Return whether ``value`` is in the range."""
-        return _within(self, value) and math.log2(_number(value)).is_integer()
+        """Return whether ``value`` is a power of two in the range."""
+        return _is_within(self, value) and math.log2(_number(value)).is_integer()
 
     def sample(self, rng: np.random.Generator) -> int:
         """Return a random value."""
@@ -224,7 +224,7 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _within(parameter: _Range, value: object) -> bool:
+def _is_within(parameter: _Range, value: object) -> bool:
     low, high = parameter.low, parameter.high  # type: ignore[attr-defined]
     return is_number(value) and bool(low <= value <= high)
 
@@ -258,7 +258,7 @@ def discrete_values(parameter: Any) -> Sequence[Value]:
 
 
 def boundary_values(parameter: Any) -> tuple[Value, ...]:
-    """Return the extreme values of a parameter; a setting must accept all of them."""
+    """Return the extreme values of a parameter, or all options; a setting must accept each."""
     if isinstance(parameter, Choice):
         return parameter.options
     off_value = (0.0,) if isinstance(parameter, LogUniform) and parameter.may_be_off else ()

@@ -25,7 +25,10 @@ _STATE_STYLES = {"finished": ("o", VALIDATION), "pruned": ("x", MUTED)}
 
 
 def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
-    """Plot the loss of every trial in order, and the lowest loss so far as a line."""
+    """Plot the loss of every trial in order, and the lowest loss so far as a line.
+
+    Vertical lines mark failed trials.
+    """
     figure, axes = new_figure(height_in=3.0)
     for state, (marker, colour) in _STATE_STYLES.items():
         trials = [t for t in result.trials if t.state == state and math.isfinite(t.loss)]
@@ -47,11 +50,11 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     _set_integer_ticks(axes)
     axes.set_xlabel("trial")
     axes.set_ylabel(f"validation loss [{unit}]")
-    count = f"{pluralize(len(result.trials), 'trial')}, {len(failed_ids)} failed"
+    counts_text = f"{pluralize(len(result.trials), 'trial')}, {len(failed_ids)} failed"
     set_headline(
         axes,
         f"Best: trial {result.best} with {result.winner.loss:.4g}",
-        f"{count}; {strategy_text(result.strategy)}",
+        f"{counts_text}; {strategy_text(result.strategy)}",
         colour=INK,
     )
     axes.legend(loc="upper right", frameon=False, fontsize=8.5)
@@ -74,15 +77,15 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
         range(1, len(best_losses) + 1), best_losses, color=VALIDATION, linewidth=2.2, label=label
     )
     stopped_trials = [trial for trial in result.trials if trial.state == "pruned" and trial.epochs]
-    ends = [(len(trial.epochs), trial.epochs[-1].val_loss) for trial in stopped_trials]
-    copies = [
-        (copy.epoch, result.trials[copy.trial].epochs[copy.epoch - 1].val_loss)
-        for copy in result.exploits
-        if 0 < copy.epoch <= len(result.trials[copy.trial].epochs)
+    stop_points = [(len(trial.epochs), trial.epochs[-1].val_loss) for trial in stopped_trials]
+    copy_points = [
+        (exploit.epoch, result.trials[exploit.trial].epochs[exploit.epoch - 1].val_loss)
+        for exploit in result.exploits
+        if 0 < exploit.epoch <= len(result.trials[exploit.trial].epochs)
     ]
     for points, marker, label in (
-        (ends, "x", "stopped early"),
-        (copies, "^", "copied another trial"),
+        (stop_points, "x", "stopped early"),
+        (copy_points, "^", "copied another trial"),
     ):
         if points:
             axes.plot(*zip(*points, strict=True), marker, color=MUTED, ms=4.5, label=label)
@@ -165,9 +168,9 @@ def sensitivity_png(
         for value, loss in tried_values
         if not _is_off(parameter, value)
     ]
-    losses_off = [loss for value, loss in tried_values if _is_off(parameter, value)]
+    losses_when_off = [loss for value, loss in tried_values if _is_off(parameter, value)]
     axes.plot([x for x, _ in points], [loss for _, loss in points], "o", color=TRAIN, ms=4.5)
-    for loss in losses_off:
+    for loss in losses_when_off:
         axes.axhline(loss, color=TRAIN, linewidth=0.7, linestyle=(0, (2, 3)))
     axes.plot(
         [_x_coordinate(parameter, point.value) for point in report.sensitivity],
@@ -196,7 +199,11 @@ def sensitivity_png(
         axes,
         edge_title if report.edge else f"Loss over {report.path}",
         f"{report.share:.0%} of the importance; best trial: {_value_text(parameter, report.best)}"
-        + (f"; {pluralize(len(losses_off), 'trial')} with it off (dotted)" if losses_off else ""),
+        + (
+            f"; {pluralize(len(losses_when_off), 'trial')} with it off (dotted)"
+            if losses_when_off
+            else ""
+        ),
         colour=_WARNING_COLOUR if report.edge else INK,
     )
     return as_png(figure)
@@ -212,7 +219,10 @@ def strategy_text(strategy: Strategy) -> str:
 
 
 def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:
-    """Return the value of a parameter and the loss of every trial with a finite loss."""
+    """Return (value, loss at ``at_epoch``) of every trial with a finite loss and the parameter.
+
+    A trial in which the parameter is inactive is omitted.
+    """
     return [
         (
             trial.schedule[0].params[path],
@@ -224,7 +234,7 @@ def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[
 
 
 def _limit_y_axis(axes: "Axes", losses: list[float]) -> None:
-    """Limit the axis to the lower nine tenths; a diverged trial would flatten all others."""
+    """Show the lowest nine tenths of the losses, because a diverged trial would flatten them."""
     sorted_losses = sorted(losses)
     if not sorted_losses:
         return

@@ -25,7 +25,7 @@ class PreparedFold:
     """Workload of a single trial. It is a copy if possible, because a workload may store state."""
     train: Examples
     val: Examples
-    rng: Mapping[str, Tensor]
+    rng_state: Mapping[str, Tensor]
     """State of the random generators after the examples were created."""
 
 
@@ -39,7 +39,7 @@ class _Entry:
 
 
 _cache: dict[str, dict[str, _Entry]] = {}
-"""Prepared folds of the last study in this process, by key of the study and by rows of the fold."""
+"""Prepared folds of the last study in this process, by key of the study and key of the rows."""
 
 
 def prepare_fold(
@@ -62,16 +62,16 @@ def prepare_fold(
         key: Everything that determines the examples, except the fold and ``seed``, as plain JSON.
         seed: Seed of the random numbers that the workload uses while it creates examples.
     """
-    study = json.dumps([dict(key), seed], sort_keys=True, default=str)
-    rows = fold.model_dump_json(include={"train", "val"})
-    folds = _cache.get(study, {})
-    entry = folds.get(rows)
+    study_key = json.dumps([dict(key), seed], sort_keys=True, default=str)
+    rows_key = fold.model_dump_json(include={"train", "val"})
+    entries = _cache.get(study_key, {})
+    entry = entries.get(rows_key)
     # A network that modifies its inputs in place also modifies cached tensors, which are then
     # created again.
     if entry is None or entry.versions != _versions(entry.fold):
         entry = _create_entry(frame, fold, open_workload(), seed)
         _cache.clear()
-        _cache[study] = {**folds, rows: entry}
+        _cache[study_key] = {**entries, rows_key: entry}
     try:
         workload = copy.deepcopy(entry.fold.workload)
     except Exception:  # a user class may contain an object that cannot be copied, e.g. an open file
@@ -81,7 +81,7 @@ def prepare_fold(
         workload=workload,
         train=entry.fold.train,
         val=entry.fold.val,
-        rng=entry.fold.rng,
+        rng_state=entry.fold.rng_state,
     )
 
 
@@ -90,14 +90,14 @@ def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int
     with stream.active():
         workload = fit_workload(workload, frame, fold)
         train, val = workload.examples(frame, fold.train), workload.examples(frame, fold.val)
-    prepared = PreparedFold(workload=workload, train=train, val=val, rng=stream.state)
+    prepared = PreparedFold(workload=workload, train=train, val=val, rng_state=stream.state)
     return _Entry(fold=prepared, versions=_versions(prepared))
 
 
 def _versions(fold: PreparedFold) -> tuple[int, ...]:
-    """Return torch's in-place version counter of each tensor in memory.
+    """Return torch's in-place version counter of each tensor of the examples.
 
-    Other row sources read their rows again for every batch.
+    Row sources without tensors are skipped, because they read their rows again for every batch.
     """
     return tuple(
         tensor._version

@@ -76,7 +76,7 @@ class TrialRecord(Record):
 
 
 class Exploit(Record):
-    """An exploit step of PBT: a weak trial copies the weights of a strong one, with new values."""
+    """An exploit of PBT: a weak trial copies the weights of a strong one, with new values."""
 
     epoch: int = Field(description="Number of epochs before the copy.")
     trial: int = Field(description="Id of the trial that continues from copied weights.")

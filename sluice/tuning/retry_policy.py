@@ -54,7 +54,9 @@ def failure_reason(error: Exception, params: Params) -> str:
         SluiceError: The error is transient.
     """
     if isinstance(error, OutOfMemory):
-        raise interrupted_trial_error(params, error.what.rstrip("."), cause=error.fix) from error
+        raise interrupted_trial_error(
+            params, error.what.rstrip("."), cause=error.cause, advice=error.fix
+        ) from error
     if isinstance(error, SluiceError):
         if is_transient(error):
             raise error
@@ -70,27 +72,35 @@ def transient_error(error: Exception, params: Params) -> SluiceError:
         return error
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         return storage_error(Path(error.filename or tempfile.gettempdir()), error)
-    cause = "Memory, a device or a file failed, which may be unrelated to the values."
     if is_out_of_memory(error):
-        cause = memory_advice(MEMORY_SETTINGS)
+        return interrupted_trial_error(
+            params,
+            _describe(error),
+            cause="The trial needs more memory than is free.",
+            advice=memory_advice(MEMORY_SETTINGS),
+        )
+    cause = "Memory, a device or a file failed, which may be unrelated to the values."
     return interrupted_trial_error(params, _describe(error), cause=cause)
 
 
-def interrupted_trial_error(params: Params, what: str, *, cause: str) -> TrainingFailed:
+def interrupted_trial_error(
+    params: Params, what: str, *, cause: str, advice: str = ""
+) -> TrainingFailed:
     """Return the error of a trial that a transient error stopped.
 
     Args:
         params: Values of the trial.
         what: What happened, as a sentence without a full stop.
-        cause: The likely cause.
+        cause: The likely cause; may be empty.
+        advice: What to change before running again, in whole sentences.
     """
     values = ", ".join(f"{path} {value}" for path, value in params.items())
     return TrainingFailed(
         f"The trial with {values} could not be trained: {what}.",
         cause=cause,
-        fix="Run again: finished work is kept, and this trial is trained again. If it fails every "
-        "time, its values exceed the resources: narrow their ranges, or lower compute.workers "
-        "so that each worker gets more memory.",
+        fix=f"{advice} Run again: finished work is kept, and this trial is trained again. If it "
+        "fails every time, its values exceed the resources: narrow their ranges, or lower "
+        "compute.workers so that each worker gets more memory.".lstrip(),
     )
 
 

@@ -71,23 +71,25 @@ def settings_from_schedule(
     """
     first, *later = schedule
     setup = base.with_params(first.params, where=where)
-    previous, changes = first.params, {c.from_epoch: c for c in setup.training.changes}
+    previous_params, changes = first.params, {c.from_epoch: c for c in setup.training.changes}
     for step in later:
-        change = _change(base, previous, step, where=where)
+        change = _change_between(base, previous_params, step, where=where)
         if change is not None:
             existing_change = changes.get(step.from_epoch)
             changes[step.from_epoch] = existing_change.merged(change) if existing_change else change
-        previous = step.params
+        previous_params = step.params
     sorted_changes = tuple(changes[epoch] for epoch in sorted(changes))
     training = setup.training.model_copy(update={"changes": sorted_changes})
     return setup.model_copy(update={"training": training})
 
 
-def _change(
-    base: TrialSettings, previous: Params, step: ScheduleStep, *, where: str
+def _change_between(
+    base: TrialSettings, previous_params: Params, step: ScheduleStep, *, where: str
 ) -> TrainingChange | None:
-    """Return the changes between the previous step's values and a step; None without changes."""
-    changed_paths = [path for path, value in step.params.items() if value != previous.get(path)]
+    """Return the change from the previous values to those of a step; None if they are equal."""
+    changed_paths = [
+        path for path, value in step.params.items() if value != previous_params.get(path)
+    ]
     if not changed_paths:
         return None
     setup = base.with_params(step.params, where=where)

@@ -30,8 +30,8 @@ above their median is no evidence that the trial is bad."""
 _PERTURBATION_FACTORS = (0.8, 1.2)
 """Factors by which PBT multiplies a value that it changes."""
 _EXPLOIT_QUANTILE = 0.25
-"""Share of all trials: in a step of PBT, this share with the worst losses copies weights from this
-share with the best losses."""
+"""Share of all trials: in a step of PBT, the worst trials (this share) copy the weights of the best
+trials (the same share)."""
 _RESAMPLE_PROBABILITY = 0.25
 """Probability with which PBT resamples a value instead of multiplying it."""
 
@@ -81,13 +81,13 @@ def make_scheduler(
 
 
 def grace_epochs(settings: SearchSettings, max_epochs: int) -> int:
-    """Return the number of epochs before a trial may be stopped, reduced for short trials."""
+    """Return the number of epochs before a trial may be stopped; for short trials it is reduced."""
     if max_epochs > settings.grace_epochs:
         return settings.grace_epochs
     return min(settings.grace_epochs, max(1, max_epochs // settings.reduction))
 
 
-def is_population(scheduler: str | ClassSettings) -> bool:
+def is_population_based(scheduler: str | ClassSettings) -> bool:
     """Return whether a scheduler is PBT or a variant, in which trials copy weights of other trials.
 
     Args:
@@ -107,7 +107,7 @@ def metric_of(strategy: Strategy) -> str:
     PBT compares the validation loss of the last epoch, because it copies the weights of that epoch;
     other schedulers compare the loss of the epoch that training would select.
     """
-    return "val_loss" if is_population(strategy.scheduler) else "loss"
+    return "val_loss" if is_population_based(strategy.scheduler) else "loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ class ClipToRange:
 
 def _mutations(changing: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
-        # From a list, PBT takes a neighbouring or a random option. A parameter that 0 disables gets
-        # only values above 0, so that PBT never disables it.
+        # From a list, PBT takes a neighbouring or a random option. Of a parameter that may be off,
+        # only its range is passed, so that PBT never turns it off.
         config_key(path, parameter): categories(parameter)
         if isinstance(parameter, Choice)
         else domains(path, parameter)[config_key(path, parameter)]

@@ -124,7 +124,7 @@ def run_search(
             f"{pluralize(settings.num_trials, 'trial')} ended.",
             fix="Run again to resume: finished work is kept.",
         ) from None
-    result = _select_best(
+    result = _make_result(
         records.update(study), strategy, base, records.exploits(study), folder=folder
     )
     study_folder.save(result)
@@ -135,7 +135,7 @@ def _num_ended(trials: tuple[TrialRecord, ...]) -> int:
     return sum(trial.state != "running" for trial in trials)
 
 
-def _select_best(
+def _make_result(
     trials: tuple[TrialRecord, ...],
     strategy: Strategy,
     base: TrialSettings,
@@ -152,7 +152,8 @@ def _select_best(
             f"{pluralize(len({trial.reason for trial in trials}), 'different reason')}.",
             fix="Fix the reason of the first trial; the POC gate finds most such errors within "
             "seconds. If losses diverge, lower the upper end of the learning-rate range. "
-            f"Otherwise remove {folder} and run again: recorded failures are final.",
+            f"If no setting or code changes, remove {folder} and run again: recorded failures "
+            "are final.",
         )
     return SearchResult(
         strategy=strategy,

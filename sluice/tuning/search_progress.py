@@ -14,11 +14,11 @@ class SearchProgress:
     would be no message for hours.
     """
 
-    def __init__(self, *, num_trials: int, is_population: bool) -> None:
-        self._num_trials, self._is_population = num_trials, is_population
+    def __init__(self, *, num_trials: int, is_population_based: bool) -> None:
+        self._num_trials, self._is_population_based = num_trials, is_population_based
         self._ended_ids: set[int] = set()
         """Ids of the trials whose end was reported."""
-        self._last_step = 0
+        self._last_step_epoch = 0
         """Epoch of the last reported step of the population."""
 
     @property
@@ -27,15 +27,15 @@ class SearchProgress:
         return len(self._ended_ids)
 
     def new_messages(self, trials: Sequence[TrialRecord]) -> list[str]:
-        """Return the new messages.
+        """Return the messages about events that were not reported before.
 
         Args:
             trials: All trials after the latest report.
         """
         lines = []
         epoch = _min_epoch(trials)
-        if self._is_population and epoch > self._last_step:
-            self._last_step = epoch
+        if self._is_population_based and epoch > self._last_step_epoch:
+            self._last_step_epoch = epoch
             lines += _describe_step(epoch, trials)
         for trial in trials:
             if trial.state != "running" and trial.id not in self._ended_ids:
@@ -49,26 +49,26 @@ class SearchProgress:
 
 
 def _min_epoch(trials: Sequence[TrialRecord]) -> int:
-    """Return the last epoch that all trials have reached, except failed ones."""
+    """Return the last epoch that all trials except failed ones have reached."""
     return min((len(trial.epochs) for trial in trials if trial.state != "failed"), default=0)
 
 
 def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
-    copied_ids = [trial.id for trial in trials if trial.schedule[-1].from_epoch == epoch]
+    copying_ids = [trial.id for trial in trials if trial.schedule[-1].from_epoch == epoch]
     # Trials that copied are excluded, because they have the losses of the copied trial.
     losses = {
         trial.id: trial.epochs[-1].val_loss
         for trial in trials
-        if trial.epochs and trial.id not in copied_ids
+        if trial.epochs and trial.id not in copying_ids
     }
-    losses = {trial: loss for trial, loss in losses.items() if math.isfinite(loss)}
+    losses = {trial_id: loss for trial_id, loss in losses.items() if math.isfinite(loss)}
     if not losses:
         return []  # the messages about the end of the trials contain the reasons
     best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
     num_changed = sum(len(trial.schedule) > 1 for trial in trials)
     return [
         f"population after epoch {epoch}: best loss {losses[best]:.4g} (trial {best}), worst "
-        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(copied_ids)} copied another "
-        f"trial's weights ({', '.join(map(str, copied_ids)) or 'none'}), {num_changed} of "
+        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(copying_ids)} copied another "
+        f"trial's weights ({', '.join(map(str, copying_ids)) or 'none'}), {num_changed} of "
         f"{len(trials)} have changed values"
     ]

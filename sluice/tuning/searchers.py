@@ -38,8 +38,8 @@ def make_searcher(
 ) -> "Searcher":
     """Return a new searcher with space, metric and mode, so that ``Tuner`` needs no space.
 
-    Trial 0 has those values of ``base`` that the space contains. A class from the settings must
-    accept ``points_to_evaluate`` for that.
+    Trial 0 has those values of ``base`` that the space contains. With a class from the settings,
+    this requires that the class accepts ``points_to_evaluate``.
 
     Args:
         settings: Seed, number of random trials before TPE, and optionally the class.
@@ -62,7 +62,7 @@ def make_searcher(
         optuna_space(space, base),
         metric=metric,
         mode=_MODE,
-        points_to_evaluate=[encode(space, base, base_params(space, base))],
+        points_to_evaluate=[encode(space, base_params(space, base))],
         sampler=_sampler(strategy.proposals, seed=seed, startup_trials=settings.startup_trials),
     )
     return searcher
@@ -116,8 +116,8 @@ def _optuna_search() -> Any:
 def quiet_optuna() -> Iterator[None]:
     """Suppress Optuna's message about a new study.
 
-    Use this only where the message occurs: changing the level clears the caches of all loggers.
-    Around every call, that took a quarter of the time of a study's decisions.
+    Use this only around calls that log the message: changing the level clears the caches of all
+    loggers. When it was used around every call, a quarter of a study's decision time was lost.
     """
     import optuna
 
@@ -135,16 +135,16 @@ def _make_from_class(
     from ray.tune.search.optuna import OptunaSearch
 
     cls = import_class(settings.path, what="searcher")
-    names, _ = accepted_arguments(cls)
-    initial = base_params(space, base)
+    argument_names, _ = accepted_arguments(cls)
+    initial_params = base_params(space, base)
     arguments: dict[str, Any] = {"metric": metric, "mode": _MODE}
     if issubclass(cls, OptunaSearch):
-        points = [encode(space, base, initial)]
+        points = [encode(space, initial_params)]
         arguments |= {"space": optuna_space(space, base), "points_to_evaluate": points}
         optuna_search: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
         return optuna_search
     domains = tune_space(space, base)
-    arguments["points_to_evaluate"] = [complete_config(space, base, initial)]
+    arguments["points_to_evaluate"] = [complete_config(space, base, initial_params)]
     searcher: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
 
     def set_space() -> bool:
@@ -152,7 +152,7 @@ def _make_from_class(
 
     if call_library(set_space, settings.path, what="searcher", takes=settable_arguments(cls)):
         return searcher
-    if "space" not in names:
+    if "space" not in argument_names:
         raise SettingsError(
             f"The searcher '{settings.path}' does not accept a search space.",
             cause="set_search_properties returns False, and the constructor has no argument "
@@ -160,5 +160,5 @@ def _make_from_class(
             fix="Let set_search_properties store the given space and return True.",
         )
     arguments["space"] = domains
-    with_space: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
-    return with_space
+    searcher_with_space: Searcher = build(cls, settings, arguments, seed=seed, what="searcher")
+    return searcher_with_space

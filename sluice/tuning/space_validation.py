@@ -14,7 +14,13 @@ from sluice.tuning.parameters import (
     boundary_values,
     discrete_values,
 )
-from sluice.tuning.spaces import WORKLOAD, Space, TrialSettings, require_field_value, split_path
+from sluice.tuning.spaces import (
+    WORKLOAD_GROUP,
+    Space,
+    TrialSettings,
+    require_field_value,
+    split_path,
+)
 from sluice.workloads.workload import WorkloadSettings
 
 _ARCHITECTURE, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
@@ -28,20 +34,20 @@ def require_trainable(space: Space, base: TrialSettings) -> None:
         base: Settings of everything else.
 
     Raises:
-        SettingsError: A width is no multiple of the attention heads, or ``training.changes``
-            overrides a searched setting; the message contains the value and the nearest valid one.
+        SettingsError: A width is no multiple of the number of attention heads (the message contains
+            the nearest valid value), or ``training.changes`` overrides a searched setting.
     """
     _require_no_overrides(space, base)
     if "transformer" in _possible_values(space, base, _ARCHITECTURE):
         _require_divisible(space, base)
 
 
-def workload_names(space: Space) -> tuple[str, ...]:
-    """Return the workload settings that a space uses in a path or in a condition."""
+def workload_setting_names(space: Space) -> tuple[str, ...]:
+    """Return the names of the workload settings that a space uses in a path or in a condition."""
     paths = [*space.parameters]
     paths += [p.when.path for p in space.parameters.values() if p.when is not None]
     parts = [split_path(path) for path in paths]
-    return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD))
+    return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD_GROUP))
 
 
 def require_valid_workload_settings(
@@ -60,16 +66,16 @@ def require_valid_workload_settings(
             refused.
     """
     known = [name for name in settings_type.model_fields if name != "folds"]
-    for name in workload_names(space):
+    for name in workload_setting_names(space):
         if name not in known:
             raise SettingsError(
-                f"'{WORKLOAD}.{name}' is not a setting of the workload."
+                f"'{WORKLOAD_GROUP}.{name}' is not a setting of the workload."
                 f"{suggest_nearest(name, known)}",
                 fix=f"Use one of: {', '.join(known)}.",
             )
     for path, parameter in space.parameters.items():
         group, name, _ = split_path(path)
-        if group != WORKLOAD:
+        if group != WORKLOAD_GROUP:
             continue
         for value in boundary_values(parameter):
             require_field_value(settings_type, name, value, path=path, value=value)

@@ -18,10 +18,11 @@ from sluice.training.optimizer_settings import with_argument
 from sluice.training.settings import SETTINGS_WITHOUT_EFFECT, TrainSettings
 from sluice.tuning.parameters import Parameter, Params, Value, boundary_values
 
-WORKLOAD = "workload"
-OPTIMIZER = "training.optimizer"
+WORKLOAD_GROUP = "workload"
+"""First part of the path of a workload setting."""
+OPTIMIZER_PATH = "training.optimizer"
 _GROUPS: Mapping[str, type[Settings]] = {"model": ModelSettings, "training": TrainSettings}
-_MAPPINGS = {"model.options": "model.architecture", "training.optimizer_arguments": OPTIMIZER}
+_MAPPINGS = {"model.options": "model.architecture", "training.optimizer_arguments": OPTIMIZER_PATH}
 """Settings that are mappings whose entries can be searched, each with the setting that determines
 which entries are valid."""
 _NOT_SEARCHABLE = {
@@ -32,7 +33,7 @@ _NOT_SEARCHABLE = {
     "training.recompute_activations": "It changes results by rounding only.",
     **{f"training.{name}": "It changes no result." for name in sorted(SETTINGS_WITHOUT_EFFECT)},
     **{path: f"Search one of its entries, as '{path}.NAME'." for path in _MAPPINGS},
-    f"{WORKLOAD}.folds": "Losses on different rows cannot be compared.",
+    f"{WORKLOAD_GROUP}.folds": "Losses on different rows cannot be compared.",
 }
 """Paths that cannot be searched, each with the reason for the user."""
 
@@ -126,7 +127,7 @@ class TrialSettings(Settings):
     def value(self, path: str) -> Value | None:
         """Return the value of the setting with a dotted path; None if it is not set."""
         group, name, key = split_path(path)
-        if group == WORKLOAD:
+        if group == WORKLOAD_GROUP:
             return self.workload_settings.get(name)
         value = getattr(getattr(self, group), name)
         result: Value | None = value.get(key) if key else value
@@ -135,9 +136,9 @@ class TrialSettings(Settings):
     def with_params(self, params: Params, *, where: str) -> "TrialSettings":
         """Return the settings with the values of one trial.
 
-        If the trial has another network or optimizer than these settings, the options of the
-        network or the arguments of the optimizer are dropped, because they belong to the network or
-        optimizer of these settings.
+        If the trial has another network than these settings, ``model.options`` is dropped, because
+        the options belong to the network of these settings. The same holds for the optimizer and
+        ``training.optimizer_arguments``.
 
         Raises:
             SettingsError: The settings classes refuse a value.
@@ -146,7 +147,7 @@ class TrialSettings(Settings):
             group: {name: getattr(settings, name) for name in type(settings).model_fields}
             for group, settings in (("model", self.model), ("training", self.training))
         }
-        parts[WORKLOAD] = dict(self.workload_settings)
+        parts[WORKLOAD_GROUP] = dict(self.workload_settings)
         for mapping, owner in _MAPPINGS.items():
             group, name, _ = split_path(mapping)
             is_same = params.get(owner, self.value(owner)) == self.value(owner)
@@ -165,7 +166,7 @@ class TrialSettings(Settings):
         return TrialSettings(
             model=ModelSettings.parse(parts["model"], where=where),
             training=TrainSettings.parse(parts["training"], where=where),
-            workload_settings=parts[WORKLOAD],
+            workload_settings=parts[WORKLOAD_GROUP],
         )
 
 
@@ -182,7 +183,7 @@ def _convert_choice(parameter: Any) -> Any:
 
 
 def _require_searchable(path: str) -> None:
-    known = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
+    known_paths = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
     if path in _NOT_SEARCHABLE:
         raise SettingsError(
             f"'{path}' cannot be searched. {_NOT_SEARCHABLE[path]}", fix="Remove it from the space."
@@ -194,18 +195,18 @@ def _require_searchable(path: str) -> None:
     unchecked_name = ""
     if mapping in _MAPPINGS:
         unchecked_name = key
-    elif group == WORKLOAD and not key:
+    elif group == WORKLOAD_GROUP and not key:
         unchecked_name = name
     if unchecked_name.isidentifier():
         return
-    if path not in known:
+    if path not in known_paths:
         # The name may be correct, but belong to the other group.
         name_only = path.rpartition(".")[2]
-        same_name = [other for other in known if other.partition(".")[2] == name_only]
-        searchable = sorted(set(known) - _NOT_SEARCHABLE.keys())
-        hint = f" Did you mean '{same_name[0]}'?" if same_name else ""
+        paths_with_name = [other for other in known_paths if other.partition(".")[2] == name_only]
+        searchable = sorted(set(known_paths) - _NOT_SEARCHABLE.keys())
+        hint = f" Did you mean '{paths_with_name[0]}'?" if paths_with_name else ""
         hint = hint or suggest_nearest(path, searchable)
-        patterns = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD}.NAME"]
+        patterns = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD_GROUP}.NAME"]
         raise SettingsError(
             f"'{path}' is not a searchable parameter.{hint}",
             fix=f"Use one of: {', '.join([*searchable, *patterns])}.",
@@ -214,7 +215,7 @@ def _require_searchable(path: str) -> None:
 
 def _require_valid(path: str, value: Value) -> None:
     group, name, key = split_path(path)
-    if group == WORKLOAD:
+    if group == WORKLOAD_GROUP:
         return
     require_field_value(
         _GROUPS[group], name, {key: value} if key else value, path=path, value=value

@@ -4,11 +4,11 @@ from sluice.base.errors import SettingsError
 from sluice.training.settings import CHANGEABLE_SETTINGS, may_change
 from sluice.tuning.parameters import Choice, Value, boundary_values
 from sluice.tuning.records import Strategy
-from sluice.tuning.schedulers import grace_epochs, is_population, make_scheduler, metric_of
+from sluice.tuning.schedulers import grace_epochs, is_population_based, make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.space_validation import require_trainable
-from sluice.tuning.spaces import OPTIMIZER, Space, TrialSettings, split_path
+from sluice.tuning.spaces import OPTIMIZER_PATH, Space, TrialSettings, split_path
 from sluice.tuning.tune_classes import call_library, has_base, import_class, settable_arguments
 
 _MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
@@ -59,10 +59,12 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
     - Under 20 trials: random values of the most important parameters only. So few trials do not
       suffice for a model of the loss, or to cover more than three dimensions.
     - 20 to 100 trials: TPE on all parameters.
-    - Over 100 trials: random values with ASHA, which is efficient with many short trials.
+    - Over 100 trials: random values of all parameters.
 
-    Weak trials are stopped early in all cases, unless ``scheduler`` is 'none'. A searcher that is
-    given by class searches all parameters.
+    With the scheduler 'auto', weak trials are stopped early: by the median rule, or over 100 trials
+    by ASHA, which is efficient with many short trials. A searcher that is given by class searches
+    all parameters. With PBT all parameters are searched, with random values unless a searcher is
+    given.
 
     Args:
         space: All parameters, the most important first.
@@ -79,7 +81,7 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
     """
     num_trials, requested_scheduler = settings.num_trials, settings.scheduler
     max_epochs = base.training.max_epochs
-    if is_population(requested_scheduler):
+    if is_population_based(requested_scheduler):
         return _population_strategy(space, settings, base)
     is_small, is_large = num_trials < _MIN_TPE_TRIALS, num_trials > _MAX_TPE_TRIALS
     proposals = "random" if is_small or is_large else "tpe"
@@ -142,7 +144,7 @@ def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
         return False
     if not argument:
         return may_change(path, base.training)
-    for optimizer in _optimizers(path, space, base):
+    for optimizer in _possible_optimizers(path, space, base):
         is_base = optimizer == base.training.optimizer
         arguments = base.training.optimizer_arguments if is_base else {}
         for value in boundary_values(space.parameters[path]):
@@ -154,12 +156,12 @@ def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
     return True
 
 
-def _optimizers(path: str, space: Space, base: TrialSettings) -> list[Value]:
+def _possible_optimizers(path: str, space: Space, base: TrialSettings) -> list[Value]:
     """Return the optimizers with which a parameter can be active."""
-    searched_optimizers, when = space.parameters.get(OPTIMIZER), space.parameters[path].when
+    searched_optimizers, when = space.parameters.get(OPTIMIZER_PATH), space.parameters[path].when
     if not isinstance(searched_optimizers, Choice):
         return [base.training.optimizer]
-    if when is not None and when.path == OPTIMIZER:
+    if when is not None and when.path == OPTIMIZER_PATH:
         return [option for option in searched_optimizers.options if option in when.one_of]
     return list(searched_optimizers.options)
 
@@ -171,8 +173,8 @@ def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) 
     if scheduler == "median":
         return tuple(range(grace, max_epochs, max(1, grace // 2)))
     if scheduler == "pbt":
-        every = settings.perturbation_epochs
-        return tuple(range(every, max_epochs, every))
+        interval = settings.perturbation_epochs
+        return tuple(range(interval, max_epochs, interval))
     if scheduler != "asha":
         return tuple(range(settings.report_epochs, max_epochs, settings.report_epochs))
     epochs: list[int] = []
@@ -183,7 +185,7 @@ def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) 
 
 
 def _population_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
-    every, max_epochs = settings.perturbation_epochs, base.training.max_epochs
+    interval, max_epochs = settings.perturbation_epochs, base.training.max_epochs
     changing_parameters = changing_paths(space, base)
     if not changing_parameters:
         raise SettingsError(
@@ -191,10 +193,10 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
             f"{', '.join(PERTURBABLE_SETTINGS)} and no numeric argument of the optimizer.",
             fix="Add one of them to the space, or use another scheduler.",
         )
-    if max_epochs <= every:
+    if max_epochs <= interval:
         raise SettingsError(
-            f"PBT changes values every {every} epochs (perturbation_epochs), but trials end after "
-            f"{max_epochs} (max_epochs).",
+            f"PBT changes values every {interval} epochs (perturbation_epochs), but trials end "
+            f"after {max_epochs} (max_epochs).",
             fix="Raise training.max_epochs or lower perturbation_epochs.",
         )
     return Strategy(
@@ -204,7 +206,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
         decision_epochs=_decision_epochs(_scheduler_name(settings.scheduler), settings, max_epochs),
         changing=changing_parameters,
         reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} members, "
-        f"one step every {every} epochs.",
+        f"one step every {interval} epochs.",
     )
 
 

@@ -26,26 +26,26 @@ td:nth-child(2){white-space:nowrap}
 """
 
 
-def study_page(study: StudySummary, *, title: str, unit: str, results: str = "") -> str:
+def study_page(summary: StudySummary, *, title: str, unit: str, results: str = "") -> str:
     """Return the HTML document of a finished search.
 
     Args:
-        study: Summary of the search.
+        summary: Summary of the search.
         title: Title as plain text, such as the name of the pipeline.
         unit: Unit of the losses.
         results: Folder or URL of Ray Tune's results; if empty, the page does not mention them.
     """
-    result, importance = study.result, study.importance
+    result, importance = summary.result, summary.importance
     heading = f"Search of {title}"
     parts = [
         f"<h1>{escape(heading)} {tag(pluralize(result.num_trials, 'trial'), 'good')}</h1>",
-        f'<p class="soft">{escape(_strategy_text(study))}</p>',
+        f'<p class="soft">{escape(_strategy_text(summary))}</p>',
         f'<div class="card good"><h3>Trial {result.best} has the lowest validation loss, '
-        f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner_table(study)}"
+        f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner_table(summary)}"
         '<p class="soft">The best of many trials is optimistically biased. Its true value is '
         "measured by training it on all seeds and folds and scoring rows outside the search.</p>"
         "</div>",
-        *(f'<div class="card unsure">{escape(line)}</div>' for line in study.warnings),
+        *(f'<div class="card unsure">{escape(line)}</div>' for line in summary.warnings),
         "<h2>Trials</h2>",
         _image(trials_png(result, unit=unit), "loss of every trial"),
         "<h2>Learning curves</h2>",
@@ -57,40 +57,44 @@ def study_page(study: StudySummary, *, title: str, unit: str, results: str = "")
         parts.append('<h2>Sensitivity</h2><div class="pair">')
         for report in importance.parameters:
             plot = sensitivity_png(
-                report, result, study.space, at_epoch=importance.at_epoch, unit=unit
+                report, result, summary.space, at_epoch=importance.at_epoch, unit=unit
             )
             parts.append(_image(plot, f"loss over {report.path}"))
         parts.append("</div>")
-    parts += ["<h2>Every trial, the best first</h2>", _trial_table(study)]
+    parts += ["<h2>Every trial, the best first</h2>", _trial_table(summary)]
     if len(result.winner.schedule) > 1:
-        parts += [f"<h2>Schedule of trial {result.best}</h2>", _schedule_table(study)]
+        parts += [f"<h2>Schedule of trial {result.best}</h2>", _schedule_table(summary)]
     if result.exploits:
-        parts += ["<h2>Steps of the population</h2>", _exploit_table(study)]
+        parts += ["<h2>Exploits of PBT</h2>", _exploit_table(summary)]
     if results:
         parts += ["<h2>Files</h2>", _files_card(results)]
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
 
-def _strategy_text(study: StudySummary) -> str:
-    result = study.result
+def _strategy_text(summary: StudySummary) -> str:
+    result = summary.result
     num_pruned = sum(trial.state == "pruned" for trial in result.trials)
     stopped_text = f"; {pluralize(num_pruned, 'trial')} stopped early" if num_pruned else ""
-    copies_text = f"; {pluralize(len(result.exploits), 'step')} of PBT" if result.exploits else ""
+    exploits_text = (
+        f"; {pluralize(len(result.exploits), 'exploit')} of PBT" if result.exploits else ""
+    )
     return (
         f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}"
-        f"{stopped_text}{copies_text}; {result.seconds:.0f} s of work."
+        f"{stopped_text}{exploits_text}; {result.seconds:.0f} s of work."
     )
 
 
-def _trial_table(study: StudySummary) -> str:
-    rows = trial_rows(study.ranking)
-    without_reason = {trial.id for trial in study.ranking if not _needs_reason(study, trial)}
-    names = [name for name in rows[0] if name != _REASON or len(without_reason) < len(rows)]
+def _trial_table(summary: StudySummary) -> str:
+    rows = trial_rows(summary.ranking)
+    ids_without_reason = {
+        trial.id for trial in summary.ranking if not _needs_reason(summary, trial)
+    }
+    names = [name for name in rows[0] if name != _REASON or len(ids_without_reason) < len(rows)]
     numbers = frozenset(range(len(names))) - {names.index("state")}
     numbers -= {names.index(_REASON)} if _REASON in names else set()
     cells = [
         [
-            "" if name == _REASON and row["trial"] in without_reason else _cell(row[name])
+            "" if name == _REASON and row["trial"] in ids_without_reason else _cell(row[name])
             for name in names
         ]
         for row in rows
@@ -98,15 +102,15 @@ def _trial_table(study: StudySummary) -> str:
     return f'<div class="card">{table(names, cells, numbers=numbers)}</div>'
 
 
-def _needs_reason(study: StudySummary, trial: TrialRecord) -> bool:
+def _needs_reason(summary: StudySummary, trial: TrialRecord) -> bool:
     """Return whether the state and the number of epochs do not explain the end of a trial."""
-    has_all_epochs = len(trial.epochs) == study.base.training.max_epochs
+    has_all_epochs = len(trial.epochs) == summary.base.training.max_epochs
     is_explained = trial.state == "pruned" or (trial.state == "finished" and has_all_epochs)
     return not is_explained
 
 
-def _schedule_table(study: StudySummary) -> str:
-    steps = study.result.winner.schedule
+def _schedule_table(summary: StudySummary) -> str:
+    steps = summary.result.winner.schedule
     first = steps[0].params
     paths = [p for p in first if any(step.params.get(p) != first[p] for step in steps)]
     rows = [
@@ -126,16 +130,20 @@ def _files_card(results: str) -> str:
     )
 
 
-def _winner_table(study: StudySummary) -> str:
-    winner, first = study.result.winner, study.result.trials[0]
-    base = {path: study.base.value(path) for path in winner.params}
+def _winner_table(summary: StudySummary) -> str:
+    winner, first = summary.result.winner, summary.result.trials[0]
+    file_values = {path: summary.base.value(path) for path in winner.params}
     rows = [
-        [escape(path), _cell(_file_value(base[path])), _cell(display_value(winner.params, path))]
-        for path, value in winner.params.items()
+        [
+            escape(path),
+            _cell(_display_file_value(file_values[path])),
+            _cell(display_value(winner.params, path)),
+        ]
+        for path in winner.params
     ]
     numbers = frozenset({1, 2})
     cells = table(["parameter", "in the file", "found"], rows, numbers=numbers)
-    has_file_settings = first.params == {p: v for p, v in base.items() if p in first.params}
+    has_file_settings = first.params == {p: v for p, v in file_values.items() if p in first.params}
     if first.id != winner.id and has_file_settings:
         cells += (
             f'<p class="soft">Loss with the settings of the file: {first.loss:.4g} (trial 0).</p>'
@@ -143,24 +151,24 @@ def _winner_table(study: StudySummary) -> str:
     return cells
 
 
-def _exploit_table(study: StudySummary) -> str:
-    changing = study.result.strategy.changing
-    paths = short_names([path for path in study.space.parameters if path in changing])
+def _exploit_table(summary: StudySummary) -> str:
+    changing = summary.result.strategy.changing
+    paths = short_names([path for path in summary.space.parameters if path in changing])
     rows = [
         [
-            str(copy.epoch),
-            str(copy.trial),
-            str(copy.donor),
-            *[_cell(display_value(copy.params, path)) for path in paths],
+            str(exploit.epoch),
+            str(exploit.trial),
+            str(exploit.donor),
+            *[_cell(display_value(exploit.params, path)) for path in paths],
         ]
-        for copy in study.result.exploits
+        for exploit in summary.result.exploits
     ]
-    head = ["after epoch", "trial", "copied trial", *map(escape, paths.values())]
-    cells = table(head, rows, numbers=frozenset(range(len(head))))
+    header = ["after epoch", "trial", "copied trial", *map(escape, paths.values())]
+    cells = table(header, rows, numbers=frozenset(range(len(header))))
     return f'<div class="card">{cells}</div>'
 
 
-def _file_value(value: object) -> object:
+def _display_file_value(value: object) -> object:
     return "not set" if value is None else value
 
 

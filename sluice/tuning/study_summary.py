@@ -9,7 +9,7 @@ from sluice.tuning.records import SearchResult, TrialRecord
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.tune_space import paths_outside_space
 
-STATES = {"pruned": "stopped early"}
+STATE_NAMES = {"pruned": "stopped early"}
 """Display names of trial states."""
 
 
@@ -87,7 +87,7 @@ def trial_rows(trials: Sequence[TrialRecord]) -> list[dict[str, object]]:
     return [
         {
             "trial": trial.id,
-            "state": STATES.get(trial.state, trial.state),
+            "state": STATE_NAMES.get(trial.state, trial.state),
             "epochs": len(trial.epochs),
             "validation loss": trial.loss,
             **{path.partition(".")[2]: display_value(trial.params, path) for path in paths},

@@ -32,8 +32,9 @@ Trainable = Callable[[dict[str, Any]], None]
 
 
 _RESET_TIMEOUT = ("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
-"""Environment variable and value of the time that a stopped trial has to end before its worker is
-replaced [s]. It first moves its network from a GPU, which may be busy; Tune's default is 2 s."""
+"""Environment variable and value: time within which a stopped trial must end [s]. After that, Tune
+replaces its worker. The trial first moves its network from a GPU, which may be busy, so Tune's
+default of 2 s is too short."""
 
 _MISSING_CHECKPOINT = "does not exist on storage"
 """Part of Tune's message if the checkpoint of a trial is missing."""
@@ -54,12 +55,12 @@ def make_trainable(
     - ``val_loss`` and ``train_loss``: losses of the epoch;
     - ``seconds``: training time since the last report;
     - ``curve``: JSON text with [epoch, train, val, selected] for each epoch since the last report;
-    - ``damaged_checkpoints``: number of damaged checkpoints that were found;
+    - ``damaged_checkpoints``: number of damaged checkpoints found since the last report;
     - ``reason``: why training ended; empty while it continues.
 
     If a trial fails because of its values or of user code, its last report has a ``loss`` of NaN,
-    the reason, and an ``epoch`` that is one higher than before. A transient error is raised as a
-    ``SluiceError``.
+    the reason, and an ``epoch`` that is one higher than in the previous report. A transient error
+    is raised as a ``SluiceError``.
 
     Args:
         objective: Function that is minimised. It is pickled, so its class must be importable in the
@@ -192,14 +193,14 @@ def trial_reports(
 
 
 def _convert_reports(
-    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], epoch: int
+    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], num_reported: int
 ) -> Iterator[TuneReport]:
     """Convert the reports of an objective; end with the report of a failure if there is one.
 
     Args:
         reports: Reports of the objective.
         schedule: Values of the trial, including those with which it continues.
-        epoch: Number of epochs that were already reported.
+        num_reported: Number of epochs that were already reported.
     """
     params = schedule[-1].params
     while True:
@@ -214,20 +215,20 @@ def _convert_reports(
             failure = _describe_non_finite_loss(report.epochs)
         seconds = perf_counter() - started
         if failure:
-            yield _failure_report(failure, epoch + 1, seconds)
+            yield _failure_report(failure, num_reported + 1, seconds)
             return
         assert report is not None
         epochs_done = len(report.epochs)
         # A training that resumes at its end has nothing new to report.
-        if epochs_done > epoch:
-            yield _progress_report(report, schedule, since=epoch, seconds=seconds)
-            epoch = epochs_done
+        if epochs_done > num_reported:
+            yield _progress_report(report, schedule, num_reported=num_reported, seconds=seconds)
+            num_reported = epochs_done
 
 
 def _progress_report(
-    report: TrialReport, schedule: tuple[ScheduleStep, ...], *, since: int, seconds: float
+    report: TrialReport, schedule: tuple[ScheduleStep, ...], *, num_reported: int, seconds: float
 ) -> TuneReport:
-    new_epochs, last_epoch = report.epochs[since:], report.epochs[-1]
+    new_epochs, last_epoch = report.epochs[num_reported:], report.epochs[-1]
     curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new_epochs]
     metrics = {
         "epoch": last_epoch.epoch,

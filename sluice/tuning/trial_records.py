@@ -21,7 +21,7 @@ _FAILED = "ERROR"
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class _RecordedState:
     """State of a trial when its record was made. While it is unchanged, the record is reused."""
 
     status: str
@@ -40,23 +40,23 @@ class TrialRecords:
 
     def __init__(self, space: Space, base: TrialSettings, strategy: Strategy) -> None:
         self._space, self._base, self._strategy = space, base, strategy
-        self._versions: list[_Version] = []
+        self._recorded_states: list[_RecordedState] = []
         self._records: list[TrialRecord] = []
 
     def update(self, study: "Study") -> tuple[TrialRecord, ...]:
-        """Return the records of the study's trials, by number."""
+        """Convert the trials that changed, and return the records of all trials, by number."""
         for trial in study.trials:
-            version = _Version(trial.status, trial.attempt, trial.time)
+            state = _RecordedState(trial.status, trial.attempt, trial.time)
             if trial.number == len(self._records):
-                self._versions.append(version)
+                self._recorded_states.append(state)
                 self._records.append(self._record(study, trial))
-            elif self._versions[trial.number] != version:
-                self._versions[trial.number] = version
+            elif self._recorded_states[trial.number] != state:
+                self._recorded_states[trial.number] = state
                 self._records[trial.number] = self._record(study, trial)
         return tuple(self._records)
 
     def exploits(self, study: "Study") -> tuple[Exploit, ...]:
-        """Return the exploit steps of PBT, the earliest first."""
+        """Return the exploits of PBT, the earliest first."""
         exploits = [
             Exploit(
                 epoch=int(attempt.start.time),
@@ -75,7 +75,7 @@ class TrialRecords:
         epochs = tuple(
             epoch for result in study.results_of(trial.number) for epoch in _decode_curve(result)
         )
-        state, reason = self._state(trial, len(epochs))
+        state, reason = self._state_and_reason(trial, len(epochs))
         return TrialRecord(
             id=trial.number,
             schedule=self._schedule(study, trial.number),
@@ -107,7 +107,7 @@ class TrialRecords:
     def _params(self, config: Mapping[str, Any]) -> Params:
         return decode(self._space, self._base, config)
 
-    def _state(self, trial: "TrialProxy", num_epochs: int) -> tuple[Any, str]:
+    def _state_and_reason(self, trial: "TrialProxy", num_epochs: int) -> tuple[Any, str]:
         if not trial.is_finished():
             return "running", ""
         if trial.status == _FAILED:

@@ -100,11 +100,11 @@ def build(
                 f"{suggest_nearest(name, settable)}",
                 fix=f"Correct its arguments. It takes: {', '.join(settable) or 'none'}.",
             )
-    # With both a seed and a sampler, OptunaSearch ignores the seed, and even a sampler of a wrong
-    # type. Therefore no seed is passed with a sampler.
-    is_seeded_inside = any(_is_class_mapping(value) for value in settings.arguments.values())
+    # With both a seed and a sampler, OptunaSearch ignores the seed and does not check the type of
+    # the sampler. Therefore no seed is passed with a sampler.
+    has_class_argument = any(_is_class_mapping(value) for value in settings.arguments.values())
     seeds = dict.fromkeys(SEED_ARGUMENTS, seed)
-    if is_seeded_inside or "sampler" in settings.arguments:
+    if has_class_argument or "sampler" in settings.arguments:
         seeds = {}
     accepted_defaults = {
         name: value for name, value in (seeds | dict(defaults)).items() if name in names
@@ -151,8 +151,10 @@ def accepted_arguments(cls: Any) -> tuple[list[str], bool]:
             return names, False
         parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
         kinds = {parameter.kind for parameter in parameters}
-        variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        names += [p.name for p in parameters if p.kind not in variable and p.name not in names]
+        variadic_kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        names += [
+            p.name for p in parameters if p.kind not in variadic_kinds and p.name not in names
+        ]
         if inspect.Parameter.VAR_KEYWORD not in kinds:
             return names, False
         if base.__module__.startswith("ray."):
@@ -165,9 +167,9 @@ def settable_arguments(cls: Any) -> list[str]:
     return [name for name in accepted_arguments(cls)[0] if name not in RESERVED_ARGUMENTS]
 
 
-def has_base(cls: type, base: str) -> bool:
-    """Return whether a class inherits from the class with a name, without importing the latter."""
-    return base in {f"{parent.__module__}.{parent.__qualname__}" for parent in cls.__mro__}
+def has_base(cls: type, base_name: str) -> bool:
+    """Return whether a class has a base class of this full name, without importing the base."""
+    return base_name in {f"{parent.__module__}.{parent.__qualname__}" for parent in cls.__mro__}
 
 
 def _is_class_mapping(value: Any) -> bool:
@@ -181,7 +183,7 @@ def _build_argument(value: Any, *, seed: int, where: str) -> Any:
     settings = ClassSettings.parse(value, where=where)
     imported = import_object(_with_colon(settings.path), what="argument")
     cls = imported if isinstance(imported, type) else type(imported)
-    if not any(has_base(cls, base) for base in _ALLOWED_ARGUMENT_BASES):
+    if not any(has_base(cls, base_name) for base_name in _ALLOWED_ARGUMENT_BASES):
         raise SettingsError(
             f"{where}: '{settings.path}' must be a sampler of Optuna or an optimizer of Nevergrad, "
             f"got {imported!r}.",

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 
 from sluice.tuning.conditions import ConditionalParameter, Value, is_number
 
-TuneName = Literal[
+TuneFunctionName = Literal[
     "uniform",
     "quniform",
     "loguniform",
@@ -49,7 +49,7 @@ class TuneFunction(ConditionalParameter):
     """A parameter that a sampling function of ``ray.tune`` samples."""
 
     kind: Literal["tune"] = "tune"
-    function: TuneName = Field(description="Name of the function in ray.tune.")
+    function: TuneFunctionName = Field(description="Name of the function in ray.tune.")
     arguments: tuple[int | float, ...] = Field(
         strict=False,
         description="Positional arguments: lower and upper, or mean and sd, followed by q for a "
@@ -124,7 +124,7 @@ class TuneFunction(ConditionalParameter):
         return self._multiple_near(self.arguments[1] - is_exclusive, math.floor)
 
     def contains(self, value: object) -> bool:
-        """Return whether ``value`` is in the range."""
+        """Return whether ``value`` is in the range and, if there is a quantum, a multiple of it."""
         if not is_number(value) or not self.low <= float(value) <= self.high:  # type: ignore[arg-type]
             return False
         return math.isclose(self._round_to_quantum(float(value)), float(value))  # type: ignore[arg-type]

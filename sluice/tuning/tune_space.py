@@ -39,8 +39,8 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
 
     Args:
         space: The searched space.
-        base: Settings of everything else. Parameters that are never active with these settings are
-            omitted.
+        base: Settings of everything else. Parameters are omitted if their condition excludes these
+            settings.
 
     Cost:
         Imports Ray.
@@ -53,20 +53,20 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
 
 
 def possible_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
-    """Return the parameters that are active in some trial, in the order of the space."""
-    possible: list[str] = []
+    """Return the parameters that may be active in some trial, in the order of the space."""
+    paths: list[str] = []
     for path, parameter in space.parameters.items():
         if parameter.when is None:
-            possible.append(path)
+            paths.append(path)
             continue
         other = parameter.when.path
         if other in space.parameters:
-            is_possible = other in possible
+            is_possible = other in paths
         else:
             is_possible = base.value(other) in parameter.when.one_of
         if is_possible:
-            possible.append(path)
-    return tuple(possible)
+            paths.append(path)
+    return tuple(paths)
 
 
 def domains(path: str, parameter: Any) -> "dict[str, Domain]":
@@ -75,10 +75,10 @@ def domains(path: str, parameter: Any) -> "dict[str, Domain]":
 
     name = config_key(path, parameter)
     if isinstance(parameter, LogUniform):
-        value = {name: tune.loguniform(parameter.low, parameter.high)}
+        domain_by_key = {name: tune.loguniform(parameter.low, parameter.high)}
         if parameter.may_be_off:
-            return {f"{path}#on": tune.choice([True, False]), **value}
-        return value
+            return {f"{path}#on": tune.choice([True, False]), **domain_by_key}
+        return domain_by_key
     if isinstance(parameter, Uniform):
         return {name: tune.uniform(parameter.low, parameter.high)}
     if isinstance(parameter, Integers):
@@ -100,7 +100,7 @@ def config_key(path: str, parameter: Any) -> str:
         return f"{path}#exponent"
     if isinstance(parameter, Integers) and parameter.multiple_of > 1:
         return f"{path}#multiple"
-    if isinstance(parameter, Choice) and not _is_plain(parameter):
+    if isinstance(parameter, Choice) and not _has_plain_options(parameter):
         return f"{path}#option"
     if isinstance(parameter, TuneFunction) and parameter.is_normal:
         return f"{path}#quantile"
@@ -110,8 +110,8 @@ def config_key(path: str, parameter: Any) -> str:
 def decode(space: Space, base: TrialSettings, config: Mapping[str, Any]) -> Params:
     """Return a trial's values from Tune's config, without inactive parameters.
 
-    A value outside the range of its parameter, or between two steps, is replaced by the nearest
-    valid value.
+    A value outside the range of its parameter, or between two of its values, is replaced by the
+    nearest valid value.
 
     Raises:
         ContractError: The config lacks the key of an active parameter.
@@ -135,29 +135,32 @@ def decode(space: Space, base: TrialSettings, config: Mapping[str, Any]) -> Para
 def decode_one(parameter: Any, value: Any) -> Value:
     """Return the value of one parameter from the entry of the config under ``config_key``."""
     # Some searchers return NumPy scalars.
-    plain = value.item() if hasattr(value, "item") else value
+    python_value = value.item() if hasattr(value, "item") else value
     if isinstance(parameter, Choice):
-        index = option_index(parameter.options, plain) if _is_plain(parameter) else int(plain)
-        assert index is not None, f"{plain!r} is not one of {list(parameter.options)}"
+        index = (
+            option_index(parameter.options, python_value)
+            if _has_plain_options(parameter)
+            else int(python_value)
+        )
+        assert index is not None, f"{python_value!r} is not one of {list(parameter.options)}"
         option: Value = parameter.options[index]
         return option
     if isinstance(parameter, PowersOfTwo):
         low, high = parameter.exponents
-        return int(1 << min(max(round(plain), low), high))
+        return int(1 << min(max(round(python_value), low), high))
     if isinstance(parameter, Integers):
-        return int(parameter.nearest(round(plain) * parameter.multiple_of))
+        return int(parameter.nearest(round(python_value) * parameter.multiple_of))
     if isinstance(parameter, TuneFunction) and parameter.is_normal:
-        return parameter.value_at(float(plain))
-    nearest: Value = parameter.nearest(float(plain))
+        return parameter.value_at(float(python_value))
+    nearest: Value = parameter.nearest(float(python_value))
     return nearest
 
 
-def encode(space: Space, base: TrialSettings, params: Params) -> dict[str, Any]:
+def encode(space: Space, params: Params) -> dict[str, Any]:
     """Return Tune's config for the values of a trial; parameters without a value are omitted.
 
     ``decode`` returns the same values if ``params`` contains all active parameters.
     """
-    del base
     config: dict[str, Any] = {}
     for path, value in params.items():
         parameter = space.parameters[path]
@@ -175,12 +178,12 @@ def complete_config(space: Space, base: TrialSettings, params: Params) -> dict[s
 
     A parameter without a value gets the middle of its range, or its first option.
     """
-    known = {
+    params_by_path = {
         path: params.get(path, _middle(space.parameters[path]))
         for path in possible_paths(space, base)
     }
-    config = encode(space, base, known)
-    for path in known:
+    config = encode(space, params_by_path)
+    for path in params_by_path:
         parameter = space.parameters[path]
         config.setdefault(config_key(path, parameter), encode_one(parameter, _middle(parameter)))
     return config
@@ -188,14 +191,18 @@ def complete_config(space: Space, base: TrialSettings, params: Params) -> dict[s
 
 def base_params(space: Space, base: TrialSettings) -> Params:
     """Return the values of active parameters in ``base``, except values outside the space."""
-    active = _active_values(space, base)
-    return {path: value for path, value in active.items() if space.parameters[path].contains(value)}
+    active_values = _active_values(space, base)
+    return {
+        path: value
+        for path, value in active_values.items()
+        if space.parameters[path].contains(value)
+    }
 
 
 def paths_outside_space(space: Space, base: TrialSettings) -> tuple[str, ...]:
     """Return the paths of active parameters whose value in ``base`` is outside the space."""
-    inside = base_params(space, base)
-    return tuple(path for path in _active_values(space, base) if path not in inside)
+    inside_params = base_params(space, base)
+    return tuple(path for path in _active_values(space, base) if path not in inside_params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +264,7 @@ def _suggest(trial: Any, path: str, parameter: Any) -> Value:
 def encode_one(parameter: Any, value: Value) -> Any:
     """Return the entry of the config under ``config_key`` for the value of an active parameter."""
     if isinstance(parameter, Choice):
-        return value if _is_plain(parameter) else option_index(parameter.options, value)
+        return value if _has_plain_options(parameter) else option_index(parameter.options, value)
     if isinstance(parameter, PowersOfTwo):
         return int(value).bit_length() - 1  # type: ignore[arg-type]
     if isinstance(parameter, Integers):
@@ -276,12 +283,12 @@ def _middle(parameter: Any) -> Value:
 
 def categories(parameter: Choice) -> list[Any]:
     """Return the entries of the config that a choice can have: its options, or their indices."""
-    if _is_plain(parameter):
+    if _has_plain_options(parameter):
         return list(parameter.options)
     return list(range(len(parameter.options)))
 
 
-def _is_plain(parameter: Choice) -> bool:
+def _has_plain_options(parameter: Choice) -> bool:
     """Return whether the options are scalars of one type, which every searcher can distinguish."""
     types = {type(option) for option in parameter.options}
     return len(types) == 1 and types != {list}

@@ -74,6 +74,8 @@ class StudyPlan:
     """Folder of the study on this machine."""
 
     journal: Path
+    """Path of the journal."""
+
     compute: ComputeSettings
     callbacks: Sequence[Any] = ()
     """Callbacks of Ray Tune, for example of an experiment tracker."""
@@ -114,8 +116,16 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         if link := dashboard_url(ray):
             plan.log(f"Ray's dashboard: {link}")
         max_trials = max_concurrent_trials(plan.settings, plan.compute)
-        if plan.compute.address and (idle := describe_idle_slots(ray, plan.compute, max_trials)):
-            plan.log(idle)
+        trial_limit = None
+        if max_trials is not None:
+            is_number_of_trials = max_trials == plan.settings.num_trials
+            name = "search.num_trials" if is_number_of_trials else "search.concurrent_trials"
+            trial_limit = (name, max_trials)
+        message = (
+            describe_idle_slots(ray, plan.compute, trial_limit) if plan.compute.address else ""
+        )
+        if message:
+            plan.log(message)
         storage, filesystem = tune_storage(plan.compute, plan.folder, plan.log)
         metric = metric_of(plan.strategy)
         scheduler = make_scheduler(
@@ -167,9 +177,9 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             params = decode(plan.space, plan.base, error.config)
             raise trial_error(error.error or error, params) from error
         study = get_study(plan.journal)
-        if unfinished := study.running_trials():
+        if running_trials := study.running_trials():
             raise interrupted_trial_error(
-                decode(plan.space, plan.base, unfinished[0].config),
+                decode(plan.space, plan.base, running_trials[0].config),
                 "Ray Tune ended the search before this trial",
                 cause="Ray Tune did not report the reason; its log may contain it.",
             )

@@ -12,7 +12,7 @@ from sluice.training.device import device_on_ray, device_type
 from sluice.tuning.default_space import default_space
 from sluice.tuning.objective import TrainingObjective, select_search_folds
 from sluice.tuning.records import SearchResult
-from sluice.tuning.schedulers import is_population
+from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.search import OnReport, RunTrials, run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Space, TrialSettings
@@ -63,7 +63,7 @@ def search_workload(
         ContractError: A selected fold contains test rows, or ``folder`` contains another search.
         SettingsError: The selected device is not reserved for workers.
     """
-    if is_population(settings.scheduler):
+    if is_population_based(settings.scheduler):
         # A weak trial of a population continues with the weights of another trial. Early stopping,
         # which would end it instead, is disabled.
         training = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})

@@ -246,7 +246,7 @@ class Lag(InputColumn):
 
     Args:
         name: Name of the raw column, which may be the target.
-        rows: Distance from the earlier row to this row [rows]; 1 for the previous row.
+        rows: Distance to the earlier row; 1 is the previous row [rows].
     """
 
     name: str

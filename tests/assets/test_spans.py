@@ -14,7 +14,7 @@ from tests.support.otlp_receiver import Receiver, run_receiver
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     with run_receiver() as receiver:
-        monkeypatch.setenv(spans.ENDPOINT, receiver.url)
+        monkeypatch.setenv(spans.ENDPOINT_VARIABLE, receiver.url)
         try:
             yield receiver
         finally:
@@ -66,7 +66,7 @@ def test_assets_of_a_run_share_its_trace(receiver: Receiver, traceparent: str) -
 
 
 def test_asset_runs_unchanged_without_an_endpoint() -> None:
-    assert spans.ENDPOINT not in os.environ
+    assert spans.ENDPOINT_VARIABLE not in os.environ
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize([rows], instance=instance)
         run = instance.get_run_by_id(result.run_id)

@@ -118,7 +118,7 @@ def test_server_role_serves_and_reports_and_cannot_change_the_registry(
     )
     with open_server(spec, clock=Clock(), log=json_log(io.StringIO())) as serving:
         assert serving.reporter is not None
-        asyncio.run(serving.reporter.report(draining=False))
+        asyncio.run(serving.reporter.report(is_final=False))
     with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
         seen = ledger.observations
         (server,) = seen.servers(MODEL, since=Clock().now)
@@ -126,7 +126,7 @@ def test_server_role_serves_and_reports_and_cannot_change_the_registry(
         for requests in (1, 4):
             seen.write(report(rollout=rollout, requests=requests, kept=(sample(requests),)))
         assert seen.traffic_counts(rollout).challenger.requests == 4
-        assert len(seen.samples(MODEL, newest=9)) == 2
+        assert len(seen.samples(MODEL, max_samples=9)) == 2
         split = ledger.traffic_split(MODEL)
         assert split is not None
         assert split.production == ledger.version(MODEL, 2).candidate
@@ -181,7 +181,7 @@ def test_server_role_creates_the_first_secret_and_deletes_old_samples(
         assert seen.agreement(started_rollout.id) == AGREEMENT
         seen.write(report(rollout=started_rollout, kept=(sample(1),)))
         seen.with_retention(days=1e-9).write(report(rollout=started_rollout))
-        assert seen.samples(MODEL, newest=9) == []
+        assert seen.samples(MODEL, max_samples=9) == []
         assert ledger.erase_user(MODEL, "u").kept == 0
     with RolloutLedger.open(url_of("promoter"), clock=Clock()) as ledger:
         assert ledger.traffic_split(MODEL) == with_secret

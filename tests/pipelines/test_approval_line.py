@@ -65,13 +65,14 @@ def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
             ledger,
             instance,
             has_rollout=False,
-            rules=pipeline.promotion_rules,
+            rules_digest=pipeline.promotion_rules_digest,
             approval_settings=pipeline.approval,
             now=utc_now(),
         )
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)
 
 
+@pytest.mark.exhaustive
 def test_line_waits_for_an_approval_and_continues_after_it(
     echo: PipelineSettings, green: tuple[Home, RunReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:

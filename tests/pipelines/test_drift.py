@@ -553,6 +553,7 @@ def test_missing_drift_reference_is_recomputed_from_the_rows_or_reported(
     assert "has no drift reference" in without
 
 
+@pytest.mark.exhaustive
 def test_disabled_drift_creates_no_reference_no_job_and_no_sensor(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:

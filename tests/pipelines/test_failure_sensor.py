@@ -11,7 +11,7 @@ from dagster._core.storage.tags import WILL_RETRY_TAG
 
 from sluice.assets.resources import SluiceState
 from sluice.config.resolved import resolve
-from sluice.observability.alerts import WEBHOOK, read_alerts
+from sluice.observability.alerts import WEBHOOK_VARIABLE, read_alerts
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
@@ -47,7 +47,7 @@ def webhook(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        monkeypatch.setenv(WEBHOOK, f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv(WEBHOOK_VARIABLE, f"http://127.0.0.1:{server.server_port}")
         yield received
         server.shutdown()
         thread.join()
@@ -125,4 +125,4 @@ def test_sensor_monitors_every_job_of_its_pipeline(echo):
     watched = {job.name for job in sensor._monitored_jobs}
     assert watched == {job.name for job in definitions.jobs}
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    assert os.environ.get(WEBHOOK) is None
+    assert os.environ.get(WEBHOOK_VARIABLE) is None

@@ -105,6 +105,7 @@ def test_sluice_assets_and_project_assets_use_separate_io_managers(
     }
 
 
+@pytest.mark.exhaustive
 def test_schedule_finds_the_candidate_despite_the_io_manager_of_the_project(
     foreign_project: dg.Definitions,
     io_manager: FrameIOManager,

@@ -67,7 +67,8 @@ def test_errors_of_other_databases_and_other_kinds_are_not_converted(tmp_path: P
         assert instance.get_runs_count() == 0
 
 
-@pytest.mark.parametrize("kib", [pytest.param(1600, marks=pytest.mark.exhaustive), 1200])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kib", [1600, 1200])
 def test_full_disk_during_a_run_is_reported_in_one_message(tmp_path: Path, kib: int) -> None:
     """The whole state folder is on the small disk: Dagster's records, trainings and traces."""
     with small_disk(tmp_path / "disk", kib=kib) as disk:

@@ -14,6 +14,7 @@ from tests.pipelines.conftest import Runner, home_at, ledger_of
 from tests.sluice.registry.code_samples import UserCode
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_production_with_other_code_is_refused_or_scored_with_its_stored_code(
     short_echo: PipelineSettings, run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

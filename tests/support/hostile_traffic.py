@@ -13,7 +13,7 @@ import numpy as np
 from sluice.bench.rollout.simulation import new_rollout
 from sluice.bench.rollout.traffic import START
 from sluice.registry.client_secret import client_of
-from sluice.rollout.prediction_agreement import PredictionAgreement, prediction_drift
+from sluice.rollout.prediction_agreement import PredictionAgreement, measure_prediction_drift
 from sluice.rollout.samples import ArmName, RequestFault, Sample
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state_machine import advance
@@ -78,7 +78,7 @@ def time_to_rollback(
         rollout=rollout.id,
         share=_SHARE,
     )
-    steps = StepCounters(split.production_only(), now=START)
+    steps = StepCounters(split.without_challenger(), now=START)
     for spent_s in _MEDIAN_S * rng.lognormal(sigma=_SPREAD, size=500):
         steps.count("production", split=split, seconds=float(spent_s), fault=None)
     for number in range(crowd.clients):  # their requests before the step began
@@ -95,7 +95,7 @@ def time_to_rollback(
         at = START + timedelta(seconds=now_s)
         window = steps.traffic_counts(at)
         assert window is not None
-        drift = prediction_drift(samples, _AGREEMENT, limit=4.0, min_pairs=100)
+        drift = measure_prediction_drift(samples, _AGREEMENT, limit=4.0, min_pairs=100)
         rollout = advance(
             rollout,
             window if compares else window.model_copy(update={"evidence_counts": None}),

@@ -26,7 +26,7 @@ def check_page() -> dict[str, str]:
         "the first to report. `sluice explain CHECK_NAME` prints the description of a check.",
     ]
     for check in CHECKS:
-        limit = check.limit(times)
+        limit = check.select_limit(times)
         needs = ", ".join(f"`{name}`" for name in check.needs) or "nothing"
         level = "minimum and full" if "minimum" in check.levels else "full"
         defects = defects_by_check.get(check.name, [])

@@ -45,8 +45,8 @@ class PocSetup:
         )
         inputs = GateInputs(
             workload=workload,
-            model=self.model,
-            training=self.training,
+            model_settings=self.model,
+            train_settings=self.training,
             settings=self.poc,
             seed=self.seed,
             folder=folder,

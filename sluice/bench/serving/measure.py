@@ -18,7 +18,7 @@ from sluice.base.errors import ContractError
 from sluice.base.settings import Record
 from sluice.bench.serving.load import Load, run_paced_load, run_saturating_load
 from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, Kind, random_model
-from sluice.serving.background import in_background
+from sluice.serving.background import run_in_background
 
 SERVER_NAMES: dict[Kind, str] = {
     "minimal": "minimal app",
@@ -116,7 +116,7 @@ def _model_alone(seconds: float) -> Load:
             deployed.predict(x_NLD, None)
             latencies.append(time.monotonic() - start)
 
-    worker = in_background(work, name="model")
+    worker = run_in_background(work, name="model")
     began = time.monotonic()
     for number in range(int(PACE_PER_S * seconds)):
         time.sleep(max(0.0, began + number / PACE_PER_S - time.monotonic()))

@@ -26,7 +26,7 @@ from sluice.serving.deployed import DeployedModel
 from sluice.serving.isolation import Isolation
 from sluice.serving.log import json_log
 from sluice.serving.log_writer import LogWriter
-from sluice.serving.server import listen, open_serving, serve
+from sluice.serving.server import bind_socket, open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 from sluice.serving.traffic_split import InMemoryTrafficSplit
@@ -93,7 +93,7 @@ def serve_kind(kind: Kind) -> None:
     torch.set_num_threads(1)
     production = random_model(_PRODUCTION)
     if kind == "minimal":
-        with listen("127.0.0.1", 0) as server_socket:
+        with bind_socket("127.0.0.1", 0) as server_socket:
             server_socket.listen()
             print(server_socket.getsockname()[1], flush=True)
             config = uvicorn.Config(minimal_app(production), log_level="warning", access_log=False)

@@ -26,7 +26,7 @@ from sluice.tuning.settings import SearchSettings
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.study_folder import results_path
 from sluice.tuning.study_page import study_page
-from sluice.tuning.study_summary import STATES, StudySummary, display_value
+from sluice.tuning.study_summary import STATE_NAMES, StudySummary, display_value
 
 _NUM_BEST_TRIALS = 5
 
@@ -47,7 +47,7 @@ def with_search(
     settings = pipeline.settings
     file_search = (settings.search or SearchSettings()).model_dump(mode="python")
     options = SearchSettings.parse(file_search | search, where="search")
-    plan_search(pipeline.search.space, options, pipeline.search.setup)
+    plan_search(pipeline.search.space, options, pipeline.search.trial_settings)
     file_compute = settings.compute.model_dump(mode="python")
     update = {
         "search": options,
@@ -135,7 +135,7 @@ def _best_trials(study: StudySummary) -> Table:
     for trial in ranking:
         table.add_row(
             str(trial.id),
-            STATES.get(trial.state, trial.state),
+            STATE_NAMES.get(trial.state, trial.state),
             str(len(trial.epochs)),
             cell_text(trial.loss),
             *[escape(cell_text(display_value(trial.params, path))) for path in names],

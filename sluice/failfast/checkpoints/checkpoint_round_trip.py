@@ -155,7 +155,7 @@ class _EpochTraining:
             )
         self.state = state
         self.model.load_state_dict(state.model)
-        # The uninterrupted training is on this device; another one rounds predictions differently.
+        # As in the uninterrupted training: another device rounds predictions differently.
         self.model.to(resolve_device(self.settings.device))
 
     def _keep(self, state: TrainState) -> None:

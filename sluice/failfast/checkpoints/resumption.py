@@ -17,7 +17,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.failfast.checkpoints import resumption_findings
 from sluice.failfast.checkpoints.training_state import (
-    Flat,
+    FlatState,
     HasState,
     first_difference,
     flatten,
@@ -90,9 +90,10 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
 def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> CheckOutcome:
     """Compare an uninterrupted training with one that is resumed from its checkpoint, bit by bit.
 
-    After loading, the model, its predictions and every further state must equal the saved ones;
-    so must the losses of the following steps and the state after them. Loading a checkpoint that
-    was cut in half must raise an error or change nothing.
+    After loading, the model, its predictions and every further state must equal the saved ones.
+    The losses of the following steps, and the state after them, must equal those of the
+    uninterrupted training. If the largest file of the checkpoint is truncated, loading must not
+    restore only a part of the state: it should raise an error before it changes anything.
 
     Args:
         start: Sets up the training as a new process would, with other seeds at every call.
@@ -110,7 +111,7 @@ def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -
     try:
         temporary = TemporaryDirectory(dir=folder, prefix="poc-checkpoint-")
     except OSError as error:
-        return resumption_findings.not_writable(storage_error(folder, error))
+        return resumption_findings.not_writable_finding(storage_error(folder, error))
     with temporary as name:
         return _Comparison(start, num_steps=num_steps, seed=seed, folder=Path(name)).run()
 
@@ -140,7 +141,7 @@ class _Session:
                 return error
         return None
 
-    def predictions(self) -> Flat:
+    def predictions(self) -> FlatState:
         modes = [(module, module.training) for module in self.training.model.modules()]
         self.training.model.eval()
         # A model may draw random numbers while it predicts: the same ones on both sides, and
@@ -151,12 +152,12 @@ class _Session:
             module.training = mode
         return flatten(output, "prediction")
 
-    def registered_state(self) -> dict[str, Flat]:
+    def registered_state(self) -> dict[str, FlatState]:
         model = self.training.model
         parts = {"model": flatten(model.state_dict())}
         return parts | {n: state_of(h, model) for n, h in self.training.states.items()}
 
-    def hidden_state(self) -> Flat:
+    def hidden_state(self) -> FlatState:
         return hidden_state(self.training.model, self.training.step)
 
 
@@ -171,82 +172,96 @@ class _Comparison:
 
     def run(self) -> CheckOutcome:
         path = self.folder / "checkpoint"
-        uninterrupted = self._session("whole")
-        uninterrupted.advance(self.num_steps)
-        saved, hidden = uninterrupted.registered_state(), uninterrupted.hidden_state()
+        uninterrupted_session = self._session("whole")
+        uninterrupted_session.advance(self.num_steps)
+        saved_state, saved_hidden_state = (
+            uninterrupted_session.registered_state(),
+            uninterrupted_session.hidden_state(),
+        )
         try:
-            uninterrupted.save(path)
+            uninterrupted_session.save(path)
         except OSError as error:
-            return resumption_findings.not_writable(storage_error(self.folder, error))
+            return resumption_findings.not_writable_finding(storage_error(self.folder, error))
         except StorageError as error:
-            return resumption_findings.not_writable(error)
+            return resumption_findings.not_writable_finding(error)
         if not path.exists():
-            return resumption_findings.nothing_saved()
-        predictions = uninterrupted.predictions()
-        losses = uninterrupted.advance(self.num_steps)
-        final_state = uninterrupted.registered_state()
+            return resumption_findings.nothing_saved_finding()
+        predictions = uninterrupted_session.predictions()
+        losses = uninterrupted_session.advance(self.num_steps)
+        final_state = uninterrupted_session.registered_state()
 
-        resumed = self._session("resumed")
-        initial = resumed.registered_state()
-        load_error = resumed.load(path)
+        resumed_session = self._session("resumed")
+        initial_state = resumed_session.registered_state()
+        load_error = resumed_session.load(path)
         if load_error is not None:
-            return resumption_findings.load_raised(load_error, saved["model"], initial["model"])
-        loaded = resumed.registered_state()
-        hidden_difference = first_difference(hidden, resumed.hidden_state())
-        difference = first_difference(saved["model"], loaded["model"])
+            return resumption_findings.load_error_finding(
+                load_error, saved_state["model"], initial_state["model"]
+            )
+        loaded_state = resumed_session.registered_state()
+        hidden_difference = first_difference(saved_hidden_state, resumed_session.hidden_state())
+        difference = first_difference(saved_state["model"], loaded_state["model"])
         if difference is not None:
-            is_unchanged = first_difference(initial["model"], loaded["model"]) is None
-            return resumption_findings.model_differs(difference, is_unchanged=is_unchanged)
-        difference = first_difference(predictions, resumed.predictions())
+            is_unchanged = first_difference(initial_state["model"], loaded_state["model"]) is None
+            return resumption_findings.model_difference_finding(
+                difference, is_unchanged=is_unchanged
+            )
+        difference = first_difference(predictions, resumed_session.predictions())
         if difference is not None:
-            return resumption_findings.predictions_differ(difference, hidden_difference)
-        for name in self._other_names(saved):
-            difference = first_difference(saved[name], loaded.get(name, {}))
+            return resumption_findings.prediction_difference_finding(difference, hidden_difference)
+        for name in self._other_names(saved_state):
+            difference = first_difference(saved_state[name], loaded_state.get(name, {}))
             if difference is not None:
-                return resumption_findings.state_differs(name, difference)
-        resumed_losses = resumed.advance(self.num_steps)
+                return resumption_findings.state_difference_finding(name, difference)
+        resumed_losses = resumed_session.advance(self.num_steps)
         change = _describe_first_change(
-            losses, resumed_losses, final_state, resumed.registered_state()
+            losses, resumed_losses, final_state, resumed_session.registered_state()
         )
         if change:
-            return resumption_findings.continues_differently(
+            return resumption_findings.continuation_finding(
                 change,
                 hidden_difference,
                 is_repeatable=self._is_repeatable(resumed_losses, path),
             )
-        if self._loads_truncated(path, saved):
-            return resumption_findings.half_loaded()
-        return resumption_findings.round_trips(
-            self.num_steps, num_values=sum(map(len, saved.values()))
+        if self._loads_truncated(path, saved_state):
+            return resumption_findings.partial_load_finding()
+        return resumption_findings.passed_outcome(
+            self.num_steps, num_values=sum(map(len, saved_state.values()))
         )
 
     def _session(self, name: str) -> _Session:
         return _Session(self.start, derive_seed(self.seed, f"checkpoint_{name}"))
 
-    def _other_names(self, saved: Mapping[str, Flat]) -> list[str]:
-        return [name for name in saved if name != "model"]
+    def _other_names(self, saved_state: Mapping[str, FlatState]) -> list[str]:
+        return [name for name in saved_state if name != "model"]
 
     def _is_repeatable(self, losses: list[float], path: Path) -> bool:
         """Return whether the same checkpoint, loaded again, gives the same ``losses``."""
-        repeated = self._session("resumed")
-        if repeated.load(path) is not None:
+        repeated_session = self._session("resumed")
+        if repeated_session.load(path) is not None:
             return False
-        repeated.predictions()  # as in the first session, in case predictions change the state
-        return all(map(same_bits, losses, repeated.advance(self.num_steps)))
+        # As in the first session, in case predictions change the state.
+        repeated_session.predictions()
+        return all(map(same_bits, losses, repeated_session.advance(self.num_steps)))
 
-    def _loads_truncated(self, path: Path, saved: Mapping[str, Flat]) -> bool:
+    def _loads_truncated(self, path: Path, saved_state: Mapping[str, FlatState]) -> bool:
         """Truncate the largest file; return whether load() applies the rest without an error."""
         largest = max(_files(path), key=lambda file: file.stat().st_size)
         with largest.open("r+b") as file:
             file.truncate(largest.stat().st_size // 2)
-        truncated = self._session("torn")
-        initial = truncated.registered_state()
-        if truncated.load(path) is not None:
+        truncated_session = self._session("torn")
+        initial_state = truncated_session.registered_state()
+        if truncated_session.load(path) is not None:
             return False
-        loaded = truncated.registered_state()
-        changed_parts = [n for n in loaded if first_difference(initial[n], loaded[n]) is not None]
+        loaded_state = truncated_session.registered_state()
+        changed_parts = [
+            n
+            for n in loaded_state
+            if first_difference(initial_state[n], loaded_state[n]) is not None
+        ]
         missing_parts = [
-            n for n in saved if first_difference(saved[n], loaded.get(n, {})) is not None
+            n
+            for n in saved_state
+            if first_difference(saved_state[n], loaded_state.get(n, {})) is not None
         ]
         return bool(changed_parts and missing_parts)
 
@@ -254,8 +269,8 @@ class _Comparison:
 def _describe_first_change(
     losses: list[float],
     resumed_losses: list[float],
-    final_state: Mapping[str, Flat],
-    resumed_final_state: Mapping[str, Flat],
+    final_state: Mapping[str, FlatState],
+    resumed_final_state: Mapping[str, FlatState],
 ) -> str:
     """Describe the first difference after resuming; empty when there is no difference."""
     for index, (one, other) in enumerate(zip(losses, resumed_losses, strict=True), 1):

@@ -4,7 +4,7 @@ import re
 
 from sluice.base.error_location import locate_error
 from sluice.base.errors import SluiceError, StorageError
-from sluice.failfast.checkpoints.training_state import Flat, StateDifference
+from sluice.failfast.checkpoints.training_state import FlatState, StateDifference
 from sluice.findings.check_outcome import CheckOutcome
 
 _WRAPPERS = {
@@ -19,10 +19,11 @@ _WRAPPERS = {
     ),
 }
 _MAX_NAMES = 3
-"""Maximum number of listed names that exist only in the checkpoint, and only in the new model."""
+"""Maximum number of names that a message lists for each side: names that only the checkpoint has,
+and names that only the new model has."""
 
 
-def round_trips(num_steps: int, *, num_values: int) -> CheckOutcome:
+def passed_outcome(num_steps: int, *, num_values: int) -> CheckOutcome:
     """Return the outcome "pass": the whole state was restored.
 
     Args:
@@ -38,7 +39,7 @@ def round_trips(num_steps: int, *, num_values: int) -> CheckOutcome:
     )
 
 
-def not_writable(error: StorageError) -> CheckOutcome:
+def not_writable_finding(error: StorageError) -> CheckOutcome:
     """Return the finding that the disk is not writable."""
     return CheckOutcome(
         outcome="fail",
@@ -49,7 +50,7 @@ def not_writable(error: StorageError) -> CheckOutcome:
     )
 
 
-def nothing_saved() -> CheckOutcome:
+def nothing_saved_finding() -> CheckOutcome:
     """Return the finding that no file was written."""
     return _mismatch(
         "save() must write a checkpoint to its path argument, and did not.",
@@ -58,19 +59,19 @@ def nothing_saved() -> CheckOutcome:
     )
 
 
-def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
+def load_error_finding(error: Exception, saved: FlatState, initial: FlatState) -> CheckOutcome:
     """Return the finding that the checkpoint could not be loaded.
 
     Args:
         error: Exception raised by load().
         saved: State of the model when it was saved.
-        fresh: State of the model into which it was to be loaded.
+        initial: State of the model into which it was to be loaded.
     """
     text = error.what if isinstance(error, SluiceError) else " ".join(str(error).split())
     text = text.removesuffix(".")
     observation = f"The checkpoint could not be loaded: {type(error).__name__}: {text[:400]}"
     location = "" if isinstance(error, SluiceError) else f" (raised {locate_error(error)})"
-    names = _differing_names(saved, fresh)
+    names = _differing_names(saved, initial)
     cause, fix = _wrapper_advice(f"{text} {names}")
     if names:
         observation += f". {names}"
@@ -85,7 +86,7 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
     return _mismatch(f"{observation}{location}.", cause=cause, fix=fix)
 
 
-def model_differs(difference: StateDifference, *, is_unchanged: bool) -> CheckOutcome:
+def model_difference_finding(difference: StateDifference, *, is_unchanged: bool) -> CheckOutcome:
     """Return the finding that the model's state was not restored.
 
     Args:
@@ -110,7 +111,7 @@ def model_differs(difference: StateDifference, *, is_unchanged: bool) -> CheckOu
     return _mismatch(f"{observation}: {difference}.", cause=cause, fix=fix)
 
 
-def predictions_differ(
+def prediction_difference_finding(
     difference: StateDifference, hidden_difference: StateDifference | None
 ) -> CheckOutcome:
     """Return the finding that predictions differ although all weights are equal.
@@ -128,7 +129,7 @@ def predictions_differ(
     )
 
 
-def state_differs(name: str, difference: StateDifference) -> CheckOutcome:
+def state_difference_finding(name: str, difference: StateDifference) -> CheckOutcome:
     """Return the finding that a further state was not restored."""
     return _continues_differently(
         f"The state of the {name} was not restored: {difference}.",
@@ -139,7 +140,7 @@ def state_differs(name: str, difference: StateDifference) -> CheckOutcome:
     )
 
 
-def continues_differently(
+def continuation_finding(
     change: str, hidden_difference: StateDifference | None, *, is_repeatable: bool
 ) -> CheckOutcome:
     """Return the finding that training from equal state continues differently.
@@ -169,10 +170,11 @@ def continues_differently(
     )
 
 
-def half_loaded() -> CheckOutcome:
+def partial_load_finding() -> CheckOutcome:
     """Return the finding that a truncated file is loaded without an error."""
     return _mismatch(
-        "A checkpoint truncated to half its size was partially loaded without an error.",
+        "A checkpoint whose largest file was truncated to half its size was partially loaded "
+        "without an error.",
         cause="load() catches the error of a damaged file, or applies the parts one by one.",
         fix="Read and validate the whole checkpoint before applying any of it, and raise an error "
         "when it is damaged.",
@@ -195,14 +197,14 @@ def _describe_hidden(difference: StateDifference | None) -> str:
     return f" Not stored, and different: {difference}." if difference is not None else ""
 
 
-def _differing_names(saved: Flat, fresh: Flat) -> str:
-    only_saved = [name for name in saved if name not in fresh]
-    only_fresh = [name for name in fresh if name not in saved]
-    if not (only_saved or only_fresh):
+def _differing_names(saved: FlatState, initial: FlatState) -> str:
+    only_saved = [name for name in saved if name not in initial]
+    only_initial = [name for name in initial if name not in saved]
+    if not (only_saved or only_initial):
         return ""
     sides = [
         f"{side}: {', '.join(names[:_MAX_NAMES])}"
-        for side, names in (("saved", only_saved), ("now", only_fresh))
+        for side, names in (("saved", only_saved), ("now", only_initial))
         if names
     ]
     return f"Names on one side only, {'; '.join(sides)}"

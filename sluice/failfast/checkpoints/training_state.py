@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Flat = dict[str, Any]
+FlatState = dict[str, Any]
 """Leaf values by path, such as 'optimizer/state/first.weight/exp_avg'."""
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
@@ -23,7 +23,7 @@ _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _MAX_DEPTH = 4
 """Maximum nesting of containers and objects that is searched in a model's attributes."""
 
-_LEAVES = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+_LEAF_TYPES = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
 """Types of the values that are compared; other objects are ignored."""
 
 
@@ -49,8 +49,8 @@ class StateDifference:
         return f"{self.path}: {self.change}{more}"
 
 
-def state_of(holder: HasState, model: nn.Module) -> Flat:
-    """Return a copy of the state of ``holder``, with an optimizer's parameters by name.
+def state_of(holder: HasState, model: nn.Module) -> FlatState:
+    """Return a copy of the state of ``holder``; an optimizer's state is keyed by parameter name.
 
     Args:
         holder: Object with a ``state_dict()`` method.
@@ -62,19 +62,19 @@ def state_of(holder: HasState, model: nn.Module) -> Flat:
     return flatten(state)
 
 
-def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
+def hidden_state(model: nn.Module, step: Callable[..., object]) -> FlatState:
     """Return a copy of the state outside ``state_dict``: buffers, attributes, generators.
 
     For ``step``, which may use any object, only the random generators it refers to are included.
     """
-    hidden: Flat = {}
+    hidden: FlatState = {}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        unstored = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
+        non_persistent_buffers = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
         plain_attributes = {
             n: value for n, value in vars(module).items() if n not in _MODULE_ATTRIBUTES
         }
-        for key, value in {**unstored, **plain_attributes}.items():
+        for key, value in {**non_persistent_buffers, **plain_attributes}.items():
             hidden |= _nested_state(value, f"{prefix}{key}", _MAX_DEPTH)
     if inspect.isfunction(step):
         variables = inspect.getclosurevars(step)
@@ -85,7 +85,7 @@ def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
     return hidden
 
 
-def flatten(value: Any, path: str = "") -> Flat:
+def flatten(value: Any, path: str = "") -> FlatState:
     """Return copies of the leaves of nested mappings and lists; other objects are ignored.
 
     >>> flatten({"a": [1, {"b": 2.0}], "c": print})
@@ -100,14 +100,14 @@ def flatten(value: Any, path: str = "") -> Flat:
     elif isinstance(value, np.ndarray):
         return {path: value.copy()}
     else:
-        return {path: value} if isinstance(value, _LEAVES) else {}
-    leaves: Flat = {}
+        return {path: value} if isinstance(value, _LEAF_TYPES) else {}
+    leaves: FlatState = {}
     for key, item in items:
         leaves |= flatten(item, f"{path}/{key}" if path else str(key))
     return leaves
 
 
-def first_difference(saved: Flat, loaded: Flat) -> StateDifference | None:
+def first_difference(saved: FlatState, loaded: FlatState) -> StateDifference | None:
     """Return the first leaf that is missing on one side or differs in a bit; None if equal."""
     differing_paths = [
         path
@@ -159,7 +159,7 @@ def _by_parameter_name(
     }
 
 
-def _nested_state(value: Any, path: str, depth: int) -> Flat:
+def _nested_state(value: Any, path: str, depth: int) -> FlatState:
     state = _generator_state(value)
     if state is not None:
         return flatten(state, f"{path} (random generator)")
@@ -169,11 +169,11 @@ def _nested_state(value: Any, path: str, depth: int) -> Flat:
         items = list(value.items())
     elif isinstance(value, list | tuple):
         items = list(enumerate(value))
-    elif isinstance(value, _LEAVES):
+    elif isinstance(value, _LEAF_TYPES):
         return flatten(value, path)
     else:
         items = list(getattr(value, "__dict__", {}).items())
-    nested: Flat = {}
+    nested: FlatState = {}
     for key, item in items:
         nested |= _nested_state(item, f"{path}/{key}", depth - 1)
     return nested
@@ -205,11 +205,11 @@ def _describe_change(saved: Any, loaded: Any) -> str:
     one, other = saved.detach().cpu().reshape(-1), loaded.detach().cpu().reshape(-1)
     width = max(1, one.element_size())
     indices = (_bytes(one) != _bytes(other)).reshape(-1, width).any(dim=1).nonzero().flatten()
-    at = int(indices[0])
+    index = int(indices[0])
     position = (
-        f"at [{', '.join(map(str, np.unravel_index(at, saved.shape)))}] " if saved.ndim else ""
+        f"at [{', '.join(map(str, np.unravel_index(index, saved.shape)))}] " if saved.ndim else ""
     )
-    return f"{position}was {one[at].item()!r}, is {other[at].item()!r}"
+    return f"{position}was {one[index].item()!r}, is {other[index].item()!r}"
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -11,8 +11,8 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Workload
 
 _ROUNDING = 1e-12
-"""Range of a column's values, relative to the largest absolute value, up to which the column counts
-as constant: the difference is rounding. The scaling of inputs ignores it too."""
+"""Maximum range of the values of a constant column, relative to its largest absolute value. Smaller
+differences are rounding; the scaling of inputs ignores them too."""
 
 _NUM_FLAG_VALUES = 2
 """Number of distinct values of a flag in the whole table."""
@@ -28,7 +28,7 @@ def find_constant_features(
 
     The finding is a failure. It is a warning where constant values are plausible: in a wide table
     if at most half of the features are constant, and in another table if all constant features are
-    flags (two values) that change only in later rows. Columns declared with
+    flags (two values) that change only in other rows. Columns declared with
     ``Column(constant=True)`` are not checked.
 
     Args:
@@ -41,26 +41,28 @@ def find_constant_features(
         column.name for column in workload.feature_schema.columns if column.constant
     }
     features = [name for name in workload.feature_columns if name in frame.columns]
-    constant = [n for n in features if n not in declared_constant and _is_constant(train_rows[n])]
-    if not constant:
+    constant_features = [
+        n for n in features if n not in declared_constant and _is_constant(train_rows[n])
+    ]
+    if not constant_features:
         return None
     is_wide = len(features) >= settings.wide_table_columns
-    not_flags = [
+    non_flags = [
         name
-        for name in constant
+        for name in constant_features
         if not (frame[name].nunique() == _NUM_FLAG_VALUES and not _is_constant(frame[name]))
     ]
     is_plausible = (
-        len(constant) <= _MAX_CONSTANT_SHARE * len(features) if is_wide else not not_flags
+        len(constant_features) <= _MAX_CONSTANT_SHARE * len(features) if is_wide else not non_flags
     )
-    ordered_names = sorted(constant, key=lambda name: name not in not_flags)
+    ordered_names = sorted(constant_features, key=lambda name: name not in non_flags)
     value = train_rows[ordered_names[0]].iloc[0] if len(train_rows) else "nothing"
     return CheckOutcome(
         outcome="warn" if is_plausible else "fail",
-        summary=f"{len(constant):,} of {len(features):,} features are constant in all "
+        summary=f"{len(constant_features):,} of {len(features):,} features are constant in all "
         f"{len(train_rows):,} train rows of fold 0: {_format_names(ordered_names)}; "
         f"'{ordered_names[0]}' is {value}.",
-        numbers={"features": len(features), "constant_features": len(constant)},
+        numbers={"features": len(features), "constant_features": len(constant_features)},
         fault="constant column",
     )
 

@@ -97,8 +97,8 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     as a duplicate only when
 
     - a float column is so fine that chance explains at most half of these copies, judged by the
-      smallest differences between its values; or the table is wide, and either half of the
-      columns alone distinguishes nine in ten of the distinct rows;
+      smallest differences between its values; or the table is wide, and each half of its
+      columns distinguishes nine in ten of the distinct rows;
     - at most 10 rows are equal: a standstill or an empty reading occurs more often;
     - with a datetime index, the copy does not directly follow an equal row, as in a standstill.
 
@@ -106,21 +106,24 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
         A table with array-valued cells is not compared, and has no duplicates.
     """
     no_duplicates = np.zeros(len(raw), bool)
-    codes = _cell_hashes(raw)
-    if not codes or len(raw) < 2:
+    column_hashes = _cell_hashes(raw)
+    if not column_hashes or len(raw) < 2:
         return no_duplicates
-    row_code = _combine_hashes(codes)
-    is_repeated = pd.Series(row_code).duplicated().to_numpy()
+    row_hashes = _combine_hashes(column_hashes)
+    is_repeated = pd.Series(row_hashes).duplicated().to_numpy()
     if not is_repeated.any():
         return no_duplicates
     is_first = ~is_repeated
-    is_repeated = is_repeated & (_count_copies(row_code) <= _MAX_COPIES)
+    is_repeated = is_repeated & (_count_copies(row_hashes) <= _MAX_COPIES)
     if isinstance(raw.index, pd.DatetimeIndex):
-        is_repeated[1:] &= row_code[1:] != row_code[:-1]
-    floats = [raw.iloc[is_first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"]
-    if 2 * _expected_copies(floats, len(raw)) <= is_repeated.sum() or _halves_distinguish_rows(
-        [code[is_first] for code in codes]
-    ):
+        is_repeated[1:] &= row_hashes[1:] != row_hashes[:-1]
+    float_columns = [
+        raw.iloc[is_first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"
+    ]
+    num_expected = _expected_copies(float_columns, len(raw))
+    if 2 * num_expected <= is_repeated.sum():
+        return is_repeated
+    if _halves_distinguish_rows([hashes[is_first] for hashes in column_hashes]):
         return is_repeated
     return no_duplicates
 
@@ -139,29 +142,29 @@ def _column_hashes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
     return np.asarray(pd.util.hash_pandas_object(canonical, index=False), np.uint64)
 
 
-def _combine_hashes(codes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    combined = np.zeros(len(codes[0]), np.uint64)
-    for code in codes:
-        combined = combined * np.uint64(0x9E3779B97F4A7C15) + code
+def _combine_hashes(column_hashes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    combined = np.zeros(len(column_hashes[0]), np.uint64)
+    for hashes in column_hashes:
+        combined = combined * np.uint64(0x9E3779B97F4A7C15) + hashes
     return combined
 
 
-def _count_copies(row_code: NDArray[np.uint64]) -> NDArray[np.int64]:
-    group, _ = pd.factorize(row_code)
+def _count_copies(row_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    group, _ = pd.factorize(row_hashes)
     return np.bincount(group)[group]
 
 
-def _expected_copies(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
+def _expected_copies(float_columns: "list[pd.Series[Any]]", num_rows: int) -> float:
     """Return the number of repeats expected by chance in ``num_rows`` rows of the finest column.
 
     The finest column is the one with most distinct values: a column computed from another has no
     more distinct values, however small its differences are. A column of equally spaced values is
     a clock or a row number, not a random variable, and is ignored if there is another column.
     """
-    distinct = [np.unique(series.dropna().to_numpy(np.float64)) for series in floats]
-    distinct = [values[np.isfinite(values)] for values in distinct]
-    distinct = [values for values in distinct if values.size > 1]
-    random_columns = [values for values in distinct if not _is_equally_spaced(values)] or distinct
+    columns = [np.unique(series.dropna().to_numpy(np.float64)) for series in float_columns]
+    columns = [values[np.isfinite(values)] for values in columns]
+    columns = [values for values in columns if values.size > 1]
+    random_columns = [values for values in columns if not _is_equally_spaced(values)] or columns
     max_distinct = max((values.size for values in random_columns), default=0)
     return max(
         (
@@ -173,33 +176,33 @@ def _expected_copies(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
     )
 
 
-def _is_equally_spaced(distinct: NDArray[np.float64]) -> bool:
-    steps = np.diff(distinct)
+def _is_equally_spaced(sorted_values: NDArray[np.float64]) -> bool:
+    steps = np.diff(sorted_values)
     return bool(steps.max() <= 1.001 * steps.min())
 
 
-def _expected_collisions(distinct: NDArray[np.float64], num_rows: int) -> float:
+def _expected_collisions(sorted_values: NDArray[np.float64], num_rows: int) -> float:
     """Return n^2 / (2 k), the expected collisions of n draws from a grid of k equal cells.
 
     The grid step is the 0.001 quantile of the differences, so that a few values that differ by
     rounding do not suggest a fine grid.
     """
-    step = float(np.quantile(np.diff(distinct), 0.001))
-    low, high = np.quantile(distinct, [0.25, 0.75])
+    step = float(np.quantile(np.diff(sorted_values), 0.001))
+    low, high = np.quantile(sorted_values, [0.25, 0.75])
     return float(num_rows**2 * step / (2 * _NORMAL_CELLS * (high - low)))
 
 
-def _halves_distinguish_rows(codes: list[NDArray[np.uint64]]) -> bool:
+def _halves_distinguish_rows(column_hashes: list[NDArray[np.uint64]]) -> bool:
     """Return whether each half of a wide table's columns distinguishes 90 % of the distinct rows.
 
     Args:
-        codes: Hashes of the cells of the distinct rows, by column.
+        column_hashes: Hashes of the cells of the distinct rows, by column.
     """
-    if len(codes) < _MIN_WIDE_COLUMNS:
+    if len(column_hashes) < _MIN_WIDE_COLUMNS:
         return False
     return all(
-        np.unique(_combine_hashes(half)).size >= _MIN_DISTINCT_SHARE * len(codes[0])
-        for half in (codes[::2], codes[1::2])
+        np.unique(_combine_hashes(half)).size >= _MIN_DISTINCT_SHARE * len(column_hashes[0])
+        for half in (column_hashes[::2], column_hashes[1::2])
     )
 
 

@@ -77,7 +77,7 @@ def check_features(
         return failure
     train = workload.examples(frame, folds[0].train)
     val = workload.examples(frame, folds[0].val)
-    counts = len(train), len(val)
+    num_train, num_val = len(train), len(val)
     failure = _find_unusable_form(folds[0], train, val)
     if failure is not None:
         return failure
@@ -107,13 +107,13 @@ def check_features(
         outcome="pass",
         summary=f"{pluralize(len(frame), 'row')}, "
         f"{pluralize(len(workload.feature_columns), 'feature')}; fold 0 has "
-        f"{counts[0]} train and {counts[1]} validation examples, x {_example_shape(train.inputs)}, "
+        f"{num_train} train and {num_val} validation examples, x {_example_shape(train.inputs)}, "
         f"y {_example_shape(train.targets)}.{note}",
         numbers={
             "rows": len(frame),
             "features": len(workload.feature_columns),
-            "train_examples": counts[0],
-            "val_examples": counts[1],
+            "train_examples": num_train,
+            "val_examples": num_val,
         },
     )
 

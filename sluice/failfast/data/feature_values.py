@@ -10,8 +10,8 @@ from pydantic import Field
 from sluice.base.settings import Record
 
 
-class LookAhead(Record):
-    """One column that changed although only later rows were changed."""
+class ColumnChange(Record):
+    """The largest change of one feature column when other rows were changed or added."""
 
     column: str
     row: str = Field(description="Index label of the first row that changed.")
@@ -49,7 +49,7 @@ class FeatureValues:
         self._tolerance = np.maximum(tolerance, self._rounding) * self._scale
 
     def compare(
-        self, other: pd.DataFrame, labels: pd.Index, largest_changes: dict[str, LookAhead]
+        self, other: pd.DataFrame, labels: pd.Index, largest_changes: dict[str, ColumnChange]
     ) -> bool:
         """Compare the features of the rows with some labels, and record the largest changes.
 
@@ -61,12 +61,12 @@ class FeatureValues:
         Returns:
             Whether any row was compared: both frames must contain a row with one of the labels.
         """
-        position = self._labels.get_indexer(_unique_labels(other.index))
-        rows = np.flatnonzero((position >= 0) & other.index.isin(labels))
+        positions = self._labels.get_indexer(_unique_labels(other.index))
+        rows = np.flatnonzero((positions >= 0) & other.index.isin(labels))
         if rows.size == 0:
             return False
-        position = position[rows]
-        before, after = self._values[position], self._matrix(other)[rows]
+        positions = positions[rows]
+        before, after = self._values[positions], self._matrix(other)[rows]
         is_same = (before == after) | (np.isnan(before) & np.isnan(after))
         if is_same.all():
             return True
@@ -80,8 +80,8 @@ class FeatureValues:
             largest = np.nan_to_num(changes, nan=np.inf).max()
             name = self._columns[column]
             if name not in largest_changes or largest > largest_changes[name].change:
-                row = str(self._index[position[int(is_row_changed.argmax())]])
-                largest_changes[name] = LookAhead(column=name, row=row, change=float(largest))
+                row = str(self._index[positions[int(is_row_changed.argmax())]])
+                largest_changes[name] = ColumnChange(column=name, row=row, change=float(largest))
         return True
 
     def _matrix(self, frame: pd.DataFrame) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from sluice.base.errors import ContractError
 from sluice.data.folds import Fold
 from sluice.failfast.data.row_order import change_later_rows, time_order
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.fitted_state import digest_state, fit_state, has_fitted_state
 from sluice.workloads.load import build_workload
@@ -64,7 +64,7 @@ def check_fitted_state(
     with wrap_user_errors("fit of the workload"):
         state = fit_state(workload, train_frame)
         repeated_state = fit_state(workload, train_frame)
-    numbers: dict[str, Number] = {"state": digest_state(state), "arrays": len(state)}
+    numbers: dict[str, EvidenceValue] = {"state": digest_state(state), "arrays": len(state)}
     if digest_state(repeated_state) != digest_state(state):
         return CheckOutcome(
             outcome="fail",

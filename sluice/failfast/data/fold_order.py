@@ -30,9 +30,9 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
     """
     for fold in folds:
         for first, second in _PAIRS:
-            shared = _shared_range(getattr(fold, first), getattr(fold, second))
-            if shared is not None:
-                return _overlap_finding(frame, fold, first, second, shared)
+            shared_range = _shared_range(getattr(fold, first), getattr(fold, second))
+            if shared_range is not None:
+                return _overlap_finding(frame, fold, first, second, shared_range)
     if not _is_in_time_order(frame.index):
         return None
     for fold in folds:
@@ -56,7 +56,7 @@ def _shared_range(one: RowRange, two: RowRange) -> RowRange | None:
 
 
 def _overlap_finding(
-    frame: pd.DataFrame, fold: Fold, first: str, second: str, shared: RowRange
+    frame: pd.DataFrame, fold: Fold, first: str, second: str, shared_range: RowRange
 ) -> CheckOutcome:
     first_rows = _format_range(getattr(fold, first))
     second_rows = _format_range(getattr(fold, second))
@@ -64,9 +64,9 @@ def _overlap_finding(
     return CheckOutcome(
         outcome="fail",
         summary=f"Fold {fold.fold_id}: {first} and {second} must have no row in common; {ranges} "
-        f"share {pluralize(len(shared), 'row')}, first row {shared.start} (label "
-        f"{frame.index[shared.start]}).",
-        numbers={"fold": fold.fold_id, "shared_rows": len(shared)},
+        f"share {pluralize(len(shared_range), 'row')}, first row {shared_range.start} (label "
+        f"{frame.index[shared_range.start]}).",
+        numbers={"fold": fold.fold_id, "shared_rows": len(shared_range)},
         fault="folds overlap",
     )
 

@@ -9,7 +9,7 @@ import pandas as pd
 from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import LookAheadSettings, PocSettings
-from sluice.failfast.data.feature_values import FeatureValues, LookAhead
+from sluice.failfast.data.feature_values import ColumnChange, FeatureValues
 from sluice.failfast.data.look_ahead_sample import LookAheadSample, RowBlock, draw_sample
 from sluice.failfast.data.row_order import change_later_rows, cut_positions, time_order
 from sluice.findings.check_outcome import CheckOutcome
@@ -27,8 +27,8 @@ def check_look_ahead(
     A workload without feature columns, whose inputs are files, passes. If nothing can be compared,
     the outcome is "insufficient". A leak that affects only few rows may be missed, as
     ``find_look_ahead`` explains. For rows declared independent (``horizon_rows = 0``) one changed
-    table is sufficient: only statistics of the whole table can leak into a row, and these change in
-    every changed table.
+    table per block of rows is sufficient: only statistics of the whole table can leak into a row,
+    and these change in every changed table.
 
     Args:
         workload: Computes the features again; its ``feature_columns`` are compared.
@@ -64,7 +64,7 @@ def check_look_ahead(
         seed,
         has_independent_rows=has_independent_rows,
     )
-    changes = search.worst_first
+    changes = search.sorted_changes
     numbers = {
         "features": len(columns),
         "features_compared": len(search.compared_columns),
@@ -77,7 +77,8 @@ def check_look_ahead(
             outcome="insufficient", summary=search.not_compared_message, numbers=numbers, fix=_FIX
         )
     if not changes:
-        note = " One table is sufficient for independent rows (horizon_rows = 0)."
+        number = "One table" if len(search.sample.blocks) == 1 else "One table per block"
+        note = f" {number} is sufficient for independent rows (horizon_rows = 0)."
         note = note if has_independent_rows else ""
         return CheckOutcome(
             outcome="pass",
@@ -110,7 +111,7 @@ def check_look_ahead(
         summary=f"{len(changes):,} of {len(search.compared_columns):,} features look ahead: "
         f"'{first.column}' at row {first.row} changed by {first.change:.3g} standard deviations "
         f"when only later rows changed.{more}{search.sample.note}",
-        # A value that became null has no size of change, and JSON has no infinity.
+        # A value that became missing has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         fault="look-ahead",
         cause=_RENUMBERED if _is_default_index(frame.index) and len(frame) < len(raw) else "",
@@ -125,14 +126,14 @@ def find_look_ahead(
     settings: LookAheadSettings,
     seed: int,
     features: pd.DataFrame | None = None,
-) -> tuple[LookAhead, ...]:
+) -> tuple[ColumnChange, ...]:
     """Return the columns that depend on later rows, largest change first.
 
     The rows after a cut are reordered, and some of them are dropped. Each row is kept whole, so it
     remains valid. Reordering changes features that use the next rows; dropping rows changes every
     statistic of the whole table, which reordering does not. The cuts are at the shares of
-    ``settings``, after the first row of the features, before their last row, and after a gap in
-    each of up to three raw columns, where a backward fill becomes visible.
+    ``settings``, after the first row of the features, before their last row, and after a missing
+    value in each of up to three raw columns, where a backward fill becomes visible.
 
     Args:
         compute: Function from raw rows to the feature frame, with the same index labels.
@@ -149,8 +150,8 @@ def find_look_ahead(
 
     Cost:
         One computation of all features per cut, or two if ``compute`` rejects a table with fewer
-        rows. For a table with more than ``max_cells``, the features of three blocks of rows are
-        computed, and once more those of the unchanged blocks.
+        rows. For a table with more than ``max_cells``, only the features of three blocks of rows
+        are computed, once for the unchanged blocks and once per cut.
         The comparison of 100 columns x 5,000 rows takes milliseconds.
 
     Assumes:
@@ -168,7 +169,7 @@ def find_look_ahead(
             "tables.",
             fix=_FIX,
         )
-    return search.worst_first
+    return search.sorted_changes
 
 
 _RENUMBERED = (
@@ -187,12 +188,12 @@ class _Search:
 
     sample: LookAheadSample
     compared_columns: set[str] = field(default_factory=set)
-    largest_changes: dict[str, LookAhead] = field(default_factory=dict)
+    largest_changes: dict[str, ColumnChange] = field(default_factory=dict)
     num_comparisons: int = 0
     last_error: str = ""
 
     @property
-    def worst_first(self) -> tuple[LookAhead, ...]:
+    def sorted_changes(self) -> tuple[ColumnChange, ...]:
         return tuple(sorted(self.largest_changes.values(), key=lambda column: -column.change))
 
     @property
@@ -244,11 +245,11 @@ def _search_block(
         # Few later rows are kept, so that every statistic of the whole table changes.
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
     before: FeatureValues | None = None
-    for table, cut in enumerate(cuts):
-        columns = search.sample.columns_of(table, np.random.default_rng(seed))
+    for table_index, cut in enumerate(cuts):
+        columns = search.sample.columns_of(table_index, np.random.default_rng(seed))
         if before is None or columns is not search.sample.columns:
             before = FeatureValues(features, columns, settings.tolerance)
-        kept_share = kept_shares[table % len(kept_shares)]
+        kept_share = kept_shares[table_index % len(kept_shares)]
         for share in (kept_share, 1.0):
             changed_rows, unchanged_labels = change_later_rows(
                 raw, features, order, cut=cut, kept_share=share, rng=rng
@@ -271,11 +272,13 @@ def _is_nondeterministic(
     columns: tuple[str, ...],
     settings: LookAheadSettings,
 ) -> bool:
-    changes: dict[str, LookAhead] = {}
+    changes: dict[str, ColumnChange] = {}
     for block in sample.blocks:
-        again = compute(block.raw.copy(deep=False))
+        repeated_features = compute(block.raw.copy(deep=False))
         labels = block.features.index.unique()
-        FeatureValues(block.features, columns, settings.tolerance).compare(again, labels, changes)
+        FeatureValues(block.features, columns, settings.tolerance).compare(
+            repeated_features, labels, changes
+        )
     return bool(changes)
 
 

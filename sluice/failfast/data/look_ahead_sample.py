@@ -41,18 +41,18 @@ class LookAheadSample:
     note: str
     """Description of the omitted rows and columns for a summary; empty for a whole table."""
 
-    def columns_of(self, table: int, rng: np.random.Generator) -> tuple[str, ...]:
+    def columns_of(self, table_index: int, rng: np.random.Generator) -> tuple[str, ...]:
         """Return the columns to compare in one changed table, rotating between tables.
 
         A changed table has the rows of the original, but the later ones reordered or dropped.
 
         Args:
-            table: Number of the changed table, from 0.
+            table_index: Number of the changed table, from 0.
             rng: Draws the rotation order; must be in the same state for all tables.
         """
         if len(self.columns) <= self.max_columns:
             return self.columns
-        order = np.roll(rng.permutation(len(self.columns)), -table * self.max_columns)
+        order = np.roll(rng.permutation(len(self.columns)), -table_index * self.max_columns)
         return tuple(self.columns[column] for column in np.sort(order[: self.max_columns]))
 
 
@@ -120,7 +120,7 @@ def _compute_blocks(
     num_rows: int,
     rng: np.random.Generator,
 ) -> tuple[RowBlock, ...]:
-    """Return the blocks of this length, or () when a block yields too few feature rows."""
+    """Return blocks of ``num_rows`` rows, or () if a block yields too few feature rows."""
     order = time_order(raw.index)
     last_start = len(raw) - num_rows
     middle_start = int(rng.integers(num_rows, last_start - num_rows, endpoint=True))

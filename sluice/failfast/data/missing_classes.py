@@ -25,17 +25,17 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
     classes = tuple(map(str, workload.classes))
     if workload.task != "classification" or not classes:
         return None
-    present = _present_positions(frame, workload.target_column, len(classes))
-    if present is None or len(present) == len(classes):
+    present_positions = _present_positions(frame, workload.target_column, len(classes))
+    if present_positions is None or len(present_positions) == len(classes):
         return None
-    missing = [name for number, name in enumerate(classes) if number not in present]
-    is_one = len(missing) == 1
-    subject, verb = _name_classes(missing), "has" if is_one else "have"
+    missing_names = [name for number, name in enumerate(classes) if number not in present_positions]
+    is_one = len(missing_names) == 1
+    subject, verb = _name_classes(missing_names), "has" if is_one else "have"
     return CheckOutcome(
         outcome="fail",
         summary=f"Every class in 'classes' must have an example, but {subject} {verb} "
-        f"none among {pluralize(len(frame), 'row')}.{_describe_folders(workload, missing)}",
-        numbers={"rows": len(frame), "classes": len(classes), "missing": len(missing)},
+        f"none among {pluralize(len(frame), 'row')}.{_describe_folders(workload, missing_names)}",
+        numbers={"rows": len(frame), "classes": len(classes), "missing": len(missing_names)},
         fault="raw schema mismatch",
         cause="The examples were moved or removed, or the class has another name in the source. "
         "A network cannot learn a class without examples, and no test row measures it.",
@@ -60,27 +60,31 @@ def find_classes_missing_in_splits(
         return None
 
     def names_without_rows(rows: pd.DataFrame) -> list[str]:
-        present = _present_positions(rows, workload.target_column, len(classes))
-        if present is None:
+        present_positions = _present_positions(rows, workload.target_column, len(classes))
+        if present_positions is None:
             return []
-        return [name for number, name in enumerate(classes) if number not in present]
+        return [name for number, name in enumerate(classes) if number not in present_positions]
 
     for fold in folds:
-        missing = names_without_rows(frame.iloc[fold.train.start : fold.train.stop])
-        if missing:
+        missing_names = names_without_rows(frame.iloc[fold.train.start : fold.train.stop])
+        if missing_names:
             return _warn_of_classes(
-                f"Fold {fold.fold_id} has no train row of {_name_classes(missing)}. A network "
-                "cannot learn a class without examples.",
-                numbers={"fold": fold.fold_id, "classes": len(classes), "missing": len(missing)},
+                f"Fold {fold.fold_id} has no train row of {_name_classes(missing_names)}. A "
+                "network cannot learn a class without examples.",
+                numbers={
+                    "fold": fold.fold_id,
+                    "classes": len(classes),
+                    "missing": len(missing_names),
+                },
             )
     test_rows = pd.concat([frame.iloc[fold.test.start : fold.test.stop] for fold in folds])
-    missing = names_without_rows(test_rows)
-    if not missing:
+    missing_names = names_without_rows(test_rows)
+    if not missing_names:
         return None
     return _warn_of_classes(
-        f"No test row is of {_name_classes(missing)}. The verdict does not measure how well a "
-        "model predicts a class without test rows.",
-        numbers={"classes": len(classes), "missing": len(missing)},
+        f"No test row is of {_name_classes(missing_names)}. The verdict does not measure how well "
+        "a model predicts a class without test rows.",
+        numbers={"classes": len(classes), "missing": len(missing_names)},
     )
 
 
@@ -114,11 +118,11 @@ def _present_positions(frame: pd.DataFrame, column: str, num_classes: int) -> se
     return {int(value) for value in values} if is_position.all() else None
 
 
-def _describe_folders(workload: Workload, missing: list[str]) -> str:
+def _describe_folders(workload: Workload, missing_names: list[str]) -> str:
     """Return sentences about the folders of the classes; "" for other sources than folders."""
     if not isinstance(workload, ImageFolderWorkload):
         return ""
-    folders = [workload.folder / name for name in missing[:_MAX_NAMES]]
+    folders = [workload.folder / name for name in missing_names[:_MAX_NAMES]]
     return "".join(
         f" The folder {folder} has no image."
         if folder.is_dir()

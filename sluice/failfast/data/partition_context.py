@@ -4,7 +4,7 @@ import pandas as pd
 
 from sluice.base.errors import ContractError
 from sluice.config.poc_settings import LookAheadSettings
-from sluice.failfast.data.feature_values import FeatureValues, LookAhead
+from sluice.failfast.data.feature_values import ColumnChange, FeatureValues
 from sluice.workloads.partitions import PeriodPartitions
 from sluice.workloads.workload import Workload
 
@@ -45,7 +45,7 @@ def check_partition_context(
             cause=cause,
             fix=fix,
         )
-    largest_changes: dict[str, LookAhead] = {}
+    largest_changes: dict[str, ColumnChange] = {}
     if len(features):
         values = FeatureValues(features, tuple(features.columns), LookAheadSettings().tolerance)
         values.compare(wide_features, features.index, largest_changes)

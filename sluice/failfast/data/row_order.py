@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 _Positions = NDArray[np.int64]
 
-_MAX_GAP_CUTS = 3
-"""Maximum number of columns whose gaps determine a cut; one cut per column."""
+_MAX_MISSING_VALUE_CUTS = 3
+"""Maximum number of columns whose missing values determine a cut; one cut per column."""
 
 _SPARE_ROWS = 8
 """Minimum number of later rows that are kept beyond the rows that targets need."""
@@ -33,14 +33,14 @@ def cut_positions(
         order: Result of ``time_order``.
         shares: Cuts as shares of the rows.
     """
-    label = raw.index[order]
-    feature_positions = np.flatnonzero(label.isin(features.index))
+    labels = raw.index[order]
+    feature_positions = np.flatnonzero(labels.isin(features.index))
     cuts = [int(len(raw) * share) for share in shares]
     if feature_positions.size > 1:
         # After the first row of the features and before their last: values that are filled at the
         # ends of a table become visible only there. Two rows must remain to be swapped.
         cuts += [int(feature_positions[0]) + 1, min(int(feature_positions[-1]), len(raw) - 2)]
-    cuts += list(_cuts_after_gaps(raw, order, feature_positions))
+    cuts += list(_cuts_after_missing_values(raw, order, feature_positions))
     return tuple(dict.fromkeys(cut for cut in cuts if 0 < cut < len(raw) - 1))
 
 
@@ -57,39 +57,44 @@ def change_later_rows(
 
     Args:
         raw: Raw rows.
-        features: Features of the raw rows; the rows missing at their end show how far targets look
-            ahead.
+        features: Features of the raw rows. The number of last raw rows without features shows how
+            far targets look ahead.
         order: Result of ``time_order``.
         cut: Index into ``order`` of the first row that changes.
-        kept_share: Share of the later rows that are kept.
+        kept_share: Minimum share of the later rows that are kept. More are kept if targets need
+            them.
         rng: Draws the new order.
     """
-    early, late = order[:cut], order[cut:]
-    num_lost = (
+    early_positions, late_positions = order[:cut], order[cut:]
+    num_rows_without_features = (
         len(raw) - 1 - int(np.flatnonzero(raw.index[order].isin(features.index)).max(initial=0))
     )
-    kept_positions = late[: max(int(len(late) * kept_share), num_lost + _SPARE_ROWS)]
+    kept_positions = late_positions[
+        : max(int(len(late_positions) * kept_share), num_rows_without_features + _SPARE_ROWS)
+    ]
     # A single cycle through all later rows, so that no row keeps its position.
-    cycle = rng.permutation(late)
-    source = np.arange(len(raw))
-    source[cycle] = np.roll(cycle, 1)
-    rows = np.sort(np.concatenate([early, kept_positions]))
-    early_labels = raw.index[early].unique()
+    cycle = rng.permutation(late_positions)
+    source_positions = np.arange(len(raw))
+    source_positions[cycle] = np.roll(cycle, 1)
+    rows = np.sort(np.concatenate([early_positions, kept_positions]))
+    early_labels = raw.index[early_positions].unique()
     if not raw.index.is_unique:  # rows of the same time may use each other
-        early_labels = early_labels[~early_labels.isin(raw.index[late])]
-    return raw.iloc[source[rows]].set_axis(raw.index[rows]), early_labels
+        early_labels = early_labels[~early_labels.isin(raw.index[late_positions])]
+    return raw.iloc[source_positions[rows]].set_axis(raw.index[rows]), early_labels
 
 
-def _cuts_after_gaps(
+def _cuts_after_missing_values(
     raw: pd.DataFrame, order: _Positions, feature_positions: _Positions
 ) -> Iterator[int]:
-    """Yield a position right after a gap in each of up to three columns with gaps."""
+    """Yield the position after a missing value in each of up to three columns that have one."""
     if feature_positions.size == 0:
         return
-    num_gaps = 0
+    num_cuts = 0
     for column in range(raw.shape[1]):
-        gaps = np.flatnonzero(raw.iloc[:, column].isna().to_numpy()[order])
-        gaps = gaps[(gaps >= feature_positions[0]) & (gaps < len(raw) - 2)]
-        if gaps.size and num_gaps < _MAX_GAP_CUTS:
-            num_gaps += 1
-            yield int(gaps[len(gaps) // 2]) + 1
+        missing_positions = np.flatnonzero(raw.iloc[:, column].isna().to_numpy()[order])
+        missing_positions = missing_positions[
+            (missing_positions >= feature_positions[0]) & (missing_positions < len(raw) - 2)
+        ]
+        if missing_positions.size and num_cuts < _MAX_MISSING_VALUE_CUTS:
+            num_cuts += 1
+            yield int(missing_positions[len(missing_positions) // 2]) + 1

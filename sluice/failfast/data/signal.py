@@ -45,7 +45,7 @@ _MAX_VALUES = 100_000_000
 examples, at least ``_MIN_CONCLUSIVE_ROWS``."""
 
 _MAX_COLUMNS = 512
-"""Maximum number of columns of a linear feature map, and number of hash cells of a token map."""
+"""Maximum number of columns of a linear feature map, and number of columns of a token map."""
 
 _NUM_RANDOM_COLUMNS = 256
 """Number of random Fourier features of a map."""
@@ -77,7 +77,7 @@ class SignalTest:
 
 
 def check_signal(
-    train: Examples, settings: PocSettings, *, required: bool, seed: int
+    train: Examples, settings: PocSettings, *, expects_signal: bool, seed: int
 ) -> CheckOutcome:
     """Test whether the targets depend on the features, by a permutation test.
 
@@ -89,12 +89,12 @@ def check_signal(
 
     Without a detected signal the check fails only where these maps are powerful: enough rows,
     enough rows per class, and inputs that are numbers and not too many. Otherwise, and when no
-    signal is ``required``, it warns.
+    signal is expected, it warns.
 
     Args:
         train: Train examples of a fold.
         settings: Number of rows and shuffles, significance level.
-        required: Whether the workload expects a signal.
+        expects_signal: Whether the workload expects a signal; if not, its absence only warns.
         seed: Seed of random features and shuffles.
 
     Cost:
@@ -127,7 +127,7 @@ def check_signal(
         alpha=settings.signal_alpha,
         seed=derive_seed(seed, "poc_signal"),
     )
-    return _judge_signal(signal, sample, settings, required=required)
+    return _judge_signal(signal, sample, settings, expects_signal=expects_signal)
 
 
 def find_signal(
@@ -148,7 +148,7 @@ def find_signal(
             *(rng.permuted(np.arange(len(examples))) for _ in range(num_permutations)),
         ]
     )
-    targets = _targets(examples.targets, rng)
+    targets = _regression_targets(examples.targets, rng)
     best_K = np.full(len(order_KN), -np.inf)
     for map_NM in _feature_maps(_input_tensor(examples), rng):
         value_M, basis_NM = _eigenbasis(map_NM)
@@ -273,7 +273,7 @@ def _centred(value_NP: Floats) -> Floats:
     return np.asarray(value_NP - value_NP.mean(axis=0))
 
 
-def _targets(y: Tensor, rng: np.random.Generator) -> list[Floats]:
+def _regression_targets(y: Tensor, rng: np.random.Generator) -> list[Floats]:
     """Return the regression targets: one-hot classes, or ranks and their distance to the middle."""
     if not y.is_floating_point():
         flat_NP = y.cpu().numpy().reshape(len(y), -1)
@@ -317,7 +317,7 @@ def _complete(examples: Examples) -> Examples:
 
 
 def _judge_signal(
-    signal: SignalTest, examples: Examples, settings: PocSettings, *, required: bool
+    signal: SignalTest, examples: Examples, settings: PocSettings, *, expects_signal: bool
 ) -> CheckOutcome:
     numbers: dict[str, float | int | str] = {
         "explained_share": signal.r2,
@@ -332,12 +332,12 @@ def _judge_signal(
     )
     if signal.p_value <= settings.signal_alpha:
         return CheckOutcome(outcome="pass", summary=observation, numbers=numbers)
-    inconclusive = _why_inconclusive(examples)
-    if required and not inconclusive:
+    limitation = _why_inconclusive(examples)
+    if expects_signal and not limitation:
         return CheckOutcome(
             outcome="fail", summary=observation, numbers=numbers, fault="shuffled labels"
         )
-    why = f" This proves little: {inconclusive}." if inconclusive else ""
+    why = f" This proves little: {limitation}." if limitation else ""
     why = why or " The workload expects no signal."
     return CheckOutcome(
         outcome="warn", summary=observation + why, numbers=numbers, fault="shuffled labels"

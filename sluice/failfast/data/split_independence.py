@@ -24,7 +24,7 @@ deviations of the split's values]."""
 _MAX_READ_ROWS = 64
 """Maximum number of examples that are compared if their source is not in memory."""
 
-_Part = tuple[str, pd.DataFrame, RowRange]
+_ReducedSplit = tuple[str, pd.DataFrame, RowRange]
 """Description of the removed rows, the table, and the rows of the split that remain."""
 
 
@@ -33,10 +33,10 @@ def check_split_independence(
 ) -> CheckOutcome:
     """Compute the same examples from fewer rows and compare them with the original examples.
 
-    The examples of the train and validation rows of the first fold are computed for all rows,
-    without the last quarter, without the first quarter, and with all later rows of the table
-    removed. Common examples must have equal x and y. Inputs that are scaled, filled or encoded
-    with statistics of their split, or of the whole table, differ.
+    The examples of the train and validation rows of the first fold are computed from all rows
+    of the split, without its last quarter, without its first quarter, and with all later rows of
+    the table removed. Common examples must have equal x and y. Inputs that are scaled, filled or
+    encoded with statistics of their split, or of the whole table, differ.
 
     Args:
         workload: Builds the examples.
@@ -59,10 +59,10 @@ def check_split_independence(
         rows = _last_rows(folds[0].train if split == "train" else folds[0].val, settings.split_rows)
         with wrap_user_errors("examples() of the workload"):
             original = workload.examples(frame, rows)
-        for change, table, part in _parts(frame, rows, workload.horizon_rows):
+        for change, table, remaining_rows in _reduce_split(frame, rows, workload.horizon_rows):
             try:
                 with wrap_user_errors("examples() of the workload"):
-                    partial = workload.examples(table, part)
+                    partial = workload.examples(table, remaining_rows)
             except ContractError:  # too few rows for a window
                 continue
             num_common, difference = _compare_examples(original, partial)
@@ -88,11 +88,13 @@ def check_split_independence(
 
 
 def _last_rows(rows: RowRange, max_rows: int) -> RowRange:
-    """Return the last rows of a split; the first rows of a table may lack a past."""
+    """Return the last rows of a split, because the first rows of a table have no earlier rows."""
     return RowRange(start=max(rows.start, rows.stop - max_rows), stop=rows.stop)
 
 
-def _parts(frame: pd.DataFrame, rows: RowRange, horizon_rows: int) -> Iterator[_Part]:
+def _reduce_split(
+    frame: pd.DataFrame, rows: RowRange, horizon_rows: int
+) -> Iterator[_ReducedSplit]:
     quarter = max(1, len(rows) // 4)
     if len(rows) > quarter:
         yield (

@@ -14,8 +14,8 @@ from sluice.workloads.workload import Workload
 _Values = NDArray[np.float64]
 
 _MAX_RELATIVE_GAP = 0.1
-"""A copy's correlation with the target must be closer to 1 than the correlation of the target with
-its previous row: at most this multiple of the latter's distance to 1."""
+"""Maximum distance to 1 of the correlation of a copy with the target, relative to the distance to 1
+of the correlation of the target with its own previous row."""
 
 _MAX_READ_ROWS = 4096
 """Maximum number of targets that are read from a source that is not in memory."""
@@ -29,10 +29,12 @@ def find_target_copies(
 ) -> CheckOutcome | None:
     """Return a finding for features that copy the target, or None.
 
-    A copy has the target's name, its values in every row, or a correlation with it of at least
-    ``target_copy_correlation``. Slowly changing series resemble their own past without being
+    A copy has the target's name, its values in every row, or an absolute correlation with it of at
+    least ``target_copy_correlation``. Slowly changing series resemble their own past without being
     copies: a price and the next one correlate above 0.9999 over a long history. Therefore the
     correlation must also be ten times closer to 1 than that of the target with its previous row.
+
+    A correlation of at least ``near_target_copy_correlation`` warns under the same condition.
 
     Nothing is reported if the examples' y is not the target column of the same row, for example
     when ``examples`` takes the target from a later row.
@@ -44,15 +46,17 @@ def find_target_copies(
         settings: ``target_copy_correlation`` and ``near_target_copy_correlation``.
     """
     target = workload.target_column
-    if target not in frame.columns or not _is_number(frame[target]):
+    if target not in frame.columns or not _is_numeric(frame[target]):
         return None
     values = _numbers(frame[target])
-    if not _is_own_row(values, train, settings.target_copy_correlation):
+    if not _is_target_of_own_row(values, train, settings.target_copy_correlation):
         return None
     features = [name for name in workload.feature_columns if name in frame.columns]
     if target in features:
-        return _copies([target], f"feature_columns contains the target '{target}' itself", frame)
-    numeric_features = [name for name in features if _is_number(frame[name])]
+        return _copy_finding(
+            [target], f"feature_columns contains the target '{target}' itself", frame
+        )
+    numeric_features = [name for name in features if _is_numeric(frame[name])]
     similarity = {name: _similarity(_numbers(frame[name]), values) for name in numeric_features}
     copies = [
         name
@@ -61,7 +65,7 @@ def find_target_copies(
     ]
     if copies:
         names = ", ".join(f"'{name}'" for name in copies[:5])
-        return _copies(
+        return _copy_finding(
             copies,
             f"the correlation with the target '{target}' in {len(frame):,} rows is at least "
             f"{settings.target_copy_correlation:g} for {names}",
@@ -73,13 +77,13 @@ def find_target_copies(
         if correlation >= settings.near_target_copy_correlation
     }
     return (
-        _near_copies(near_copies, target, settings.near_target_copy_correlation)
+        _near_copy_finding(near_copies, target, settings.near_target_copy_correlation)
         if near_copies
         else None
     )
 
 
-def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
+def _copy_finding(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail",
         summary=f"No feature may be a copy of the target: {what}.",
@@ -88,7 +92,7 @@ def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
     )
 
 
-def _near_copies(
+def _near_copy_finding(
     near_copies: dict[str, float], target: str, min_correlation: float
 ) -> CheckOutcome:
     first = max(near_copies, key=near_copies.__getitem__)
@@ -112,7 +116,7 @@ def _near_copies(
     )
 
 
-def _is_own_row(values: _Values, train: Examples, min_correlation: float) -> bool:
+def _is_target_of_own_row(values: _Values, train: Examples, min_correlation: float) -> bool:
     """Return whether each example's y is the target column of its own row, scaled or not."""
     train = sample_evenly(train, _MAX_READ_ROWS) if not train.is_in_memory else train
     y = train.targets.detach().double().reshape(len(train), -1).numpy()
@@ -152,7 +156,7 @@ def _correlation(one: _Values, two: _Values) -> float:
     return float(a @ b) / norm if norm > 0 else 0.0
 
 
-def _is_number(series: "pd.Series[float]") -> bool:
+def _is_numeric(series: "pd.Series[float]") -> bool:
     return series.dtype.kind in "fiub"
 
 

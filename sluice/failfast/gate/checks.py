@@ -42,7 +42,7 @@ class GateCheck:
     """Statement that is true when the check passes; also the name of the Dagster check."""
     description: str
     function: Callable[[GateInputs], CheckOutcome]
-    limit: Callable[[TimeLimits], TimeLimit]
+    select_limit: Callable[[TimeLimits], TimeLimit]
     needs: tuple[str, ...] = ()
     """Names of the prerequisite checks; this check is skipped unless they passed."""
     levels: frozenset[Level] = _BOTH
@@ -52,33 +52,33 @@ class GateCheck:
         return PlannedCheck(
             name=self.name,
             check_id=self.check_id,
-            limit=self.limit(times),
+            limit=self.select_limit(times),
             needs=self.needs,
         )
 
 
 def _split_independence(inputs: GateInputs) -> CheckOutcome:
-    state = check_fitted_state(
+    state_outcome = check_fitted_state(
         inputs.workload, inputs.raw, inputs.frame, inputs.folds, seed=inputs.seed
     )
-    if state is not None and state.outcome == "fail":
-        return state
-    examples = check_split_independence(
+    if state_outcome is not None and state_outcome.outcome == "fail":
+        return state_outcome
+    examples_outcome = check_split_independence(
         inputs.workload, inputs.frame, inputs.folds, inputs.settings
     )
-    if state is None or examples.outcome != "pass":
-        return examples
+    if state_outcome is None or examples_outcome.outcome != "pass":
+        return examples_outcome
     return replace(
-        examples,
-        summary=f"{examples.summary} {state.summary}",
-        numbers={**examples.numbers, **state.numbers},
+        examples_outcome,
+        summary=f"{examples_outcome.summary} {state_outcome.summary}",
+        numbers={**examples_outcome.numbers, **state_outcome.numbers},
     )
 
 
 def _mini_training(inputs: GateInputs) -> CheckOutcome:
     mini = inputs.mini
     finding = judge_mini_training(
-        mini, inputs.settings, learning_rate=inputs.training.learning_rate
+        mini, inputs.settings, learning_rate=inputs.train_settings.learning_rate
     )
     if mini.failure is not None:
         return finding
@@ -133,14 +133,14 @@ CHECKS: tuple[GateCheck, ...] = (
         name="data_loads",
         description="The rows load, and enough of them are complete and not duplicated.",
         function=lambda i: check_data_loading(i.raw, i.workload.raw_schema, i.settings),
-        limit=lambda times: times.data_loading,
+        select_limit=lambda times: times.data_loading,
     ),
     GateCheck(
         check_id="raw_schema",
         name="raw_rows_match_schema",
         description="The raw rows have the declared columns, index and dtypes.",
         function=lambda i: check_raw_schema(i.raw, i.workload.raw_schema),
-        limit=lambda times: times.raw_schema,
+        select_limit=lambda times: times.raw_schema,
         needs=("data_loads",),
     ),
     GateCheck(
@@ -149,7 +149,7 @@ CHECKS: tuple[GateCheck, ...] = (
         description="The features can be computed, match their schema, vary, and do not contain "
         "the target.",
         function=lambda i: check_features(i.workload, i.raw, i.frame, i.folds, i.settings),
-        limit=lambda times: times.features,
+        select_limit=lambda times: times.features,
         needs=("raw_rows_match_schema",),
     ),
     GateCheck(
@@ -157,7 +157,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="features_do_not_look_ahead",
         description="No feature of a row changes when only later rows change.",
         function=lambda i: check_look_ahead(i.workload, i.raw, i.frame, i.settings, seed=i.seed),
-        limit=lambda times: times.look_ahead,
+        select_limit=lambda times: times.look_ahead,
         needs=("features_are_valid",),
         levels=_FULL,
     ),
@@ -166,7 +166,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="examples_do_not_depend_on_split",
         description="An example does not depend on the other rows of its split.",
         function=_split_independence,
-        limit=lambda times: times.features,
+        select_limit=lambda times: times.features,
         needs=("features_are_valid",),
         levels=_FULL,
     ),
@@ -178,7 +178,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=lambda i: check_served_inputs(
             i.workload, required=i.is_served, raw=i.raw, frame=i.frame, folds=i.folds
         ),
-        limit=lambda times: times.features,
+        select_limit=lambda times: times.features,
         # A feature that looks ahead differs when it is computed for a request, without later rows.
         needs=("features_are_valid", "features_do_not_look_ahead"),
         levels=_FULL,
@@ -188,9 +188,9 @@ CHECKS: tuple[GateCheck, ...] = (
         name="targets_depend_on_features",
         description="The features explain more of the target than of shuffled targets.",
         function=lambda i: check_signal(
-            i.train, i.settings, required=i.workload.expects_signal, seed=i.seed
+            i.train, i.settings, expects_signal=i.workload.expects_signal, seed=i.seed
         ),
-        limit=lambda times: times.signal,
+        select_limit=lambda times: times.signal,
         needs=("features_are_valid",),
         levels=_FULL,
     ),
@@ -198,8 +198,10 @@ CHECKS: tuple[GateCheck, ...] = (
         check_id="instantiation",
         name="model_runs_on_real_batch",
         description="The model runs on one real batch, and its output has the required shape.",
-        function=lambda i: check_instantiation(i.fitted, i.model, i.train, i.settings, seed=i.seed),
-        limit=lambda times: times.instantiation,
+        function=lambda i: check_instantiation(
+            i.fitted, i.model_settings, i.train, i.settings, seed=i.seed
+        ),
+        select_limit=lambda times: times.instantiation,
         needs=("features_are_valid",),
     ),
     GateCheck(
@@ -207,9 +209,9 @@ CHECKS: tuple[GateCheck, ...] = (
         name="gradients_reach_all_parameters",
         description="Every trainable parameter is in the optimizer and gets a finite gradient.",
         function=lambda i: check_gradient_flow(
-            i.fitted, i.model, i.training, i.train, i.settings, seed=i.seed
+            i.fitted, i.model_settings, i.train_settings, i.train, i.settings, seed=i.seed
         ),
-        limit=lambda times: times.gradient_flow,
+        select_limit=lambda times: times.gradient_flow,
         needs=("model_runs_on_real_batch",),
     ),
     GateCheck(
@@ -218,32 +220,32 @@ CHECKS: tuple[GateCheck, ...] = (
         description="The event log can be written, flushed, read back and validated.",
         function=lambda i: check_event_log(
             i.folder,
-            architecture=i.model.architecture,
+            architecture=i.model_settings.architecture,
             features=i.workload.feature_columns,
             config={
-                "model": i.model.model_dump(mode="json"),
-                "training": i.training.model_dump(mode="json"),
+                "model": i.model_settings.model_dump(mode="json"),
+                "training": i.train_settings.model_dump(mode="json"),
             },
             headline=i.workload.headline_metric,
             clock=i.clock,
         ),
-        limit=lambda times: times.event_log,
+        select_limit=lambda times: times.event_log,
     ),
     GateCheck(
         check_id="epoch_selector",
         name="selector_finds_best_epoch",
         description="The epoch selector returns the known best epoch of synthetic histories.",
         function=lambda i: check_epoch_selector(i.workload.select_epoch, i.settings, seed=i.seed),
-        limit=lambda times: times.selector,
+        select_limit=lambda times: times.selector,
     ),
     GateCheck(
         check_id="overfit_one_batch",
         name="model_overfits_one_batch",
         description="The model can overfit one tiny batch.",
         function=lambda i: check_overfit_one_batch(
-            i.fitted, i.model, i.train, i.settings, seed=i.seed
+            i.fitted, i.model_settings, i.train, i.settings, seed=i.seed
         ),
-        limit=lambda times: times.overfit_one_batch,
+        select_limit=lambda times: times.overfit_one_batch,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
@@ -252,7 +254,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="mini_training_lowers_loss",
         description="A short training lowers the loss by more than the variation between seeds.",
         function=_mini_training,
-        limit=lambda times: times.mini_training,
+        select_limit=lambda times: times.mini_training,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
     ),
     GateCheck(
@@ -260,7 +262,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="predictions_have_plausible_spread",
         description="The spread of predictions on held-out rows is in proportion to the targets'.",
         function=_predictions,
-        limit=lambda times: times.predictions,
+        select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
@@ -269,7 +271,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="predictions_can_be_scored",
         description="The workload's metrics and baseline can be computed as in the evaluation.",
         function=_scoring,
-        limit=lambda times: times.predictions,
+        select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),
@@ -280,14 +282,14 @@ CHECKS: tuple[GateCheck, ...] = (
         "one.",
         function=lambda i: check_checkpoint(
             i.fitted,
-            i.model,
-            i.training,
+            i.model_settings,
+            i.train_settings,
             i.train,
             i.settings,
             seed=i.seed,
             folder=i.folder,
         ),
-        limit=lambda times: times.checkpoint,
+        select_limit=lambda times: times.checkpoint,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL,
     ),

@@ -140,8 +140,8 @@ def _run(
     send(_plan(workload, target, checks))
     inputs = GateInputs(
         workload=workload,
-        model=target.model,
-        training=target.training,
+        model_settings=target.model,
+        train_settings=target.training,
         settings=target.poc,
         seed=task.request.seed,
         folder=task.scratch,
@@ -238,7 +238,7 @@ def _resolve(target: Target) -> _GateTarget:
                 model=target.model,
                 training=target.training,
                 poc=target.poc,
-                stored_data=target.data,
+                stored_data=target.stored_data,
                 is_served=True,
                 guarded_metrics=target.guarded_metrics,
             )
@@ -296,13 +296,13 @@ def _workload_type(target: Target, resolved: _GateTarget) -> type:
     Does not return if that code calls ``check()`` with the class: the gate then runs in that call.
     """
     if isinstance(target, WorkloadTarget) and target.script is not None:
-        return _from_script(target.script, target)
+        return _run_script(target.script, target)
     sys.argv = [resolved.path]
     cls: type = import_object(resolved.path, what="workload")
     return cls
 
 
-def _from_script(script: str, target: WorkloadTarget) -> type:
+def _run_script(script: str, target: WorkloadTarget) -> type:
     """Run the script under another module name, so that its ``__main__`` block does not run.
 
     Raises:

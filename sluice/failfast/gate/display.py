@@ -109,16 +109,16 @@ def report_page(report: GateReport) -> RenderableType:
 
 def _skipped_lines(report: GateReport) -> list[Text]:
     """Return one line for all checks that were skipped for the same reason."""
-    names: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for result in report.results:
         if result.outcome == "skipped":
-            names.setdefault(result.summary, []).append(result.name)
+            names_by_reason.setdefault(result.summary, []).append(result.name)
     return [
         Text(
-            f"{pluralize(len(skipped), 'check')} not run: {', '.join(skipped)}. {reason}\n",
+            f"{pluralize(len(check_names), 'check')} not run: {', '.join(check_names)}. {reason}\n",
             style="dim",
         )
-        for reason, skipped in names.items()
+        for reason, check_names in names_by_reason.items()
     ]
 
 
@@ -183,4 +183,4 @@ def _result_line(result: CheckResult) -> Text:
 def _outcome_line(report: GateReport) -> Text:
     outcome, style = ("passed", "green") if report.passed else ("failed", "bold red")
     text = Text("The ").append(f"{report.level} gate {outcome}", style=style)
-    return text.append(f": {report.counts}, in {report.seconds:.1f} s.")
+    return text.append(f": {report.counts_text}, in {report.seconds:.1f} s.")

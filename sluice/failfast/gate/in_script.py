@@ -74,8 +74,8 @@ def check(
         GateBlocked: A check failed or was inconclusive; the message names the first one and its
             fix.
         SettingsError: Neither a workload nor a frame with its target is given, or both are;
-            ``workload`` or ``level`` is something else; the workload's class cannot be imported in
-            another process; or its settings do not reproduce the instance.
+            ``workload`` is not a workload; ``level`` is unknown; the workload's class cannot be
+            imported in another process; or its settings do not reproduce the instance.
     """
     if level not in get_args(Level):
         raise SettingsError(

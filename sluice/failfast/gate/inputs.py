@@ -48,8 +48,8 @@ class GateInputs:
     """
 
     workload: Workload
-    model: ModelSettings
-    training: TrainSettings
+    model_settings: ModelSettings
+    train_settings: TrainSettings
     settings: PocSettings
     seed: int
     folder: Path
@@ -110,7 +110,7 @@ class GateInputs:
 
     @cached_property
     def held_out(self) -> Examples:
-        """Validation examples of the first fold; no check makes predictions for test rows.
+        """Validation examples of the first fold; in no check does the network predict test rows.
 
         If the workload does not keep its outputs, these are at most 256 evenly spaced examples.
         """
@@ -123,5 +123,10 @@ class GateInputs:
     def mini(self) -> MiniTraining:
         """The mini training of a few seconds, whose result several checks use."""
         return run_mini_training(
-            self.fitted, self.model, self.training, self.train, self.settings, seed=self.seed
+            self.fitted,
+            self.model_settings,
+            self.train_settings,
+            self.train,
+            self.settings,
+            seed=self.seed,
         )

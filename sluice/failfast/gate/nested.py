@@ -9,16 +9,17 @@ import os
 from collections.abc import Callable
 from typing import NoReturn
 
-ENVIRONMENT = "SLUICE_INSIDE_GATE"
+INSIDE_GATE_VARIABLE = "SLUICE_INSIDE_GATE"
 """Environment variable that is set in the gate's process and its child processes."""
 
-_awaited: tuple[str, Callable[[type], NoReturn]] | None = None
+_registered_callback: tuple[str, Callable[[type], NoReturn]] | None = None
+"""Qualified name of the awaited class, and the callback that runs the checks."""
 
 
-def run_on_check_call(qualified_name: str, then: Callable[[type], NoReturn]) -> None:
-    """Register ``then``, which runs when ``check()`` is called with the class of this name."""
-    global _awaited
-    _awaited = (qualified_name, then)
+def run_on_check_call(qualified_name: str, callback: Callable[[type], NoReturn]) -> None:
+    """Register a callback, which runs when ``check()`` is called with the class of this name."""
+    global _registered_callback
+    _registered_callback = (qualified_name, callback)
 
 
 def is_inside_gate(workload_type: type) -> bool:
@@ -27,6 +28,6 @@ def is_inside_gate(workload_type: type) -> bool:
     Does not return if ``run_on_check_call`` registered a callback for the class: the callback runs
     the checks and exits the process.
     """
-    if _awaited is not None and workload_type.__qualname__ == _awaited[0]:
-        _awaited[1](workload_type)
-    return bool(os.environ.get(ENVIRONMENT))
+    if _registered_callback is not None and workload_type.__qualname__ == _registered_callback[0]:
+        _registered_callback[1](workload_type)
+    return bool(os.environ.get(INSIDE_GATE_VARIABLE))

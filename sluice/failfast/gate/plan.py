@@ -32,15 +32,18 @@ class PlannedCheck:
             limit=self.limit,
         )
 
-    def skipped_result(self, because: CheckResult) -> CheckResult:
-        """Return the "skipped" result of this check, because of another result."""
-        if because.outcome == "skipped":  # name the root cause, not the chain
-            outcome = CheckOutcome(outcome="skipped", summary=because.summary, fix=because.fix)
+    def skipped_result(self, blocking_result: CheckResult) -> CheckResult:
+        """Return the "skipped" result of this check, whose prerequisite did not pass."""
+        if blocking_result.outcome == "skipped":  # name the root cause, not the chain
+            outcome = CheckOutcome(
+                outcome="skipped", summary=blocking_result.summary, fix=blocking_result.fix
+            )
             return self.result(outcome, 0.0)
         outcome = CheckOutcome(
             outcome="skipped",
-            summary=f"Skipped, because {because.name} did not pass ({because.outcome}).",
-            fix=f"Correct {because.name} first.",
+            summary=f"Skipped, because {blocking_result.name} did not pass "
+            f"({blocking_result.outcome}).",
+            fix=f"Correct {blocking_result.name} first.",
         )
         return self.result(outcome, 0.0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sluice
 from sluice.failfast.gate.messages import CodeLocation, GateTask, SupervisorMessage, WorkerMessage
-from sluice.failfast.gate.nested import ENVIRONMENT
+from sluice.failfast.gate.nested import INSIDE_GATE_VARIABLE
 
 _START_CODE = (
     "import sys; sys.path[:] = {path!r}\n"
@@ -49,7 +49,7 @@ class GateProcess:
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0", ENVIRONMENT: "1"},
+                env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0", INSIDE_GATE_VARIABLE: "1"},
                 start_new_session=True,  # so that its worker processes end with it
             )
         self.pid = self._process.pid
@@ -64,7 +64,7 @@ class GateProcess:
         self._pipe.close()
 
     def has_message(self, timeout_s: float) -> bool:
-        """Wait for a message, or for the end of the process."""
+        """Return whether a message or the end of the process comes within this time."""
         return self._pipe.poll(timeout_s)
 
     def has_ended(self) -> bool:
@@ -97,7 +97,7 @@ class GateProcess:
         return self._process.wait()
 
     def exit_status(self) -> int:
-        """Return the exit status of a process that ended, negative for a signal."""
+        """Return the exit status, negative for a signal; kill a process that runs for 5 s more."""
         try:
             return self._process.wait(timeout=5.0)
         except subprocess.TimeoutExpired:  # it closed its end of the pipe and still runs
@@ -105,7 +105,7 @@ class GateProcess:
 
 
 def crash_location(file: Path) -> str:
-    """Return the innermost line of user code in a crash report, or of any code without such a line.
+    """Return the innermost line of user code in a crash report; without one, of any code.
 
     Args:
         file: Report written by ``faulthandler``; "" is returned for a missing or empty file.

@@ -38,7 +38,7 @@ def poc_report_schema() -> dict[str, Any]:
     Regenerate it with ``sluice poc --schema > docs/schemas/poc-report.schema.json``.
     """
     report = _printed_schema(GateReport.model_json_schema(mode="serialization"))
-    added = {
+    added_properties = {
         "version": {"const": SCHEMA_VERSION, "description": "Version of this schema."},
         "outcome": {
             "enum": ["pass", "fail", "insufficient"],
@@ -60,8 +60,8 @@ def poc_report_schema() -> dict[str, Any]:
         "title": "Output of 'sluice poc --json'",
         "version": SCHEMA_VERSION,
         **report,
-        "required": [*added, *report["required"]],
-        "properties": added | report["properties"],
+        "required": [*added_properties, *report["required"]],
+        "properties": added_properties | report["properties"],
         "$defs": report["$defs"] | {"Number": number},
     }
 

@@ -50,7 +50,7 @@ class PipelineTarget:
     model: ModelSettings
     training: TrainSettings
     poc: PocSettings
-    data: "StoredData | None" = None
+    stored_data: "StoredData | None" = None
     guarded_metrics: tuple[str, ...] = ()
     """Metrics that the promotion gate guards; the workload must compute them."""
 

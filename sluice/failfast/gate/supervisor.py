@@ -2,7 +2,7 @@
 
 A loader that hangs, a forward pass that does not return, exhausted memory and a crash in native
 code end the gate's process, never the caller's. The check that was running fails, with the line
-of code; the checks that do not depend on it run in a second process.
+of code; the checks that do not depend on it run in another process.
 """
 
 import shutil
@@ -61,7 +61,7 @@ class _Progress:
     """State of the gate run; changed by the supervisor only."""
 
     started_at: float
-    memory_bytes: int
+    initial_free_bytes: int
     on_event: Callable[[GateEvent], None]
     log: GateLog
     plan: GatePlan | None = None
@@ -90,7 +90,7 @@ class _Progress:
         self.on_event(message)
 
     @property
-    def remaining(self) -> tuple[PlannedCheck, ...]:
+    def remaining_checks(self) -> tuple[PlannedCheck, ...]:
         checks = self.plan.checks if self.plan else ()
         return tuple(check for check in checks if check.name not in self.results)
 
@@ -117,7 +117,7 @@ def supervise(
         scratch = _create_scratch(folder)
         progress = _Progress(
             started_at=time.monotonic(),
-            memory_bytes=available_bytes(),
+            initial_free_bytes=available_bytes(),
             on_event=on_event,
             log=log,
         )
@@ -135,10 +135,10 @@ def supervise(
 def _run_to_report(request: GateRequest, scratch: Path, progress: _Progress) -> GateReport:
     while True:
         stop = _run_process(request, scratch, progress)
-        if stop is None or stop.ends_gate or not progress.remaining:
+        if stop is None or stop.ends_gate or not progress.remaining_checks:
             break
     assert progress.plan is not None
-    for check in progress.remaining:  # the whole gate exceeded its time limit
+    for check in progress.remaining_checks:  # the whole gate exceeded its time limit
         progress.record(check.result(_skipped_outcome(), 0.0))
     seconds = progress.now() - progress.started_at
     progress.record(check_total_time(seconds, progress.plan.whole_gate))
@@ -159,7 +159,7 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
     with GateProcess(task) as process:
         while True:
             wait_s = earlier_wait_s + cpu_wait_s(process.pid)
-            progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # 0 once it has ended
+            progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # cpu_wait_s is 0 after the end
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
                     crash = _crash_stop(process.exit_status())
@@ -195,7 +195,7 @@ def _record_stop(progress: _Progress, stop: _Stop, where: str, process_started_a
     finding = stop.finding
     summary = f"{finding.summary.rstrip('.')} {where}." if where else finding.summary
     finding = CheckOutcome(outcome="fail", summary=summary, fault=finding.fault, fix=finding.fix)
-    checks = {check.name: check for check in progress.remaining}
+    checks = {check.name: check for check in progress.remaining_checks}
     name = progress.running_check
     if name == RELOADING_DATA and checks:
         name = next(iter(checks))
@@ -223,7 +223,9 @@ def _check_time(progress: _Progress, process_started_at: float) -> _Stop | None:
         limit, since, what = plan.reloading, progress.running_since, "Loading the data again"
     else:
         limit = next(
-            check.limit for check in progress.remaining if check.name == progress.running_check
+            check.limit
+            for check in progress.remaining_checks
+            if check.name == progress.running_check
         )
         since, what = progress.running_since, "The check"
     return _Stop(_timeout_finding(what, limit)) if now - since > limit.max_s else None
@@ -239,7 +241,7 @@ def _timeout_finding(what: str, limit: TimeLimit) -> CheckOutcome:
 
 def _check_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     share = progress.plan.max_memory_share if progress.plan else 1.0
-    used_bytes, limit_bytes = resident_bytes(process.pid), share * progress.memory_bytes
+    used_bytes, limit_bytes = resident_bytes(process.pid), share * progress.initial_free_bytes
     if used_bytes > limit_bytes:
         # Memory shared by worker processes was counted once for each of them.
         used_bytes = proportional_bytes(process.pid)

@@ -10,39 +10,41 @@ WHOLE_GATE_CHECK_ID = "total_time"
 WHOLE_GATE_DESCRIPTION = "All checks together finish within the time limit of the gate."
 
 
-def apply_time_limit(measured: CheckOutcome, seconds: float, limit: TimeLimit) -> CheckOutcome:
-    """Return the outcome of a check, or a worse one when the check was too slow.
+def apply_time_limit(
+    untimed_outcome: CheckOutcome, seconds: float, limit: TimeLimit
+) -> CheckOutcome:
+    """Return the outcome of a check, or a worse one if the check was too slow.
 
     A pass or a warning becomes a failure above ``limit.max_s``, a pass becomes a warning above
     ``limit.typical_s``.
     """
-    if seconds > limit.max_s and measured.outcome in ("pass", "warn"):
+    if seconds > limit.max_s and untimed_outcome.outcome in ("pass", "warn"):
         duration = f"Took {seconds:.1f} s, at most {limit.max_s:g} s is allowed."
-        return _slow("fail", "time limit exceeded", duration, measured)
-    if seconds > limit.typical_s and measured.outcome == "pass":
+        return _slow_outcome("fail", "time limit exceeded", duration, untimed_outcome)
+    if seconds > limit.typical_s and untimed_outcome.outcome == "pass":
         duration = f"Took {seconds:.1f} s, {limit.typical_s:g} s is usual."
-        return _slow("warn", "slower than usual", duration, measured)
-    return measured
+        return _slow_outcome("warn", "slower than usual", duration, untimed_outcome)
+    return untimed_outcome
 
 
 def check_total_time(seconds: float, limit: TimeLimit) -> CheckResult:
     """Return the result for the total time of all checks, including the start of the process."""
-    finished = "All checks together finished, including the start of their process."
-    outcome = apply_time_limit(CheckOutcome(outcome="pass", summary=finished), seconds, limit)
+    summary = "All checks together finished, including the start of their process."
+    outcome = apply_time_limit(CheckOutcome(outcome="pass", summary=summary), seconds, limit)
     return CheckResult.of(
         outcome, name=WHOLE_GATE_CHECK, check_id=WHOLE_GATE_CHECK_ID, seconds=seconds, limit=limit
     )
 
 
-def _slow(
-    outcome: Outcome, fault: FaultName, duration: str, measured: CheckOutcome
+def _slow_outcome(
+    outcome: Outcome, fault: FaultName, duration: str, untimed_outcome: CheckOutcome
 ) -> CheckOutcome:
     # The fault, its cause and its fix concern only the time.
-    result = "Apart from the time, it passed: " if measured.outcome == "pass" else ""
+    result = "Apart from the time, it passed: " if untimed_outcome.outcome == "pass" else ""
     return CheckOutcome(
         outcome=outcome,
-        summary=f"{duration} {result}{measured.summary}",
-        numbers=measured.numbers,
+        summary=f"{duration} {result}{untimed_outcome.summary}",
+        numbers=untimed_outcome.numbers,
         fault=fault,
-        examples=measured.examples,
+        examples=untimed_outcome.examples,
     )

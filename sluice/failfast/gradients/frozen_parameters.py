@@ -22,41 +22,46 @@ def check_frozen(
         declared: Case-sensitive shell patterns of intentionally frozen parameters. Names with the
             prefix "network.", as shown in other messages, are accepted too.
     """
-    trainable = {name: parameter.requires_grad for name, parameter in named_parameters}
-    undeclared = [
+    requires_grad_by_name = {name: parameter.requires_grad for name, parameter in named_parameters}
+    undeclared_names = [
         name
-        for name, trains in trainable.items()
-        if not trains and not any(_matches(name, pattern) for pattern in declared)
+        for name, requires_grad in requires_grad_by_name.items()
+        if not requires_grad and not any(_matches(name, pattern) for pattern in declared)
     ]
-    if undeclared:
+    if undeclared_names:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(undeclared):,} of {len(trainable):,} parameters are frozen and not "
-            f"declared: {format_names(undeclared)}.",
-            numbers={"num_undeclared_frozen": len(undeclared)},
+            summary=f"{len(undeclared_names):,} of {len(requires_grad_by_name):,} parameters are "
+            f"frozen and not declared: {format_names(undeclared_names)}.",
+            numbers={"num_undeclared_frozen": len(undeclared_names)},
             fault="unintended freeze",
         )
-    trainable_by_pattern = {
-        pattern: [trains for name, trains in trainable.items() if _matches(name, pattern)]
+    flags_by_pattern = {
+        pattern: [
+            requires_grad
+            for name, requires_grad in requires_grad_by_name.items()
+            if _matches(name, pattern)
+        ]
         for pattern in declared
     }
-    unmatched = [pattern for pattern, flags in trainable_by_pattern.items() if not flags]
-    if unmatched:
+    unmatched_patterns = [pattern for pattern, flags in flags_by_pattern.items() if not flags]
+    if unmatched_patterns:
         return CheckOutcome(
             outcome="fail",
-            summary=f"No parameter of the network matches {_quoted(unmatched)} of "
-            f"frozen_parameters. The parameters are: {format_names(trainable)}.",
-            numbers={"num_unmatched_patterns": len(unmatched)},
+            summary=f"No parameter of the network matches {_quoted(unmatched_patterns)} of "
+            f"frozen_parameters. The parameters are: {format_names(requires_grad_by_name)}.",
+            numbers={"num_unmatched_patterns": len(unmatched_patterns)},
             fault="unintended freeze",
             cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
             fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
-    not_frozen = [pattern for pattern, flags in trainable_by_pattern.items() if all(flags)]
-    if not_frozen:
+    trainable_patterns = [pattern for pattern, flags in flags_by_pattern.items() if all(flags)]
+    if trainable_patterns:
         return CheckOutcome(
             outcome="warn",
-            summary=f"Only trainable parameters match {_quoted(not_frozen)} of frozen_parameters.",
-            numbers={"num_patterns_without_frozen": len(not_frozen)},
+            summary=f"Only trainable parameters match {_quoted(trainable_patterns)} of "
+            "frozen_parameters.",
+            numbers={"num_patterns_without_frozen": len(trainable_patterns)},
             fault="unintended freeze",
             cause="requires_grad was not set to False, or was set to True again.",
             fix="Set requires_grad to False where the network is built, or remove the pattern.",

@@ -25,7 +25,7 @@ from sluice.failfast.gradients.symmetric_units import symmetric_weights
 from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
 from sluice.failfast.learning.instantiation import too_few_examples
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.dropout import require_dropout
 from sluice.models.module_activity import RECTIFIERS, ActivityRecorder, record_activity
 from sluice.models.parameter_names import format_names
@@ -83,9 +83,9 @@ def check_gradient_flow(
     if frozen_finding is not None and frozen_finding.outcome == "fail":
         return frozen_finding
     groups = complete_groups(workload.parameter_groups(model.network), training)
-    membership = judge_membership(validate_optimizer(model.named_parameters(), groups))
-    if membership is not None:
-        return membership
+    membership_finding = judge_membership(validate_optimizer(model.named_parameters(), groups))
+    if membership_finding is not None:
+        return membership_finding
     require_optimizer(training)
     if training.dropout_at(training.max_epochs) is not None:
         require_dropout(model)
@@ -94,9 +94,9 @@ def check_gradient_flow(
     model.train()
     stream = RandomStream(derive_seed(seed, "poc_gradient_flow"))
     with stream.active(), record_activity(model) as recorder:
-        with record_normalisers(model) as states:
+        with record_normalisers(model) as normaliser_states:
             output = model(batch.inputs)
-        ranges, normaliser_finding = judge_normalisers(states)
+        ranges, normaliser_finding = judge_normalisers(normaliser_states)
         if normaliser_finding is not None and normaliser_finding.outcome == "fail":
             return normaliser_finding
         loss = workload.loss(output, batch.targets)
@@ -264,7 +264,7 @@ def _find_large_gradients(report: GradientReport, warn_norm: float) -> CheckOutc
     )
 
 
-def _numbers(report: GradientReport) -> dict[str, Number]:
+def _numbers(report: GradientReport) -> dict[str, EvidenceValue]:
     largest, norm = report.largest
     return {
         "num_gradients": len(report.norms),
@@ -278,7 +278,7 @@ def _numbers(report: GradientReport) -> dict[str, Number]:
 
 
 def _combine_findings(
-    findings: Sequence[CheckOutcome], report: GradientReport, numbers: dict[str, Number]
+    findings: Sequence[CheckOutcome], report: GradientReport, numbers: dict[str, EvidenceValue]
 ) -> CheckOutcome:
     """Return the first failure, else all warnings in one finding, else a pass."""
     failures = [finding for finding in findings if finding.outcome == "fail"]

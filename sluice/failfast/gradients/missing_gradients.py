@@ -12,7 +12,7 @@ from sluice.models.parameter_names import format_names
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 """Modules that normalise their inputs."""
 
-_LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 """Modules whose inputs are token ids."""
 
 _LISTS = (nn.ModuleList, nn.ModuleDict)
@@ -96,20 +96,22 @@ class _Diagnosis:
             }
             for owner, module in self.modules.items()
         }
-        names = {name for owned in self.trainable.values() for name in owned}
+        names = {name for parameters in self.trainable.values() for name in parameters}
         self.with_gradient = names - missing_gradients.parameters
         self.idle_modules = {
             owner
-            for owner, owned in self.trainable.items()
-            if owned and set(owned) <= missing_gradients.parameters and self._is_idle(owner)
+            for owner, parameters in self.trainable.items()
+            if parameters
+            and set(parameters) <= missing_gradients.parameters
+            and self._is_idle(owner)
         }
         """Modules without gradient, while an equivalent module gets gradients in their place."""
         self.zero_layers = {
             owner
-            for owner, owned in self.trainable.items()
-            if set(owned) <= missing_gradients.zero
-            and any(parameter.ndim > 1 for parameter in owned.values())
-            and not isinstance(self.modules[owner], _LOOKUPS)
+            for owner, parameters in self.trainable.items()
+            if set(parameters) <= missing_gradients.zero
+            and any(parameter.ndim > 1 for parameter in parameters.values())
+            and not isinstance(self.modules[owner], _EMBEDDINGS)
         }
         """Modules with a weight matrix whose parameters all have gradients of 0."""
 
@@ -143,16 +145,17 @@ class _Diagnosis:
         )
         if match is None:
             return None
-        dead_layer, text = match
+        dead_layer, description = match
         blocks_learning = dead_layer in self._zero_layers_and_norms() or any(
             o not in self.idle_modules for o in self.zero_layers
         )
         if not blocks_learning:
-            return CheckOutcome(outcome="warn", summary=f"{text}.", fault="dead units")
+            return CheckOutcome(outcome="warn", summary=f"{description}.", fault="dead units")
         blocked = self._in_order(self.missing_gradients.zero)
         return CheckOutcome(
             outcome="fail",
-            summary=f"{text}; therefore the gradient of {format_names(blocked)} is exactly 0.",
+            summary=f"{description}; therefore the gradient of {format_names(blocked)} is exactly "
+            "0.",
             fault="dead units",
         )
 
@@ -306,10 +309,10 @@ class _Diagnosis:
     def _zero_layers_and_norms(self) -> set[str]:
         norms = {
             owner
-            for owner, owned in self.trainable.items()
+            for owner, parameters in self.trainable.items()
             if isinstance(self.modules[owner], _NORMS)
-            and owned
-            and set(owned) <= self.missing_gradients.zero
+            and parameters
+            and set(parameters) <= self.missing_gradients.zero
         }
         return self.zero_layers | norms
 
@@ -319,7 +322,9 @@ class _Diagnosis:
 
     def _in_order(self, names: Collection[str]) -> list[str]:
         return list(
-            dict.fromkeys(n for owned in self.trainable.values() for n in owned if n in names)
+            dict.fromkeys(
+                n for parameters in self.trainable.values() for n in parameters if n in names
+            )
         )
 
 

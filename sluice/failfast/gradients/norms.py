@@ -63,12 +63,12 @@ def validate_gradients(
             # In double precision: squares of large float32 values overflow.
             norms[name] = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     if non_finite:
-        response = find_fault("non-finite gradient")
+        entry = find_fault("non-finite gradient")
         raise ContractError(
             f"Gradients must be finite, got NaN or infinity in {', '.join(non_finite)} "
             f"({len(non_finite):,} of {len(non_finite) + len(norms):,} gradients).",
-            cause=response.cause,
-            fix=response.fix,
+            cause=entry.cause,
+            fix=entry.fix,
         )
     return GradientReport(
         norms=norms,

@@ -75,7 +75,8 @@ def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
     """Return a finding when the parameter groups are incomplete or overlap, or None."""
     numbers = {"num_absent": len(report.absent), "num_repeated": len(report.repeated)}
     if report.absent:
-        total = report.num_trained + len(report.absent) + len(report.repeated)
+        num_repeated = len(set(report.repeated) - set(report.frozen))
+        num_trainable = report.num_trained + len(report.absent) + num_repeated
         foreign = (
             f" The groups contain {pluralize(report.num_foreign, 'parameter')} outside the network."
             if report.num_foreign
@@ -83,8 +84,8 @@ def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
         )
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(report.absent):,} of {total:,} trainable parameters are in no parameter "
-            f"group: {format_names(report.absent)}.{foreign}",
+            summary=f"{len(report.absent):,} of {num_trainable:,} trainable parameters are in no "
+            f"parameter group: {format_names(report.absent)}.{foreign}",
             numbers=numbers,
             fault="parameters not optimized",
         )

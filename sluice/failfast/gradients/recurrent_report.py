@@ -11,7 +11,7 @@ from sluice.failfast.gradients.recurrent_state import (
     normaliser_range,
 )
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.parameter_names import format_names
 
 
@@ -32,14 +32,14 @@ def judge_normalisers(
             cause=error.cause,
             fix=error.fix,
         )
-    vanishing = [measured for measured in ranges if measured.is_vanishing]
-    if not vanishing:
+    vanishing_ranges = [r for r in ranges if r.is_vanishing]
+    if not vanishing_ranges:
         return ranges, None
-    names = format_names([measured.layer for measured in vanishing])
+    names = format_names([r.layer for r in vanishing_ranges])
     return ranges, CheckOutcome(
         outcome="warn",
         summary=f"The normaliser state of {names} must stay above 0; the lowest value is "
-        f"{min(measured.lowest for measured in vanishing):g}.",
+        f"{min(r.lowest for r in vanishing_ranges):g}.",
         fault="non-finite output",
         cause="The cell state is divided by the normaliser, and the quotient overflows if "
         "the normaliser is so close to 0.",
@@ -49,7 +49,7 @@ def judge_normalisers(
 
 def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome | None:
     """Return a warning when a forget gate has a gradient of exactly 0."""
-    layers = [measured.layer for measured in gradients if measured.forget_bias_norm == 0]
+    layers = [g.layer for g in gradients if g.forget_bias_norm == 0]
     if not layers:
         return None
     return CheckOutcome(
@@ -64,15 +64,15 @@ def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome 
 
 def recurrent_numbers(
     gradients: Sequence[RecurrentGradients], ranges: Sequence[NormaliserRange]
-) -> dict[str, Number]:
+) -> dict[str, EvidenceValue]:
     """Return the numbers of a finding by layer; empty for a network without recurrent layers."""
-    numbers: dict[str, Number] = {}
-    for measured in gradients:
-        if measured.forget_bias_norm is not None:
-            numbers[f"forget_bias_norm_{measured.layer}"] = measured.forget_bias_norm
-        if measured.hidden_norm is not None:
-            numbers[f"hidden_norm_{measured.layer}"] = measured.hidden_norm
-    for state in ranges:
-        numbers[f"lowest_normaliser_{state.layer}"] = state.lowest
-        numbers[f"highest_normaliser_{state.layer}"] = state.highest
+    numbers: dict[str, EvidenceValue] = {}
+    for layer_gradients in gradients:
+        if layer_gradients.forget_bias_norm is not None:
+            numbers[f"forget_bias_norm_{layer_gradients.layer}"] = layer_gradients.forget_bias_norm
+        if layer_gradients.hidden_norm is not None:
+            numbers[f"hidden_norm_{layer_gradients.layer}"] = layer_gradients.hidden_norm
+    for layer_range in ranges:
+        numbers[f"lowest_normaliser_{layer_range.layer}"] = layer_range.lowest
+        numbers[f"highest_normaliser_{layer_range.layer}"] = layer_range.highest
     return numbers

@@ -50,7 +50,7 @@ def recurrent_gradients(model: nn.Module) -> tuple[RecurrentGradients, ...]:
         model: Model with gradients.
     """
     return tuple(
-        _gradients(".".join(filter(None, (name, suffix.removeprefix("_")))), module, suffix)
+        _layer_gradients(".".join(filter(None, (name, suffix.removeprefix("_")))), module, suffix)
         for name, module in model.named_modules()
         for suffix in _suffixes(module)
     )
@@ -89,14 +89,14 @@ def record_normalisers(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Record the normaliser states of all sLSTM layers in the latest forward pass, by name."""
     states: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Any:
+    def make_hook(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG001
             states[name] = output[1].detach()
 
         return hook
 
     handles = [
-        module.register_forward_hook(keep(name))
+        module.register_forward_hook(make_hook(name))
         for name, module in model.named_modules()
         if isinstance(module, SLSTMLayer)
     ]
@@ -110,12 +110,16 @@ def record_normalisers(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 def _suffixes(module: nn.Module) -> tuple[str, ...]:
     """Return the suffixes of the parameter names, one for each layer and direction."""
     if isinstance(module, (nn.LSTM, nn.GRU)):
-        sides = ("", "_reverse") if module.bidirectional else ("",)
-        return tuple(f"_l{layer}{side}" for layer in range(module.num_layers) for side in sides)
+        directions = ("", "_reverse") if module.bidirectional else ("",)
+        return tuple(
+            f"_l{layer}{direction}"
+            for layer in range(module.num_layers)
+            for direction in directions
+        )
     return ("",) if isinstance(module, (nn.LSTMCell, nn.GRUCell, SLSTMLayer)) else ()
 
 
-def _gradients(layer: str, module: nn.Module, suffix: str) -> RecurrentGradients:
+def _layer_gradients(layer: str, module: nn.Module, suffix: str) -> RecurrentGradients:
     # The gate order is i, f, g, o in all three classes: the forget gate is the second block.
     has_forget = isinstance(module, (nn.LSTM, nn.LSTMCell, SLSTMLayer))
     names = ["bias"] if isinstance(module, SLSTMLayer) else ["bias_ih", "bias_hh"]

@@ -6,15 +6,15 @@ _TOLERANCE = 1e-4
 """Maximum difference of equal units, relative to the largest absolute value of the tensor. It is
 above rounding errors and far below the differences of random initial weights."""
 
-_LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 """Modules whose weight rows are tokens, not units."""
 
-_INPUTS_FIRST = nn.modules.conv._ConvTransposeNd
+_TRANSPOSED_CONVOLUTIONS = nn.modules.conv._ConvTransposeNd
 """Modules whose weights have the shape (inputs, outputs, ...)."""
 
 
 def symmetric_weights(model: nn.Module) -> tuple[str, ...]:
-    """Return the weight matrices whose units are all equal and get equal gradients.
+    """Return the names of the weight matrices whose units are all equal and get equal gradients.
 
     Such units remain equal during training. A weight is returned when it is trainable, has at
     least two rows and a nonzero gradient, and all its rows are equal in both weight and gradient.
@@ -25,13 +25,13 @@ def symmetric_weights(model: nn.Module) -> tuple[str, ...]:
     """
     names = []
     for prefix, module in model.named_modules():
-        if isinstance(module, _LOOKUPS):
+        if isinstance(module, _EMBEDDINGS):
             continue
         for name, parameter in module.named_parameters(prefix=prefix, recurse=False):
             gradient = parameter.grad
             if gradient is None or gradient.is_sparse or parameter.ndim < 2:
                 continue
-            if isinstance(module, _INPUTS_FIRST):
+            if isinstance(module, _TRANSPOSED_CONVOLUTIONS):
                 weight_UI, gradient_UI = (
                     _rows(parameter.transpose(0, 1)),
                     _rows(gradient.transpose(0, 1)),
@@ -51,16 +51,16 @@ def _units_are_equal(weight_UI: Tensor, gradient_UI: Tensor) -> bool:
     """Return whether the rows are equal within each of 1 to 4 gates. U = units, I = inputs."""
     num_rows = len(weight_UI)
     return any(
-        num_rows % gates == 0
-        and num_rows // gates >= 2
-        and _rows_are_equal(weight_UI, gates)
-        and _rows_are_equal(gradient_UI, gates)
-        for gates in (1, 2, 3, 4)
+        num_rows % num_gates == 0
+        and num_rows // num_gates >= 2
+        and _rows_are_equal(weight_UI, num_gates)
+        and _rows_are_equal(gradient_UI, num_gates)
+        for num_gates in (1, 2, 3, 4)
     )
 
 
-def _rows_are_equal(values_UI: Tensor, gates: int) -> bool:
-    values_GUI = values_UI.unflatten(0, (gates, -1))
+def _rows_are_equal(values_UI: Tensor, num_gates: int) -> bool:
+    values_GUI = values_UI.unflatten(0, (num_gates, -1))
     limit = _TOLERANCE * values_UI.abs().max()
     # Comparing the first two units is sufficient for nearly every network, and fast.
     if not bool(((values_GUI[:, 1] - values_GUI[:, 0]).abs() <= limit).all()):

@@ -61,9 +61,9 @@ def find_batch_dependence(
         RandomStream(derive_seed(seed, "poc_repeated_prediction")).active(),
         torch.inference_mode(),
     ):
-        repeated = model(batch.inputs)
-        if not _are_equal(output, repeated, tolerance):
-            return _nondeterministic(output, repeated, batch, settings)
+        repeated_output = model(batch.inputs)
+        if not _are_equal(output, repeated_output, tolerance):
+            return _nondeterministic(output, repeated_output, batch, settings)
         positions, separate_output, context = _predict_separately(
             model, batch, tuple(output.shape[1:])
         )
@@ -84,9 +84,9 @@ def _predict_separately(
     x, all_positions = batch.inputs, torch.arange(len(batch))
     positions = spread_rows(len(batch), _NUM_SINGLE_EXAMPLES)
     try:
-        single = [model(slice_input(x, i, i + 1)) for i in positions.tolist()]
-        if all(tuple(part.shape) == (1, *output_shape) for part in single):
-            return positions, torch.cat(single), "alone"
+        single_outputs = [model(slice_input(x, i, i + 1)) for i in positions.tolist()]
+        if all(tuple(part.shape) == (1, *output_shape) for part in single_outputs):
+            return positions, torch.cat(single_outputs), "alone"
     except _BATCH_OF_ONE_ERRORS:
         pass
     halves = split_input(x, (len(batch) + 1) // 2)
@@ -113,13 +113,15 @@ def _deviation(output: Tensor) -> float:
 
 
 def _nondeterministic(
-    output: Tensor, repeated: Tensor, batch: Examples, settings: PocSettings
+    output: Tensor, repeated_output: Tensor, batch: Examples, settings: PocSettings
 ) -> CheckOutcome:
+    difference = _largest_difference(
+        output, repeated_output, batch, settings, deviation=_deviation(output)
+    )
     return CheckOutcome(
         outcome="fail",
         summary="In eval mode the model must return the same output for the same batch; "
-        f"{_largest_difference(output, repeated, batch, settings, deviation=_deviation(output))} "
-        "in a second call.",
+        f"{difference} in a second call.",
         fault="nondeterministic predictions",
     )
 

@@ -30,16 +30,16 @@ def calibrate_buffers(
             so 1.5 % of its initial value remains after 40.
         seed: Seed of dropout.
     """
-    calibrated = copy.deepcopy(model)
-    calibrated.train()
-    initial_buffers = [buffer.clone() for buffer in calibrated.buffers()]
+    calibrated_model = copy.deepcopy(model)
+    calibrated_model.train()
+    initial_buffers = [buffer.clone() for buffer in calibrated_model.buffers()]
     batches = tuple(split_input(examples.inputs, batch_rows))
     # A last batch of one example has no standard deviation.
     batches = tuple(batch for batch in batches if input_length(batch) > 1) or batches
     with RandomStream(seed).active(), torch.no_grad():
         for index in range(num_passes):
-            calibrated(batches[index % len(batches)])
-            if all(map(torch.equal, initial_buffers, calibrated.buffers())):
+            calibrated_model(batches[index % len(batches)])
+            if all(map(torch.equal, initial_buffers, calibrated_model.buffers())):
                 break
-    calibrated.train(model.training)
-    return calibrated
+    calibrated_model.train(model.training)
+    return calibrated_model

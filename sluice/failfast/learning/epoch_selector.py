@@ -84,15 +84,19 @@ def _ties_and_gaps(
 ) -> Iterator[_TestCase]:
     first, second, last = epochs[0], epochs[1], epochs[-1]
     middle = epochs[len(epochs) // 2]
-    tied = worse_scores() | {second: 0.5, last: 0.5}
-    yield f"tie of epochs {second} and {last}", tied, second
-    yield f"tie of epochs {second} and {last}, newest first", dict(reversed(tied.items())), second
+    tied_scores = worse_scores() | {second: 0.5, last: 0.5}
+    yield f"tie of epochs {second} and {last}", tied_scores, second
+    yield (
+        f"tie of epochs {second} and {last}, newest first",
+        dict(reversed(tied_scores.items())),
+        second,
+    )
     yield "all scores equal", dict.fromkeys(epochs, 1.0), first
     for gap in (first, middle, last):
         best = second if gap != second else first
         yield f"NaN at epoch {gap}", worse_scores() | {gap: math.nan, best: 0.5}, best
-    alone = dict.fromkeys(epochs, math.nan) | {middle: 1.0}
-    yield f"NaN everywhere but at epoch {middle}", alone, middle
+    only_finite_score = dict.fromkeys(epochs, math.nan) | {middle: 1.0}
+    yield f"NaN everywhere but at epoch {middle}", only_finite_score, middle
     yield f"infinity at epoch {first}", worse_scores() | {first: math.inf, last: 0.5}, last
 
 

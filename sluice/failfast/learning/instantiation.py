@@ -99,13 +99,17 @@ def _find_served_problem(
 ) -> CheckOutcome | None:
     """Return what is wrong with the workload's own ``served_output`` or ``served_losses``."""
     num_rows = len(batch)
-    served = workload.served_output(output, batch.inputs)
-    if not isinstance(served, Tensor) or served.ndim < 1 or len(served) != num_rows:
-        return _wrong_served_shape("served_output", f"({num_rows}, ...)", served)
-    losses = workload.served_losses(served, batch.targets)
+    served_output = workload.served_output(output, batch.inputs)
+    if (
+        not isinstance(served_output, Tensor)
+        or served_output.ndim < 1
+        or len(served_output) != num_rows
+    ):
+        return _wrong_served_shape("served_output", f"({num_rows}, ...)", served_output)
+    losses = workload.served_losses(served_output, batch.targets)
     if not isinstance(losses, Tensor) or tuple(losses.shape) != (num_rows,):
         return _wrong_served_shape("served_losses", f"({num_rows},)", losses)
-    if not bool(torch.isfinite(served).all()) or not bool(torch.isfinite(losses).all()):
+    if not bool(torch.isfinite(served_output).all()) or not bool(torch.isfinite(losses).all()):
         return CheckOutcome(
             outcome="fail",
             summary="served_output() and served_losses() must return finite values for finite "
@@ -140,7 +144,7 @@ def too_few_examples(num_examples: int, num_required: int) -> CheckOutcome:
 def _explain_shape(
     workload: Workload, batch: Examples, output: Tensor, required_shape: tuple[int, ...]
 ) -> tuple[str, str]:
-    """Return cause and fix of a wrong output shape; "" selects the general response."""
+    """Return cause and fix of a wrong output shape; "" selects the text of the fault."""
     has_default_shape = type(workload).output_shape is Workload.output_shape
     if has_default_shape and not batch.targets.is_floating_point():
         return (
@@ -160,9 +164,9 @@ def _explain_shape(
 
 def _locate_non_finite(workload: Workload, model: nn.Module, batch: Examples) -> str:
     values = [*model.named_parameters(), *model.named_buffers()]
-    weights = [name for name, value in values if not bool(torch.isfinite(value).all())]
-    if weights:
-        return f"NaN or infinity in {', '.join(weights)}"
+    tensor_names = [name for name, value in values if not bool(torch.isfinite(value).all())]
+    if tensor_names:
+        return f"NaN or infinity in {', '.join(tensor_names)}"
     x = batch.inputs
     if isinstance(x, dict):
         names = [name for name, part in x.items() if not bool(torch.isfinite(part).all())]

@@ -70,8 +70,8 @@ def required_loss_decrease(step_share: float, settings: PocSettings) -> float:
 
     Args:
         step_share: Ratio of the mini training's optimizer steps to the real training's.
-        settings: Contains ``min_loss_decrease``, which applies to a mini training as long as the
-            real one.
+        settings: Contains ``min_loss_decrease``, which is reduced if the real training has more
+            than ten times the steps.
     """
     scaled_decrease = settings.min_loss_decrease * min(1.0, _MAX_STEP_RATIO * step_share)
     return max(scaled_decrease, min(settings.min_loss_decrease, _MIN_DECREASE))

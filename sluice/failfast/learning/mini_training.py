@@ -26,7 +26,7 @@ from sluice.failfast.learning.loss_decrease import (
     required_loss_decrease,
 )
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
@@ -39,8 +39,8 @@ from sluice.workloads.workload import Workload
 _MAX_UNITS_ABOVE = 10.0
 """Maximum of the last loss above the constant baseline for a pass [baseline units]. Above it the
 decrease may only show that outputs approach the target's level, so the check warns. Models of a
-rare class (2 %) and of a mixture density were up to 4.5 units above it after a slow start, and did
-learn."""
+rare class (2 %) and of a mixture density were up to 4.5 units above the baseline after a slow
+start, and did learn."""
 
 _MIN_UNITS_BELOW = 0.05
 """Minimum of the last loss below the constant baseline that shows that the model uses its inputs
@@ -100,9 +100,9 @@ def run_mini_training(
 
     The losses of a seed are measured before the first step and after each epoch, on the subset
     and without dropout. Losses measured during an epoch would hide a learning rate that is too
-    high: its first epoch is so bad that the last one looks like progress. Running statistics are
-    calibrated on the subset before the first loss is measured; otherwise those of batch norm would
-    lower the loss at any learning rate.
+    high: the first epoch is then so bad that the last one looks like progress. Running statistics
+    are calibrated on the subset before the first loss is measured; otherwise those of batch norm
+    would lower the loss at any learning rate.
 
     If the mean decrease of the first ``mini_seeds`` is sufficient but not yet significant, all
     ``mini_max_seeds`` are trained: different decreases from different seeds are not a fault. A
@@ -128,7 +128,7 @@ def run_mini_training(
     real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
     step_share = num_steps / real_steps if real_steps else 1.0
     baseline = measure_constant_baseline(workload, subset.targets)
-    short = training.model_copy(
+    short_training = training.model_copy(
         update={"max_epochs": settings.mini_epochs, "patience_epochs": settings.mini_epochs}
     )
     loss_SE = np.empty((0, 1 + settings.mini_epochs))
@@ -146,7 +146,7 @@ def run_mini_training(
             break
         try:
             curve_E = _loss_curve(
-                workload, model, subset, short, num_steps=num_steps, seed=model_seed
+                workload, model, subset, short_training, num_steps=num_steps, seed=model_seed
             )
         except TrainingFailed as error:
             failure = _divergence_outcome(error, index)
@@ -167,7 +167,7 @@ def judge_mini_training(
 ) -> CheckOutcome:
     """Check that the loss decreased, did not explode, and is not far above the constant baseline.
 
-    All changes are relative to the learnable loss: the distance from the first loss to that of the
+    The decrease is relative to the learnable loss: the distance from the first loss to that of the
     best constant output, plus the distance from there to a predictor that knows the target. So the
     result does not depend on the offset and scale of the loss, and a decrease that only moves
     predictions to the level of an unscaled target is not overrated.
@@ -180,9 +180,10 @@ def judge_mini_training(
     - No explosion: fails if after any epoch of any seed the loss exceeds both its first value and
       the baseline by more than ``max_loss_increase_ratio`` baseline units. With cosine decay, even
       a learning rate of 10 can by chance end below the first value, so all epochs are checked.
-    - Use of inputs: outputs that do not depend on the input are never below the baseline, but
-      neither are slow trainings or those of hard problems after so few steps. So the check warns
-      only if the last loss is still far above: then only the target's level may have been learned.
+    - Use of inputs: the loss of outputs that do not depend on the input is never below the
+      baseline. But after so few steps, neither is the loss of a slow training or a hard problem. So
+      the check warns only if the last loss is still far above the baseline: then the model may have
+      learned only the target's level.
 
     Without a baseline (the loss does not accept constant outputs), changes are relative to the
     first loss.
@@ -210,19 +211,19 @@ def judge_mini_training(
         (first_S - last_S) / learnable_S, confidence=interim_confidence(settings)
     )
     increase_SE = loss_increases(mini.loss_SE, mini.baseline)
-    largest = float(increase_SE.max())
+    largest_increase = float(increase_SE.max())
     seed_index, epoch = np.unravel_index(increase_SE.argmax(), increase_SE.shape)
     units_below = (mini.baseline.loss - float(last_S.mean())) / mini.baseline.unit
     first_units_below = (mini.baseline.loss - float(first_S.max())) / mini.baseline.unit
     summary = _describe(mini, bound, settings, learning_rate=learning_rate)
-    numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest}
-    if not largest <= settings.max_loss_increase_ratio:
+    numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest_increase}
+    if not largest_increase <= settings.max_loss_increase_ratio:
         unit = "the first loss" if mini.baseline.problem else "the gain from knowing the target"
         return CheckOutcome(
             outcome="fail",
             summary=f"{summary} After epoch {epoch} of seed {seed_index + 1} the loss was "
-            f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest:.4g} times {unit}; at "
-            f"most {settings.max_loss_increase_ratio:g} is allowed.",
+            f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest_increase:.4g} times "
+            f"{unit}; at most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
             fault="learning rate too high",
         )
@@ -262,7 +263,7 @@ def _loss_curve(
     workload: Workload,
     model: Scaled,
     subset: Examples,
-    short: TrainSettings,
+    short_training: TrainSettings,
     *,
     num_steps: int,
     seed: int,
@@ -274,17 +275,17 @@ def _loss_curve(
         workload.losses,
         subset,
         subset,
-        short,
+        short_training,
         seed=seed,
         groups=workload.parameter_groups(model.network),
         augment=workload.augmentation,
     )
     # As in the real training; one thread is also the fastest for a small number of rows.
     with deterministic():
-        start = calibrate_buffers(
-            model, subset, batch_rows=short.batch_rows, num_passes=num_steps, seed=seed
+        calibrated_model = calibrate_buffers(
+            model, subset, batch_rows=short_training.batch_rows, num_passes=num_steps, seed=seed
         )
-        initial_loss = mean_loss(start, workload.losses, subset)
+        initial_loss = mean_loss(calibrated_model, workload.losses, subset)
         return [initial_loss, *(result.val_loss for result in epochs)]
 
 
@@ -347,8 +348,8 @@ def _describe(
 
 def _numbers(
     mini: MiniTraining, bound: LossDecreaseBound, settings: PocSettings
-) -> dict[str, Number]:
-    numbers: dict[str, Number] = {
+) -> dict[str, EvidenceValue]:
+    numbers: dict[str, EvidenceValue] = {
         "first_loss": float(mini.loss_SE[:, 0].mean()),
         "last_loss": float(mini.loss_SE[:, -1].mean()),
         "relative_fall": bound.mean,

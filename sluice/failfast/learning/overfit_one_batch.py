@@ -20,7 +20,7 @@ from sluice.data.rows.protocol import ModelInput, flat_input
 from sluice.failfast.learning.buffer_calibration import calibrate_buffers
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 from sluice.models.settings import ModelSettings
 from sluice.workloads.constant_baseline import (
     constant_baseline_loss,
@@ -90,9 +90,9 @@ def check_overfit_one_batch(
     ``overfit_rows``, different in inputs and targets. If the model cannot fit them, half as many
     are tried, down to two; success then warns, because a small model may be intended.
 
-    The required loss is ``overfit_loss_share`` of the distance from the lowest possible loss to
-    the constant baseline. A loss that is unbounded below must be lower than the baseline by
-    (1 - ``overfit_loss_share``) baseline units.
+    The loss must be below the constant baseline by (1 - ``overfit_loss_share``) of the distance to
+    the lowest possible loss. If the lowest possible loss is negative, as for densities, at most one
+    baseline unit of this distance counts.
 
     Args:
         workload: Builds the model and defines the losses.
@@ -126,9 +126,9 @@ def check_overfit_one_batch(
             f"{pluralize(len(candidates), 'example')}."
         )
     model_seed = derive_seed(seed, "poc_memorization")
-    untrained = prepare_model(workload, model_settings, examples, seed=model_seed)
+    untrained_model = prepare_model(workload, model_settings, examples, seed=model_seed)
     model = calibrate_buffers(
-        untrained,
+        untrained_model,
         candidates,
         batch_rows=_CALIBRATION_ROWS,
         num_passes=_CALIBRATION_PASSES,
@@ -167,11 +167,11 @@ def _overfit(
     best = (math.inf, 0, _LEARNING_RATES[0])
     for rate in _LEARNING_RATES:
         with RandomStream(seed).active():
-            reached, steps = _minimise(
+            lowest_loss, num_steps = _minimise(
                 copy.deepcopy(model), workload, batch, rate, required_loss, settings.overfit_steps
             )
-        best = min(best, (reached, steps, rate))
-        if reached <= required_loss:
+        best = min(best, (lowest_loss, num_steps, rate))
+        if lowest_loss <= required_loss:
             break
     return _Attempt(
         num_rows=len(batch),
@@ -227,7 +227,7 @@ def _minimise(
 
 def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     first, last = attempts[0], attempts[-1]
-    numbers: dict[str, Number] = {
+    numbers: dict[str, EvidenceValue] = {
         "num_rows": first.num_rows,
         "num_rows_overfitted": last.num_rows if last.has_succeeded else 0,
         "reached_loss": last.lowest_loss,
@@ -253,7 +253,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     if not last.has_succeeded and last.num_steps == 0:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{observation} Every step increased the loss.",
+            summary=f"{observation} No step decreased the loss.",
             numbers=numbers,
             fault="cannot overfit one batch",
             cause="loss() and losses() disagree: the steps minimise loss(), and the check measures "
@@ -316,20 +316,20 @@ def _select_distinct(examples: Examples) -> NDArray[np.int64]:
     has distance 0; examples with repeated targets follow when no others remain.
     """
     x_NP, y_NP = _standardised_input(examples.inputs), _target(examples.targets)
-    gap_x_N = np.full(len(x_NP), np.inf)
-    gap_y_N = np.full(len(x_NP), np.inf)
+    distance_x_N = np.full(len(x_NP), np.inf)
+    distance_y_N = np.full(len(x_NP), np.inf)
     positions = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
     while len(positions) < min(len(x_NP), 64):
         latest = positions[-1]
-        gap_x_N = np.minimum(gap_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
-        gap_y_N = np.minimum(gap_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))
-        score_N = gap_x_N * gap_y_N
+        distance_x_N = np.minimum(distance_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
+        distance_y_N = np.minimum(distance_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))
+        score_N = distance_x_N * distance_y_N
         if not score_N.max() > 0:
             if len(positions) < 2:
                 break
             # Every distinct target was selected once: continue with repeated targets.
-            gap_y_N = np.full(len(x_NP), 1.0)
-            score_N = gap_x_N
+            distance_y_N = np.full(len(x_NP), 1.0)
+            score_N = distance_x_N
             if not score_N.max() > 0:
                 break
         positions.append(int(score_N.argmax()))

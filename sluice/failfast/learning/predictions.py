@@ -13,7 +13,7 @@ from torch import Tensor
 from sluice.base.settings import Record
 from sluice.config.poc_settings import PocSettings, PredictionSettings
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.finding import Number
+from sluice.findings.finding import EvidenceValue
 
 _DECIMALS = 6
 """Number of decimals to which predictions are rounded before distinct ones are counted."""
@@ -34,7 +34,7 @@ class PredictionSpread(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparable:
+class _ScaledPair:
     """Predictions and targets on the same scale, both (N, P)."""
 
     output_NP: Tensor
@@ -82,7 +82,7 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
         return _constant_targets(output)
     spread = prediction_spread(output, y, limits)
     num_distinct = _count_distinct(output, y)
-    numbers: dict[str, Number] = {"num_examples": len(output), "num_distinct": num_distinct}
+    numbers: dict[str, EvidenceValue] = {"num_examples": len(output), "num_distinct": num_distinct}
     if pair is None:
         numbers["deviation"] = spread.ratio
         observation = (
@@ -157,16 +157,16 @@ def _are_classes(output: Tensor, y: Tensor) -> bool:
     return int(y.min()) >= 0 and int(y.max()) < output.shape[1]
 
 
-def _to_common_scale(output: Tensor, y: Tensor) -> _Comparable | None:
-    """Return both on the same scale, or None when the targets define no scale."""
+def _to_common_scale(output: Tensor, y: Tensor) -> _ScaledPair | None:
+    """Return outputs and targets on one scale, or None if the targets define no scale."""
     if _are_classes(output, y):
-        return _Comparable(
+        return _ScaledPair(
             output_NP=output.double().softmax(dim=1),
             y_NP=torch.nn.functional.one_hot(y.long(), output.shape[1]).double(),
         )
     if y.shape != output.shape or not y.is_floating_point():
         return None
-    return _Comparable(
+    return _ScaledPair(
         output_NP=output.double().reshape(len(output), -1), y_NP=y.double().reshape(len(y), -1)
     )
 
@@ -188,7 +188,7 @@ def _count_distinct(output: Tensor, y: Tensor) -> int:
     return len(torch.unique(values_NP.round(decimals=_DECIMALS), dim=0))
 
 
-def _correlation(pair: _Comparable) -> float:
+def _correlation(pair: _ScaledPair) -> float:
     """Return Pearson's correlation, averaged over the outputs for which it is defined."""
     output_NP = pair.output_NP - pair.output_NP.mean(dim=0)
     y_NP = pair.y_NP - pair.y_NP.mean(dim=0)
@@ -213,10 +213,10 @@ def _constant_targets(output: Tensor) -> CheckOutcome:
 
 
 def _judge_variety(
-    pair: _Comparable | None,
+    pair: _ScaledPair | None,
     num_distinct: int,
     observation: str,
-    numbers: dict[str, Number],
+    numbers: dict[str, EvidenceValue],
     limits: PredictionSettings,
 ) -> CheckOutcome:
     correlation = math.nan if pair is None else _correlation(pair)

@@ -21,12 +21,12 @@ _MAX_BASELINE_ROWS = 256
 outputs."""
 
 _NEAR_SHARE = 0.5
-"""Maximum excess of the trained loss over the loss of the best simple rule without a note, as a
+"""A note is added if the trained loss exceeds the loss of the best simple rule by more than this
 share of the difference between the losses of the default rule and of the best rule."""
 
 _NEAR_RATIO = 0.05
-"""Maximum excess of the trained loss over the loss of the best simple rule without a note, relative
-to the latter. The larger of both limits applies."""
+"""A second limit, as a share of the absolute loss of the best simple rule. The larger limit
+applies."""
 
 
 def check_scoring(
@@ -43,7 +43,7 @@ def check_scoring(
 
     Only shape and finiteness of the baseline are checked, because it predicts test rows. Sluice's
     default baseline predicts the mean target and may not fit outputs of another meaning, such as
-    mean and deviation; this only warns if no evaluation will use it.
+    mean and deviation. Its wrong shape only warns if no evaluation follows.
 
     Args:
         workload: Defines metrics and baseline.
@@ -131,7 +131,8 @@ def _predict_baseline(
 ) -> tuple[object, int, tuple[int, ...]]:
     """Return predictions of the baseline, the number of its rows, and the required shape.
 
-    If the workload does not keep its outputs, only evenly spaced rows are predicted.
+    If the workload does not keep its outputs, only predictions of evenly spaced rows are returned;
+    the number of rows is that of all predictions.
     """
     baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
     is_source = isinstance(baseline, Tensor | RowSource)

@@ -186,7 +186,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
         name="target leakage",
         severity="error",
         description=(
-            "A feature determines the target exactly, because it is the target or a copy of it."
+            "A feature equals or nearly equals the target, because it is computed from the target."
         ),
         cause="A feature is the target, or a copy of it under another name.",
         fix="Remove the column from feature_columns.",
@@ -232,7 +232,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
             "have another order."
         ),
         cause=(
-            "A scaler is fitted again for the evaluation or applied in only one of both, or "
+            "A scaler is fitted again for the evaluation or applied in only one of the two, or "
             "columns are selected in two places."
         ),
         fix=(

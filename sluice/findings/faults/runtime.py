@@ -48,9 +48,9 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         id="time-limit-exceeded",
         name="time limit exceeded",
         severity="error",
-        description="A check exceeded its time limit.",
+        description="A check, or the whole gate, exceeded its time limit.",
         cause=(
-            "The check exceeded its time limit: the model or the data subset is too large for "
+            "The time limit was exceeded: the model or the data subset is too large for "
             "this machine, or the workload's code is slow. On Linux, waiting for a CPU that other "
             "programs use does not count."
         ),
@@ -91,7 +91,7 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         id="out-of-memory",
         name="out of memory",
         severity="error",
-        description="An allocator refused a request for memory.",
+        description="A process needs more memory than is available or allowed.",
         cause="The model, the batch or the data do not fit into the memory of this machine.",
         fix=(
             "Try first a smaller training.micro_batch_rows, training.precision: bf16, and "

@@ -33,7 +33,7 @@ SERVING_FAULTS: tuple[Fault, ...] = (
         name="slow predictions",
         severity="error",
         description="Predictions take longer than those of production.",
-        cause="The network is larger, runs on a slower device, or waits.",
+        cause="The network is larger, runs on a slower device, or waits for a resource.",
         fix="Profile one request, and use a smaller network, a larger machine or smaller batches.",
         detectors=("rollout",),
     ),

@@ -70,7 +70,7 @@ class ForwardPassInspector:
         self._num_masks = self._num_index_records = 0
         self._probes = NetworkProbes(self._sink)
         self.has_pending_pass = False
-        """Whether an inspected pass waits for its backward pass."""
+        """Whether an inspected pass ended since the last backward pass; it may have been dropped."""
 
     def discard_stale(self) -> None:
         """Drop a pass that ended with an exception, and pending passes if they are more than 4."""

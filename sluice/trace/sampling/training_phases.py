@@ -1,4 +1,4 @@
-"""Restarts frequent sampling when a new phase of the training begins: faults may begin late.
+"""Detects new phases of a training, at which frequent sampling restarts: faults may begin late.
 
 A phase begins with a new optimizer, such as one that trains a new head, or with a jump of the loss.
 """

@@ -14,46 +14,48 @@ class VirtualClock:
     """
 
     def __init__(self, num_slots: int) -> None:
-        self._free = [(0, slot) for slot in range(num_slots)]
-        self._busy: dict[int, tuple[int, int]] = {}
+        self._free_slots = [(0, slot) for slot in range(num_slots)]
+        """Heap of (virtual time since which the slot is free, slot)."""
+        self._busy_slots: dict[int, tuple[int, int]] = {}
         """Virtual time and slot of each running trial."""
-        self._due: list[tuple[int, int, int]] = []
-        """Heap of (time, slot, trial). Entries that differ from ``_busy`` are outdated and
+        self._due_reports: list[tuple[int, int, int]] = []
+        """Heap of (time, slot, trial). Entries that differ from ``_busy_slots`` are outdated and
         skipped."""
         self._now = 0
+        """Latest virtual time that a report has reached."""
 
     def has_free_slot(self) -> bool:
         """Return whether another trial can run."""
-        return bool(self._free)
+        return bool(self._free_slots)
 
     def start(self, trial: int) -> None:
         """Run a trial on the slot that has been free the longest."""
-        time, slot = heapq.heappop(self._free)
+        time, slot = heapq.heappop(self._free_slots)
         self._set(trial, max(time, self._now), slot)
 
     def tick(self, trial: int) -> None:
         """Advance the time of a trial by one report."""
-        time, slot = self._busy[trial]
+        time, slot = self._busy_slots[trial]
         self._now = max(self._now, time + 1)
         self._set(trial, time + 1, slot)
 
     def stop(self, trial: int) -> None:
         """Free the slot of a trial."""
-        heapq.heappush(self._free, self._busy.pop(trial))
+        heapq.heappush(self._free_slots, self._busy_slots.pop(trial))
 
-    def first(self) -> int | None:
+    def next_due_trial(self) -> int | None:
         """Return the running trial whose report is due next; None if no trial runs."""
-        while self._due:
-            time, slot, trial = self._due[0]
-            if self._busy.get(trial) == (time, slot):
+        while self._due_reports:
+            time, slot, trial = self._due_reports[0]
+            if self._busy_slots.get(trial) == (time, slot):
                 return trial
-            heapq.heappop(self._due)
+            heapq.heappop(self._due_reports)
         return None
 
     def sort_key(self, trial: int) -> tuple[int, int]:
         """Return virtual time and slot of a running trial, by which running trials are ordered."""
-        return self._busy[trial]
+        return self._busy_slots[trial]
 
     def _set(self, trial: int, time: int, slot: int) -> None:
-        self._busy[trial] = (time, slot)
-        heapq.heappush(self._due, (time, slot, trial))
+        self._busy_slots[trial] = (time, slot)
+        heapq.heappush(self._due_reports, (time, slot, trial))

@@ -25,7 +25,7 @@ class StudyDriver:
         time_attr: Name of the reported counter that increases with training.
         stop_on_error: Raise ``TrialFailed`` when Tune no longer retries a failed trial, and record
             nothing.
-        workers: Maximum number of workers; None for as many as the cluster has.
+        max_workers: Maximum number of workers; None for as many as the cluster has.
         on_applied: Called after every event that the study applied.
     """
 
@@ -36,7 +36,7 @@ class StudyDriver:
         metric: str,
         time_attr: str,
         stop_on_error: bool,
-        workers: int | None,
+        max_workers: int | None,
         on_applied: Callable[[StudyEvent], None],
     ) -> None:
         self._study, self._metric, self._time_attr = study, metric, time_attr
@@ -48,14 +48,14 @@ class StudyDriver:
 
         self._attempt_by_number: dict[int, int] = {}
         """Attempt that the worker of each trial runs, by number."""
-        self._last_checkpoint: dict[int, str] = {}
+        self._last_checkpoint_by_number: dict[int, str] = {}
         """Path of the last checkpoint that the workers of each trial reported, by number."""
-        self._waiting: dict[int, None] = {}
+        self._waiting_numbers: dict[int, None] = {}
         """Numbers of trials that keep their worker while their last report is pending, that is, not
         applied yet. This dictionary and the next one are used as ordered sets."""
-        self._without_worker: dict[int, None] = {}
+        self._numbers_without_worker: dict[int, None] = {}
         """Numbers of trials that run according to the study, but may have no worker."""
-        self._availability = WorkerAvailability(workers)
+        self._availability = WorkerAvailability(max_workers)
         self._has_started = False
         study.pop_changed()
 
@@ -71,7 +71,7 @@ class StudyDriver:
         """Set the configuration, checkpoint and status of a Tune trial to those of the study."""
         if trial.trial_id not in self._number_by_id:
             number = len(self._number_by_id)
-            if number >= self._study.num_known():
+            if number >= self._study.num_known_trials():
                 self._study.enqueue(trial.config)
             self._number_by_id[trial.trial_id] = number
         number = self._number_by_id[trial.trial_id]
@@ -92,7 +92,7 @@ class StudyDriver:
     def on_result(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
         """Pass a result to the study, and return what Tune's trial does next."""
         number = self._number_by_id[trial.trial_id]
-        self._start(number)
+        self._record_start(number)
         study_trial = self._study.trials[number]
         require_result(trial, result, self._metric, self._time_attr)
         # A worker that resumed from an older checkpoint repeats results that the study has.
@@ -109,28 +109,31 @@ class StudyDriver:
                 trial=number, attempt=study_trial.attempt, result=reported, checkpoint=checkpoint
             )
             self._receive(event)
-        self._enact(controller, skip=number)
+        self._apply_decisions(controller, skip=number)
         if study_trial.is_finished():
             return TrialScheduler.STOP
         if self._study.has_pending_event(number):
-            self._waiting[number] = None
+            self._waiting_numbers[number] = None
             return TrialScheduler.NOOP
         if (
             study_trial.status == Trial.RUNNING
             and self._attempt_by_number[number] == study_trial.attempt
         ):
             return TrialScheduler.CONTINUE
-        self._release(controller, number)
+        self._release_worker(controller, number)
         return TrialScheduler.NOOP
 
     def on_end(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
-        """Pass the end of a trial to the study: a return, or a stopping criterion of Tune."""
+        """Pass the end of a trial to the study.
+
+        Its function has returned, or a stopping criterion of Tune has ended it.
+        """
         number = self._number_by_id[trial.trial_id]
         study_trial = self._study.trials[number]
-        self._waiting.pop(number, None)
+        self._waiting_numbers.pop(number, None)
         if study_trial.is_finished() or self._study.has_pending_event(number):
             return
-        self._start(number)
+        self._record_start(number)
         fields: dict[str, Any] = {"trial": number, "attempt": study_trial.attempt}
         if result.get(self._time_attr, 0) > study_trial.time:
             checkpoint = self._reported_checkpoint(number, result)
@@ -140,7 +143,7 @@ class StudyDriver:
         else:
             reason = "The trainable returned without a report."
             self._receive(StudyEvent(kind="error", reason=reason, **fields))
-        self._enact(controller, skip=number)
+        self._apply_decisions(controller, skip=number)
 
     def on_error(self, controller: Any, trial: Any) -> None:
         """Pass the final failure of a trial to the study.
@@ -148,7 +151,7 @@ class StudyDriver:
         Tune calls this method only when it no longer retries the trial.
         """
         number = self._number_by_id[trial.trial_id]
-        self._waiting.pop(number, None)
+        self._waiting_numbers.pop(number, None)
         study_trial = self._study.trials[number]
         if trial.status == Trial.ERROR or study_trial.is_finished():
             return
@@ -161,10 +164,10 @@ class StudyDriver:
                 config=dict(study_trial.config),
                 error=error,
             ) from error
-        self._start(number)
+        self._record_start(number)
         event = StudyEvent(trial=number, attempt=study_trial.attempt, kind="error", reason=reason)
         self._receive(event)
-        self._enact(controller, skip=number)
+        self._apply_decisions(controller, skip=number)
 
     def choose(self, controller: Any) -> Any:
         """Return the Tune trial that should get a worker next; None for no trial."""
@@ -173,18 +176,20 @@ class StudyDriver:
             self._study.start()
         tune_trials.allow_parallel_starts(controller)
         tune_trials.retry_failed_resets(controller)
-        self._record_starts(controller)
-        self._enact(controller)
-        need_worker = [n for n in self._without_worker if self._needs_worker(controller, n)]
-        if not need_worker:
+        self._update_started_trials(controller)
+        self._apply_decisions(controller)
+        numbers_needing_worker = [
+            n for n in self._numbers_without_worker if self._needs_worker(controller, n)
+        ]
+        if not numbers_needing_worker:
             return None if self._availability.is_at_limit(controller) else self._next_trial()
-        # A running trial has no worker although all workers are in use: take one from a trial that
+        # A running trial has no worker. If all workers are in use, one is taken from a trial that
         # waits for its report to be applied.
-        if self._waiting and self._availability.is_full(controller):
-            self._release(controller, max(self._waiting, key=self._study.sort_key))
+        if self._waiting_numbers and self._availability.is_full(controller):
+            self._release_worker(controller, max(self._waiting_numbers, key=self._study.sort_key))
         if self._availability.is_at_limit(controller):
             return None
-        return self._trial_by_number[min(need_worker, key=self._study.sort_key)]
+        return self._trial_by_number[min(numbers_needing_worker, key=self._study.sort_key)]
 
     def _next_trial(self) -> Any:
         """Return the Tune trial that the study starts next; None if it starts no trial."""
@@ -193,22 +198,24 @@ class StudyDriver:
         if number is None or trial is None or trial.status not in (Trial.PENDING, Trial.PAUSED):
             return None
         if self._attempt_by_number.get(number) != self._study.trials[number].attempt:
-            self._prepare(number)
+            self._prepare_start(number)
         return trial
 
-    def _record_starts(self, controller: Any) -> None:
-        """Record a start event if the trial that the study starts next has got a worker."""
-        for number in [n for n in self._without_worker if not self._needs_worker(controller, n)]:
-            del self._without_worker[number]
+    def _update_started_trials(self, controller: Any) -> None:
+        """Forget trials that have got a worker; record the start of the next one if it has one."""
+        for number in [
+            n for n in self._numbers_without_worker if not self._needs_worker(controller, n)
+        ]:
+            del self._numbers_without_worker[number]
         next_number = self._study.next_to_start()
         if next_number is None:
             return
         trial = self._trial_by_number.get(next_number)
         if trial is not None and tune_trials.has_worker(controller, trial):
-            self._start(next_number)
+            self._record_start(next_number)
 
-    def _start(self, number: int) -> None:
-        """Record a start event of a trial if it is the one that the study starts next."""
+    def _record_start(self, number: int) -> None:
+        """Record the start of a trial, if it is the trial that the study starts next."""
         if self._study.next_to_start() == number:
             self._receive(StudyEvent(trial=number, kind="start"))
 
@@ -224,7 +231,7 @@ class StudyDriver:
         for applied_event in self._study.receive(event):
             self._on_applied(applied_event)
 
-    def _enact(self, controller: Any, skip: int | None = None) -> None:
+    def _apply_decisions(self, controller: Any, skip: int | None = None) -> None:
         """Apply the study's new decisions to Tune's trials: continue, pause or stop them.
 
         Args:
@@ -239,40 +246,40 @@ class StudyDriver:
                 continue
             study_trial = self._study.trials[number]
             if study_trial.is_finished():
-                self._waiting.pop(number, None)
+                self._waiting_numbers.pop(number, None)
                 tune_trials.stop(controller, trial)
                 continue
             must_restart = (
                 self._attempt_by_number.get(number) != study_trial.attempt
                 or study_trial.status != Trial.RUNNING
             )
-            if number in self._waiting:
+            if number in self._waiting_numbers:
                 if must_restart:
-                    self._release(controller, number)
+                    self._release_worker(controller, number)
                 else:
-                    del self._waiting[number]
+                    del self._waiting_numbers[number]
                     tune_trials.resume_trial(controller, trial)
             elif (
                 must_restart and trial.status == Trial.RUNNING and number in self._attempt_by_number
             ):
-                self._release(controller, number)
+                self._release_worker(controller, number)
             elif trial.status == Trial.PAUSED:
                 # The trial may have lost its worker while its report was pending. The checkpoint of
                 # that report is valid now.
-                self._prepare(number)
-            self._without_worker[number] = None
+                self._prepare_start(number)
+            self._numbers_without_worker[number] = None
 
-    def _release(self, controller: Any, number: int) -> None:
+    def _release_worker(self, controller: Any, number: int) -> None:
         """Release the worker of a trial, and prepare the next start of the trial."""
-        self._waiting.pop(number, None)
+        self._waiting_numbers.pop(number, None)
         tune_trials.pause(controller, self._trial_by_number[number])
-        self._prepare(number)
+        self._prepare_start(number)
 
     def _requeue(self, controller: Any, number: int) -> None:
         """Prepare a trial whose worker was lost for its next start."""
-        self._waiting.pop(number, None)
+        self._waiting_numbers.pop(number, None)
         trial, study_trial = self._trial_by_number[number], self._study.trials[number]
-        self._prepare(number)
+        self._prepare_start(number)
         if study_trial.is_finished():
             tune_trials.stop(controller, trial)
         elif self._availability.is_limited or not self._is_running(number):
@@ -283,8 +290,8 @@ class StudyDriver:
         trial, study_trial = self._trial_by_number[number], self._study.trials[number]
         if checkpoint := self._study.last_own_checkpoint(number):
             tune_trials.reuse_folder(trial, checkpoint)
-            self._last_checkpoint[number] = checkpoint
-        self._prepare(number)
+            self._last_checkpoint_by_number[number] = checkpoint
+        self._prepare_start(number)
         if study_trial.last_result:
             trial.update_last_result(dict(study_trial.last_result))
         if study_trial.is_finished():
@@ -299,19 +306,21 @@ class StudyDriver:
         is_running = self._study.trials[number].status == Trial.RUNNING
         return is_running and not self._study.has_pending_event(number)
 
-    def _prepare(self, number: int) -> None:
+    def _prepare_start(self, number: int) -> None:
         """Set the configuration and the checkpoint with which a trial without a worker starts."""
         trial, study_trial = self._trial_by_number[number], self._study.trials[number]
         trial.set_config({**trial.config, **study_trial.config})
         path, result = self._study.latest_checkpoint(number)
         tune_trials.set_checkpoint(trial, path, result)
-        tune_trials.skip_written_checkpoints(trial, self._last_checkpoint.get(number, ""))
+        tune_trials.skip_written_checkpoints(trial, self._last_checkpoint_by_number.get(number, ""))
         self._attempt_by_number[number] = study_trial.attempt
-        self._without_worker[number] = None
+        self._numbers_without_worker[number] = None
 
     def _reported_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
         path = tune_trials.reported_checkpoint(self._trial_by_number[number], dict(result))
-        self._last_checkpoint[number] = path or self._last_checkpoint.get(number, "")
+        self._last_checkpoint_by_number[number] = path or self._last_checkpoint_by_number.get(
+            number, ""
+        )
         return path
 
 

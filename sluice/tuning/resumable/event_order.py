@@ -22,7 +22,8 @@ class OrderedStudy(Study):
 
     Args:
         num_slots: Number of trials that run at the same virtual time. Affects the decisions.
-        arguments: Arguments of ``Study``.
+        arguments: Positional arguments of ``Study``.
+        settings: Keyword arguments of ``Study``.
     """
 
     def __init__(self, *arguments: Any, num_slots: int, **settings: Any) -> None:
@@ -36,7 +37,7 @@ class OrderedStudy(Study):
         """Suggestions in the journal that the searcher has not repeated yet."""
         self._num_recorded = 0
         """Number of queued configurations that are in the journal."""
-        self._has_begun = False
+        self._has_started = False
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Apply the lines of a journal."""
@@ -49,18 +50,18 @@ class OrderedStudy(Study):
             self._expected_suggestions = deque(suggestions)
         events = [line for line in lines if "config" not in line]
         if self._searcher is not None or events:
-            self._begin(is_new=not events)
+            self._start_first_trials(is_new=not events)
         for number, line in enumerate(events, 1):
             event = self._lines.decode(line)
             self._require_running(event)
-            if self._clock.first() != event.trial:
+            if self._clock.next_due_trial() != event.trial:
                 raise ContractError(
                     f"Report {number} of the journal is from trial {event.trial}, but trial "
-                    f"{self._clock.first()} is due.",
+                    f"{self._clock.next_due_trial()} is due.",
                     fix="Resume with the releases of Sluice and Ray that started the study, or "
                     "start it in another folder.",
                 )
-            self._apply_and_fill(event, is_new=number == len(events))
+            self._apply_and_fill_slots(event, is_new=number == len(events))
         if self._expected_suggestions:
             raise ContractError(
                 "The journal contains a suggestion for trial "
@@ -73,7 +74,7 @@ class OrderedStudy(Study):
         self._queued_configs.append(dict(config))
         return len(self.trials) + len(self._queued_configs) - 1
 
-    def num_known(self) -> int:
+    def num_known_trials(self) -> int:
         """Return the number of existing and queued trials."""
         return len(self.trials) + len(self._queued_configs)
 
@@ -82,19 +83,19 @@ class OrderedStudy(Study):
         num_trials = len(self.trials)
         for index in range(max(self._num_recorded - num_trials, 0), len(self._queued_configs)):
             line = {"trial": num_trials + index, "config": as_json(self._queued_configs[index])}
-            self._record(line, False)
+            self._write_line(line, False)
             self._num_recorded += 1
-        self._begin(is_new=True)
+        self._start_first_trials(is_new=True)
 
-    def _begin(self, *, is_new: bool) -> None:
+    def _start_first_trials(self, *, is_new: bool) -> None:
         """Start the first trials, once.
 
         ``is_new``, here and below, is False for decisions that the journal contains already.
         """
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._has_started:
+            self._has_started = True
             with self._seeded_random.step():
-                self._fill(is_new=is_new)
+                self._fill_slots(is_new=is_new)
 
     def suggest(self) -> bool:
         """Return False, because this study creates a trial by itself as soon as a slot is free."""
@@ -111,7 +112,7 @@ class OrderedStudy(Study):
         return list(self._advance())
 
     def sort_key(self, trial: int) -> tuple[int, int]:
-        """Return time and slot of a running trial."""
+        """Return virtual time and slot of a running trial."""
         return self._clock.sort_key(trial)
 
     def has_pending_event(self, trial: int) -> bool:
@@ -127,33 +128,33 @@ class OrderedStudy(Study):
 
     def _advance(self) -> Iterator[StudyEvent]:
         """Apply received events while the next due event is among them; yield each."""
-        while (due := self._clock.first()) is not None and due in self._pending_events:
+        while (due := self._clock.next_due_trial()) is not None and due in self._pending_events:
             queue = self._pending_events[due]
             event = queue.popleft()
             if not queue:
                 del self._pending_events[due]
-            self._record(self._lines.encode(event), True)
-            self._apply_and_fill(event, is_new=True)
+            self._write_line(self._lines.encode(event), True)
+            self._apply_and_fill_slots(event, is_new=True)
             yield event
 
-    def _apply_and_fill(self, event: StudyEvent, *, is_new: bool) -> None:
+    def _apply_and_fill_slots(self, event: StudyEvent, *, is_new: bool) -> None:
         self._clock.tick(event.trial)
         with self._seeded_random.step():
             self._apply(event)
-            self._fill(is_new=is_new)
+            self._fill_slots(is_new=is_new)
 
-    def _fill(self, *, is_new: bool) -> None:
+    def _fill_slots(self, *, is_new: bool) -> None:
         """Start the trial that the scheduler selects on each free slot."""
         while self._clock.has_free_slot():
             if not self._num_by_status[Trial.PENDING]:
-                self._suggest(is_new=is_new)
+                self._add_next_trial(is_new=is_new)
             trial = self._choose()
             if trial is None:
                 return
             self._clock.start(trial.number)
             self._run(trial)
 
-    def _suggest(self, *, is_new: bool) -> None:
+    def _add_next_trial(self, *, is_new: bool) -> None:
         """Add the next trial: from the queue, or suggested by the searcher."""
         if self._is_exhausted or len(self.trials) >= self._num_samples:
             return
@@ -167,7 +168,7 @@ class OrderedStudy(Study):
         if self._expected_suggestions:
             self._require_same(self._expected_suggestions.popleft(), config)
         elif is_new:
-            self._record({"trial": len(self.trials), "config": as_json(config)}, False)
+            self._write_line({"trial": len(self.trials), "config": as_json(config)}, False)
         else:
             raise ContractError(
                 f"The searcher suggests trial {len(self.trials)} earlier than in the journal.",
@@ -175,9 +176,9 @@ class OrderedStudy(Study):
             )
         self._add(config)
 
-    def _observe(self, trial: TrialProxy, before: str) -> None:
-        super()._observe(trial, before)
-        if before == Trial.RUNNING != trial.status:
+    def _observe(self, trial: TrialProxy, previous_status: str) -> None:
+        super()._observe(trial, previous_status)
+        if previous_status == Trial.RUNNING and trial.status != Trial.RUNNING:
             self._clock.stop(trial.number)
 
 
@@ -187,14 +188,15 @@ class ArrivalStudy(Study):
     Args:
         num_slots: Maximum number of trials that run at a time; None for no limit.
         max_pending: Maximum number of suggested trials without a worker.
-        arguments: Arguments of ``Study``.
+        arguments: Positional arguments of ``Study``.
+        settings: Keyword arguments of ``Study``.
     """
 
     def __init__(
         self, *arguments: Any, num_slots: int | None, max_pending: int = 1, **settings: Any
     ) -> None:
         super().__init__(*arguments, **settings)
-        self._limit, self._max_pending = num_slots, max_pending
+        self._num_slots, self._max_pending = num_slots, max_pending
         self._next_trial: TrialProxy | None = None
         self._has_chosen = False
         """Whether the scheduler selected a trial since the last line of the journal."""
@@ -203,11 +205,11 @@ class ArrivalStudy(Study):
         """Apply the lines of a journal in their order."""
         for line in lines:
             if "config" in line:
-                self._repeat(line)
+                self._repeat_suggestion(line)
             else:
                 self._receive(self._lines.decode(line))
 
-    def _repeat(self, line: Mapping[str, Any]) -> None:
+    def _repeat_suggestion(self, line: Mapping[str, Any]) -> None:
         """Repeat the suggestion of a line of the journal."""
         if line.get("chosen"):
             self.next_to_start()
@@ -231,8 +233,8 @@ class ArrivalStudy(Study):
         """Request a trial from the searcher, unless enough trials wait for a worker."""
         num_pending = self._num_by_status[Trial.PENDING]
         is_full = (
-            self._limit is not None
-            and num_pending + self._num_by_status[Trial.RUNNING] >= self._limit
+            self._num_slots is not None
+            and num_pending + self._num_by_status[Trial.RUNNING] >= self._num_slots
         )
         if self.is_exhausted() or is_full or num_pending >= self._max_pending:
             return False
@@ -246,14 +248,17 @@ class ArrivalStudy(Study):
     def next_to_start(self) -> int | None:
         """Return the number of the trial that the scheduler starts next; None if it starts none."""
         if not self._has_chosen:
-            is_full = self._limit is not None and self._num_by_status[Trial.RUNNING] >= self._limit
+            is_full = (
+                self._num_slots is not None
+                and self._num_by_status[Trial.RUNNING] >= self._num_slots
+            )
             self._next_trial, self._has_chosen = None if is_full else self._choose(), True
         return None if self._next_trial is None else self._next_trial.number
 
     def receive(self, event: StudyEvent) -> list[StudyEvent]:
         """Record an event and apply it."""
         self.next_to_start()
-        self._record(self._lines.encode(event), event.kind != "start")
+        self._write_line(self._lines.encode(event), event.kind != "start")
         self._receive(event)
         return [event]
 
@@ -278,7 +283,7 @@ class ArrivalStudy(Study):
 
     def _record_suggestion(self, config: Mapping[str, Any]) -> None:
         line = {"trial": len(self.trials), "config": as_json(config)}
-        self._record({**line, "chosen": 1} if self._has_chosen else line, False)
+        self._write_line({**line, "chosen": 1} if self._has_chosen else line, False)
 
     def _append(self, config: Mapping[str, Any]) -> None:
         self._has_chosen = False

@@ -45,8 +45,8 @@ class StudyEvent:
     trial: int
     attempt: int = 0
     kind: StudyEventKind = "result"
-    """'start': the trial got a worker; 'result': it reported; 'complete': its function returned;
-    'error': it failed permanently."""
+    """'start': the trial got a worker; 'result': it reported; 'complete': its function returned, or
+    a stopping criterion of Tune ended it; 'error': it failed permanently."""
     result: Mapping[str, Any] = field(default_factory=dict)
     """The reported scalars; empty unless the event has a result."""
 
@@ -65,6 +65,7 @@ class EventLines:
 
     def __init__(self) -> None:
         self._folders: dict[int, str] = {}
+        """Folder of the last checkpoint of each trial."""
 
     def encode(self, event: StudyEvent) -> dict[str, Any]:
         """Return the line of an event."""

@@ -35,6 +35,7 @@ class StudyJournal:
     def __init__(self, path: Path, subject: Mapping[str, Any]) -> None:
         self._path = path
         self._lines: list[bytes] = []
+        """Lines that earlier processes wrote."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -70,26 +71,26 @@ class StudyJournal:
             return
         lines = content.splitlines(keepends=True)
         _require_same(path, _parse_line(path, 1, lines[0]), header)
-        self._count(content)
+        self._add_to_digest(content)
         self._lines = lines
 
-    def iter_events(self, since: int = 0) -> Iterator[dict[str, Any]]:
+    def iter_events(self, skip_bytes: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the events that earlier processes wrote, oldest first.
 
         Args:
-            since: Number of bytes at the start of the file to skip.
+            skip_bytes: Number of bytes at the start of the file to skip.
 
         Raises:
             IntegrityError: A line is damaged.
         """
         offset = 0
         for number, line in enumerate(self._lines, 1):
-            if number > 1 and offset >= since:  # the first line is the subject
+            if number > 1 and offset >= skip_bytes:  # the first line is the subject
                 yield _parse_line(self._path, number, line)
             offset += len(line)
 
     def digest_of(self, size: int) -> str:
-        """Return the digest of the first ``size`` bytes of the file; "" if it was shorter."""
+        """Return the digest of the first ``size`` bytes; "" if earlier processes wrote fewer."""
         content = b"".join(self._lines)
         return hashlib.sha256(content[:size]).hexdigest() if size <= len(content) else ""
 
@@ -114,9 +115,9 @@ class StudyJournal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self.size)
             raise storage_error(self._path, error) from error
-        self._count(line)
+        self._add_to_digest(line)
 
-    def _count(self, content: bytes) -> None:
+    def _add_to_digest(self, content: bytes) -> None:
         self.digest.update(content)
         self.size += len(content)
 
@@ -145,7 +146,7 @@ def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, 
             f"{stored.get('version')!r}.",
             fix="Finish the study with the release that started it, or start it in another folder.",
         )
-    differences = list(_differing(stored, expected))
+    differences = list(_describe_differences(stored, expected))
     if differences:
         raise ContractError(
             f"The journal {path} belongs to another study: {'; '.join(differences)}.",
@@ -154,7 +155,7 @@ def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, 
         )
 
 
-def _differing(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+def _describe_differences(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted({*stored, *expected}):
         if stored.get(key) != expected.get(key):
             yield f"{key} was {stored.get(key)!r} and is {expected.get(key)!r}"

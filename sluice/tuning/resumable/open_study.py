@@ -19,8 +19,8 @@ from sluice.tuning.resumable.snapshots import read_header, read_study, write_sna
 from sluice.tuning.resumable.study import Study
 
 _SNAPSHOT_AFTER_S = 2.0
-"""Decision time since the last snapshot after which another one is written [s]. The time that a
-replay would take is about the decision time."""
+"""Decision time since the last snapshot after which another one is written [s]. A replay of the
+events since that snapshot would take about this time."""
 
 _MAX_SNAPSHOT_SHARE = 0.1
 """Maximum time spent on snapshots, as a share of the decision time."""
@@ -105,7 +105,7 @@ class OpenStudy:
             metric=self._metric,
             time_attr=self._settings.time_attr,
             stop_on_error=self._settings.errors == "stop",
-            workers=self._settings.workers,
+            max_workers=self._settings.workers,
             on_applied=on_applied,
         )
 
@@ -125,7 +125,10 @@ class OpenStudy:
         self._snapshot_s, self._decision_s = time.perf_counter() - started, 0.0
 
     def _load_snapshot(self) -> tuple[Any, int]:
-        """Return the study and the size of the journal that it covers; (None, 0) without one."""
+        """Return the study of the snapshot and the number of bytes of the journal that it covers.
+
+        Return (None, 0) if no snapshot can be used.
+        """
         header = read_header(self._snapshot_path)
         if not header or header.get("digest") != self.journal.digest_of(header.get("size", 0)):
             return None, 0
@@ -150,8 +153,8 @@ class OpenStudy:
         copies = copy.deepcopy(scheduler), copy.deepcopy(searcher)
         if self._settings.ordered:
             return OrderedStudy(*copies, **arguments)
-        pending = os.environ.get("TUNE_MAX_PENDING_TRIALS_PG", "")
-        max_pending = int(pending) if pending.isdigit() else 1
+        limit_text = os.environ.get("TUNE_MAX_PENDING_TRIALS_PG", "")
+        max_pending = int(limit_text) if limit_text.isdigit() else 1
         return ArrivalStudy(*copies, max_pending=max_pending, **arguments)
 
 

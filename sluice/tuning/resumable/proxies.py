@@ -76,8 +76,8 @@ class TrialProxy:
 
     @status.setter
     def status(self, status: str) -> None:
-        before, self._status = self._status, status
-        self.observe(self, before)
+        previous_status, self._status = self._status, status
+        self.observe(self, previous_status)
 
     @property
     def attempt(self) -> int:
@@ -90,7 +90,7 @@ class TrialProxy:
         return self.attempts[-1].start if self.attempts else None
 
     def begin_attempt(self, start: CheckpointKey | None) -> None:
-        """Continue from a checkpoint, with the current configuration."""
+        """Start an attempt with the current configuration; ``start`` None means initial weights."""
         self.attempts.append(TrialAttempt(start, dict(self.config)))
         self.time = start.time if start else 0
         self.observe(self, self._status)
@@ -102,7 +102,7 @@ class TrialProxy:
 
     @property
     def checkpoint(self) -> CheckpointKey:
-        """Checkpoint of the attempt's last result; before the first result, the copied one."""
+        """Checkpoint of the attempt's last result; before that, the one from which it started."""
         if self.start is not None and self.time == self.start.time:
             return self.start
         return CheckpointKey(self.number, self.attempt, self.time)

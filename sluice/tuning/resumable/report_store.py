@@ -11,7 +11,7 @@ from sluice.tuning.resumable.proxies import TrialProxy
 class ReportStore:
     """Reported results with the paths of their checkpoints.
 
-    It also knows which checkpoints a scheduler still references, so that these are not removed.
+    It also tracks which checkpoints a scheduler still references, so that these are not removed.
     """
 
     def __init__(self) -> None:
@@ -32,23 +32,23 @@ class ReportStore:
 
     def add(self, trial: TrialProxy, result: dict[str, Any], checkpoint: str) -> None:
         """Add the last result of a trial."""
-        attempt = self._results.setdefault((trial.number, trial.attempt), {})
-        attempt[trial.time] = (result, checkpoint)
+        results_by_time = self._results.setdefault((trial.number, trial.attempt), {})
+        results_by_time[trial.time] = (result, checkpoint)
 
     def reference_checkpoint(self, trial: TrialProxy) -> CheckpointKey:
         """Return the key of a trial's checkpoint; the checkpoint is kept while the key exists."""
         key = trial.checkpoint
         return self._referenced_keys.setdefault((key.trial, key.attempt, key.time), key)
 
-    def latest(self, trial: TrialProxy) -> tuple[str, dict[str, Any]]:
-        """Return the path of the checkpoint from which a trial continues, and its result."""
+    def latest_checkpoint(self, trial: TrialProxy) -> tuple[str, dict[str, Any]]:
+        """Return path and result of the checkpoint from which a trial continues."""
         results = self._results.get((trial.number, trial.attempt), {})
         for result, path in reversed(results.values()):
             if path:
                 return path, result
         return self.checkpoint_at(trial.start)
 
-    def last_written(self, trial: TrialProxy) -> str:
+    def last_written_checkpoint(self, trial: TrialProxy) -> str:
         """Return the path of the last checkpoint that a trial wrote in any of its attempts."""
         for attempt in range(trial.attempt, -1, -1):
             for _, path in reversed(self._results.get((trial.number, attempt), {}).values()):
@@ -57,7 +57,7 @@ class ReportStore:
         return ""
 
     def checkpoint_at(self, key: CheckpointKey | None) -> tuple[str, dict[str, Any]]:
-        """Return the path of a checkpoint and its result; both are empty for None."""
+        """Return path and result of a checkpoint; both are empty for None."""
         if key is None:
             return "", {}
         result, path = self._results.get((key.trial, key.attempt), {}).get(key.time, ({}, ""))
@@ -69,30 +69,30 @@ class ReportStore:
             yield result
 
     def results_along(
-        self, lineage: tuple[TrialAttempt, ...], last: CheckpointKey
+        self, attempts: tuple[TrialAttempt, ...], last: CheckpointKey
     ) -> Iterator[dict[str, Any]]:
         """Yield the results of a chain of attempts, each up to the start of the next attempt.
 
         Args:
-            lineage: Attempts, each of which started from a checkpoint of the previous one.
+            attempts: Attempts, each of which started from a checkpoint of the previous one.
             last: Last checkpoint of the last attempt.
         """
-        ends = [attempt.start for attempt in lineage[1:]] + [last]
-        for attempt, end in zip(lineage, ends, strict=True):
-            started = attempt.start.time if attempt.start else float("-inf")
+        ends = [attempt.start for attempt in attempts[1:]] + [last]
+        for attempt, end in zip(attempts, ends, strict=True):
+            start_time = attempt.start.time if attempt.start else float("-inf")
             assert end is not None
             for time, (result, _) in self._results.get((end.trial, end.attempt), {}).items():
-                if started < time <= end.time:
+                if start_time < time <= end.time:
                     yield result
 
-    def needed_checkpoints(self, live: Iterable[TrialProxy]) -> Iterator[str]:
+    def checkpoints_needed(self, live_trials: Iterable[TrialProxy]) -> Iterator[str]:
         """Yield the paths of all checkpoints that are still needed.
 
         These are the checkpoints from which the given trials continue or started, and those that a
         scheduler references.
         """
-        for trial in live:
-            yield self.latest(trial)[0]
+        for trial in live_trials:
+            yield self.latest_checkpoint(trial)[0]
             yield self.checkpoint_at(trial.start)[0]
         for key in list(self._referenced_keys.values()):
             yield self.checkpoint_at(key)[0]

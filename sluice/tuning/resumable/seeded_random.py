@@ -1,4 +1,4 @@
-"""Seeds the global random generators that Tune's schedulers use, so decisions can be repeated."""
+"""Seeds the global random generators of Tune's schedulers, so that decisions can be repeated."""
 
 import random
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class SeededRandom:
     """
 
     def __init__(self, seed: int) -> None:
-        self._seed, self._steps, self._is_open = seed, 0, False
+        self._seed, self._num_steps, self._is_in_step = seed, 0, False
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -25,25 +25,25 @@ class SeededRandom:
 
         A nested step is part of the outer step and does not seed the generators again.
         """
-        if self._is_open:
+        if self._is_in_step:
             yield
             return
-        self._steps, self._is_open = self._steps + 1, True
-        seed = derive_seed(self._seed, f"tune_{self._steps}")
+        self._num_steps, self._is_in_step = self._num_steps + 1, True
+        seed = derive_seed(self._seed, f"tune_{self._num_steps}")
         state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that ASHA uses
         try:
             yield
         finally:
-            self._is_open = False
+            self._is_in_step = False
             random.setstate(state)
             np.random.set_state(numpy_state)  # noqa: NPY002
 
-    def undo(self) -> None:
+    def undo_step(self) -> None:
         """Remove the last step from the count, because it changed nothing.
 
         Inside a step this has no effect.
         """
-        if not self._is_open:
-            self._steps -= 1
+        if not self._is_in_step:
+            self._num_steps -= 1

@@ -20,8 +20,8 @@ from ray import cloudpickle
 import sluice
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-"""Permission bits of a file that users other than its owner may write."""
-_FORMAT = 4
+"""Permission bits with which users other than the owner may write a file."""
+_FORMAT = 5
 """Version of the snapshot format."""
 
 

@@ -25,7 +25,7 @@ from sluice.tuning.resumable.proxies import ControllerProxy, TrialProxy
 from sluice.tuning.resumable.report_store import ReportStore
 from sluice.tuning.resumable.seeded_random import SeededRandom
 
-RecordLine = Callable[[Mapping[str, Any], bool], None]
+WriteLine = Callable[[Mapping[str, Any], bool], None]
 """Function of (line, sync) that writes a line of the journal. With ``sync`` it returns only when
 the line is on disk."""
 
@@ -54,14 +54,14 @@ class Study(ABC):
         num_samples: int,
         seed: int,
         folder: str,
-        record: RecordLine,
+        record: WriteLine,
     ) -> None:
         self._scheduler: Any = scheduler  # Any, because its methods get proxies of Tune's types
         self._searcher = searcher
         self._metric, self._time_attr = metric, time_attr
         self._num_samples = math.inf if searcher is None else num_samples
         self._folder = folder
-        self._record: RecordLine = record
+        self._write_line: WriteLine = record
         self._lines, self._reports = EventLines(), ReportStore()
         self._seeded_random = SeededRandom(seed)
         self._live_trials: dict[int, TrialProxy] = {}
@@ -79,11 +79,11 @@ class Study(ABC):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_record"}
+        return {key: value for key, value in vars(self).items() if key != "_write_line"}
 
-    def set_recorder(self, record: RecordLine) -> None:
+    def set_recorder(self, record: WriteLine) -> None:
         """Set the function that writes the journal; a snapshot does not contain it."""
-        self._record = record
+        self._write_line = record
 
     # Inputs
 
@@ -113,7 +113,7 @@ class Study(ABC):
 
     @abstractmethod
     def next_to_start(self) -> int | None:
-        """Return the trial without a worker that gets the next worker; None for no trial."""
+        """Return the number of the trial that gets the next worker; None for no trial."""
 
     # State
 
@@ -130,7 +130,7 @@ class Study(ABC):
         return self._is_exhausted or len(self.trials) >= self._num_samples
 
     def is_finished(self) -> bool:
-        """Return whether no trial runs or will run again."""
+        """Return whether all trials that were suggested so far have ended."""
         return not self._live_trials
 
     def running_trials(self) -> tuple[TrialProxy, ...]:
@@ -138,20 +138,20 @@ class Study(ABC):
         trials = [trial for trial in self._live_trials.values() if trial.status == Trial.RUNNING]
         return tuple(sorted(trials, key=lambda trial: self.sort_key(trial.number)))
 
-    def num_known(self) -> int:
-        """Return the number of trials that the study knows, which must not be enqueued again."""
+    def num_known_trials(self) -> int:
+        """Return the number of existing and queued trials, which must not be enqueued again."""
         return len(self.trials)
 
     def latest_checkpoint(self, trial: int) -> tuple[str, dict[str, Any]]:
-        """Return the path of the checkpoint from which a trial continues, and its result.
+        """Return path and result of the checkpoint from which a trial continues.
 
         Both are empty if the trial starts from initial weights.
         """
-        return self._reports.latest(self.trials[trial])
+        return self._reports.latest_checkpoint(self.trials[trial])
 
     def last_own_checkpoint(self, trial: int) -> str:
         """Return the path of the last checkpoint that the trial itself wrote; "" without one."""
-        return self._reports.last_written(self.trials[trial])
+        return self._reports.last_written_checkpoint(self.trials[trial])
 
     def attempts_of(self, number: int) -> tuple[TrialAttempt, ...]:
         """Return the attempts that led to a trial's current weights, oldest first.
@@ -183,12 +183,12 @@ class Study(ABC):
         which these trials started, and those that the scheduler references. Other checkpoints in
         the journal may be removed.
         """
-        return frozenset(self._reports.needed_checkpoints(self._live_trials.values())) - {""}
+        return frozenset(self._reports.checkpoints_needed(self._live_trials.values())) - {""}
 
     def pop_changed(self) -> list[int]:
-        """Return the trials that changed since the last call."""
-        changed, self._changed_numbers = list(self._changed_numbers), {}
-        return changed
+        """Return the numbers of the trials that changed since the last call."""
+        numbers, self._changed_numbers = list(self._changed_numbers), {}
+        return numbers
 
     # Suggestions
 
@@ -198,9 +198,9 @@ class Study(ABC):
         with self._seeded_random.step():
             suggested: Any = self._searcher.suggest(f"{len(self.trials):05d}")
         if suggested is None or suggested == Searcher.FINISHED:
-            # The number of unsuccessful requests depends on timing, so they must not count as
-            # steps, which determine the random numbers.
-            self._seeded_random.undo()
+            # The number of unsuccessful requests depends on timing. They must not count as steps,
+            # because the number of a step determines its random numbers.
+            self._seeded_random.undo_step()
             self._is_exhausted = suggested is not None
             return None
         return dict(suggested)
@@ -315,9 +315,9 @@ class Study(ABC):
             with self._seeded_random.step():
                 self._searcher.on_trial_complete(trial.trial_id, result=result, error=has_failed)
 
-    def _observe(self, trial: TrialProxy, before: str) -> None:
-        """Update the counts after the status or the attempt of a trial changed."""
-        self._num_by_status[before] -= 1
+    def _observe(self, trial: TrialProxy, previous_status: str) -> None:
+        """Update the study's indices after the status or the attempt of a trial changed."""
+        self._num_by_status[previous_status] -= 1
         self._num_by_status[trial.status] += 1
         self._changed_numbers[trial.number] = None
         if trial.is_finished():

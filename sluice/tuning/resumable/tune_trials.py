@@ -41,9 +41,9 @@ def raise_original_errors(controller: Any) -> None:
 def retry_failed_resets(controller: Any) -> None:
     """Let Tune requeue a trial whose worker could not be reset, in place of ending the trial.
 
-    Tune gives a worker that it reuses two seconds to end its previous trial, and otherwise sets the
-    next one to 'ERROR' without notifying the scheduler. The worker is removed here, so that each
-    of them causes at most one retry.
+    A worker that Tune reuses must end its previous trial within two seconds by default. Otherwise
+    Tune sets the next trial to 'ERROR' without notifying the scheduler. Here such a worker is
+    removed, so that each causes at most one retry.
     """
     controller = unwrap(controller)
     if "_on_trial_reset" in vars(controller):
@@ -143,9 +143,9 @@ def reuse_folder(trial: Any, checkpoint: str) -> None:
 def skip_written_checkpoints(trial: Any, checkpoint: str) -> None:
     """Prevent the next worker of a trial from overwriting checkpoints of the previous worker.
 
-    Tune counts a checkpoint of a trial only when the save has ended. A worker that was removed
-    before that has written one checkpoint that Tune did not count, and possibly another one that
-    was not reported.
+    Tune counts a checkpoint of a trial only when the save has ended. A worker that is removed
+    during a save leaves one checkpoint that Tune has not counted, and possibly another one that was
+    not reported.
 
     Args:
         trial: One of Tune's trials, without a worker.

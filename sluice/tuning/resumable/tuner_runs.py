@@ -1,7 +1,7 @@
 """Registers the study that the scheduler and the searcher of one ``Tuner`` share, by journal path.
 
-Tune copies the scheduler and the searcher, so they cannot share it by reference. It is therefore
-stored in a module-level variable.
+Tune copies the scheduler and the searcher, so they cannot share the study by reference. Therefore a
+module-level variable contains the latest run of each study.
 """
 
 import time
@@ -47,11 +47,12 @@ class TunerRun:
 
     Args:
         path: Path of the journal.
-        open_study: Opens the journal and replays it into a copy of the searcher.
+        open_study: Function of the searcher that opens the journal, and replays it into copies of
+            the scheduler and the searcher.
     """
 
     def __init__(self, path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:
-        self._path, self._open = path, open_study
+        self._path, self._open_study = path, open_study
         self._handle: StudyHandle | None = None
         self._driver: StudyDriver | None = None
         self.controller: Any = None
@@ -61,7 +62,7 @@ class TunerRun:
     def driver(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
         """Yield the driver for a call by Tune. The first call opens and replays the journal."""
         if self._handle is None or self._driver is None:
-            self._handle = self._open(searcher)
+            self._handle = self._open_study(searcher)
             self._driver = self._handle.driver(self._on_applied)
         started = time.perf_counter()
         yield self._driver

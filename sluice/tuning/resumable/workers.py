@@ -22,8 +22,10 @@ class WorkerAvailability:
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
-        self._requested_at: float | None = None
+        self._waiting_since: float | None = None
+        """Time at which a waiting request was first observed; None if no request waits."""
         self._capacity, self._full_until = 0, 0.0
+        """Number of workers of a full cluster, and the time until which it counts as full."""
 
     @property
     def is_limited(self) -> bool:
@@ -47,12 +49,12 @@ class WorkerAvailability:
         if num_live >= self._capacity and now < self._full_until:
             return True
         if not num_pending:
-            self._requested_at = None
+            self._waiting_since = None
             return False
-        if self._requested_at is None:
-            self._requested_at = now
-        if now - self._requested_at < _GRANT_TIMEOUT_S:
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < _GRANT_TIMEOUT_S:
             return False
-        self._requested_at = None
+        self._waiting_since = None
         self._capacity, self._full_until = num_live, now + _CAPACITY_TTL_S
         return True

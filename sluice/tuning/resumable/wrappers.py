@@ -44,7 +44,7 @@ class ResumableScheduler(TrialScheduler):
         return accepted
 
     @contextmanager
-    def _deciding(self, controller: Any) -> Iterator[StudyDriver]:
+    def _open_driver(self, controller: Any) -> Iterator[StudyDriver]:
         run = tuner_runs.latest_run(self._path)
         assert run is not None, "Tune must call set_search_properties before it adds trials"
         run.controller = controller
@@ -58,22 +58,22 @@ class ResumableScheduler(TrialScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Bind a trial of Tune to its trial in the study."""
-        with self._deciding(tune_controller) as driver:
+        with self._open_driver(tune_controller) as driver:
             driver.on_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of the study about a trial that has reported."""
-        with self._deciding(tune_controller) as driver:
+        with self._open_driver(tune_controller) as driver:
             return driver.on_result(tune_controller, trial, result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Report the end of a trial to the study."""
-        with self._deciding(tune_controller) as driver:
+        with self._open_driver(tune_controller) as driver:
             driver.on_end(tune_controller, trial, result)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report the failure of a trial to the study."""
-        with self._deciding(tune_controller) as driver:
+        with self._open_driver(tune_controller) as driver:
             driver.on_error(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
@@ -81,7 +81,7 @@ class ResumableScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the trial that should get a worker next."""
-        with self._deciding(tune_controller) as driver:
+        with self._open_driver(tune_controller) as driver:
             return driver.choose(tune_controller)
 
     def debug_string(self) -> str:
@@ -237,7 +237,9 @@ def resumable(
     if time_attr is None or time_attr in TUNE_FIELDS:
         raise SettingsError(
             f"time_attr must be a counter that the trainable reports, got {time_attr!r}.",
-            cause="Fields that Tune adds to a result depend on the machine or the attempt.",
+            cause="Fields that Tune adds to a result depend on the machine or the attempt."
+            if time_attr in TUNE_FIELDS
+            else "",
             fix="Report a counter that the checkpoint contains, and pass its name: 'epoch'.",
         )
     settings = StudySettings(

@@ -37,6 +37,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         del sys.modules[name]
 
 
+def test_import_continues_while_other_threads_import_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [RuntimeError("dictionary changed size during iteration")] * 2
+
+    def invalidate_caches() -> None:
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr("importlib.invalidate_caches", invalidate_caches)
+
+    assert import_object("sequences:Seq", what="workload").__name__ == "Seq"
+    assert not errors
+
+
 def get_import_error(path: str) -> SettingsError:
     with pytest.raises(SettingsError) as caught:
         import_object(path, what="workload")

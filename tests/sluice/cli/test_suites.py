@@ -19,7 +19,7 @@ from sluice.registry.ledger import Ledger
 from sluice.training.code import code_digest
 from sluice.training.weights import pack_model
 from sluice.workloads.prepare_model import prepare_model
-from tests.sluice.evaluation.scored_workload import member
+from tests.sluice.evaluation.scored_workload import make_member
 from tests.sluice.registry.ledger_samples import Clock, sample_lineage
 from tests.support.echo import Echo
 
@@ -31,7 +31,7 @@ def register_echo(home: Path) -> None:
     store, workload = ArtifactStore(home / "artifacts"), Echo()
     frame = workload.compute_features(workload.load_rows())
     members = tuple(
-        member(seed, fold.fold_id, through=str(frame.index[fold.val.stop - 1])).model_copy(
+        make_member(seed, fold.fold_id, through=str(frame.index[fold.val.stop - 1])).model_copy(
             update={
                 "weights": store.put(
                     pack_model(

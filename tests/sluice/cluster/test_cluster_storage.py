@@ -69,9 +69,11 @@ def test_slots_that_are_idle_because_of_a_limit_are_reported(joined, compute, cl
     cluster.complete()
     limited = compute.model_copy(update={"workers": 1})
     assert "1 trial can run at a time (compute.workers), but 2 fit" in describe_idle_slots(
-        joined, limited, 8
+        joined, limited, ("search.concurrent_trials", 8)
     )
-    assert "(search.concurrent_trials)" in describe_idle_slots(joined, compute, 1)
+    assert "(search.concurrent_trials)" in describe_idle_slots(
+        joined, compute, ("search.concurrent_trials", 1)
+    )
     assert describe_idle_slots(joined, compute, None) == ""
     assert dashboard_url(joined) == ""
 

@@ -59,7 +59,7 @@ def test_a_reservation_larger_than_a_machine_is_refused(name, reserved, specs):
 
 @pytest.mark.slow
 def test_a_machine_that_does_not_share_a_folder_is_refused(ray_here, tmp_path):
-    probe_files = ((tmp_path / ".mark-1", b"what another machine sees here"),)
+    probe_files = ((tmp_path / ".probe-1", b"what another machine sees here"),)
     pool = RayPool(ray_here, ComputeSettings(), probe_files=probe_files, imports=())
     pool.add()
     with pytest.raises(
@@ -87,7 +87,7 @@ def test_jobs_report_progress_and_workers_end_with_the_pool(tmp_path):
         pool.submit("b", Fail("SystemExit"))
         while (lost := pool.next_message()) is None:
             pass
-        assert list(tmp_path.glob(".mark-*"))
+        assert list(tmp_path.glob(".probe-*"))
 
     process, environment = messages.message
     assert process != os.getpid()
@@ -98,4 +98,4 @@ def test_jobs_report_progress_and_workers_end_with_the_pool(tmp_path):
     while psutil.pid_exists(process):
         assert time.monotonic() < deadline, "a worker outlived its pool"
         time.sleep(0.1)
-    assert not list(tmp_path.glob(".mark-*"))
+    assert not list(tmp_path.glob(".probe-*"))

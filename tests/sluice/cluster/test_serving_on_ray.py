@@ -19,7 +19,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
-from sluice.serving.background import in_background
+from sluice.serving.background import run_in_background
 from sluice.serving.ray_serve import serve_on_ray
 from sluice.serving.server_spec import ServerSpec
 from sluice.serving.settings import ServingSettings
@@ -76,7 +76,7 @@ def _run_replicas(spec: ServerSpec, stop: threading.Event) -> Iterator[str]:
             stop=stop,
         )
 
-    driver = in_background(run, name="driver")
+    driver = run_in_background(run, name="driver")
     driver.add_done_callback(lambda _: ready.set())
     try:
         assert ready.wait(180)

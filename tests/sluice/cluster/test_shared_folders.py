@@ -21,7 +21,7 @@ def test_the_first_folder_with_a_missing_or_different_probe_file_is_reported(tmp
         probe_files[1][0].write_bytes(b"of another machine")
         assert first_missing_folder(probe_files) == folders[1]
     assert first_missing_folder(probe_files) == folders[0]
-    assert not list(tmp_path.rglob(".mark-*"))
+    assert not list(tmp_path.rglob(".probe-*"))
 
 
 def test_probe_files_of_a_killed_process_are_removed(tmp_path):
@@ -33,10 +33,10 @@ def test_probe_files_of_a_killed_process_are_removed(tmp_path):
             os.kill(os.getpid(), 9)
     """)
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
-    (stale,) = tmp_path.glob(".mark-*")
+    (stale,) = tmp_path.glob(".probe-*")
 
     with write_probe_files([tmp_path]) as probe_files:
-        assert list(tmp_path.glob(".mark-*")) == [probe_files[0][0]] != [stale]
+        assert list(tmp_path.glob(".probe-*")) == [probe_files[0][0]] != [stale]
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path):

@@ -1,10 +1,13 @@
 """Slots of machines are counted, and impossible reservations are refused with the setting."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sluice.base.errors import SettingsError
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.slots import count_slots, require_slots
+from sluice.cluster.trial_resources import describe_idle_slots
 
 
 @pytest.mark.parametrize(
@@ -85,3 +88,21 @@ def test_a_limit_of_workers_does_not_limit_ranks():
     require_slots([{"CPU": 2.0}], compute)
     with pytest.raises(SettingsError, match="machines have 1 slot"):
         require_slots([{"CPU": 1.0}], compute)
+
+
+@pytest.mark.parametrize(
+    ("workers", "trial_limit", "message"),
+    [
+        (None, ("search.num_trials", 2), "(search.num_trials), but 8 fit"),
+        (2, ("search.concurrent_trials", 4), "Raise compute.workers and search.concurrent_trials"),
+        (4, ("search.concurrent_trials", 9), "4 idle slots. Raise compute.workers to use"),
+        (None, ("search.concurrent_trials", 8), ""),
+    ],
+)
+def test_idle_slots_are_reported_with_every_limit_below_their_number(workers, trial_limit, message):
+    ray = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 8.0}}])
+
+    found = describe_idle_slots(ray, ComputeSettings(workers=workers), trial_limit)
+
+    assert message in found
+    assert bool(found) == bool(message)

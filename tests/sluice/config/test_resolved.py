@@ -52,7 +52,7 @@ def test_values_derived_from_a_pipeline_do_not_build_the_class_again(
         search_subject(pipeline.search, "data")
         candidate_subject(pipeline.training, "data")
         feature_producer(pipeline.workload, path=counted.workload)
-        assert pipeline.search.base.with_settings(pipeline.search.setup).config_digest
+        assert pipeline.search.base.with_settings(pipeline.search.trial_settings).config_digest
         assert pipeline.search.space.parameters.keys() == {"workload.seq_len"}
 
     assert BuildCounter.builds == {"resolved": 1}
@@ -62,7 +62,7 @@ def test_searched_workload_setting_builds_the_class_again(
     counted: PipelineSettings,
 ) -> None:
     inputs = resolve(counted).search
-    found = inputs.setup.with_params({"workload.seq_len": 4}, where="test")
+    found = inputs.trial_settings.with_params({"workload.seq_len": 4}, where="test")
 
     tuned = inputs.base.with_settings(found)
 

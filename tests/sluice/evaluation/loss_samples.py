@@ -1,4 +1,4 @@
-"""Loss tables with a known truth, for the tests of this package."""
+"""Simulated loss tables with known gain, variance and serial correlation."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from sluice.evaluation.losses import LossTable
 LABELS = np.array([f"{i:06d}" for i in range(5000)])
 
 
-def table(
+def make_losses(
     loss_SN: NDArray[np.float64],
     subject: str,
     *,
@@ -28,23 +28,23 @@ def table(
     )
 
 
-def spread(num_seeds: int, size: float) -> NDArray[np.float64]:
-    """Seed effects (S, 1) whose mean is 0 and whose standard deviation (ddof 1) is ``size``."""
+def make_seed_effects(num_seeds: int, size: float) -> NDArray[np.float64]:
+    """Return effects (S, 1) with mean 0 and standard deviation (ddof 1) ``size``."""
     steps = np.arange(num_seeds, dtype=float)
     return (size * (steps - steps.mean()) / steps.std(ddof=1))[:, None]
 
 
-def centred(values_N: NDArray[np.float64]) -> NDArray[np.float64]:
+def center(values_N: NDArray[np.float64]) -> NDArray[np.float64]:
     return values_N - values_N.mean()
 
 
 def ar1(rng: np.random.Generator, rho: float, num_rows: int) -> NDArray[np.float64]:
-    """Stationary AR(1) with unit variance (N,)."""
+    """Return a stationary AR(1) series (N,) with unit variance."""
     shocks = rng.normal(size=num_rows + 100) * np.sqrt(1 - rho**2)
     return lfilter([1], [1, -rho], shocks)[100:]
 
 
-def two_recipes(
+def simulate_arms(
     rng: np.random.Generator,
     *,
     rho: float,
@@ -54,22 +54,23 @@ def two_recipes(
     seed_share: float = 0.5,
     deterministic: bool = False,
 ) -> tuple[LossTable, LossTable]:
-    """Candidate and reference with a true gain, a time effect all seeds share, and seed effects.
+    """Return candidate and reference with a true gain, a time effect and seed effects.
 
-    ``seed_share`` is the seeds' share of the gain's true variance, without the noise.
+    All seeds share the time effect, an AR(1) series. ``seed_share`` is the share of the seed
+    effects in the true variance of the gain, without the noise.
     """
     time_N = 0.3 * ar1(rng, rho, num_rows)
     row_variance = 0.09 * (1 + rho) / (1 - rho) / num_rows
-    arms = 1 if deterministic else 2
-    seed_sd = np.sqrt(row_variance * seed_share / (1 - seed_share) * num_seeds / arms)
+    num_random_arms = 1 if deterministic else 2
+    seed_sd = np.sqrt(row_variance * seed_share / (1 - seed_share) * num_seeds / num_random_arms)
     base_N = rng.exponential(size=num_rows) + 5
 
-    def draw() -> NDArray[np.float64]:
-        own_S1 = rng.normal(size=(num_seeds, 1)) * seed_sd
-        return own_S1 + rng.normal(size=(num_seeds, num_rows)) * 0.2
+    def draw_seed_losses() -> NDArray[np.float64]:
+        effect_S1 = rng.normal(size=(num_seeds, 1)) * seed_sd
+        return effect_S1 + rng.normal(size=(num_seeds, num_rows)) * 0.2
 
-    reference = base_N[None] if deterministic else base_N + draw()
+    reference = base_N[None] if deterministic else base_N + draw_seed_losses()
     return (
-        table(base_N + time_N - gain + draw(), "candidate", num_folds=4),
-        table(reference, "reference", num_folds=4, deterministic=deterministic),
+        make_losses(base_N + time_N - gain + draw_seed_losses(), "candidate", num_folds=4),
+        make_losses(reference, "reference", num_folds=4, deterministic=deterministic),
     )

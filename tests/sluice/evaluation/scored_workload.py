@@ -1,4 +1,4 @@
-"""A workload whose every loss can be worked out by hand, for the tests of scoring."""
+"""A workload and networks whose losses can be computed manually."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from sluice.workloads.workload import Workload
 
 
 class Counting(Workload):
-    """The target of row i is i; the feature is i too."""
+    """Workload whose feature and target in row i are both i."""
 
     raw_schema = feature_schema = Schema(columns=(Column(name="x"), Column(name="y")))
     feature_columns = ("x",)
@@ -32,7 +32,7 @@ class Counting(Workload):
 
 
 class Shifted(nn.Module):
-    """Predicts the feature plus a constant."""
+    """Network that predicts the feature plus a constant, with dropout in train mode."""
 
     def __init__(self, shift: float) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ FOLDS = (
 )
 
 
-def member(seed: int, fold_id: int, *, through: str = "2020-01-01T00:00:00") -> Member:
+def make_member(seed: int, fold_id: int, *, through: str = "2020-01-01T00:00:00") -> Member:
     return Member(
         seed=seed,
         fold_id=fold_id,

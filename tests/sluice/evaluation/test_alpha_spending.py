@@ -1,4 +1,4 @@
-"""Alpha over the attempts on one window: what each may spend."""
+"""Alpha is divided over the attempts on one window of rows."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.row_sketch import RowSketch
 
 
-def test_all_attempts_together_never_spend_more_than_alpha():
+def test_all_attempts_together_spend_less_than_alpha():
     spent = [spent_alpha(0.05, attempt) for attempt in range(1, 100_001)]
 
     assert sum(spent[:30]) < 0.05
-    assert 0.0499 < sum(spent) < 0.05  # and nearly all of it in the long run
+    assert 0.0499 < sum(spent) < 0.05  # nearly all of it after many attempts
     assert spent == sorted(spent, reverse=True)
 
 
@@ -23,7 +23,7 @@ def test_the_first_attempt_gets_the_largest_share():
     assert spent_alpha(0.05, 2) == pytest.approx(0.05 / 2.285766 / 2**1.6, rel=1e-6)
 
 
-def test_only_alpha_of_the_settings_changes():
+def test_settings_for_an_attempt_differ_only_in_alpha():
     settings = GateSettings(alpha=0.02, min_gain=0.1, min_seeds=7)
 
     third = settings_for_attempt(settings, 3)
@@ -32,27 +32,27 @@ def test_only_alpha_of_the_settings_changes():
     assert third.alpha < 0.02
 
 
-def test_windows_with_enough_common_rows_are_attempts_on_one_window():
+def test_attempts_on_overlapping_windows_are_counted():
     labels = np.array([f"{row:05d}" for row in range(4000)])
-    today = RowSketch.of(labels[1000:3000])
-    same, a_day_before, half_a_year_before, last_year = (
+    current = RowSketch.of(labels[1000:3000])
+    same_rows, shifted_by_one_row, overlap_70, overlap_50 = (
         RowSketch.of(labels[start : start + 2000]) for start in (1000, 999, 400, 0)
     )
-    elsewhere = RowSketch.of(labels[:500])
+    no_overlap = RowSketch.of(labels[:500])
 
-    def count(*earlier, overlap=0.6):
-        return count_attempt(today, earlier, overlap=overlap)
+    def count_earlier(*earlier, overlap=0.6):
+        return count_attempt(current, earlier, overlap=overlap)
 
-    assert count() == 1
-    assert count(same, same, a_day_before) == 4
-    assert count(half_a_year_before) == 2  # 70 % of the rows
-    assert count(half_a_year_before, overlap=0.9) == 1
-    assert count(last_year) == 1  # 50 %
-    assert count(elsewhere) == 1
-    assert count(None, elsewhere) == 2  # it does not say what it was made on
+    assert count_earlier() == 1
+    assert count_earlier(same_rows, same_rows, shifted_by_one_row) == 4
+    assert count_earlier(overlap_70) == 2
+    assert count_earlier(overlap_70, overlap=0.9) == 1
+    assert count_earlier(overlap_50) == 1
+    assert count_earlier(no_overlap) == 1
+    assert count_earlier(None, no_overlap) == 2  # the rows of an old verdict are unknown and count
 
 
 @pytest.mark.parametrize("attempt", [0, -1])
-def test_attempts_are_counted_from_one(attempt):
+def test_an_attempt_number_below_one_is_rejected(attempt):
     with pytest.raises(SettingsError, match=f"at least 1, got {attempt}"):
         spent_alpha(0.05, attempt)

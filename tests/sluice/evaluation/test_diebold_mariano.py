@@ -1,4 +1,4 @@
-"""Diebold-Mariano with the small-sample correction, against scipy, statsmodels and by hand."""
+"""The corrected Diebold-Mariano test equals scipy, statsmodels and manual results."""
 
 import math
 
@@ -14,51 +14,51 @@ GAIN_N = 0.1 + ar1(np.random.default_rng(0), 0.4, 120)
 ONE_FOLD = np.zeros(120, np.int64)
 
 
-def test_with_a_horizon_of_one_row_it_is_the_paired_t_test():
-    textbook = stats.ttest_1samp(GAIN_N, 0.0, alternative="greater")
+def test_a_horizon_of_one_row_gives_the_paired_t_test():
+    expected = stats.ttest_1samp(GAIN_N, 0.0, alternative="greater")
 
-    found = diebold_mariano(GAIN_N, ONE_FOLD, horizon_rows=1)
+    result = diebold_mariano(GAIN_N, ONE_FOLD, horizon_rows=1)
 
-    assert found == pytest.approx((textbook.statistic, textbook.pvalue))
-    assert diebold_mariano(GAIN_N, ONE_FOLD, horizon_rows=0) == found
+    assert result == pytest.approx((expected.statistic, expected.pvalue))
+    assert diebold_mariano(GAIN_N, ONE_FOLD, horizon_rows=0) == result
 
 
 @pytest.mark.parametrize("horizon", [2, 5])
-def test_overlapping_horizons_use_the_uniform_kernel_of_statsmodels(horizon):
-    fitted = sm.OLS(GAIN_N, np.ones(120)).fit(
+def test_overlapping_horizons_give_the_uniform_kernel_of_statsmodels(horizon):
+    regression = sm.OLS(GAIN_N, np.ones(120)).fit(
         cov_type="HAC",
         cov_kwds={"maxlags": horizon - 1, "kernel": "uniform", "use_correction": False},
     )
-    small = math.sqrt((120 + 1 - 2 * horizon + horizon * (horizon - 1) / 120) / 120)
+    correction = math.sqrt((120 + 1 - 2 * horizon + horizon * (horizon - 1) / 120) / 120)
 
-    found = diebold_mariano(GAIN_N, ONE_FOLD, horizon_rows=horizon)
+    result = diebold_mariano(GAIN_N, ONE_FOLD, horizon_rows=horizon)
 
-    assert found.statistic == pytest.approx(float(fitted.tvalues[0]) * small)
-    assert found.p_value == pytest.approx(stats.t.sf(found.statistic, 119))
+    assert result.statistic == pytest.approx(float(regression.tvalues[0]) * correction)
+    assert result.p_value == pytest.approx(stats.t.sf(result.statistic, 119))
 
 
-def test_rows_of_two_folds_are_no_neighbours():
+def test_autocovariances_do_not_span_two_folds():
     gain_N = np.array([1.0, 2.0, 2.0, 5.0])
-    apart = diebold_mariano(gain_N, np.array([0, 0, 1, 1]), horizon_rows=2)
+    result = diebold_mariano(gain_N, np.array([0, 0, 1, 1]), horizon_rows=2)
 
-    # By hand: deviations -1.5, -0.5, -0.5, 2.5; squares 9; pairs 0.75 and -1.25, not 0.25.
+    # Deviations -1.5, -0.5, -0.5, 2.5; squares 9; pairs 0.75 and -1.25, not 0.25.
     variance = (9.0 + 2 * (0.75 - 1.25)) / 16
     corrected = math.sqrt((4 + 1 - 4 + 2 / 4) / 4)
-    assert apart.statistic == pytest.approx(2.5 / math.sqrt(variance) * corrected)
+    assert result.statistic == pytest.approx(2.5 / math.sqrt(variance) * corrected)
 
 
 @pytest.mark.parametrize(
     ("gain_N", "horizon"),
     [
-        (np.full(10, 0.5), 1),  # nothing varies
+        (np.full(10, 0.5), 1),  # no variance
         (np.tile([1.0, -1.0], 5), 2),  # full weights make the variance negative
         (np.array([1.0, math.nan, 2.0]), 1),
         (np.array([1.0]), 1),
         (np.arange(6.0), 9),  # a horizon longer than the rows
     ],
 )
-def test_what_cannot_be_computed_is_unknown(gain_N, horizon):
-    found = diebold_mariano(gain_N, np.zeros(gain_N.size, np.int64), horizon_rows=horizon)
+def test_invalid_inputs_give_nan(gain_N, horizon):
+    result = diebold_mariano(gain_N, np.zeros(gain_N.size, np.int64), horizon_rows=horizon)
 
-    assert math.isnan(found.p_value)
-    assert math.isnan(found.statistic)
+    assert math.isnan(result.p_value)
+    assert math.isnan(result.statistic)

@@ -10,7 +10,7 @@ import torch
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, GateBlocked, IntegrityError
-from sluice.config.pipeline import promotion_rules
+from sluice.config.pipeline import digest_promotion_rules
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.imported_baseline import (
     find_baseline,
@@ -35,12 +35,14 @@ FOLDS = WORKLOAD.plan_folds(FRAME)
 TABLE = pd.DataFrame({"row": FRAME.index, "prediction": np.arange(len(FRAME)) / 100})
 
 
-def outputs(table: pd.DataFrame) -> dict[int, torch.Tensor]:
+def load_outputs(table: pd.DataFrame) -> dict[int, torch.Tensor]:
     table = normalize_predictions(table, FRAME.index, what=WHAT)
     return outputs_by_fold(table, WORKLOAD, FRAME, FOLDS, what=WHAT)
 
 
-def test_predictions_are_matched_by_label_and_scored_on_the_test_rows(tmp_path: Path) -> None:
+def test_newest_predictions_are_matched_by_label_and_scored_on_the_test_rows(
+    tmp_path: Path,
+) -> None:
     store, shuffled = ArtifactStore(tmp_path / "artifacts"), TABLE.sample(frac=1, random_state=0)
     at = datetime(2026, 3, 14, tzinfo=UTC)
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
@@ -58,7 +60,7 @@ def test_predictions_are_matched_by_label_and_scored_on_the_test_rows(tmp_path: 
             )
             ledger.record_receipt(receipt)
         zeros = find_baseline(*args)
-        again = store_predictions(
+        newer_receipt = store_predictions(
             normalize_predictions(shuffled, FRAME.index, what=WHAT),
             store,
             pipeline="echo",
@@ -66,10 +68,10 @@ def test_predictions_are_matched_by_label_and_scored_on_the_test_rows(tmp_path: 
             evidence={"trusted": False},
             at=at,
         )
-        ledger.record_receipt(again)
+        ledger.record_receipt(newer_receipt)
         newest = find_baseline(*args)
         scores = score_baseline(WORKLOAD, FRAME, FOLDS, newest, subject="baseline")
-        store.path(again.subject["predictions"]).unlink()
+        store.path(newer_receipt.subject["predictions"]).unlink()
         with pytest.raises(IntegrityError):
             find_baseline(*args)
 
@@ -81,7 +83,7 @@ def test_predictions_are_matched_by_label_and_scored_on_the_test_rows(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("table", "what"),
+    ("table", "message"),
     [
         (TABLE.rename(columns={"row": "id"}), "must have the column 'row'"),
         (TABLE[["row"]], "a column for each output"),
@@ -95,11 +97,11 @@ def test_predictions_are_matched_by_label_and_scored_on_the_test_rows(tmp_path: 
         (TABLE[:0], "are missing; the first is row .* There are no predictions"),
     ],
 )
-def test_unsuitable_predictions_are_refused(table: pd.DataFrame, what: str) -> None:
-    with pytest.raises(ContractError, match=what) as raised:
-        outputs(table)
+def test_invalid_predictions_are_rejected(table: pd.DataFrame, message: str) -> None:
+    with pytest.raises(ContractError, match=message) as error:
+        load_outputs(table)
 
-    assert raised.value.what.startswith((WHAT, f"The outputs of {WHAT}"))
+    assert error.value.what.startswith((WHAT, f"The outputs of {WHAT}"))
 
 
 def test_number_of_predictions_of_a_model_is_checked() -> None:
@@ -112,24 +114,24 @@ def test_number_of_predictions_of_a_model_is_checked() -> None:
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
 def test_dates_are_matched_in_any_notation(zone: str | None) -> None:
     index = pd.date_range("2026-03-01", periods=3, freq="D", tz=zone)
-    written = [str(time) for time in index]
-    table = pd.DataFrame({"row": written, "0": [1.0, 2.0, 3.0]})
+    labels = [str(time) for time in index]
+    table = pd.DataFrame({"row": labels, "0": [1.0, 2.0, 3.0]})
 
-    found = normalize_predictions(table, index, what=WHAT)
+    normalized = normalize_predictions(table, index, what=WHAT)
 
-    assert list(found["row"]) == [time.isoformat() for time in index]
+    assert list(normalized["row"]) == [time.isoformat() for time in index]
     with pytest.raises(ContractError, match="must have dates"):
         normalize_predictions(table.assign(row="soon"), index, what=WHAT)
 
 
-def test_rules_cover_the_model_and_old_receipts_stay_valid() -> None:
-    def rules(baseline: BaselineSettings) -> str:
-        return promotion_rules(baseline, GateSettings(), GuardSettings(), SuiteSettings())
+def test_the_rules_digest_includes_the_model_and_is_unchanged_without_one() -> None:
+    def digest_rules(baseline: BaselineSettings) -> str:
+        return digest_promotion_rules(baseline, GateSettings(), GuardSettings(), SuiteSettings())
 
     other = BaselineSettings(predictions="mlflow:/echo/2")
-    assert len({rules(BaselineSettings()), rules(NAMED), rules(other)}) == 3
+    assert len({digest_rules(BaselineSettings()), digest_rules(NAMED), digest_rules(other)}) == 3
     # Digest of the rules with this setting from before imported predictions.
-    assert rules(BaselineSettings(max_rows=100)) == OLD_RULES
+    assert digest_rules(BaselineSettings(max_rows=100)) == OLD_RULES
 
 
 OLD_RULES = "3a0c332088038960dccc9cb27ebdc0527fd2a994c61ebd10ca0af25b045d7f0f"

@@ -1,14 +1,16 @@
+"""Loss tables are stored, loaded, aligned and validated."""
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from sluice.base.errors import ContractError, SourceError
 from sluice.evaluation.losses import LossTable, read_losses, write_losses
-from tests.sluice.evaluation.loss_samples import table
+from tests.sluice.evaluation.loss_samples import make_losses
 
 
-def sample(**changes) -> LossTable:
-    parts = {
+def make_sample(**changes) -> LossTable:
+    arguments = {
         "subject": "model",
         "window": "window",
         "seeds": (3, 8),
@@ -16,7 +18,7 @@ def sample(**changes) -> LossTable:
         "label_N": np.array(["2020-01-01", "2020-01-02", "2020-02-01"]),
         "loss_SN": np.array([[1.0, 2.0, 3.0], [4.0, 5.0, np.nan]]),
     }
-    return LossTable(**(parts | changes))
+    return LossTable(**(arguments | changes))
 
 
 def assert_same(left: LossTable, right: LossTable) -> None:
@@ -28,24 +30,24 @@ def assert_same(left: LossTable, right: LossTable) -> None:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_a_table_survives_its_file(tmp_path, suffix, deterministic):
-    before = sample()
+def test_a_table_is_loaded_unchanged_from_a_file(tmp_path, suffix, deterministic):
+    losses = make_sample()
     if deterministic:
-        before = sample(seeds=(), loss_SN=np.array([[0.1, np.inf, 1 / 3]]))
+        losses = make_sample(seeds=(), loss_SN=np.array([[0.1, np.inf, 1 / 3]]))
     path = tmp_path / f"losses{suffix}"
 
-    write_losses(before, path)
+    write_losses(losses, path)
 
-    assert_same(read_losses(path, subject="model", window="window"), before)
+    assert_same(read_losses(path, subject="model", window="window"), losses)
 
 
 def test_shuffled_rows_are_returned_in_time_order():
-    frame = sample().to_frame().sample(frac=1, random_state=1)
+    frame = make_sample().to_frame().sample(frac=1, random_state=1)
 
-    assert_same(LossTable.from_frame(frame, subject="model", window="window"), sample())
+    assert_same(LossTable.from_frame(frame, subject="model", window="window"), make_sample())
 
 
-def test_numbers_sort_as_numbers_and_dates_as_dates():
+def test_numeric_labels_are_sorted_by_value_and_dates_by_time():
     numbers = pd.DataFrame({"seed": 0, "fold": 0, "row": [10, 9, 100], "loss": [1.0, 2.0, 3.0]})
     times = pd.to_datetime(["2020-03-01", "2020-01-01", "2020-02-01"])
 
@@ -57,40 +59,40 @@ def test_numbers_sort_as_numbers_and_dates_as_dates():
     assert by_date.loss_SN.tolist() == [[2.0, 3.0, 1.0]]
 
 
-def test_the_window_digest_is_of_the_rows_not_of_the_losses():
-    frame = sample().to_frame()
-    other = frame.assign(loss=0.5)
+def test_the_window_digest_depends_on_the_rows_and_not_on_the_losses():
+    frame = make_sample().to_frame()
+    other_losses = frame.assign(loss=0.5)
     fewer = frame[frame["row"] != "2020-02-01"]
-    digests = [LossTable.from_frame(f, subject="m").window for f in (frame, other, fewer)]
+    digests = [LossTable.from_frame(f, subject="m").window for f in (frame, other_losses, fewer)]
 
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_alignment_is_by_key_not_by_position():
-    mine = sample()
+    losses = make_sample()
     order = np.array([2, 0, 1])
-    shuffled = sample(
-        fold_N=mine.fold_N[order], label_N=mine.label_N[order], loss_SN=mine.loss_SN[:, order]
+    shuffled = make_sample(
+        fold_N=losses.fold_N[order], label_N=losses.label_N[order], loss_SN=losses.loss_SN[:, order]
     )
 
-    assert_same(shuffled.aligned_to(mine), mine)
+    assert_same(shuffled.aligned_to(losses), losses)
 
 
-def test_other_rows_are_refused_with_what_differs():
-    other = sample(label_N=np.array(["2020-01-01", "2020-01-09", "2020-02-01"]))
+def test_other_rows_are_rejected_with_the_first_difference():
+    other_rows = make_sample(label_N=np.array(["2020-01-01", "2020-01-09", "2020-02-01"]))
 
     with pytest.raises(ContractError, match=r"1 are only in model \(first: fold 0, row 2020-01-02"):
-        sample().aligned_to(other)
+        make_sample().aligned_to(other_rows)
 
 
-def test_the_same_row_in_another_fold_is_another_row():
+def test_the_same_row_in_another_fold_is_rejected():
     with pytest.raises(ContractError, match="same \\(fold, row\\)"):
-        sample(fold_N=np.array([0, 1, 1])).aligned_to(sample())
+        make_sample(fold_N=np.array([0, 1, 1])).aligned_to(make_sample())
 
 
-def test_another_window_is_refused():
+def test_another_window_is_rejected():
     with pytest.raises(ContractError, match="one window, got window and elsewhere"):
-        sample().aligned_to(sample(window="elsewhere"))
+        make_sample().aligned_to(make_sample(window="elsewhere"))
 
 
 @pytest.mark.parametrize(
@@ -105,16 +107,16 @@ def test_another_window_is_refused():
 )
 def test_an_inconsistent_table_is_rejected(changes, cause):
     with pytest.raises(ContractError, match=cause):
-        sample(**changes)
+        make_sample(**changes)
 
 
 def test_diverged_and_copied_seeds_are_counted():
     losses = np.array([[1.0, 2.0], [np.inf, 2.0], [1.0, 2.0], [np.nan, 1.0]])
 
-    found = table(losses, "m")
+    table = make_losses(losses, "m")
 
-    assert found.diverged_seeds == (1, 3)
-    assert found.num_distinct_seeds == 3
+    assert table.diverged_seeds == (1, 3)
+    assert table.num_distinct_seeds == 3
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_diverged_and_copied_seeds_are_counted():
 )
 def test_an_invalid_row_is_rejected_with_its_cause(change, cause):
     with pytest.raises(ContractError, match=cause):
-        LossTable.from_frame(change(sample().to_frame()), subject="m")
+        LossTable.from_frame(change(make_sample().to_frame()), subject="m")
 
 
 @pytest.mark.parametrize("name", ["missing.parquet", "missing.csv"])
@@ -155,7 +157,7 @@ def test_an_unreadable_file_is_a_source_error(tmp_path, name, content):
         read_losses(tmp_path / name, subject="m")
 
 
-def test_a_missing_file_is_named_with_the_nearest_name(tmp_path):
+def test_the_error_for_a_missing_file_suggests_a_similar_name(tmp_path):
     (tmp_path / "new.parquet").write_bytes(b"")
 
     with pytest.raises(SourceError, match=r"no file .*nwe\.parquet\. Did you mean 'new\.parquet'"):
@@ -164,7 +166,7 @@ def test_a_missing_file_is_named_with_the_nearest_name(tmp_path):
 
 @pytest.mark.parametrize("form", ["%d.%m.%Y", "%m/%d/%Y", "bar%-d-%Y"])
 def test_labels_that_do_not_sort_in_time_order_are_rejected(form):
-    """STAT-1: sorted as text, dependent rows look independent; 27 % false promotions by d.m.Y."""
+    """Text order makes dependent rows seem independent: 27 % false promotions (STAT-1)."""
     days = pd.date_range("2023-12-01", periods=60).strftime(form)
     lines = pd.DataFrame({"seed": 0, "fold": 0, "row": days, "loss": 1.0})
 
@@ -173,10 +175,10 @@ def test_labels_that_do_not_sort_in_time_order_are_rejected(form):
 
 
 @pytest.mark.parametrize("labels", [["9.5", "10.0", "10.5"], ["-1", "2", "10"], ["a", "b", "c"]])
-def test_numbers_sort_as_numbers_and_text_as_its_lines(labels):
+def test_numeric_text_labels_are_sorted_by_value(labels):
     lines = pd.DataFrame({"seed": 0, "fold": 0, "row": labels, "loss": [1.0, 2.0, 3.0]})
 
-    found = LossTable.from_frame(lines, subject="m")
+    losses = LossTable.from_frame(lines, subject="m")
 
-    assert found.label_N.tolist() == labels
-    assert found.loss_SN.tolist() == [[1.0, 2.0, 3.0]]
+    assert losses.label_N.tolist() == labels
+    assert losses.loss_SN.tolist() == [[1.0, 2.0, 3.0]]

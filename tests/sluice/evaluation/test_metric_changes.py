@@ -1,4 +1,4 @@
-"""What a better loss was paid for with is said, whether or not a guard asks."""
+"""A verdict reports metrics that became worse, with or without a guard."""
 
 import numpy as np
 import pytest
@@ -11,13 +11,13 @@ from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.promotion_decision import decide_promotion
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.metric_change import MetricChange, describe_changes
-from tests.sluice.evaluation.loss_samples import table, two_recipes
+from tests.sluice.evaluation.loss_samples import make_losses, simulate_arms
 
 FOLDS = 4
 
 
-def metrics(seeds=(0, 1, 2, 3, 4), *, rng=None, subject="c", window="w" * 64, **means):
-    """Metrics with the given means, equal folds, and noise over seeds and folds if asked for."""
+def make_metrics(seeds=(0, 1, 2, 3, 4), *, rng=None, subject="c", window="w" * 64, **means):
+    """Return metrics with the given means on equal folds; ``rng`` adds noise."""
     shape = (max(1, len(seeds)), FOLDS)
     noise = np.zeros(shape) if rng is None else rng.normal(0, 0.1, shape)
     noise -= noise.mean()
@@ -30,23 +30,25 @@ def metrics(seeds=(0, 1, 2, 3, 4), *, rng=None, subject="c", window="w" * 64, **
     )
 
 
-def worse(candidate, reference, **declared):
+def find_worse(candidate, reference, **declared):
     return find_worse_metrics(candidate, reference, declared=declared)
 
 
-def test_metrics_that_got_worse_are_named_with_both_values_and_an_interval():
+def test_worse_metrics_are_described_with_both_values_and_an_interval():
     rng = np.random.default_rng(1)
-    candidate = metrics(rng=rng, sharpe=0.45, sortino=0.61, mae=0.5)
-    reference = metrics((), subject="r", sharpe=0.52, sortino=0.73, mae=0.9)
+    candidate = make_metrics(rng=rng, sharpe=0.45, sortino=0.61, mae=0.5)
+    reference = make_metrics((), subject="r", sharpe=0.52, sortino=0.73, mae=0.9)
 
-    sharpe, sortino = worse(candidate, reference)
+    sharpe, sortino = find_worse(candidate, reference)
 
     assert (sharpe.metric, sortino.metric) == ("sharpe", "sortino")
     assert sharpe.candidate == pytest.approx(0.45)
     assert sharpe.reference == pytest.approx(0.52)
     assert sharpe.low < -0.07 < sharpe.high
-    said = describe_changes((sharpe, sortino))
-    assert said.startswith("Worse than the reference: sharpe 0.45 against 0.52 (-0.07, 95 % interv")
+    description = describe_changes((sharpe, sortino))
+    assert description.startswith(
+        "Worse than the reference: sharpe 0.45 against 0.52 (-0.07, 95 % interv"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_metrics_that_got_worse_are_named_with_both_values_and_an_interval():
         (1.0, 1.0, "r2 1 against 1 (+0)"),
     ],
 )
-def test_values_have_enough_digits_to_differ(candidate, reference, text):
+def test_displayed_values_have_enough_digits_to_differ(candidate, reference, text):
     change = MetricChange(
         metric="r2", candidate=candidate, reference=reference, low=np.nan, high=np.nan
     )
@@ -65,23 +67,23 @@ def test_values_have_enough_digits_to_differ(candidate, reference, text):
     assert str(change) == text
 
 
-def test_the_interval_is_that_of_the_two_way_variance():
+def test_the_interval_has_the_two_way_variance_of_seeds_and_folds():
     rng = np.random.default_rng(3)
-    candidate = metrics(rng=rng, sharpe=0.0)
-    reference = metrics((), subject="r", sharpe=1.0)
+    candidate = make_metrics(rng=rng, sharpe=0.0)
+    reference = make_metrics((), subject="r", sharpe=1.0)
     value_SF = candidate.values_of("sharpe")
     seeds = value_SF.mean(axis=1).var(ddof=1) / 5
     folds = value_SF.mean(axis=0).var(ddof=1) / FOLDS
     freedom = (seeds + folds) ** 2 / (seeds**2 / 4 + folds**2 / 3)
 
-    (change,) = worse(candidate, reference)
+    (change,) = find_worse(candidate, reference)
 
-    reach = student.ppf(0.975, freedom) * np.sqrt(seeds + folds)
-    assert (change.low, change.high) == pytest.approx((-1 - reach, -1 + reach), rel=0.05)
+    half_width = student.ppf(0.975, freedom) * np.sqrt(seeds + folds)
+    assert (change.low, change.high) == pytest.approx((-1 - half_width, -1 + half_width), rel=0.05)
 
 
 @pytest.mark.parametrize(
-    ("name", "ours", "theirs", "declared", "is_worse"),
+    ("name", "candidate", "reference", "declared", "is_worse"),
     [
         ("sharpe", 0.4, 0.5, {}, True),
         ("sharpe", 0.5, 0.4, {}, False),
@@ -89,26 +91,32 @@ def test_the_interval_is_that_of_the_two_way_variance():
         ("rmse", 0.5, 0.4, {}, True),
         ("ndcg@10", 0.4, 0.5, {}, True),
         ("max_drawdown", 0.5, 0.4, {}, True),
-        ("turnover", 0.5, 0.4, {}, False),  # not known which way is better
+        ("turnover", 0.5, 0.4, {}, False),  # unknown direction
         ("turnover", 0.5, 0.4, {"turnover": "lower"}, True),
         ("sharpe", 0.5, 0.4, {"sharpe": "lower"}, True),
-        ("loss", 0.5, 0.4, {}, False),  # the gate's own
+        ("loss", 0.5, 0.4, {}, False),  # compared by the gate
         ("sharpe", np.nan, 0.4, {}, False),
     ],
 )
-def test_the_direction_of_a_metric_decides(name, ours, theirs, declared, is_worse):
-    found = worse(metrics(**{name: ours}), metrics((), subject="r", **{name: theirs}), **declared)
+def test_a_metric_is_worse_according_to_its_direction(
+    name, candidate, reference, declared, is_worse
+):
+    changes = find_worse(
+        make_metrics(**{name: candidate}),
+        make_metrics((), subject="r", **{name: reference}),
+        **declared,
+    )
 
-    assert bool(found) == is_worse
+    assert bool(changes) == is_worse
 
 
 def test_metrics_of_one_arm_only_give_no_changes():
-    assert worse(metrics(sharpe=0.1), metrics((), subject="r", sortino=0.2)) == ()
-    assert worse(None, metrics((), sharpe=1.0)) == ()
+    assert find_worse(make_metrics(sharpe=0.1), make_metrics((), subject="r", sortino=0.2)) == ()
+    assert find_worse(None, make_metrics((), sharpe=1.0)) == ()
 
 
-def test_too_few_folds_give_no_interval_and_say_so():
-    def two(mean, seeds):
+def test_too_few_folds_give_no_interval_but_an_explanation():
+    def make_two_folds(mean, seeds):
         return MetricTable(
             subject="c",
             window="w" * 64,
@@ -117,30 +125,30 @@ def test_too_few_folds_give_no_interval_and_say_so():
             values={"sharpe": ((mean, mean + 0.1),) * max(1, len(seeds))},
         )
 
-    (change,) = worse(two(0.1, (0, 1)), two(0.5, ()))
+    (change,) = find_worse(make_two_folds(0.1, (0, 1)), make_two_folds(0.5, ()))
 
-    said = describe_changes((change, change))
-    assert said.count("difference requires finite values in at least 3 folds.") == 1
-    assert "nan" not in said
+    description = describe_changes((change, change))
+    assert description.count("difference requires finite values in at least 3 folds.") == 1
+    assert "nan" not in description
 
 
-def test_a_promotion_with_a_worse_metric_says_so_without_a_guard():
-    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0)
+def test_a_promotion_reports_a_worse_metric_without_a_guard():
+    candidate, reference = simulate_arms(np.random.default_rng(6), rho=0.0, gain=1.0)
 
-    def as_one(losses):
+    def average_seeds(losses):
         mean_SN = losses.loss_SN.mean(axis=0, keepdims=True)
-        return table(mean_SN, losses.subject, num_folds=4, deterministic=True)
+        return make_losses(mean_SN, losses.subject, num_folds=4, deterministic=True)
 
     verdict = decide_promotion(
         GuardEvidence(
             candidate=candidate,
             reference=reference,
-            deployed_losses=as_one(candidate),
-            reference_deployed_losses=as_one(reference),
-            candidate_metrics=metrics(
+            deployed_losses=average_seeds(candidate),
+            reference_deployed_losses=average_seeds(reference),
+            candidate_metrics=make_metrics(
                 subject=candidate.subject, window=candidate.window, sharpe=0.45
             ),
-            reference_metrics=metrics(
+            reference_metrics=make_metrics(
                 subject=reference.subject, window=candidate.window, sharpe=0.52
             ),
         ),

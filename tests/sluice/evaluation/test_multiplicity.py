@@ -1,4 +1,4 @@
-"""STAT-2: several claims at once."""
+"""P-values and verdicts are adjusted for multiple comparisons (STAT-2)."""
 
 import math
 
@@ -11,64 +11,68 @@ from sluice.evaluation.comparison import compare
 from sluice.evaluation.multiplicity import adjust_cohort, benjamini_hochberg, holm
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.verdict import Verdict
-from tests.sluice.evaluation.loss_samples import table, two_recipes
+from tests.sluice.evaluation.loss_samples import make_losses, simulate_arms
 
 P_VALUES = np.random.default_rng(0).uniform(size=17) ** 3
 
 
-@pytest.mark.parametrize(("own", "method"), [(holm, "holm"), (benjamini_hochberg, "fdr_bh")])
-def test_adjusted_p_values_are_those_of_statsmodels(own, method):
+@pytest.mark.parametrize(("adjust", "method"), [(holm, "holm"), (benjamini_hochberg, "fdr_bh")])
+def test_adjusted_p_values_equal_those_of_statsmodels(adjust, method):
     expected = multipletests(P_VALUES, method=method)[1]
 
-    assert own(P_VALUES.tolist()) == pytest.approx(expected.tolist())
+    assert adjust(P_VALUES.tolist()) == pytest.approx(expected.tolist())
 
 
 @pytest.mark.parametrize("adjust", [holm, benjamini_hochberg])
-def test_a_p_value_that_is_unknown_stays_unknown_and_counts_in_the_family(adjust):
+def test_an_unknown_p_value_stays_unknown_and_counts_in_the_family(adjust):
     known, unknown = adjust([0.01, math.nan])
 
     assert math.isnan(unknown)
     assert known == 0.02
 
 
-def verdict(name: str, gain: float) -> Verdict:
-    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.0, gain=gain)
-    own = table(candidate.loss_SN, name, num_folds=4)
-    return compare(own, reference, GateSettings(), horizon_rows=1)
+def make_verdict(name: str, gain: float) -> Verdict:
+    candidate, reference = simulate_arms(np.random.default_rng(6), rho=0.0, gain=gain)
+    renamed = make_losses(candidate.loss_SN, name, num_folds=4)
+    return compare(renamed, reference, GateSettings(), horizon_rows=1)
 
 
-def with_p(name: str, p_value: float) -> Verdict:
-    return verdict(name, 1.0).model_copy(update={"p_value": p_value})
+def make_verdict_with_p(name: str, p_value: float) -> Verdict:
+    return make_verdict(name, 1.0).model_copy(update={"p_value": p_value})
 
 
 def test_a_promotion_remains_only_if_it_is_significant_in_the_whole_cohort():
-    # Holm by hand: 0.001 * 3 and 0.03 * 2 and 0.04.
-    cohort = [with_p("a", 0.03), with_p("b", 0.001), with_p("c", 0.04)]
+    # Adjusted p-values by Holm: 0.001 * 3, 0.03 * 2 and 0.06 (at least the one before).
+    cohort = [
+        make_verdict_with_p("a", 0.03),
+        make_verdict_with_p("b", 0.001),
+        make_verdict_with_p("c", 0.04),
+    ]
 
-    held = adjust_cohort(cohort, alpha=0.05)
+    adjusted = adjust_cohort(cohort, alpha=0.05)
 
-    assert [v.outcome for v in held] == ["INCONCLUSIVE", "PROMOTE", "INCONCLUSIVE"]
-    assert held[1] == cohort[1]
-    assert "p 0.03, adjusted p 0.06 (Holm), required at most 0.05" in held[0].reason
-
-
-def test_a_cohort_of_one_changes_nothing_and_never_makes_a_promotion():
-    good, bad = verdict("a", 1.0), verdict("b", -1.0)
-
-    assert adjust_cohort([good], alpha=0.05) == (good,)
-    assert adjust_cohort([good, bad], alpha=0.05)[1] == bad
+    assert [v.outcome for v in adjusted] == ["INCONCLUSIVE", "PROMOTE", "INCONCLUSIVE"]
+    assert adjusted[1] == cohort[1]
+    assert "p 0.03, adjusted p 0.06 (Holm), required at most 0.05" in adjusted[0].reason
 
 
-def test_an_unknown_p_value_never_holds():
-    (held,) = adjust_cohort([with_p("a", math.nan)], alpha=0.05)
+def test_a_cohort_of_one_is_unchanged_and_a_rejection_stays_a_rejection():
+    promoted, rejected = make_verdict("a", 1.0), make_verdict("b", -1.0)
 
-    assert held.outcome == "INCONCLUSIVE"
+    assert adjust_cohort([promoted], alpha=0.05) == (promoted,)
+    assert adjust_cohort([promoted, rejected], alpha=0.05)[1] == rejected
 
 
-def test_a_cohort_is_several_candidates_on_one_window():
-    elsewhere = verdict("b", 1.0).model_copy(update={"window": "other"})
+def test_a_promotion_with_an_unknown_p_value_is_inconclusive():
+    (adjusted,) = adjust_cohort([make_verdict_with_p("a", math.nan)], alpha=0.05)
+
+    assert adjusted.outcome == "INCONCLUSIVE"
+
+
+def test_a_cohort_of_several_windows_or_one_repeated_candidate_is_rejected():
+    other_window = make_verdict("b", 1.0).model_copy(update={"window": "other"})
 
     with pytest.raises(ContractError, match="on 2 windows"):
-        adjust_cohort([verdict("a", 1.0), elsewhere], alpha=0.05)
+        adjust_cohort([make_verdict("a", 1.0), other_window], alpha=0.05)
     with pytest.raises(ContractError, match=r"for 1 candidate\."):
-        adjust_cohort([verdict("a", 1.0)] * 2, alpha=0.05)
+        adjust_cohort([make_verdict("a", 1.0)] * 2, alpha=0.05)

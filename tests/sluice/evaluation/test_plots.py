@@ -1,3 +1,5 @@
+"""Plots of verdicts, losses and training curves."""
+
 import io
 import subprocess
 import sys
@@ -11,13 +13,13 @@ from sluice.base.errors import ContractError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.plots import fold_gains_png, loss_over_time_png, training_curves_png
 from sluice.evaluation.settings import GateSettings
-from tests.sluice.evaluation.loss_samples import table, two_recipes
+from tests.sluice.evaluation.loss_samples import make_losses, simulate_arms
 
 LARGEST_BYTES = 40_000
 
 
-def colours(png: bytes) -> np.ndarray:
-    """Pixels (height, width, 3) of a picture that is small and drawn at full width."""
+def read_pixels(png: bytes) -> np.ndarray:
+    """Return the pixels (height, width, 3) of a PNG after a check of its size and width."""
     assert len(png) < LARGEST_BYTES
     with Image.open(io.BytesIO(png)) as image:
         assert image.format == "PNG"
@@ -25,45 +27,45 @@ def colours(png: bytes) -> np.ndarray:
         return np.asarray(image.convert("RGB")).astype(int)
 
 
-def share_of(pixels: np.ndarray, colour: tuple[int, int, int]) -> float:
+def colour_share(pixels: np.ndarray, colour: tuple[int, int, int]) -> float:
     return float((np.abs(pixels - colour).sum(axis=2) < 30).mean())
 
 
-def arms(gain: float):
-    return two_recipes(np.random.default_rng(6), rho=0.5, gain=gain)
+def make_arms(gain: float):
+    return simulate_arms(np.random.default_rng(6), rho=0.5, gain=gain)
 
 
-def verdict(gain: float, **settings):
-    return compare(*arms(gain), GateSettings(**settings), horizon_rows=1, unit="nats")
+def make_verdict(gain: float, **settings):
+    return compare(*make_arms(gain), GateSettings(**settings), horizon_rows=1, unit="nats")
 
 
 @pytest.mark.parametrize(("gain", "is_green"), [(0.3, True), (-0.3, False)])
-def test_the_colour_of_the_pooled_gain_is_the_outcomes(gain, is_green):
-    pixels = colours(fold_gains_png(verdict(gain, min_gain=0.05)))
+def test_the_colour_of_the_pooled_gain_shows_the_outcome(gain, is_green):
+    pixels = read_pixels(fold_gains_png(make_verdict(gain, min_gain=0.05)))
 
-    green, red = share_of(pixels, (26, 127, 75)), share_of(pixels, (186, 37, 37))
+    green, red = colour_share(pixels, (26, 127, 75)), colour_share(pixels, (186, 37, 37))
     assert (green > 0.003, red > 0.003) == (is_green, not is_green)
 
 
-def test_a_verdict_without_numbers_is_still_a_picture():
-    candidate, reference = arms(0.3)
+def test_non_finite_losses_are_plotted():
+    candidate, reference = make_arms(0.3)
     loss_SN = candidate.loss_SN.copy()
     loss_SN[0, 5] = np.nan
-    broken = table(loss_SN, "candidate", num_folds=4)
-    bad = compare(broken, reference, GateSettings(), horizon_rows=1)
+    broken = make_losses(loss_SN, "candidate", num_folds=4)
+    verdict = compare(broken, reference, GateSettings(), horizon_rows=1)
 
-    pixels = colours(fold_gains_png(bad))
+    pixels = read_pixels(fold_gains_png(verdict))
 
-    assert share_of(pixels, (183, 121, 31)) > 0.003
-    colours(loss_over_time_png(broken, reference))
+    assert colour_share(pixels, (183, 121, 31)) > 0.003
+    read_pixels(loss_over_time_png(broken, reference))
 
 
-def test_the_same_verdict_is_the_same_picture():
-    assert fold_gains_png(verdict(0.3)) == fold_gains_png(verdict(0.3))
+def test_the_plot_of_a_verdict_is_deterministic():
+    assert fold_gains_png(make_verdict(0.3)) == fold_gains_png(make_verdict(0.3))
 
 
 @pytest.mark.parametrize("num_folds", [1, 4, 6])
-def test_training_curves_show_every_fold(num_folds):
+def test_training_curves_are_drawn_for_any_number_of_folds(num_folds):
     rng = np.random.default_rng(0)
     lines = [
         (seed, fold, epoch, 1 / epoch, 1 / epoch + 0.1 * rng.random())
@@ -74,22 +76,22 @@ def test_training_curves_show_every_fold(num_folds):
     columns = ["seed", "fold_id", "epoch", "train_loss", "val_loss"]
     curves = pd.DataFrame(lines, columns=columns)
 
-    pixels = colours(training_curves_png(curves))
+    pixels = read_pixels(training_curves_png(curves))
 
-    assert share_of(pixels, (9, 103, 210)) > 0.002
+    assert colour_share(pixels, (9, 103, 210)) > 0.002
 
 
-def test_the_gain_over_time_needs_the_same_rows():
-    candidate, reference = arms(0.3)
-    fewer = table(reference.loss_SN[:, :-1], "reference", num_folds=4)
+def test_the_plot_of_losses_over_time_requires_the_same_rows():
+    candidate, reference = make_arms(0.3)
+    fewer = make_losses(reference.loss_SN[:, :-1], "reference", num_folds=4)
 
-    colours(loss_over_time_png(candidate, reference))
+    read_pixels(loss_over_time_png(candidate, reference))
     with pytest.raises(ContractError, match="same \\(fold, row\\)"):
         loss_over_time_png(candidate, fewer)
 
 
 @pytest.mark.slow
-def test_importing_loads_no_plotting_and_drawing_touches_no_global_state():
+def test_importing_does_not_load_matplotlib_and_drawing_does_not_load_pyplot():
     script = (
         "import sys, pandas as pd\n"
         "from sluice.evaluation import plots\n"

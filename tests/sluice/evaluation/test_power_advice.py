@@ -1,3 +1,5 @@
+"""An inconclusive verdict advises how many seeds or rows would suffice."""
+
 import math
 
 import pytest
@@ -14,11 +16,11 @@ EVIDENCE = PowerInputs(
 )
 
 
-def test_the_source_with_the_smallest_relative_increase_is_named():
+def test_the_source_with_the_smallest_relative_increase_is_advised():
     # Target variance (2 / 1)**2 / 2 = 2: rows stay at 1, so seeds go from 4 to 1, fourfold.
-    said = advise_sample_size(EVIDENCE, distance=2.0, decisive_distance_se=math.sqrt(2))
+    advice = advise_sample_size(EVIDENCE, distance=2.0, decisive_distance_se=math.sqrt(2))
 
-    assert said == "Use more seeds of the candidate: about 20 would be sufficient, now 5."
+    assert advice == "Use more seeds of the candidate: about 20 would be sufficient, now 5."
 
 
 def test_more_seeds_are_not_advised_for_a_short_window():
@@ -36,11 +38,11 @@ def test_more_seeds_are_not_advised_for_a_short_window():
     )
 
 
-def test_when_no_source_is_enough_alone_all_are_named():
-    said = advise_sample_size(EVIDENCE, distance=0.5, decisive_distance_se=1.0)
+def test_all_sources_are_advised_if_none_suffices_alone():
+    advice = advise_sample_size(EVIDENCE, distance=0.5, decisive_distance_se=1.0)
 
-    assert "about 100 seeds of the candidate (now 5) and about 20000 test rows" in said
-    assert "reference" not in said
+    assert "about 100 seeds of the candidate (now 5) and about 20000 test rows" in advice
+    assert "reference" not in advice
 
 
 @pytest.mark.parametrize("distance", [0.0, math.nan])
@@ -50,7 +52,7 @@ def test_no_sample_size_is_advised_if_it_cannot_be_estimated(distance):
     )
 
 
-def test_evidence_that_almost_suffices_still_asks_for_more():
+def test_at_least_one_more_seed_is_advised_if_evidence_almost_suffices():
     only_seeds = PowerInputs(
         num_seeds=5,
         num_reference_seeds=0,
@@ -60,6 +62,6 @@ def test_evidence_that_almost_suffices_still_asks_for_more():
         row_variance=0.0,
     )
 
-    said = advise_sample_size(only_seeds, distance=math.sqrt(3.999999), decisive_distance_se=1.0)
+    advice = advise_sample_size(only_seeds, distance=math.sqrt(3.999999), decisive_distance_se=1.0)
 
-    assert said == "Use more seeds of the candidate: about 6 would be sufficient, now 5."
+    assert advice == "Use more seeds of the candidate: about 6 would be sufficient, now 5."

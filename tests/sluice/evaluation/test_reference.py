@@ -32,10 +32,10 @@ MODEL = ModelSettings(architecture="linear")
 ECHO = "tests.support.echo:Echo"
 
 
-def version_of(
+def make_lineage(
     workload: Echo, path: str, store: ArtifactStore, settings: ModelSettings = MODEL
 ) -> Lineage:
-    """Register nothing; describe a version with one seed and untrained weights per fold."""
+    """Return an unregistered lineage with one seed and untrained weights per fold."""
     frame = workload.compute_features(workload.load_rows())
     members = []
     for fold in workload.plan_folds(frame):
@@ -79,7 +79,7 @@ def version_of(
     )
 
 
-def score_both(
+def score_both_forms(
     lineage: Lineage, workload: Echo, store: ArtifactStore, code: CodeSource = "current"
 ) -> tuple[ModelScores, str]:
     raw = workload.load_rows()
@@ -90,17 +90,17 @@ def score_both(
     return score_version(version, workload, raw, frame, folds, store, code=code), window
 
 
-def score(lineage: Lineage, workload: Echo, store: ArtifactStore):
-    scores, window = score_both(lineage, workload, store)
+def score_by_seed(lineage: Lineage, workload: Echo, store: ArtifactStore):
+    scores, window = score_both_forms(lineage, workload, store)
     return scores.by_seed, window
 
 
-def test_same_settings_are_scored_like_production(tmp_path: Path) -> None:
+def test_a_version_is_scored_like_its_members(tmp_path: Path) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
-    lineage = version_of(workload, "tests.support.echo:Echo", store)
+    lineage = make_lineage(workload, "tests.support.echo:Echo", store)
     frame = workload.compute_features(workload.load_rows())
 
-    both, window = score_both(lineage, workload, store)
+    scores_of_version, window = score_both_forms(lineage, workload, store)
 
     direct = score_members(
         workload,
@@ -110,147 +110,149 @@ def test_same_settings_are_scored_like_production(tmp_path: Path) -> None:
         lambda m: load_member(m, workload, MODEL, store),
         subject=lineage.candidate,
     )
-    for seen, expected in (
-        (both.by_seed, direct.by_seed),
-        (both.deployed, direct.deployed),
+    for scores, expected in (
+        (scores_of_version.by_seed, direct.by_seed),
+        (scores_of_version.deployed, direct.deployed),
     ):
-        assert np.array_equal(seen.losses.loss_SN, expected.losses.loss_SN)
-        assert seen.losses.window == seen.metric_table.window == window
-    assert both.deployed.losses.is_deterministic
+        assert np.array_equal(scores.losses.loss_SN, expected.losses.loss_SN)
+        assert scores.losses.window == scores.metric_table.window == window
+    assert scores_of_version.deployed.losses.is_deterministic
 
 
-def test_other_settings_keep_their_own_features_on_the_same_rows(tmp_path: Path) -> None:
+def test_a_version_with_other_settings_keeps_its_features_on_the_same_rows(tmp_path: Path) -> None:
     store, old = ArtifactStore(tmp_path), Echo(EchoSettings(seq_len=5))
-    lineage = version_of(old, "tests.support.echo:Echo", store)
-    own, _ = score(lineage, old, store)
+    lineage = make_lineage(old, "tests.support.echo:Echo", store)
+    own, _ = score_by_seed(lineage, old, store)
 
-    new, window = score(lineage, Echo(EchoSettings(seq_len=2)), store)
+    new, window = score_by_seed(lineage, Echo(EchoSettings(seq_len=2)), store)
 
     assert np.array_equal(new.losses.loss_SN, own.losses.loss_SN)
     assert np.array_equal(new.losses.label_N, own.losses.label_N)
     assert new.losses.window == window
 
 
-def test_other_target_is_refused(tmp_path: Path) -> None:
+def test_a_version_with_another_target_is_rejected(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    lineage = version_of(Echo(), "tests.support.echo:ShiftedTarget", store)
+    lineage = make_lineage(Echo(), "tests.support.echo:ShiftedTarget", store)
 
     with pytest.raises(ContractError, match="must predict the target of the current workload"):
-        score(lineage, Echo(), store)
+        score_by_seed(lineage, Echo(), store)
 
 
-def version_of_user(workload: Echo, store: ArtifactStore, path: str = ECHO) -> Lineage:
-    """Describe a version whose network is the user's, with its losses and its code stored."""
+def make_user_lineage(workload: Echo, store: ArtifactStore, path: str = ECHO) -> Lineage:
+    """Return a lineage with a network of the user, and with stored losses and code."""
     settings = ModelSettings(architecture="probe_net:Net")
-    lineage = version_of(workload, path, store, settings)
+    lineage = make_lineage(workload, path, store, settings)
     identity = identify_code(workload, settings)
     archive = store.put(pack_code(collect_own_modules(workload, settings)))
     lineage = lineage.model_copy(update={"code": identity.digest, "code_identity": identity})
-    recorded = with_recorded_losses(lineage, workload, store, 1.0)
+    recorded = record_losses(lineage, workload, store, 1.0)
     return recorded.model_copy(update={"artifacts": recorded.artifacts | {CODE_ROLE: archive}})
 
 
 @pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
+def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
     return UserCode(tmp_path / "user", monkeypatch)
 
 
-def test_a_changed_module_of_the_network_is_not_scored_silently(
-    tmp_path: Path, user: UserCode
+def test_a_changed_network_is_rejected_or_scored_with_its_stored_code(
+    tmp_path: Path, user_code: UserCode
 ) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
-    lineage = version_of_user(workload, store)
-    before, _ = score_both(lineage, workload, store)
-    user.change()
+    lineage = make_user_lineage(workload, store)
+    before, _ = score_both_forms(lineage, workload, store)
+    user_code.change()
 
-    with pytest.raises(ContractError, match="does not reproduce its recorded losses") as refused:
-        score(lineage, workload, store)
-    assert "module probe_layers changed" in refused.value.what
-    assert f"({lineage.code[:12]}, now " in refused.value.what
-    assert "production_code=stored" in refused.value.fix
+    with pytest.raises(ContractError, match="does not reproduce its recorded losses") as raised:
+        score_by_seed(lineage, workload, store)
+    assert "module probe_layers changed" in raised.value.what
+    assert f"({lineage.code[:12]}, now " in raised.value.what
+    assert "production_code=stored" in raised.value.fix
 
-    own, _ = score_both(lineage, workload, store, code="stored")
+    own, _ = score_both_forms(lineage, workload, store, code="stored")
     assert np.array_equal(own.by_seed.losses.loss_SN, before.by_seed.losses.loss_SN)
     assert before.note == ""
     assert "scored with its stored code" in own.note
     assert "module probe_layers changed" in own.note
 
 
-def test_a_changed_comment_is_scored_with_a_note(tmp_path: Path, user: UserCode) -> None:
+def test_a_changed_comment_is_scored_with_a_note(tmp_path: Path, user_code: UserCode) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
-    lineage = version_of_user(workload, store)
-    user.change(layers=f"# new\n{LAYERS}")
+    lineage = make_user_lineage(workload, store)
+    user_code.change(layers=f"# new\n{LAYERS}")
 
-    scores, _ = score_both(lineage, workload, store)
+    scores, _ = score_both_forms(lineage, workload, store)
 
     assert "reproduces its recorded losses on" in scores.note
     assert "module probe_layers changed" in scores.note
 
 
-def test_other_code_is_refused_when_no_recorded_row_is_left(tmp_path: Path, user: UserCode) -> None:
+def test_changed_code_without_recorded_losses_is_rejected(
+    tmp_path: Path, user_code: UserCode
+) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
-    lineage = version_of_user(workload, store)
-    user.change(layers=f"# new\n{LAYERS}")
+    lineage = make_user_lineage(workload, store)
+    user_code.change(layers=f"# new\n{LAYERS}")
     kept = {CODE_ROLE: lineage.artifacts[CODE_ROLE]}
 
     with pytest.raises(CodeMismatch, match=r"cannot be compared.*because none were stored"):
-        score(lineage.model_copy(update={"artifacts": kept}), workload, store)
+        score_by_seed(lineage.model_copy(update={"artifacts": kept}), workload, store)
 
 
 @pytest.mark.parametrize("content", [b"", b"no table", b"PAR1" * 9])
-def test_recorded_losses_that_are_no_table_are_refused(tmp_path: Path, content: bytes) -> None:
-    """They may have come in a version file."""
+def test_unreadable_recorded_losses_are_rejected(tmp_path: Path, content: bytes) -> None:
+    """They may have been imported from a version file."""
     store, workload = ArtifactStore(tmp_path), Echo()
-    lineage = version_of(workload, ECHO, store)
+    lineage = make_lineage(workload, ECHO, store)
     lineage = lineage.model_copy(update={"artifacts": {"losses": store.put(content)}})
 
     with pytest.raises(IntegrityError, match="but it cannot be opened"):
-        score(lineage, workload, store)
+        score_by_seed(lineage, workload, store)
 
 
-def test_a_version_without_parts_of_its_code_is_scored_with_a_note(tmp_path: Path) -> None:
+def test_a_version_with_only_a_code_digest_is_scored_with_a_note(tmp_path: Path) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
 
-    scores, _ = score_both(version_of(workload, ECHO, store), workload, store)
+    scores, _ = score_both_forms(make_lineage(workload, ECHO, store), workload, store)
 
     assert "stored with the digest of its code only" in scores.note
 
 
-class Stricter(Echo):
-    """Another loss of the same target."""
+class ScaledLoss(Echo):
+    """Workload with a scaled loss for the same target."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         return 100 * super().losses(output, y)
 
 
-def test_both_arms_have_the_losses_of_the_candidate(tmp_path: Path) -> None:
-    """A loss in other units would decide by its units."""
+def test_a_version_is_scored_with_the_loss_function_of_the_candidate(tmp_path: Path) -> None:
+    """Losses in different units cannot be compared."""
     store = ArtifactStore(tmp_path)
-    lineage = version_of(Echo(), ECHO, store)
-    own, _ = score(lineage, Echo(), store)
+    lineage = make_lineage(Echo(), ECHO, store)
+    own, _ = score_by_seed(lineage, Echo(), store)
 
-    judged, _ = score(lineage, Stricter(), store)
+    scaled, _ = score_by_seed(lineage, ScaledLoss(), store)
 
-    assert np.allclose(judged.losses.loss_SN, 100 * own.losses.loss_SN)
+    assert np.allclose(scaled.losses.loss_SN, 100 * own.losses.loss_SN)
 
 
-def test_rows_in_an_order_that_no_setting_gives_any_more_are_not_compared(tmp_path: Path) -> None:
+def test_a_version_with_a_removed_order_setting_is_rejected(tmp_path: Path) -> None:
     store, workload = ArtifactStore(tmp_path), DigitsWorkload()
-    lineage = version_of(Echo(), ECHO, store)
+    lineage = make_lineage(Echo(), ECHO, store)
     config = lineage.resolved_config | {
         "workload": "sluice.workloads.digits:DigitsWorkload",
         "workload_settings": {"order_seed": 0},
     }
     lineage = lineage.model_copy(update={"resolved_config": config})
 
-    with pytest.raises(ContractError, match="was trained with 'order_seed'") as refused:
-        score(lineage, workload, store)
-    assert "Use another pipeline name" in refused.value.fix
+    with pytest.raises(ContractError, match="was trained with 'order_seed'") as raised:
+        score_by_seed(lineage, workload, store)
+    assert "Use another pipeline name" in raised.value.fix
 
 
-def with_recorded_losses(lineage: Lineage, workload: Echo, store: ArtifactStore, factor: float):
-    """Record what the version's losses were when it was made, times ``factor``."""
-    scores, _ = score(lineage, workload, store)
+def record_losses(lineage: Lineage, workload: Echo, store: ArtifactStore, factor: float):
+    """Store the losses of the version, times ``factor``, as its recorded losses."""
+    scores, _ = score_by_seed(lineage, workload, store)
     frame = scores.losses.to_frame()
     frame["loss"] *= factor
     buffer = io.BytesIO()
@@ -258,45 +260,45 @@ def with_recorded_losses(lineage: Lineage, workload: Echo, store: ArtifactStore,
     return lineage.model_copy(update={"artifacts": {"losses": store.put(buffer.getvalue())}})
 
 
-def test_changed_code_that_still_makes_the_same_losses_is_fine(tmp_path: Path) -> None:
+def test_changed_code_that_reproduces_the_losses_is_accepted(tmp_path: Path) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
-    lineage = version_of(workload, "tests.support.echo:Echo", store)
-    lineage = with_recorded_losses(lineage, workload, store, 1.0)
+    lineage = make_lineage(workload, "tests.support.echo:Echo", store)
+    lineage = record_losses(lineage, workload, store, 1.0)
 
-    scores, _ = score(lineage, workload, store)
+    scores, _ = score_by_seed(lineage, workload, store)
 
     assert np.isfinite(scores.losses.loss_SN).all()
 
 
-def test_changed_code_that_makes_other_losses_is_refused(tmp_path: Path) -> None:
-    """Old networks on new features would lose, and the candidate would win for nothing."""
+def test_changed_code_with_other_losses_is_rejected(tmp_path: Path) -> None:
+    """Old networks on new features are worse, which would promote the candidate wrongly."""
     store, workload = ArtifactStore(tmp_path), Echo()
-    lineage = version_of(workload, "tests.support.echo:Echo", store)
-    lineage = with_recorded_losses(lineage, workload, store, 1.001)
+    lineage = make_lineage(workload, "tests.support.echo:Echo", store)
+    lineage = record_losses(lineage, workload, store, 1.001)
 
     with pytest.raises(ContractError, match="does not reproduce its recorded losses"):
-        score(lineage, workload, store)
+        score_by_seed(lineage, workload, store)
 
 
-def test_settings_that_no_longer_exist_say_which_version(tmp_path: Path) -> None:
+def test_the_error_for_removed_settings_names_the_version(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    lineage = version_of(Echo(), "tests.support.echo:Echo", store)
+    lineage = make_lineage(Echo(), "tests.support.echo:Echo", store)
     config = lineage.resolved_config | {"workload_settings": {"sequence": 3}}
     lineage = lineage.model_copy(update={"resolved_config": config})
 
     with pytest.raises(ContractError, match=r"version of .* cannot be rebuilt"):
-        score(lineage, Echo(), store)
+        score_by_seed(lineage, Echo(), store)
 
 
-def test_rows_that_production_lacks_are_refused(tmp_path: Path) -> None:
+def test_rows_without_features_of_production_are_rejected(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    lineage = version_of(Echo(), "tests.support.echo:LateFeatures", store)
+    lineage = make_lineage(Echo(), "tests.support.echo:LateFeatures", store)
 
     with pytest.raises(ContractError, match="features lack 100 of them"):
-        score(lineage, Echo(), store)
+        score_by_seed(lineage, Echo(), store)
 
 
-def test_rows_between_the_test_rows_are_refused() -> None:
+def test_additional_rows_between_the_test_rows_are_rejected() -> None:
     frame = Echo().compute_features(Echo().load_rows())
     fold = Echo().plan_folds(frame)[0]
     index = pd.Index([str(label) for label in frame.index])
@@ -306,7 +308,7 @@ def test_rows_between_the_test_rows_are_refused() -> None:
         _fold_at_same_labels(fold, index, version_index, "The version")
 
 
-def test_folds_of_the_samples_are_the_default_ones() -> None:
+def test_the_sample_workload_uses_the_default_folds() -> None:
     workload = Echo()
     frame = workload.compute_features(workload.load_rows())
 

@@ -1,3 +1,5 @@
+"""Candidates, versions and baselines are scored on the test rows of their folds."""
+
 import math
 
 import numpy as np
@@ -15,15 +17,15 @@ from sluice.evaluation.scoring import (
 )
 from sluice.evaluation.simple_rules import Baseline, BaselineSettings, choose_baseline
 from sluice.training.members import Member
-from tests.sluice.evaluation.scored_workload import FOLDS, Counting, Shifted, member
+from tests.sluice.evaluation.scored_workload import FOLDS, Counting, Shifted, make_member
 
 WORKLOAD = Counting()
 FRAME = WORKLOAD.compute_features(WORKLOAD.load_rows())
-MEMBERS = [member(seed, fold) for seed in (7, 3) for fold in (1, 0)]
+MEMBERS = [make_member(seed, fold) for seed in (7, 3) for fold in (1, 0)]
 
 
-def load(one: Member) -> Shifted:
-    return Shifted(one.seed + one.fold_id)
+def load(member: Member) -> Shifted:
+    return Shifted(member.seed + member.fold_id)
 
 
 def score(members, **changes):
@@ -52,15 +54,15 @@ def test_metrics_are_averaged_over_folds_by_their_rows():
     assert scores.metrics["first_row"] == pytest.approx((8 * 16 + 16 * 24) / 24)
 
 
-def test_the_ensemble_is_the_mean_output_and_has_no_seeds():
-    both = score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, load, subject="candidate")
-    losses = both.deployed.losses
+def test_the_ensemble_is_scored_by_its_mean_output_without_seeds():
+    scores = score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, load, subject="candidate")
+    losses = scores.deployed.losses
 
     assert losses.is_deterministic
     assert losses.window == score(MEMBERS).losses.window
-    # Seeds miss by 3 and 7 on the first fold, by 4 and 8 on the second: together by 5 and 6.
+    # The errors of the seeds are 3 and 7 on fold 0 and 4 and 8 on fold 1; their means 5 and 6.
     assert losses.loss_SN.tolist() == [[25.0] * 8 + [36.0] * 16]
-    assert both.deployed.metrics["loss"] == pytest.approx((8 * 25 + 16 * 36) / 24)
+    assert scores.deployed.metrics["loss"] == pytest.approx((8 * 25 + 16 * 36) / 24)
 
 
 def test_the_baseline_has_no_seeds_and_the_same_window():
@@ -78,26 +80,28 @@ def test_the_baseline_has_no_seeds_and_the_same_window():
     ("members", "cause"),
     [
         (MEMBERS[1:], r"missing \(seed, fold\) \[\(7, 1\)\]"),
-        ([*MEMBERS, member(7, 5)], r"unexpected \[\(7, 5\)\]"),
-        ([*MEMBERS, member(7, 0)], "repeated 1"),
+        ([*MEMBERS, make_member(7, 5)], r"unexpected \[\(7, 5\)\]"),
+        ([*MEMBERS, make_member(7, 0)], "repeated 1"),
         ([], "At least one member"),
     ],
 )
-def test_members_that_do_not_cover_the_folds_are_refused(members, cause):
+def test_members_that_do_not_cover_the_folds_are_rejected(members, cause):
     with pytest.raises(ContractError, match=cause):
         score(members)
 
 
-def test_a_diverged_member_is_scored_not_dropped():
-    def broken(one: Member) -> Shifted:
-        return Shifted(math.nan if one.seed == 7 else 1.0)
+def test_a_diverged_member_is_scored_and_not_omitted():
+    def load_broken(member: Member) -> Shifted:
+        return Shifted(math.nan if member.seed == 7 else 1.0)
 
-    losses = score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, broken, subject="c").by_seed.losses
+    losses = score_candidate(
+        WORKLOAD, FRAME, FOLDS, MEMBERS, load_broken, subject="c"
+    ).by_seed.losses
 
     assert losses.diverged_seeds == (7,)
 
 
-def test_predictions_come_without_dropout_and_leave_the_mode_as_it_was():
+def test_predictions_are_made_in_eval_mode_and_the_mode_is_restored():
     model = Shifted(1.0).train()
     x = torch.arange(9000, dtype=torch.float32)[:, None, None]
 
@@ -108,7 +112,7 @@ def test_predictions_come_without_dropout_and_leave_the_mode_as_it_was():
     assert not output.requires_grad
 
 
-def test_predictions_of_another_shape_are_refused():
+def test_predictions_of_another_shape_are_rejected():
     class Flat(Shifted):
         def forward(self, x):
             return super().forward(x).squeeze(1)
@@ -119,7 +123,7 @@ def test_predictions_of_another_shape_are_refused():
         score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, lambda _: Flat(0.0), subject="c")
 
 
-def test_losses_that_are_not_per_example_are_refused():
+def test_losses_that_are_not_per_example_are_rejected():
     class Averaged(Counting):
         def losses(self, output, y):
             return (output - y).square().mean()
@@ -144,7 +148,7 @@ def test_the_window_changes_with_the_data_and_with_the_test_rows():
 
 def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows():
     members = [
-        member(seed, fold, through=through)
+        make_member(seed, fold, through=through)
         for seed in (3, 7)
         for fold, through in ((0, "2020-01-05"), (1, "2020-01-20"), (2, "2020-02-01"))
     ]
@@ -157,41 +161,43 @@ def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows(
     assert losses.window == window_digest(FRAME, FOLDS)
 
 
-def test_production_that_has_seen_the_rows_cannot_be_compared():
-    seen = [member(3, 0, through="2020-01-17"), member(3, 1, through="2020-01-30")]
+def test_production_that_was_trained_on_the_rows_is_rejected():
+    members = [make_member(3, 0, through="2020-01-17"), make_member(3, 1, through="2020-01-30")]
 
     with pytest.raises(ContractError, match="Seed 3 needs a member whose training ends more"):
-        score_members(WORKLOAD, FRAME, FOLDS, seen, load, subject="production")
+        score_members(WORKLOAD, FRAME, FOLDS, members, load, subject="production")
 
 
-class Classed(Counting):
-    """Says that a row is wrong when the forecast is off by more than 9."""
+class ThresholdClassifier(Counting):
+    """Workload that counts an error above 9 as a mistake."""
 
     def mistakes(self, output, y):
         return ((output - y).abs() > 9).flatten().float()
 
 
 def test_mistakes_of_a_classifier_have_the_rows_of_its_losses():
-    scores = score_candidate(Classed(), FRAME, FOLDS, MEMBERS, load, subject="candidate").by_seed
+    scores = score_candidate(
+        ThresholdClassifier(), FRAME, FOLDS, MEMBERS, load, subject="candidate"
+    ).by_seed
 
     assert scores.mistakes is not None
     assert scores.mistakes.label_N.tolist() == scores.losses.label_N.tolist()
     assert scores.mistakes.seeds == scores.losses.seeds
-    # Seed 3 is off by 3 and 4, seed 7 by 7 and 8.
+    # The errors of seed 3 are 3 and 4, those of seed 7 are 7 and 8.
     assert scores.mistakes.loss_SN.sum() == 0
-    far = [member(9, 0), member(9, 1)]
+    distant_members = [make_member(9, 0), make_member(9, 1)]
     again = score_candidate(
-        Classed(), FRAME, FOLDS, far, load, subject="candidate"
+        ThresholdClassifier(), FRAME, FOLDS, distant_members, load, subject="candidate"
     ).by_seed.mistakes
     assert again is not None
     assert again.loss_SN.tolist() == [[0.0] * 8 + [1.0] * 16]
 
 
-def test_without_classes_there_are_no_mistakes():
+def test_a_regression_workload_has_no_mistakes():
     assert score(MEMBERS).mistakes is None
 
 
-def test_mistakes_that_are_not_one_per_row_are_refused():
+def test_mistakes_that_are_not_per_example_are_rejected():
     class Averaged(Counting):
         def mistakes(self, output, y):
             return (output - y).mean()
@@ -202,8 +208,8 @@ def test_mistakes_that_are_not_one_per_row_are_refused():
         score_candidate(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="candidate")
 
 
-class OfWeeks(Counting):
-    """Rows of one week belong together."""
+class WeekClusters(Counting):
+    """Workload whose rows of one week are a cluster."""
 
     cluster_column = "week"
 
@@ -212,23 +218,23 @@ class OfWeeks(Counting):
         return frame.assign(week=[f"{day.isocalendar().week:02d}" for day in frame.index])
 
 
-def test_clusters_are_passed_to_the_gate():
-    frame = OfWeeks().compute_features(WORKLOAD.load_rows())
+def test_loss_tables_contain_the_clusters_of_the_workload():
+    frame = WeekClusters().compute_features(WORKLOAD.load_rows())
 
-    both = score_candidate(OfWeeks(), frame, FOLDS, MEMBERS, load, subject="candidate")
-    simple = choose_baseline(OfWeeks(), frame, FOLDS, BaselineSettings())
-    rule = score_baseline(OfWeeks(), frame, FOLDS, simple, subject="baseline")
+    scores = score_candidate(WeekClusters(), frame, FOLDS, MEMBERS, load, subject="candidate")
+    rule = choose_baseline(WeekClusters(), frame, FOLDS, BaselineSettings())
+    rule_scores = score_baseline(WeekClusters(), frame, FOLDS, rule, subject="baseline")
 
-    weeks = both.by_seed.losses.cluster_N
+    weeks = scores.by_seed.losses.cluster_N
     assert weeks.tolist() == [
         f"{np.datetime64(day).astype(object).isocalendar().week:02d}"
-        for day in both.by_seed.losses.label_N.astype("datetime64[D]")
+        for day in scores.by_seed.losses.label_N.astype("datetime64[D]")
     ]
-    assert rule.losses.cluster_N.tolist() == weeks.tolist()
+    assert rule_scores.losses.cluster_N.tolist() == weeks.tolist()
     assert score(MEMBERS).losses.cluster_N is None
 
 
-class Greedy(Counting):
+class MemoryExhausting(Counting):
     def metrics(self, output, examples, frame):  # noqa: ARG002
         return {"loss": float(np.empty(1 << 46).sum())}
 
@@ -238,12 +244,12 @@ class Wrong(Counting):
         raise KeyError("no such column")
 
 
-def test_memory_that_the_metrics_exhaust_is_reported_as_such():
-    greedy = Greedy()
+def test_out_of_memory_in_the_metrics_is_reported():
+    workload = MemoryExhausting()
     with pytest.raises(OutOfMemory, match=r"Out of memory in metrics\(\) of the workload"):
-        score_candidate(greedy, FRAME, FOLDS, MEMBERS, load, subject="candidate")
+        score_candidate(workload, FRAME, FOLDS, MEMBERS, load, subject="candidate")
 
 
-def test_an_exception_of_the_users_baseline_is_named_with_its_line():
+def test_an_exception_in_the_baseline_of_the_workload_is_reported():
     with pytest.raises(ContractError, match=r"baseline\(\) of the workload raised KeyError.*Wrong"):
         choose_baseline(Wrong(), FRAME, FOLDS, BaselineSettings())

@@ -21,7 +21,7 @@ SOURCES = {
 }
 """Packages in which the detectors name their faults."""
 
-POSITIONS = {"Finding.of": 0, "_slow": 1}
+POSITIONS = {"Finding.of": 0, "_slow_outcome": 1}
 """Functions that receive a fault as positional argument."""
 
 

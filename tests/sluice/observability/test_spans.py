@@ -33,7 +33,7 @@ CALLER = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with run_receiver() as receiver:
-        assert spans.configure({spans.ENDPOINT: f"{receiver.url}/"}, service="sluice")
+        assert spans.configure({spans.ENDPOINT_VARIABLE: f"{receiver.url}/"}, service="sluice")
         try:
             yield receiver
         finally:
@@ -152,7 +152,7 @@ def test_a_request_span_continues_the_clients_trace_and_is_the_parent_of_its_arm
 
 
 def test_an_unreachable_receiver_delays_shutdown_by_less_than_5_s() -> None:
-    spans.configure({spans.ENDPOINT: "http://127.0.0.1:9"}, service="sluice")
+    spans.configure({spans.ENDPOINT_VARIABLE: "http://127.0.0.1:9"}, service="sluice")
     began = time.monotonic()
     with spans.span("lost") as lost:
         assert lost.traceparent
@@ -183,7 +183,7 @@ def test_disabled_spans_import_no_opentelemetry_and_take_under_20_us() -> None:
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "grpc://x", "http://"])
 def test_an_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(SettingsError, match="must be a URL like"):
-        spans.configure({spans.ENDPOINT: endpoint}, service="sluice")
+        spans.configure({spans.ENDPOINT_VARIABLE: endpoint}, service="sluice")
 
 
 def test_trace_and_span_id_of_a_candidate_are_derived_from_its_digest(receiver: Receiver) -> None:

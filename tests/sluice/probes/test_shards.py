@@ -23,14 +23,14 @@ def make_sampler(rank, world, *, seed=0, shuffle=True, drop_last=False):
     )
 
 
-def run_probe(rows, labels=LABELS, *, max_uneven_rows=1):
-    return probe_shards(rows, num_rows=ROWS, labels_N=labels, max_uneven_rows=max_uneven_rows)
+def run_probe(rows, labels=LABELS, *, max_row_difference=1):
+    return probe_shards(rows, num_rows=ROWS, labels_N=labels, max_row_difference=max_row_difference)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world", [2, 4])
 def test_a_distributed_sampler_passes(world, drop_last):
-    rows = sampled_rows(lambda r, w: make_sampler(r, w, drop_last=drop_last), world=world)
+    rows = sampled_rows(lambda r, w: make_sampler(r, w, drop_last=drop_last), world_size=world)
 
     result = run_probe(rows)
 
@@ -41,10 +41,10 @@ def test_a_distributed_sampler_passes(world, drop_last):
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("batch", [1, 64, 2_000])
 def test_the_split_of_the_trainer_passes(world, batch):
-    rows = split_rows(ROWS, batch_rows=batch, world=world, seed=0)
+    rows = split_rows(ROWS, batch_rows=batch, world_size=world, seed=0)
 
     assert sorted(row for rank in rows for row in rank) == list(range(ROWS))
-    assert run_probe(rows, max_uneven_rows=-(-ROWS // batch)).outcome == "pass"
+    assert run_probe(rows, max_row_difference=-(-ROWS // batch)).outcome == "pass"
 
 
 def shuffle_all_rows(rank, world):
@@ -73,7 +73,7 @@ def shuffle_all_rows(rank, world):
     ],
 )
 def test_each_fault_of_the_row_assignment_is_reported(make, message):
-    result = run_probe(sampled_rows(make, world=2))
+    result = run_probe(sampled_rows(make, world_size=2))
 
     assert result.outcome == "fail"
     assert message in result.seen

@@ -46,14 +46,22 @@ def ledger(tmp_path: Path, store: ArtifactStore, clock: Clock) -> Iterator[Rollo
 
 
 def promote(
-    ledger: Ledger, store: ArtifactStore, *, approvals: ApprovalSettings | None = REQUIRED
+    ledger: Ledger, store: ArtifactStore, *, approval_settings: ApprovalSettings | None = REQUIRED
 ) -> None:
-    ledger.promote(MODEL, 2, expected=1, actor="job", reason="r", store=store, approvals=approvals)
+    ledger.promote(
+        MODEL,
+        2,
+        expected=1,
+        actor="job",
+        reason="r",
+        store=store,
+        approval_settings=approval_settings,
+    )
 
 
 def start_rollout(ledger: RolloutLedger) -> None:
     started = ledger.start_rollout(
-        MODEL, 2, RolloutSettings(), actor="job", reason="r", approvals=REQUIRED
+        MODEL, 2, RolloutSettings(), actor="job", reason="r", approval_settings=REQUIRED
     )
     pass_all_steps(ledger, started)
 
@@ -68,7 +76,7 @@ def test_promotion_and_rollout_are_blocked_until_the_version_is_approved(
         rf"this version is recorded\. Run: sluice registry approve {MODEL} 2 --reason"
     )
     for act in (
-        lambda: ledger.require_promotable(MODEL, 2, approvals=REQUIRED),
+        lambda: ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED),
         lambda: promote(ledger, store),
         lambda: start_rollout(ledger),
     ):
@@ -79,7 +87,7 @@ def test_promotion_and_rollout_are_blocked_until_the_version_is_approved(
     assert refused == ["promote", "rollout"]
 
     receipt = ledger.approve(MODEL, 2, actor="ada", reason="reviewed the errors of March")
-    ledger.require_promotable(MODEL, 2, approvals=REQUIRED)
+    ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED)
     promote(ledger, store)
 
     assert ledger.production_number(MODEL) == 2
@@ -102,14 +110,14 @@ def test_expired_approval_is_rejected_and_can_be_renewed_with_the_same_reason(
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
     approved_at = clock.now
     clock.now = approved_at + 72 * HOUR - timedelta(seconds=2)
-    ledger.require_promotable(MODEL, 2, approvals=REQUIRED)  # one second before expiry
+    ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED)  # one second before expiry
     shorter = ApprovalSettings(required=True, expires_h=1)
     with pytest.raises(ApprovalMissing, match="valid for 1 h"):
-        ledger.require_promotable(MODEL, 2, approvals=shorter)
+        ledger.require_promotable(MODEL, 2, approval_settings=shorter)
 
     clock.now = approved_at + 72 * HOUR - timedelta(seconds=1)
     with pytest.raises(ApprovalMissing, match="approval by ada expired at 2025-03-17 09:2"):
-        ledger.require_promotable(MODEL, 2, approvals=REQUIRED)
+        ledger.require_promotable(MODEL, 2, approval_settings=REQUIRED)
     ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
     promote(ledger, store)
 
@@ -139,7 +147,7 @@ def test_candidate_without_verdict_promote_cannot_be_approved(
     with pytest.raises(GateBlocked, match=outcome):
         ledger.approve(MODEL, 4, actor="ada", reason="I like it")
 
-    assert not ledger.approval_status(MODEL, 4, approvals=REQUIRED).required
+    assert not ledger.approval_status(MODEL, 4, approval_settings=REQUIRED).required
     assert [each.action for each in ledger.history(MODEL) if each.to_version == 4] == ["register"]
 
 
@@ -153,14 +161,20 @@ def test_requirement_recorded_in_the_verdict_applies_without_settings(
     decision = promotion_receipt(lineage.candidate, reference=reference, subject=subject)
     ledger.register(MODEL, lineage, [poc_receipt(), decision])
 
-    for approvals in (None, ApprovalSettings()):
+    for approval_settings in (None, ApprovalSettings()):
         with pytest.raises(ApprovalMissing, match=r"version 4 waits .* valid for 5 h"):
             ledger.promote(
-                MODEL, 4, expected=1, actor="a", reason="r", store=store, approvals=approvals
+                MODEL,
+                4,
+                expected=1,
+                actor="a",
+                reason="r",
+                store=store,
+                approval_settings=approval_settings,
             )
     assert strictest_settings(REQUIRED, decision).expires_h == 5
     assert not ApprovalSettings().subject
-    promote(ledger, store, approvals=None)  # the verdict on version 2 requires none
+    promote(ledger, store, approval_settings=None)  # the verdict on version 2 requires none
 
 
 def test_rollout_is_approved_once_at_its_start_or_else_at_its_end(
@@ -172,7 +186,7 @@ def test_rollout_is_approved_once_at_its_start_or_else_at_its_end(
 
     def finish() -> str:
         return ledger.finish_rollout(
-            MODEL, actor="job", store=store, approvals=REQUIRED
+            MODEL, actor="job", store=store, approval_settings=REQUIRED
         ).rollout.phase
 
     assert finish() == "promoted"
@@ -216,7 +230,7 @@ def test_signed_registry_counts_only_signed_approvals(tmp_path: Path, store: Art
     ]
     with open_as("job") as ledger:
         ledger.register(MODEL, lineage, forged, actor="job")
-        status = ledger.approval_status(MODEL, 1, approvals=REQUIRED)
+        status = ledger.approval_status(MODEL, 1, approval_settings=REQUIRED)
 
     assert status.approval is not None
     assert status.approval.approved_at is not None
@@ -266,7 +280,7 @@ def test_approval_works_in_a_registry_with_one_shared_key(
         register_sample(ledger, store, salt=1)
         ledger.approve(MODEL, 1, actor="ada", reason="reviewed")
         ledger.promote(
-            MODEL, 1, expected=None, actor="j", reason="r", store=store, approvals=REQUIRED
+            MODEL, 1, expected=None, actor="j", reason="r", store=store, approval_settings=REQUIRED
         )
 
         assert ledger.production_number(MODEL) == 1

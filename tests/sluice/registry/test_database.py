@@ -179,3 +179,13 @@ def test_ledger_and_cli_import_no_heavy_library() -> None:
     )
 
     assert done.stdout.split() == []
+
+
+def test_foreign_table_is_not_reported_as_a_newer_schema(tmp_path: Path) -> None:
+    with sqlite_file(tmp_path / "registry.db") as connection:
+        connection.execute("CREATE TABLE sluice_schema_version (other TEXT)")
+    connection.close()
+
+    with pytest.raises(StorageError) as refused:
+        Database.open(f"sqlite:///{tmp_path / 'registry.db'}", create=True)
+    assert refused.value.cause == ("Its table sluice_schema_version is damaged or not from Sluice.")

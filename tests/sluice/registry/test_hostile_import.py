@@ -67,9 +67,9 @@ class Home:
             store=self.store,
             actor="eve",
             key=None,
-            trusted=None,
+            trusted_keys=None,
             local_paths_of=lambda _: own,
-            trust=trust,
+            trusted_paths=trust,
         )
         return imported.version
 
@@ -342,9 +342,9 @@ def test_file_above_a_size_limit_is_rejected(home: Home, file: Path) -> None:
                 store=home.store,
                 actor="a",
                 key=None,
-                trusted=None,
+                trusted_keys=None,
                 local_paths_of=lambda _: [WORKLOAD],
-                trust=(),
+                trusted_paths=(),
                 limits=LIMITS.model_copy(update=limits),
             )
     assert home.ledger.models() == []

@@ -429,9 +429,9 @@ def test_signed_file_does_not_confirm_a_forged_import_of_the_same_candidate(
             store=home.store,
             actor="eve",
             key=None,
-            trusted=trusted,
+            trusted_keys=trusted,
             local_paths_of=lambda _: [WORKLOAD],
-            trust=(),
+            trusted_paths=(),
         )
 
     assert home.import_file(file) == forged

@@ -19,7 +19,7 @@ from sluice.registry.evidence import DecisionFunction
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
-from sluice.registry.tables import APPEND_ONLY, refusals
+from sluice.registry.tables import APPEND_ONLY_TABLES, refusals
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     CONFIG,
@@ -325,7 +325,7 @@ def test_append_only_tables_reject_updates_and_deletions(url: str, store: Artifa
         connection.execute(
             sa.insert(refusals).values(**attempt, error="GateBlocked", refused_because="r")
         )
-    for table in APPEND_ONLY:
+    for table in APPEND_ONLY_TABLES:
         column = next(iter(table.c))
         for statement in (sa.update(table).values({column: column}), sa.delete(table)):
             with (

@@ -13,7 +13,7 @@ from sluice.registry import append_only, log_verification
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import RegistryFinding
-from sluice.registry.tables import APPEND_ONLY, LOGGED, log
+from sluice.registry.tables import APPEND_ONLY_TABLES, LOGGED_TABLES, log
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -35,7 +35,7 @@ class Intruder:
 
     @staticmethod
     def apply(connection: sa.Connection, statements: Sequence[str]) -> None:
-        for table in APPEND_ONLY:
+        for table in APPEND_ONLY_TABLES:
             if connection.dialect.name == "sqlite":
                 for action in ("update", "delete"):
                     name = f"{table.name}_no_{action}"
@@ -86,7 +86,7 @@ def test_every_row_has_one_log_line(intruder: Intruder) -> None:
     with intruder.database.read() as connection:
         num_rows = sum(
             connection.execute(sa.select(sa.func.count()).select_from(t)).scalar_one()
-            for t in LOGGED
+            for t in LOGGED_TABLES
         )
 
     assert len(logged) == num_rows == len(intruder.lines())

@@ -17,7 +17,7 @@ from sluice.registry.database import Database
 from sluice.registry.keyring import KNOWN_KEYS
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
-from sluice.registry.tables import APPEND_ONLY, LOGGED, log_head, signatures
+from sluice.registry.tables import APPEND_ONLY_TABLES, LOGGED_TABLES, log_head, signatures
 from sluice.registry.tables import log as log_table
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -74,7 +74,7 @@ def _restore_triggers(path: Path) -> None:
 
 def _without_triggers(path: Path, *statements: str) -> None:
     with sqlite_file(path) as connection:
-        for table in APPEND_ONLY:
+        for table in APPEND_ONLY_TABLES:
             for action in ("update", "delete"):
                 connection.execute(f"DROP TRIGGER IF EXISTS {table.name}_no_{action}")
         for statement in statements:
@@ -90,7 +90,7 @@ def rewrite_log(path: Path) -> None:
         for table in (signatures, log_table, log_head):
             connection.execute(sa.delete(table))
         log.create_head(connection)
-        rows = [(t, row) for t in LOGGED for row in connection.execute(sa.select(t))]
+        rows = [(t, row) for t in LOGGED_TABLES for row in connection.execute(sa.select(t))]
         log.append_existing_rows(connection, rows)
         append_only.restore_triggers(connection)
     database.close()

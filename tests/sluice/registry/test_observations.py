@@ -120,11 +120,14 @@ def test_samples_are_read_in_order_and_the_oldest_are_pruned(
     observations = ledger.observations
     observations.write(report(kept=tuple(sample(i) for i in range(4))))
     observations.write(report(kept=tuple(sample(i, "r") for i in range(4, 8))))
-    stored = observations.samples(MODEL, newest=100)
+    stored = observations.samples(MODEL, max_samples=100)
 
     assert [s.key for s in stored] == [f"row {i}" for i in range(3, 8)]
     assert stored[0].production == ((1.0,), (2.0,))
-    assert [s.key for s in observations.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
+    assert [s.key for s in observations.samples(MODEL, rollout="r", max_samples=2)] == [
+        "row 6",
+        "row 7",
+    ]
 
 
 def write_refused_sample(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
@@ -139,9 +142,9 @@ def test_unstorable_samples_do_not_block_counts(ledger: RolloutLedger, rollout: 
     observations = ledger.observations
     assert observations.traffic_counts(rollout).challenger.requests == 4
     assert [server.server for server in observations.servers(MODEL, since=NOW)] == ["a"]
-    assert observations.samples(MODEL, newest=9) == []
+    assert observations.samples(MODEL, max_samples=9) == []
     observations.write(report(rollout=rollout, requests=5, kept=(sample(2),)))
-    assert [s.key for s in observations.samples(MODEL, newest=9)] == ["row 2"]
+    assert [s.key for s in observations.samples(MODEL, max_samples=9)] == ["row 2"]
 
 
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
@@ -152,7 +155,7 @@ def test_samples_rejected_by_postgresql_do_not_block_counts(
     write_refused_sample(ledger, rollout, key)
 
     assert ledger.observations.traffic_counts(rollout).challenger.requests == 4
-    assert ledger.observations.samples(MODEL, newest=9) == []
+    assert ledger.observations.samples(MODEL, max_samples=9) == []
 
 
 def test_first_pair_of_each_row_is_kept_during_a_rollout(
@@ -165,7 +168,7 @@ def test_first_pair_of_each_row_is_kept_during_a_rollout(
         unpaired = sample(number, rollout.id)
         return unpaired.model_copy(update={"challenger": ((prediction,), (prediction,))})
 
-    assert not observations.has_keys(rollout.id)
+    assert not observations.has_keyed_pairs(rollout.id)
     observations.write(
         report(kept=(pair(1, 5.0), sample(2, rollout.id), pair(1, 6.0), pair(3, 7.0)))
     )
@@ -174,8 +177,8 @@ def test_first_pair_of_each_row_is_kept_during_a_rollout(
     kept = [(s.key, s.challenger[0][0]) for s in observations.pairs(rollout.id) if s.challenger]
 
     assert kept == [("row 1", 5.0), ("row 3", 7.0), ("row 4", 9.0)]
-    assert observations.has_keys(rollout.id)
-    assert len(observations.samples(MODEL, newest=100)) == 5
+    assert observations.has_keyed_pairs(rollout.id)
+    assert len(observations.samples(MODEL, max_samples=100)) == 5
     assert observations.pairs("another") == []
 
 
@@ -214,4 +217,4 @@ def test_edited_sample_is_reported(ledger: RolloutLedger, url: str) -> None:
     engine.dispose()
 
     with pytest.raises(IntegrityError, match="A stored Sample cannot be read: at"):
-        ledger.observations.samples(MODEL, newest=1)
+        ledger.observations.samples(MODEL, max_samples=1)

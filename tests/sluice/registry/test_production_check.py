@@ -16,7 +16,7 @@ from sluice.cli.app import run_command
 from sluice.registry import append_only, production_check
 from sluice.registry.database import Database
 from sluice.registry.rollouts import RolloutLedger
-from sluice.registry.tables import APPEND_ONLY
+from sluice.registry.tables import APPEND_ONLY_TABLES
 from sluice.rollout import transitions
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition
@@ -159,7 +159,7 @@ def execute_statements(connection: sa.Connection, statements: Sequence[str]) -> 
 
 
 def drop_triggers(connection: sa.Connection) -> None:
-    for table in APPEND_ONLY:
+    for table in APPEND_ONLY_TABLES:
         if connection.dialect.name == "sqlite":
             for action in ("update", "delete"):
                 connection.exec_driver_sql(f"DROP TRIGGER {table.name}_no_{action}")

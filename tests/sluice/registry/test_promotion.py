@@ -512,3 +512,12 @@ def test_actor_and_reason_are_required(
         )
     with pytest.raises(ContractError, match=what):
         ledger.rollback(MODEL, expected=2, store=store, **arguments)
+
+
+def test_conflict_of_a_rollback_advises_no_promotion(ledger: Ledger, store: ArtifactStore) -> None:
+    promote_chain(ledger, store, 2)
+
+    with pytest.raises(PromotionConflict) as conflict:
+        rollback(ledger, store, 1)
+    assert f"sluice registry history {MODEL}" in conflict.value.fix
+    assert "promote" not in conflict.value.fix

@@ -111,9 +111,9 @@ def import_file(file: Path, folder: Path, trusted: TrustedKeys | None) -> Import
             store=ArtifactStore(folder / "home"),
             actor="eve",
             key=None,
-            trusted=trusted,
+            trusted_keys=trusted,
             local_paths_of=lambda _: [str(SETTINGS["workload"])],
-            trust=(),
+            trusted_paths=(),
         )
         assert ledger.history(MODEL)[0].reason.endswith(f"; {done.signed_by}")
     return done
@@ -171,7 +171,7 @@ def replace_signature(file: Path) -> None:
     def make_signature(parts: Parts) -> bytes:
         key = parts[SIGNATURE].partition(b" ")[0]
         other = ManifestSignature.make(parts["manifest.json"], ExporterPrivateKey(bytes(32)))
-        return key + b" " + other.text.partition(b" ")[2]
+        return key + b" " + other.content.partition(b" ")[2]
 
     parts = read_parts(file)
     write_zip(file, parts | {SIGNATURE: make_signature(parts)})

@@ -39,6 +39,7 @@ from tests.sluice.registry.ledger_samples import (
 )
 from tests.sluice.registry.one_database import ON_BOTH
 from tests.sluice.registry.one_database import url as url
+from tests.sluice.registry.test_roles import make_personal_key, write_key_list
 
 QUICK = RolloutSettings(min_step_s=0, min_requests=1, shares=(0.05, 1.0))
 HEALTHY = ArmCounts(requests=100, errors=1)
@@ -274,6 +275,24 @@ def test_finish_requires_a_rollout_whose_last_step_passed(
 
 class Killed(BaseException):
     """Simulates the end of the process at this point."""
+
+
+def test_wrong_key_of_the_actor_does_not_roll_a_healthy_rollout_back(
+    url: str, store: ArtifactStore, tmp_path: Path
+) -> None:
+    key, public_key = make_personal_key(tmp_path / "controller.key")
+    with RolloutLedger.open(url, clock=Clock(), key=key) as ledger:
+        promote_chain(ledger, store, 1)
+        register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+        pass_all_steps(ledger)
+    write_key_list(tmp_path, ["actors:", f"  {transitions.CONTROLLER}: {public_key}"])
+
+    with RolloutLedger.open(url, clock=Clock(), key=key) as ledger:
+        with pytest.raises(GateBlocked, match="'sensor' has no key"):
+            ledger.finish_rollout(MODEL, actor="sensor", store=store)
+        assert current_rollout(ledger).phase == "awaiting_promotion"
+        ledger.finish_rollout(MODEL, actor=transitions.CONTROLLER, store=store)
+        assert production(ledger) == 2
 
 
 def is_killed_at(number: int, work: Callable[[], object]) -> bool:

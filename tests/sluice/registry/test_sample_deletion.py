@@ -99,7 +99,7 @@ def test_erase_user_deletes_only_the_samples_of_that_user(
         "unnamed": 1,
     }
     assert (erased_again.samples, erased_again.kept) == (0, 4)
-    assert observations.samples(MODEL, newest=100) == other_samples
+    assert observations.samples(MODEL, max_samples=100) == other_samples
     assert [pair.key for pair in observations.pairs(rollout)] == ["row 2"]
     assert ledger.rollout_transitions(rollout) == transitions
     assert ledger.verify(None, store=store, key=KEY) == []
@@ -122,7 +122,7 @@ def test_erase_user_ignores_other_models_and_partial_names(
     assert ledger.erase_user(MODEL, "ad").samples == 0
     assert ledger.erase_user(MODEL, "%").samples == 0
     assert ledger.erase_user("another", "ada").samples == 0
-    assert len(ledger.observations.samples(MODEL, newest=9)) == 1
+    assert len(ledger.observations.samples(MODEL, max_samples=9)) == 1
 
 
 def test_each_report_deletes_a_limited_number_of_expired_samples(
@@ -136,10 +136,10 @@ def test_each_report_deletes_a_limited_number_of_expired_samples(
         at = NOW + timedelta(days=days)
         new = sample("c").model_copy(update={"at": at})
         kept.write(report(new, at=at))
-        sample_counts.append(len(kept.samples(MODEL, newest=100)))
+        sample_counts.append(len(kept.samples(MODEL, max_samples=100)))
 
     assert sample_counts == [8, 6, 4, 4, 5], "each report adds one sample and deletes up to three"
-    assert [s.key for s in kept.samples(MODEL, newest=100)] == [None] * 5
+    assert [s.key for s in kept.samples(MODEL, max_samples=100)] == [None] * 5
     assert kept.pairs(rollout) == []
 
 
@@ -147,7 +147,7 @@ def test_without_retention_no_sample_expires(ledger: RolloutLedger, rollout: str
     ledger.observations.write(report(sample("c", rollout=rollout)))
     ledger.observations.write(report(at=NOW + timedelta(days=4000)))
 
-    assert len(ledger.observations.samples(MODEL, newest=9)) == 1
+    assert len(ledger.observations.samples(MODEL, max_samples=9)) == 1
 
 
 def test_erase_command_prints_the_numbers_of_deleted_samples(
@@ -161,4 +161,4 @@ def test_erase_command_prints_the_numbers_of_deleted_samples(
     printed = invoke("erase", MODEL, "--user", "ada")
 
     assert "Deleted 2 samples of the user: 1 for drift, 1 answered by both arms" in printed
-    assert ledger.observations.samples(MODEL, newest=9) == []
+    assert ledger.observations.samples(MODEL, max_samples=9) == []

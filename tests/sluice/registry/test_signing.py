@@ -11,7 +11,7 @@ from sluice.registry import append_only, log
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
-from sluice.registry.tables import APPEND_ONLY, LOGGED, log_head, signatures
+from sluice.registry.tables import APPEND_ONLY_TABLES, LOGGED_TABLES, log_head, signatures
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
 
 KEY, OTHER = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
@@ -25,7 +25,7 @@ def forge_log(path: Path, *, remove_signatures: bool = False) -> None:
     """Edit a row and recompute the whole log, as an attacker who can write the database."""
     database = Database.open(f"sqlite:///{path}", create=False)
     with database.write() as connection:
-        for table in APPEND_ONLY:
+        for table in APPEND_ONLY_TABLES:
             for action in ("update", "delete"):
                 connection.execute(sa.text(f"DROP TRIGGER {table.name}_no_{action}"))
         connection.execute(sa.text("UPDATE sluice_history SET actor = 'eve' WHERE id = 1"))
@@ -34,7 +34,7 @@ def forge_log(path: Path, *, remove_signatures: bool = False) -> None:
         connection.execute(sa.delete(log.log))
         connection.execute(sa.delete(log_head))
         log.create_head(connection)
-        rows = [(t, row) for t in LOGGED for row in connection.execute(sa.select(t))]
+        rows = [(t, row) for t in LOGGED_TABLES for row in connection.execute(sa.select(t))]
         log.append_existing_rows(connection, rows)
         if old_signatures and not remove_signatures:
             connection.execute(sa.insert(signatures), [row._asdict() for row in old_signatures])

@@ -5,13 +5,18 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from sluice.registry.stored_rollouts import FIELDS, VALUES, parse_rollout, parse_transition
+from sluice.registry.stored_rollouts import (
+    CURRENT_FIELD_NAMES,
+    CURRENT_VALUES,
+    parse_rollout,
+    parse_transition,
+)
 from sluice.rollout.state import GuardReading, Transition
 from tests.sluice.rollout.rollout_samples import NOW, make_rollout, make_traffic_counts
 
-EARLIER_FIELDS = {new: old for old, new in FIELDS.items()}
+EARLIER_FIELDS = {new: old for old, new in CURRENT_FIELD_NAMES.items()}
 EARLIER_VALUES = {
-    name: {new: old for old, new in values.items()} for name, values in VALUES.items()
+    name: {new: old for old, new in values.items()} for name, values in CURRENT_VALUES.items()
 }
 
 

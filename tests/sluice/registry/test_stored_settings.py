@@ -13,7 +13,7 @@ from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import Lineage
 from sluice.registry.loading import rebuild_workload
-from sluice.registry.stored_settings import REMOVED
+from sluice.registry.stored_settings import REMOVED_SETTINGS
 from sluice.serving.deployed import load_deployed, require_finite
 from sluice.training.weights import pack_model
 from sluice.workloads.digits import DigitsSettings, DigitsWorkload
@@ -151,5 +151,5 @@ def test_removed_setting_is_dropped_unless_the_workload_defines_it(
 def test_removed_settings_do_not_exist_in_their_settings_class() -> None:
     from sluice.base.imports import import_object
 
-    for removed in REMOVED:
+    for removed in REMOVED_SETTINGS:
         assert removed.name not in import_object(removed.owner, what="settings").model_fields

@@ -57,9 +57,9 @@ def import_file(
         store=away[1],
         actor="eve",
         key=key,
-        trusted=None,
+        trusted_keys=None,
         local_paths_of=lambda _: [str(SETTINGS["workload"])],
-        trust=(),
+        trusted_paths=(),
     )
     return f"{done.version.number} {done.version.state} {done.created}"
 

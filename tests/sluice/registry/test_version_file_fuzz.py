@@ -197,9 +197,9 @@ def test_every_malformed_file_is_rejected_with_a_readable_error(
                 store=store,
                 actor="eve",
                 key=None,
-                trusted=None,
+                trusted_keys=None,
                 local_paths_of=lambda _: [str(SETTINGS["workload"])],
-                trust=(),
+                trusted_paths=(),
             )
 
         for name, change in MUTATIONS:

@@ -2,7 +2,7 @@
 
 from sluice.rehearsal.run import merge_problems
 from sluice.rollout.samples import ServerState
-from sluice.serving.split_sync import LOADING
+from sluice.serving.split_sync import LOADING_PROBLEM
 from tests.sluice.registry.ledger_samples import NOW
 
 UNREADABLE = "The traffic split cannot be read."
@@ -15,9 +15,12 @@ def make_state(*problems: str) -> ServerState:
 
 
 def test_loading_is_reported_only_until_it_finishes() -> None:
-    loading = merge_problems((), [make_state(LOADING, UNREADABLE)])
-    assert loading == (LOADING, UNREADABLE)
-    assert merge_problems(loading, [make_state(), make_state(LOADING)]) == (LOADING, UNREADABLE)
+    loading = merge_problems((), [make_state(LOADING_PROBLEM, UNREADABLE)])
+    assert loading == (LOADING_PROBLEM, UNREADABLE)
+    assert merge_problems(loading, [make_state(), make_state(LOADING_PROBLEM)]) == (
+        LOADING_PROBLEM,
+        UNREADABLE,
+    )
 
     assert merge_problems(loading, [make_state(), make_state()]) == (UNREADABLE,)
     assert merge_problems((UNREADABLE,), [make_state(UNREADABLE)]) == (UNREADABLE,)

@@ -1,6 +1,7 @@
 """ROLL-2: steps of a rehearsal end on evidence, and the page shows the served shares."""
 
 import re
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from sluice.rehearsal.page import rehearsal_page
 from sluice.rehearsal.plots import evidence_figure
 from sluice.rehearsal.result import Rehearsal, RehearsalSample
+from sluice.rehearsal.run import _duration_s
 from sluice.rehearsal.served_steps import served_steps
-from sluice.rehearsal.settings import FAULTY_SHARE, requests_to_breach, shorten_steps
+from sluice.rehearsal.settings import FAULTY_SHARE, count_requests_to_breach, shorten_steps
 from sluice.rollout.guards import read_guards
 from sluice.rollout.observations import ArmCounts
 from sluice.rollout.settings import RolloutSettings
@@ -25,7 +27,7 @@ def test_a_faulty_challenger_is_rolled_back_within_the_requests_of_a_step(
     share: float, alpha: float
 ) -> None:
     settings = RolloutSettings(alpha=alpha, min_step_s=1)
-    requests = requests_to_breach(settings, share)
+    requests = count_requests_to_breach(settings, share)
     faulty = ArmCounts(requests=requests, errors=round(FAULTY_SHARE * requests))
     healthy = ArmCounts(requests=round(requests * (1 - share) / share))
 
@@ -47,7 +49,7 @@ def test_no_step_of_a_rehearsal_ends_before_its_guards_can_react(
     short = shorten_steps(settings, seconds=seconds, step_timeout_s=seconds + 60)
     share = min((step.share for step in short.steps if not step.is_shadowed), default=0.5)
 
-    assert short.min_requests >= requests_to_breach(settings, share)
+    assert short.min_requests >= count_requests_to_breach(settings, share)
     few = ArmCounts(requests=short.min_requests - 1)
     step = assess(make_rollout(short), after_s=seconds, challenger=few, production=few)
     assert step.outcome == "wait"
@@ -192,3 +194,15 @@ def test_only_an_unexpected_end_has_advice(
         other = slow.model_copy(update={"ended": ending})
         assert "sluice rollout rehearse m --fault errors" in other.remedy
         assert not re.search("resume|abort", other.remedy, re.IGNORECASE)
+
+
+def test_a_rehearsal_that_times_out_lasts_until_its_time_limit() -> None:
+    rolling = make_rollout(RolloutSettings())
+    times = {
+        "last_transition_at": NOW + timedelta(seconds=30),
+        "ended_at": NOW + timedelta(seconds=180),
+    }
+
+    assert _duration_s(rolling, **times) == 180
+    assert _duration_s(rolling.model_copy(update={"phase": "rolled_back"}), **times) == 30
+    assert _duration_s(rolling.model_copy(update={"phase": "paused"}), **times) == 30

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import TrafficCounts
-from sluice.rollout.prediction_agreement import PredictionAgreement, prediction_drift
+from sluice.rollout.prediction_agreement import PredictionAgreement, measure_prediction_drift
 from sluice.rollout.samples import RequestFault, Sample, ServerReport, ServerState
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout
@@ -202,7 +202,7 @@ def measure_drift_with_attacker(
     run_scenario(scenario)
     samples.extend(sample_buffer.take())
     agreement = PredictionAgreement(difference=0.05, spread=1.0, rows=1000)
-    return prediction_drift(samples, agreement, limit=4.0, min_pairs=100)
+    return measure_prediction_drift(samples, agreement, limit=4.0, min_pairs=100)
 
 
 @pytest.mark.slow
@@ -247,7 +247,7 @@ def test_all_addresses_of_one_network_count_as_one(network: str) -> None:
 @pytest.mark.parametrize("user_naming", ["one user", "invented users"])
 def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(user_naming: str) -> None:
     now = datetime.now(UTC)
-    production_split = make_split().production_only()
+    production_split = make_split().without_challenger()
     steps = StepCounters(production_split, now=now)
     for n in range(2000):  # 400 clients in 100 networks, and as many requests of the attacker
         for user, address, seconds in (

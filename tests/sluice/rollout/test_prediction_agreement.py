@@ -10,7 +10,7 @@ from sluice.base.errors import ContractError
 from sluice.rollout.prediction_agreement import (
     PredictionAgreement,
     measure_agreement,
-    prediction_drift,
+    measure_prediction_drift,
 )
 from sluice.rollout.samples import Sample
 
@@ -53,8 +53,10 @@ def test_drift_distance_is_relative_to_the_held_out_difference() -> None:
     near = [make_pair(float(i), i + 0.5) for i in range(20)]
     far = [make_pair(float(i), i - 3.0) for i in range(20)]
 
-    assert prediction_drift(near, agreement, limit=4, min_pairs=20).distance == pytest.approx(1)
-    drift = prediction_drift(far, agreement, limit=4, min_pairs=20)
+    assert measure_prediction_drift(
+        near, agreement, limit=4, min_pairs=20
+    ).distance == pytest.approx(1)
+    drift = measure_prediction_drift(far, agreement, limit=4, min_pairs=20)
     assert (drift.distance, drift.limit, drift.rows) == (pytest.approx(6), 4, 20)
 
 
@@ -64,8 +66,11 @@ def test_only_the_newest_complete_pairs_count_and_too_few_give_nan() -> None:
     new = [make_pair(0.0, 5.0)] * 300
     incomplete = [make_pair(0.0, None), make_pair(None, 3.0)] * 50
 
-    assert prediction_drift(old + new + incomplete, agreement, limit=4, min_pairs=9).distance == 10
-    too_few = prediction_drift(new[:8] + incomplete, agreement, limit=4, min_pairs=9)
+    assert (
+        measure_prediction_drift(old + new + incomplete, agreement, limit=4, min_pairs=9).distance
+        == 10
+    )
+    too_few = measure_prediction_drift(new[:8] + incomplete, agreement, limit=4, min_pairs=9)
     assert math.isnan(too_few.distance)
     assert too_few.rows == 8
 
@@ -104,7 +109,7 @@ def test_drift_needs_several_clients() -> None:
     honest = make_pairs_of_clients(0, 30, far=0)
 
     def distance(samples: list[Sample]) -> float:
-        return prediction_drift(samples, agreement, limit=4, min_pairs=20).distance
+        return measure_prediction_drift(samples, agreement, limit=4, min_pairs=20).distance
 
     assert distance(one + honest) < 4, "200 of 230 pairs are of one client"
     assert distance(make_pairs_of_clients(3, 97, far=1e18)) < 4, "3 of 100 clients"

@@ -10,7 +10,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.traffic_split import TrafficSplit
-from sluice.rollout_control.controller import observe, reconcile
+from sluice.rollout_control.controller import assess, reconcile
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.controller_samples import begin, current, report, two_versions
 from tests.sluice.serving.serving_samples import (
@@ -55,7 +55,7 @@ def test_observe_returns_the_transition_of_reconcile_without_recording_it(
     begin(ledger, MINUTE)
     report(ledger, at=at(ledger, 61))
     before = current(ledger)
-    observed = observe(ledger, before, now=at(ledger, 61))
+    observed = assess(ledger, before, now=at(ledger, 61))
 
     assert current(ledger) == before
     assert reconcile(ledger, MODEL, now=at(ledger, 61)) == observed

@@ -13,7 +13,7 @@ from sluice.base.errors import ContractError
 from sluice.data.rows.protocol import ModelInput
 from sluice.rollout.samples import Sample
 from sluice.rollout.state import Rollout
-from sluice.rollout_control.labelled_losses import first_unseen, labelled_losses
+from sluice.rollout_control.labelled_losses import find_first_unseen, labelled_losses
 from tests.sluice.registry.ledger_samples import sample_lineage
 from tests.sluice.rollout import rollout_samples
 from tests.sluice.rollout_control.controller_samples import (
@@ -108,8 +108,10 @@ def test_first_unseen_row_is_a_horizon_after_the_last_training_row(
     members = tuple(m.model_copy(update={"trained_through": "399"}) for m in trained_members)
     older = members[0].model_copy(update={"trained_through": "200"})
 
-    assert first_unseen(members, echo_frame(), horizon_rows=1) == FIRST_UNSEEN_ROW
-    assert first_unseen((older, *members), echo_frame(), horizon_rows=3) == FIRST_UNSEEN_ROW + 2
+    assert find_first_unseen(members, echo_frame(), horizon_rows=1) == FIRST_UNSEEN_ROW
+    assert (
+        find_first_unseen((older, *members), echo_frame(), horizon_rows=3) == FIRST_UNSEEN_ROW + 2
+    )
 
 
 def test_unequal_shapes_and_duplicate_rows_are_rejected(rollout: Rollout) -> None:

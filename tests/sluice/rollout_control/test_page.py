@@ -129,7 +129,7 @@ def save_page(
     saved = save_rollout_page(
         ledger,
         rollout.id,
-        failed=failed if rollout.is_over else None,
+        failed_rows=failed if rollout.is_over else None,
         home=home,
         environ={},
         now=clock.now,
@@ -221,4 +221,4 @@ def test_timeline_plots_the_share_until_the_given_time() -> None:
 def test_unknown_rollout_is_rejected(ledger: RolloutLedger, tmp_path: Path) -> None:
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
     with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
-        save_rollout_page(ledger, "nope", failed=None, home=home, environ={}, now=NOW)
+        save_rollout_page(ledger, "nope", failed_rows=None, home=home, environ={}, now=NOW)

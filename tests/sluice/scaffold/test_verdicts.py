@@ -41,6 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_categories_with_missing_values_reach_a_verdict(
     folder: Path, capsys: pytest.CaptureFixture[str]

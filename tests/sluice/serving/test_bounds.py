@@ -68,6 +68,6 @@ def test_models_with_different_bounds_accept_the_same_requests() -> None:
     one = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
     two = InputContract(columns=("a", "b"), seq_len=1)
 
-    assert one.takes_same(two)
-    assert not one.takes_same(InputContract(columns=("b", "a"), seq_len=1))
-    assert not one.takes_same(InputContract(columns=("a", "b"), seq_len=2))
+    assert one.has_same_input(two)
+    assert not one.has_same_input(InputContract(columns=("b", "a"), seq_len=1))
+    assert not one.has_same_input(InputContract(columns=("a", "b"), seq_len=2))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
 
@@ -90,6 +91,7 @@ def served(registry: Registry) -> Iterator[tuple[RunningServer, list[Any]]]:
     loader = ledger_loader_spec(registry.url, MODEL, registry.store.root)
     settings = quick_settings(
         deadline_s=20.0,
+        body_timeout_s=20.0,
         challenger_deadline_s=15.0,
         shadow_deadline_s=20.0,
         report_interval_s=0.05,
@@ -171,6 +173,7 @@ def test_concurrent_requests_of_other_lengths_do_not_change_a_prediction(
             responses = await asyncio.gather(
                 *(client.post("/predict", json=registry.body(row)) for row in rows)
             )
+        assert [r.text for r in responses if r.status_code != HTTPStatus.OK] == []
         return [response.json()["outputs"][0] for response in responses]
 
     np.testing.assert_allclose(

@@ -57,7 +57,7 @@ def test_production_and_challenger_use_their_own_state(tmp_path: Path) -> None:
         register(ledger, second, reference=first.candidate)
         models = LedgerModels(ledger, MODEL, store)
         one, two = models.load(first.candidate), models.load(second.candidate)
-    assert one.contract.takes_same(two.contract)
+    assert one.contract.has_same_input(two.contract)
     body = workload.request_of(raw, frame, ROWS)
     outputs = {}
     for share, name in ((0.0, "production"), (1.0, "challenger")):

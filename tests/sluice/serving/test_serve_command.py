@@ -104,7 +104,7 @@ def test_a_missing_production_version_is_reported_at_the_start(
     register_sample(ledger, ArtifactStore(home.artifacts), salt=1)
 
     assert run_command(["serve", MODEL]) == 2
-    assert f"Run: sluice run {MODEL}" in capsys.readouterr().err
+    assert f"sluice run {MODEL}" in capsys.readouterr().err
 
 
 def test_missing_network_weights_are_reported_at_the_start(

@@ -34,7 +34,7 @@ def test_slower_means_above_the_p95_of_production_at_the_start_of_the_step() -> 
     steps = StepCounters(rollout(1), now=NOON)
     count_production_latencies(steps, epoch=1)
     steps.set_split(rollout(2), now=NOON)
-    assert steps.slow_s == pytest.approx(0.09705)
+    assert steps.slow_threshold_s == pytest.approx(0.09705)
 
     for seconds in (0.09, 0.097, 0.0971, 0.5):
         steps.count("challenger", split=rollout(2), seconds=seconds, fault=None)
@@ -45,14 +45,14 @@ def test_slower_means_above_the_p95_of_production_at_the_start_of_the_step() -> 
     assert window is not None
     assert (window.challenger.requests, window.challenger.slower) == (4, 2)
     assert window.production.slower == 200
-    assert steps.slow_s == pytest.approx(0.09705)
+    assert steps.slow_threshold_s == pytest.approx(0.09705)
 
 
 def test_nothing_counts_as_slower_before_production_has_enough_latencies() -> None:
     steps = StepCounters(rollout(1), now=NOON)
     steps.count("challenger", split=rollout(1), seconds=9.0, fault=None)
     count_production_latencies(steps, epoch=1, count=99)
-    assert steps.slow_s is None
+    assert steps.slow_threshold_s is None
     count_production_latencies(steps, epoch=1, count=1)
     steps.count("challenger", split=rollout(1), seconds=9.0, fault=None)
     window = steps.traffic_counts(NOON)

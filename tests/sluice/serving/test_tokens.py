@@ -101,7 +101,7 @@ def test_the_tokens_command_stores_only_the_digest_of_a_token(
     assert len(shop) >= 43
     assert tokens.require(f"Bearer {shop}", "predict") == "shop"
     assert tokens.require(f"Bearer {added['token']}", "hook") == added["name"] == "ops"
-    assert tokens.clients[0].requests_per_s == 5
+    assert tokens.predict_grants[0].requests_per_s == 5
     with pytest.raises(Forbidden, match="scope 'hook', but the token of the request has predict"):
         tokens.require(f"Bearer {shop}", "hook")
     run(capsys, "remove", "shop", "--file", path)

@@ -87,7 +87,7 @@ def test_a_lease_ends_at_its_expiry() -> None:
 
 
 def test_production_only_keeps_production_and_epoch() -> None:
-    alone = split(shadow=True).production_only()
+    alone = split(shadow=True).without_challenger()
 
     assert (alone.epoch, alone.production) == (5, candidate("one"))
     assert (

@@ -101,6 +101,7 @@ def publish_history(ledger: Ledger, store: ArtifactStore, folder: Path, uri: str
     return to_mlflow
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_history_is_mirrored_with_versions_metrics_receipts_and_aliases(
     server: str, tmp_path: Path

@@ -169,7 +169,9 @@ def test_approval_is_not_mirrored_as_a_run_and_does_not_block_the_promotion(
         register_sample(ledger, store, salt=2, reference=first)
         ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
         required = ApprovalSettings(required=True)
-        ledger.promote(MODEL, 2, expected=1, actor="a", reason="r", store=store, approvals=required)
+        ledger.promote(
+            MODEL, 2, expected=1, actor="a", reason="r", store=store, approval_settings=required
+        )
         entries = [entry.action for entry in ledger.history(MODEL)]
 
         published = mirror_history(

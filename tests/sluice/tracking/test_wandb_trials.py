@@ -5,6 +5,7 @@ import json
 import os
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.sluice.tracking.test_wandb_mirror import decode_items, make_fake_wand
 from tests.sluice.tuning.toy_space import BASE, ignore, settings, space
 from tests.support.toy_search import LR, Toy
 
+ROOT = Path(__file__).parents[3]
 SEARCH_SETTINGS = settings(4, "asha")
 KEY = "0123456789" * 4
 
@@ -29,9 +31,11 @@ KEY = "0123456789" * 4
 def ray_session():
     import ray
 
-    start_on_loopback(ray, num_cpus=2)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # for Ray's processes, which import the toy search
+        start_on_loopback(ray, num_cpus=2)
+        yield
+        ray.shutdown()
     with warnings.catch_warnings():  # Ray does not wait for the processes that it terminates
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

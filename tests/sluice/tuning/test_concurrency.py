@@ -59,7 +59,7 @@ def test_idle_workers_are_reported(search_settings, workers, message):
 
 
 @pytest.mark.parametrize(
-    ("search_settings", "available", "message"),
+    ("search_settings", "available_workers", "message"),
     [
         (settings(200), 64, ""),
         (
@@ -71,7 +71,7 @@ def test_idle_workers_are_reported(search_settings, workers, message):
         (settings(200, ordered=True), 64, "at most 8, the default of an ordered search"),
     ],
 )
-def test_unused_slots_of_a_cluster_are_reported(search_settings, available, message):
-    found = describe_idle_workers(search_settings, CLUSTER, available=available)
+def test_unused_slots_of_a_cluster_are_reported(search_settings, available_workers, message):
+    found = describe_idle_workers(search_settings, CLUSTER, available_workers=available_workers)
     assert message in found
     assert bool(found) == bool(message)

@@ -128,7 +128,7 @@ def test_random_stream_continues_after_the_draws_of_the_examples():
     drawn = []
     for _ in range(2):
         prepared = prepare()
-        with RandomStream(1, prepared.rng).active():
+        with RandomStream(1, prepared.rng_state).active():
             drawn.append(float(torch.rand(1)))
     stream = RandomStream(1)
     with stream.active():

@@ -106,11 +106,12 @@ def test_out_of_memory_is_reported_with_settings_to_change():
     error = OutOfMemory("Out of memory in a training step.", fix="Try a smaller batch.")
     with pytest.raises(TrainingFailed, match=f"{LR} 0.02") as caught:
         failure_reason(raise_and_catch(error), VALUES)
-    assert caught.value.cause == "Try a smaller batch."
+    assert caught.value.fix.startswith("Try a smaller batch. Run again: ")
 
     with pytest.raises(TrainingFailed) as caught:
         failure_reason(raise_and_catch(TRANSIENT["torch memory"]), VALUES)
-    assert "training.micro_batch_rows" in caught.value.cause
+    assert "training.micro_batch_rows" in caught.value.fix
+    assert "memory" in caught.value.cause
 
 
 def test_full_disk_is_reported():

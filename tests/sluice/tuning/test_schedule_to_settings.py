@@ -170,7 +170,7 @@ def test_schedule_in_a_pipeline_file_reproduces_the_bits_of_the_trial(case, tmp_
     )
     file.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": pasted}))
     pipeline = read_pipeline(file)
-    assert resolve(pipeline).search.setup == found
+    assert resolve(pipeline).search.trial_settings == found
     assert len(found.training.changes) == 2
     with deterministic():
         again = list(run(trained := make_model(), pipeline.training))
@@ -271,7 +271,7 @@ def test_winner_settings_survive_yaml_and_change_the_digest(pbt_search):
     }
     pipeline = PipelineSettings.parse(attributes, where="defs.yaml")
 
-    assert resolve(pipeline).search.setup == result.setup
+    assert resolve(pipeline).search.trial_settings == result.setup
     plain = pipeline.training.model_copy(update={"changes": ()})
     without = pipeline.model_copy(update={"training": plain})
     assert resolve(pipeline).training.config_digest != resolve(without).training.config_digest

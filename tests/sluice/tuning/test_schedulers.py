@@ -243,7 +243,7 @@ def test_changes_of_pbt_stay_within_the_space(decay):
         "training.optimizer_arguments.betas": [0.9, 0.999],
         "training.batch_rows": 64,
     }
-    config = encode(search_space, BASE, params)
+    config = encode(search_space, params)
     config.setdefault("training.weight_decay", 0.01)  # as PBT does
     random.seed(0)
     values_by_path = {path: set() for path in params}
@@ -252,7 +252,7 @@ def test_changes_of_pbt_stay_within_the_space(decay):
             config, pbt._hyperparam_mutations, 0.25, (0.8, 1.2), pbt._custom_explore_fn
         )
         found = decode(search_space, BASE, config)
-        assert encode(search_space, BASE, found).items() <= config.items()
+        assert encode(search_space, found).items() <= config.items()
         for path, value in found.items():
             assert search_space.parameters[path].contains(value), path
             values_by_path[path].add(repr(value))

@@ -73,7 +73,10 @@ def run_and_kill(folder, search_settings, *, after):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.exhaustive if case == "tpe" else ()) for case in CASES],
+    [
+        pytest.param(case, marks=pytest.mark.exhaustive if case in ("random", "tpe") else ())
+        for case in CASES
+    ],
 )
 def test_repeatedly_killed_search_makes_the_same_decisions(case, tmp_path):
     """TUNE-3: with SIGKILL every few reports, trials, stops and copies are the same."""

@@ -12,7 +12,8 @@ from tests.support.toy_search import Toy
 
 def collect_messages(folder, search_settings, toy=None):
     progress = SearchProgress(
-        num_trials=search_settings.num_trials, is_population=search_settings.scheduler == "pbt"
+        num_trials=search_settings.num_trials,
+        is_population_based=search_settings.scheduler == "pbt",
     )
     lines: list[str] = []
     result = search(
@@ -54,7 +55,7 @@ def test_failed_trials_of_a_population_are_reported(tmp_path):
     lines, _ = collect_messages(tmp_path / "part", settings(8, "pbt"), Toy(nan_above=0.1))
     assert "nan" not in "".join(line for line in lines if line.startswith("population"))
 
-    progress = SearchProgress(num_trials=4, is_population=True)
+    progress = SearchProgress(num_trials=4, is_population_based=True)
     messages: list[str] = []
     with pytest.raises(SearchFailed):
         search(

@@ -43,7 +43,7 @@ def test_space_of_the_page_is_valid_in_a_pipeline():
     pipeline = PipelineSettings.parse(SINE, where="page")
 
     assert len(pipeline.space.parameters) == 7
-    assert resolve(pipeline).search.setup.workload_settings == {"seq_len": 8}
+    assert resolve(pipeline).search.trial_settings.workload_settings == {"seq_len": 8}
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
@@ -69,7 +69,7 @@ def test_arguments_that_the_page_lists_are_set_by_sluice():
         "arguments": {},
     }
     search = SearchSettings.parse({"scheduler": scheduler_class, "seed": 5}, where="page")
-    strategy = choose_strategy(pipeline.space, search, resolve(pipeline).search.setup)
+    strategy = choose_strategy(pipeline.space, search, resolve(pipeline).search.trial_settings)
     scheduler = make_scheduler(search, strategy, pipeline.space, 25)
 
     assert {*names, "seed"} == scheduler.given.keys() - {"self", "__class__"}

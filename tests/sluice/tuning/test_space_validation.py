@@ -211,15 +211,15 @@ def test_searched_workload_settings_start_at_their_configured_or_default_values(
     names = {"workload.seq_len": integers(4, 16), "workload.noise": choice(0.0, 0.1)}
     pipeline = sine(names, workload_settings={"noise": 0.1, "num_rows": 99})
     inputs = resolve(pipeline).search
-    found = inputs.setup.with_params({"workload.seq_len": 12}, where="t")
+    found = inputs.trial_settings.with_params({"workload.seq_len": 12}, where="t")
 
-    assert inputs.setup.workload_settings == {"seq_len": 8, "noise": 0.1}
+    assert inputs.trial_settings.workload_settings == {"seq_len": 8, "noise": 0.1}
     assert found.workload_settings == {"seq_len": 12, "noise": 0.1}
     configured = inputs.base.with_settings(found)
     assert configured.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
     assert configured.workload.settings.seq_len == 12
     assert configured.config_digest != inputs.base.config_digest
-    assert inputs.base.with_settings(inputs.setup).workload is inputs.base.workload
+    assert inputs.base.with_settings(inputs.trial_settings).workload is inputs.base.workload
 
 
 @pytest.mark.parametrize(

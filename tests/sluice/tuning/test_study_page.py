@@ -34,7 +34,7 @@ def test_page_has_curves_and_shows_reasons_of_failed_trials_only(result):
     assert "train_loss is nan" in page
     assert "The last epoch." not in page
     assert "asha stopped it at loss" not in page
-    assert "Steps of the population" not in page
+    assert "Exploits of PBT" not in page
     assert ">inf<" not in page
 
 
@@ -61,7 +61,7 @@ def test_pbt_steps_and_schedule_of_the_winner_are_tables(result):
     page = make_page(result.model_copy(update=update))
 
     _, _, schedule_of = page.partition(f"<h2>Schedule of trial {result.best}</h2>")
-    steps, _, copies = schedule_of.partition("<h2>Steps of the population</h2>")
+    steps, _, copies = schedule_of.partition("<h2>Exploits of PBT</h2>")
     assert "training.learning_rate" in steps
     assert DECAY not in steps  # it did not change
     assert ">6<" in steps

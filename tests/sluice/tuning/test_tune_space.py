@@ -50,7 +50,7 @@ def test_encoded_params_decode_to_the_same_values(seed):
     search_space = random_space(seed)
     for draw in range(5):
         params = sample_params(search_space, draw)
-        config = encode(search_space, BASE, params)
+        config = encode(search_space, params)
 
         assert_same(decode(search_space, BASE, config), params)
         assert set(config) <= set(tune_space(search_space, BASE))
@@ -82,14 +82,13 @@ def test_optuna_suggests_only_active_parameters(seed):
         params = decode(search_space, BASE, trial.params)
 
         assert all(search_space.parameters[path].contains(value) for path, value in params.items())
-        assert set(encode(search_space, BASE, params)) <= set(trial.params)
+        assert set(encode(search_space, params)) <= set(trial.params)
         assert {name.partition("#")[0] for name in trial.params} == set(params)
 
 
 def test_config_names_have_a_suffix_for_encoded_values():
     config = encode(
         space(),
-        BASE,
         {"training.weight_decay": 0.01, "training.batch_rows": 64, "model.dropout": 0.1},
     )
 
@@ -99,9 +98,7 @@ def test_config_names_have_a_suffix_for_encoded_values():
         "training.batch_rows#exponent": 6,
         "model.dropout": 0.1,
     }
-    assert encode(space(), BASE, {"training.weight_decay": 0.0}) == {
-        "training.weight_decay#on": False
-    }
+    assert encode(space(), {"training.weight_decay": 0.0}) == {"training.weight_decay#on": False}
 
 
 def test_out_of_range_value_decodes_to_the_nearest_valid_one():

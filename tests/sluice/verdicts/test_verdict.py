@@ -10,14 +10,14 @@ from sluice.base.errors import ContractError, GateBlocked
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.verdict import Verdict
-from tests.sluice.evaluation.loss_samples import table, two_recipes
+from tests.sluice.evaluation.loss_samples import make_losses, simulate_arms
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SUBJECT = {"data": "d", "config": "c", "code": "k"}
 
 
 def make_verdict(gain: float) -> Verdict:
-    pair = two_recipes(np.random.default_rng(6), rho=0.0, gain=gain)
+    pair = simulate_arms(np.random.default_rng(6), rho=0.0, gain=gain)
     return compare(*pair, GateSettings(), horizon_rows=1, unit="nats")
 
 
@@ -58,11 +58,11 @@ def test_digest_of_a_receipt_does_not_depend_on_the_time():
 
 
 def test_nan_in_a_verdict_is_kept_by_serialization():
-    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0)
+    candidate, reference = simulate_arms(np.random.default_rng(6), rho=0.0, gain=1.0)
     loss_SN = candidate.loss_SN.copy()
     loss_SN[0, 0] = np.nan
     verdict = compare(
-        table(loss_SN, "candidate", num_folds=4), reference, GateSettings(), horizon_rows=1
+        make_losses(loss_SN, "candidate", num_folds=4), reference, GateSettings(), horizon_rows=1
     )
 
     loaded = Verdict.model_validate_json(verdict.model_dump_json())

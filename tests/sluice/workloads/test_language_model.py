@@ -27,7 +27,7 @@ from sluice.workloads.language_model import (
     bigram_log_shares,
 )
 from sluice.workloads.sentences import SentencesWorkload
-from tests.sluice.evaluation.scored_workload import member
+from tests.sluice.evaluation.scored_workload import make_member
 
 VOCAB = 7
 
@@ -114,7 +114,7 @@ def test_scores_computed_in_chunks_equal_those_of_kept_outputs(workloads, monkey
     chunked, reference = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)
-    members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
+    members = [make_member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
     expected = score_candidate(reference, frame, folds, members, load_model, subject="s")
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
     monkeypatch.setattr(prediction, "_SIZED_ROWS", 2)
@@ -147,7 +147,7 @@ def test_drift_reference_contains_the_scores_that_clients_receive(workloads, mon
     chunked, reference = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)
-    members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
+    members = [make_member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
 
     scores, losses = _predict_held_out_in_chunks(chunked, frame, folds, members, load_model)
@@ -213,7 +213,7 @@ def test_wrong_output_shape_is_reported_with_seed_and_fold(workloads):
     chunked, _ = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)[:1]
-    members = [member(1, folds[0].fold_id, through="0")]
+    members = [make_member(1, folds[0].fold_id, through="0")]
 
     class MissingPosition(PositionModel):
         def forward(self, ids):

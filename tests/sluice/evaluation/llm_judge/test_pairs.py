@@ -1,4 +1,4 @@
-"""LLM-1: pairs in a file."""
+"""Answer pairs are read from CSV and Parquet files and validated (LLM-1)."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ PAIRS = (
 )
 
 
-def test_both_kinds_of_file_hold_the_same(tmp_path: Path) -> None:
+def test_csv_and_parquet_files_give_the_same_pairs(tmp_path: Path) -> None:
     pd.DataFrame(ROWS).to_csv(tmp_path / "pairs.csv", index=False)
     pd.DataFrame(ROWS).to_parquet(tmp_path / "pairs.parquet")
 
     assert read_pairs(tmp_path / "pairs.csv") == read_pairs(tmp_path / "pairs.parquet") == PAIRS
 
 
-def test_labels_are_not_needed(tmp_path: Path) -> None:
+def test_human_labels_are_optional(tmp_path: Path) -> None:
     pd.DataFrame(ROWS).drop(columns="human").to_csv(tmp_path / "pairs.csv", index=False)
 
     assert [pair.human for pair in read_pairs(tmp_path / "pairs.csv")] == [None, None]
@@ -43,7 +43,9 @@ def test_labels_are_not_needed(tmp_path: Path) -> None:
         ({"human": [["tie", "tie"], None]}, "row 0: 'human' must be .* got array"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, list[object]], message: str) -> None:
+def test_an_invalid_row_is_reported_with_its_number(
+    tmp_path: Path, change: dict[str, list[object]], message: str
+) -> None:
     pd.DataFrame(ROWS | change).to_parquet(tmp_path / "pairs.parquet")
 
     with pytest.raises(ContractError, match=message):
@@ -64,7 +66,7 @@ def test_an_invalid_pairs_file_is_rejected(tmp_path: Path) -> None:
         read_pairs(tmp_path / "pairs.txt")
 
 
-def test_a_comma_without_quotes_shifts_no_column(tmp_path: Path) -> None:
+def test_an_unquoted_comma_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("prompt,candidate,baseline,human\nWell, why?,x,y,tie\nWhy?,x,y,tie\n")
 

@@ -1,4 +1,4 @@
-"""LLM-1: pairwise, both orders, temperature 0, repeats."""
+"""A judge is asked in both orders, at temperature 0, several times per pair (LLM-1)."""
 
 import itertools
 
@@ -12,18 +12,21 @@ from tests.sluice.evaluation.llm_judge.judges import answers_in, better_answer, 
 PAIR = AnswerPair(prompt="Why {not}?", candidate="a good {one}", baseline="another")
 
 
-def test_each_order_is_asked_each_time_at_temperature_0() -> None:
-    heard = []
+def test_both_orders_are_asked_in_every_repeat_at_temperature_0() -> None:
+    calls = []
 
     def ask(question: str, temperature: float) -> str:
-        heard.append((answers_in(question), temperature))
+        calls.append((answers_in(question), temperature))
         assert "Why {not}?" in question
         return "[[C]]"
 
     ask_pair(ask, PAIR, repeats=3)
 
-    one, other = {"A": "a good {one}", "B": "another"}, {"A": "another", "B": "a good {one}"}
-    assert heard == [(one, 0.0)] * 3 + [(other, 0.0)] * 3
+    first_order, second_order = (
+        {"A": "a good {one}", "B": "another"},
+        {"A": "another", "B": "a good {one}"},
+    )
+    assert calls == [(first_order, 0.0)] * 3 + [(second_order, 0.0)] * 3
 
 
 def test_the_better_answer_wins_in_either_position() -> None:
@@ -40,17 +43,17 @@ def test_a_judge_with_position_bias_prefers_neither() -> None:
     assert (votes.choice, votes.is_unanimous) == ("tie", False)
 
 
-def test_the_last_choice_counts_and_an_answer_without_one_is_none() -> None:
-    said = itertools.cycle(["At first [[A]], then [[B]].", "A", "[[D]]"])
+def test_the_last_choice_in_a_reply_counts_and_a_reply_without_one_is_none() -> None:
+    replies = itertools.cycle(["At first [[A]], then [[B]].", "A", "[[D]]"])
 
-    votes = ask_pair(lambda *_: next(said), PAIR, repeats=3)
+    votes = ask_pair(lambda *_: next(replies), PAIR, repeats=3)
 
     assert votes.candidate_first == ("baseline", None, None)
     assert (votes.choice, votes.is_unanimous) == (None, False)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "choice"),
+    ("first_order", "second_order", "choice"),
     [
         (("candidate", "candidate", "tie"), ("candidate", "candidate", None), "candidate"),
         (("candidate", "candidate", "tie"), ("tie", "tie", "tie"), "tie"),
@@ -59,8 +62,10 @@ def test_the_last_choice_counts_and_an_answer_without_one_is_none() -> None:
         ((None,) * 3, (None,) * 3, None),
     ],
 )
-def test_most_repeats_of_both_orders_decide(one, other, choice) -> None:
-    votes = PairVotes(candidate_first=one, baseline_first=other)
+def test_a_choice_needs_the_majority_of_repeats_in_both_orders(
+    first_order, second_order, choice
+) -> None:
+    votes = PairVotes(candidate_first=first_order, baseline_first=second_order)
 
     assert votes.choice == choice
     assert not votes.is_unanimous

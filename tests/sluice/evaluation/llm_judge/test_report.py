@@ -1,4 +1,4 @@
-"""LLM-1: a judge is trusted on its agreement with itself and with people, and not else."""
+"""A judge is trusted only if it agrees with itself and with people (LLM-1)."""
 
 import dataclasses
 import itertools
@@ -51,8 +51,8 @@ def test_a_judge_that_disagrees_with_people_is_not_trusted() -> None:
     assert judge_pairs(better_answer, pairs, lenient).trust == "trusted"
 
 
-def test_always_choosing_the_most_frequent_label_is_not_agreement() -> None:
-    """The candidate is good on all pairs, a judge that always says so earns no trust by it."""
+def test_a_judge_that_always_chooses_the_most_frequent_label_is_not_trusted() -> None:
+    """The judge chooses the candidate in all pairs, which 90 % of the labels confirm."""
     pairs = [
         dataclasses.replace(pair, candidate="good", baseline="bad", human=human)
         for pair, human in zip(make_pairs(100), ["candidate"] * 90 + ["baseline"] * 10, strict=True)
@@ -65,12 +65,12 @@ def test_always_choosing_the_most_frequent_label_is_not_agreement() -> None:
 
 
 def test_too_few_labels_are_insufficient() -> None:
-    few = [
-        dataclasses.replace(pair, human=pair.human if at < 49 else None)
-        for at, pair in enumerate(make_pairs(90))
+    partly_labelled = [
+        dataclasses.replace(pair, human=pair.human if index < 49 else None)
+        for index, pair in enumerate(make_pairs(90))
     ]
 
-    report = judge_pairs(better_answer, few, SETTINGS)
+    report = judge_pairs(better_answer, partly_labelled, SETTINGS)
 
     assert report.trust == "insufficient"
     assert report.human_agreement.of == 49
@@ -78,7 +78,7 @@ def test_too_few_labels_are_insufficient() -> None:
     assert report.preferred is None
 
 
-def test_the_significant_winner_is_preferred() -> None:
+def test_the_arm_with_significantly_more_wins_is_preferred() -> None:
     pairs = [
         dataclasses.replace(pair, candidate="good", baseline="bad", human="candidate")
         if pair.human == "tie"
@@ -104,16 +104,16 @@ def test_unparsed_answers_are_counted_and_agree_with_no_choice() -> None:
 
 
 @pytest.mark.parametrize("of", [50, 200])
-def test_the_bound_is_one_sided_and_exact(of: int) -> None:
+def test_the_lower_bound_of_the_agreement_is_one_sided_and_exact(of: int) -> None:
     report = judge_pairs(better_answer, make_pairs(of, num_wrong=of // 10), SETTINGS)
-    seen = report.human_agreement
+    agreement = report.human_agreement
 
-    expected = binomtest(seen.count, of, alternative="greater").proportion_ci(0.95)
-    assert seen.lower == pytest.approx(expected.low)
+    expected = binomtest(agreement.count, of, alternative="greater").proportion_ci(0.95)
+    assert agreement.lower == pytest.approx(expected.low)
 
 
-def test_a_guessing_judge_is_trusted_at_most_at_its_rate() -> None:
-    """Agrees with people on exactly the required share: trusted in one of twenty, not more."""
+def test_a_judge_at_the_required_agreement_is_trusted_in_at_most_5_percent_of_cases() -> None:
+    """The judge's true agreement with people is exactly the required share."""
     settings = JudgeSettings(repeats=1, min_human_agreement=0.7)
     rng = np.random.default_rng(0)
     trusted = 0
@@ -131,10 +131,10 @@ def test_a_guessing_judge_is_trusted_at_most_at_its_rate() -> None:
 
 
 def test_progress_is_reported_and_empty_pairs_are_rejected() -> None:
-    heard: list[int] = []
+    progress: list[int] = []
 
-    judge_pairs(better_answer, make_pairs(3), SETTINGS, on_pair=heard.append)
+    judge_pairs(better_answer, make_pairs(3), SETTINGS, on_pair=progress.append)
 
-    assert heard == [1, 2, 3]
+    assert progress == [1, 2, 3]
     with pytest.raises(ContractError, match="at least one pair, got none"):
         judge_pairs(better_answer, [], SETTINGS)

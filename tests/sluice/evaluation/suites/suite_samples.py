@@ -1,4 +1,4 @@
-"""A frame, folds and arms whose every loss is written by hand, for the tests of suites."""
+"""A frame, folds, loss tables and suites with given values, for the tests of suites."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from sluice.evaluation.suites.run import SuiteScores
 from sluice.evaluation.suites.suite import Query, Suite, SuiteVersion, make_suite
 from sluice.evaluation.unseen_members import row_labels
 from sluice.training.members import Member
-from tests.sluice.evaluation.scored_workload import Counting, member
+from tests.sluice.evaluation.scored_workload import Counting, make_member
 
 NOW = datetime(2025, 3, 14, tzinfo=UTC)
 NUM_ROWS, FIRST_TEST = 120, 40
@@ -26,18 +26,20 @@ TESTED = LABELS[FIRST_TEST:]
 FOLD_N = np.repeat([0, 1], 40)
 
 
-def frame() -> pd.DataFrame:
+def make_frame() -> pd.DataFrame:
     x_N = np.tile([0.0, 1.0, 2.0, 3.0], NUM_ROWS // 4)
     x_N[50] = 30.0
     return pd.DataFrame({"x": x_N, "y": np.arange(NUM_ROWS, dtype=float)}, index=DAYS)
 
 
-def members(*, fold_0: int = 30, fold_1: int = 70) -> tuple[Member, ...]:
-    """One member a fold, trained through these rows."""
-    return tuple(member(0, fold, through=LABELS[row]) for fold, row in ((0, fold_0), (1, fold_1)))
+def make_members(*, fold_0: int = 30, fold_1: int = 70) -> tuple[Member, ...]:
+    """Return one member per fold, trained up to these rows inclusive."""
+    return tuple(
+        make_member(0, fold, through=LABELS[row]) for fold, row in ((0, fold_0), (1, fold_1))
+    )
 
 
-def losses(
+def make_losses(
     loss_SN: NDArray[np.float64], subject: str, *, seeds: Sequence[int] | None = None
 ) -> LossTable:
     return LossTable(
@@ -50,10 +52,10 @@ def losses(
     )
 
 
-def scores(table: LossTable, mistakes: NDArray[np.float64] | None = None) -> Scores:
-    counted = None
+def make_scores(table: LossTable, mistakes: NDArray[np.float64] | None = None) -> Scores:
+    mistake_table = None
     if mistakes is not None:
-        counted = LossTable(
+        mistake_table = LossTable(
             subject=table.subject,
             window=table.window,
             seeds=table.seeds,
@@ -69,33 +71,33 @@ def scores(table: LossTable, mistakes: NDArray[np.float64] | None = None) -> Sco
         fold_rows=tuple(map(int, counts)),
         values={},
     )
-    return Scores(losses=table, mistakes=counted, metric_table=metrics)
+    return Scores(losses=table, mistakes=mistake_table, metric_table=metrics)
 
 
-def flat(num_seeds: int, level: float = 1.0) -> NDArray[np.float64]:
-    """Losses that are equal but for a little that grows with the row, so that none tie."""
+def make_flat_losses(num_seeds: int, level: float = 1.0) -> NDArray[np.float64]:
+    """Return nearly equal losses that grow by 0.001 per row, so that there are no ties."""
     return np.tile(level + np.arange(80) * 1e-3, (num_seeds, 1))
 
 
-def arms(
+def make_suite_scores(
     candidate: NDArray[np.float64],
     reference: NDArray[np.float64],
     baseline: NDArray[np.float64],
 ) -> SuiteScores:
     return SuiteScores(
-        candidate=scores(losses(candidate, "candidate")),
-        reference=scores(losses(reference, "reference")),
-        baseline=scores(losses(baseline, "baseline", seeds=())),
+        candidate=make_scores(make_losses(candidate, "candidate")),
+        reference=make_scores(make_losses(reference, "reference")),
+        baseline=make_scores(make_losses(baseline, "baseline", seeds=())),
     )
 
 
-def filed(suite: Suite, version: int = 1) -> SuiteVersion:
+def make_version(suite: Suite, version: int = 1) -> SuiteVersion:
     return SuiteVersion(suite=suite, version=version, added_at=NOW)
 
 
-def named(*places: int, name: str = "chosen") -> Suite:
-    """A suite of the rows at these positions of the frame."""
-    reasons = {str(LABELS[at]): f"row {at}" for at in places}
+def make_rows_suite(*positions: int, name: str = "chosen") -> Suite:
+    """Return a suite of the rows at these positions of the frame."""
+    reasons = {str(LABELS[position]): f"row {position}" for position in positions}
     return make_suite(name, reasons, Query(expression="x"))
 
 

@@ -1,4 +1,4 @@
-"""The gain on a suite has the gate's own bounds, and none where nothing can be known (DATA-5)."""
+"""The gain on a suite has the bounds of the gate, or none without evidence (DATA-5)."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,16 @@ from sluice.evaluation.suites.settings import SuiteSettings
 SETTINGS = SuiteSettings()
 
 
-def arm(loss_SN: np.ndarray, *, rule: bool = False) -> ArmLosses:
+def make_arm(loss_SN: np.ndarray, *, rule: bool = False) -> ArmLosses:
     return ArmLosses(loss_SN=loss_SN, is_deterministic=rule)
 
 
-def gain(candidate: np.ndarray, reference: np.ndarray, *, horizon_rows: int = 0, lacking: str = ""):
+def measure(
+    candidate: np.ndarray, reference: np.ndarray, *, horizon_rows: int = 0, lacking: str = ""
+):
     return measure_gain(
-        arm(candidate),
-        arm(reference, rule=True),
+        make_arm(candidate),
+        make_arm(reference, rule=True),
         SETTINGS,
         horizon_rows=horizon_rows,
         lacking=lacking,
@@ -29,30 +31,32 @@ def test_independent_rows_of_equal_seeds_have_the_bounds_of_the_one_sample_t_tes
     gain_M = np.random.default_rng(3).normal(0.2, 1.0, 50)
     reference = np.full((1, 50), 5.0)
 
-    found = gain(np.tile(5.0 - gain_M, (2, 1)), reference)
+    suite_gain = measure(np.tile(5.0 - gain_M, (2, 1)), reference)
 
-    reach = stdtrit(49, 0.95) * gain_M.std(ddof=1) / np.sqrt(50)
-    assert found.gain == pytest.approx(gain_M.mean())
-    assert (found.low, found.high) == pytest.approx((gain_M.mean() - reach, gain_M.mean() + reach))
+    half_width = stdtrit(49, 0.95) * gain_M.std(ddof=1) / np.sqrt(50)
+    assert suite_gain.gain == pytest.approx(gain_M.mean())
+    assert (suite_gain.low, suite_gain.high) == pytest.approx(
+        (gain_M.mean() - half_width, gain_M.mean() + half_width)
+    )
 
 
 @pytest.mark.parametrize(
     ("shift", "outcome"), [(1.0, "BETTER"), (-1.0, "WORSE"), (0.0, "INCONCLUSIVE")]
 )
-def test_a_large_gain_and_a_large_deterioration_are_significant(shift, outcome):
+def test_the_outcome_follows_from_the_sign_of_a_large_gain(shift, outcome):
     rng = np.random.default_rng(4)
     noise = rng.normal(size=(5, 200)) * 0.3
     noise -= noise.mean()
 
-    assert gain(3.0 - shift + noise, np.full((1, 200), 3.0), horizon_rows=1).outcome == outcome
+    assert measure(3.0 - shift + noise, np.full((1, 200), 3.0), horizon_rows=1).outcome == outcome
 
 
-def test_more_alpha_is_a_narrower_interval():
+def test_a_larger_alpha_gives_a_narrower_interval():
     candidate = np.random.default_rng(4).normal(size=(3, 60))
     bounds = [
         measure_gain(
-            arm(candidate),
-            arm(np.zeros((1, 60)), rule=True),
+            make_arm(candidate),
+            make_arm(np.zeros((1, 60)), rule=True),
             SuiteSettings(alpha=alpha),
             horizon_rows=1,
             lacking="",
@@ -60,8 +64,9 @@ def test_more_alpha_is_a_narrower_interval():
         for alpha in (0.01, 0.05, 0.2)
     ]
 
-    assert [b.low for b in bounds] == sorted(b.low for b in bounds)
-    assert [b.high for b in bounds] == sorted((b.high for b in bounds), reverse=True)
+    assert len({gain.low for gain in bounds}) == len({gain.high for gain in bounds}) == 3
+    assert [gain.low for gain in bounds] == sorted(gain.low for gain in bounds)
+    assert [gain.high for gain in bounds] == sorted((gain.high for gain in bounds), reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +81,16 @@ def test_more_alpha_is_a_narrower_interval():
     ],
 )
 def test_insufficient_evidence_has_no_bounds_and_is_inconclusive(candidate, horizon_rows, lacking):
-    found = gain(candidate, np.zeros((1, candidate.shape[1])), horizon_rows=horizon_rows)
+    suite_gain = measure(candidate, np.zeros((1, candidate.shape[1])), horizon_rows=horizon_rows)
 
-    assert lacking in found.lacking
-    assert np.isnan([found.low, found.high]).all()
-    assert found.outcome == "INCONCLUSIVE"
+    assert lacking in suite_gain.lacking
+    assert np.isnan([suite_gain.low, suite_gain.high]).all()
+    assert suite_gain.outcome == "INCONCLUSIVE"
 
 
-def test_other_missing_evidence_prevents_bounds():
+def test_missing_evidence_given_by_the_caller_prevents_bounds():
     candidate = np.random.default_rng(0).normal(size=(3, 40)) - 9
 
-    found = gain(candidate, np.zeros((1, 40)), lacking="chosen by all")
+    suite_gain = measure(candidate, np.zeros((1, 40)), lacking="chosen by all")
 
-    assert (found.lacking, found.outcome) == ("chosen by all", "INCONCLUSIVE")
+    assert (suite_gain.lacking, suite_gain.outcome) == ("chosen by all", "INCONCLUSIVE")

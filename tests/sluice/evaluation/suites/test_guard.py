@@ -1,4 +1,4 @@
-"""A suite that guards promotion passes only when everything asked for is shown (DATA-5)."""
+"""A guard on a suite passes only if the evidence shows that all its limits hold (DATA-5)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ NAN = float("nan")
 SETTINGS = SuiteSettings()
 
 
-def result(
+def make_result(
     *,
     broken: int = 0,
     fixed: int = 0,
@@ -26,7 +26,7 @@ def result(
     changes = ["broken"] * broken + ["fixed"] * fixed + ["still right"] * right
     rows = tuple(
         RowResult(
-            label=str(at),
+            label=str(index),
             fold_id=0,
             change=change,
             suspect="none",
@@ -36,7 +36,7 @@ def result(
             standouts=(),
             reason="",
         )
-        for at, change in enumerate(changes)
+        for index, change in enumerate(changes)
     )
     return SuiteResult(
         name="hard",
@@ -53,52 +53,52 @@ def result(
     )
 
 
-def judge(found: SuiteResult | None, **limits):
-    return evaluate_guard(SuiteGuard(suite="hard", **limits), found, SETTINGS, unit="nats")
+def run_guard(result: SuiteResult | None, **limits):
+    return evaluate_guard(SuiteGuard(suite="hard", **limits), result, SETTINGS, unit="nats")
 
 
 @pytest.mark.parametrize(
-    ("found", "limits", "outcome"),
+    ("result", "limits", "outcome"),
     [
-        (result(broken=1, right=9), {"max_broken_share": 0.1}, "pass"),
-        (result(broken=2, right=9), {"max_broken_share": 0.1}, "fail"),
-        (result(broken=0), {"max_broken_share": 0.0}, "pass"),
-        (result(fixed=3), {"min_fixed": 3}, "pass"),
-        (result(fixed=2), {"min_fixed": 3}, "fail"),
-        (result(low=-0.1), {"margin": 0.11}, "pass"),
-        (result(low=-0.1), {"margin": 0.1}, "insufficient"),
-        (result(low=-0.3, high=-0.2), {"margin": 0.1}, "fail"),
-        (result(low=-0.3, high=0.2), {"margin": 0.0}, "insufficient"),
-        (result(low=NAN, high=NAN), {"margin": 100.0}, "insufficient"),
-        (result(fixed=3, low=-0.3), {"min_fixed": 3, "margin": 0.1}, "insufficient"),
-        (result(fixed=2, low=-0.05), {"min_fixed": 3, "margin": 0.1}, "fail"),
-        (result(lacking=("diverged",)), {"max_broken_share": 1.0}, "insufficient"),
-        (result(broken=9, lacking=("diverged",)), {"max_broken_share": 0.1}, "fail"),
-        (result(right=10, num_rows=20), {"max_broken_share": 1.0}, "pass"),
-        (result(right=10, num_rows=21), {"max_broken_share": 1.0}, "insufficient"),
-        (result(right=0, num_rows=5), {"max_broken_share": 1.0}, "insufficient"),
+        (make_result(broken=1, right=9), {"max_broken_share": 0.1}, "pass"),
+        (make_result(broken=2, right=9), {"max_broken_share": 0.1}, "fail"),
+        (make_result(broken=0), {"max_broken_share": 0.0}, "pass"),
+        (make_result(fixed=3), {"min_fixed": 3}, "pass"),
+        (make_result(fixed=2), {"min_fixed": 3}, "fail"),
+        (make_result(low=-0.1), {"margin": 0.11}, "pass"),
+        (make_result(low=-0.1), {"margin": 0.1}, "insufficient"),
+        (make_result(low=-0.3, high=-0.2), {"margin": 0.1}, "fail"),
+        (make_result(low=-0.3, high=0.2), {"margin": 0.0}, "insufficient"),
+        (make_result(low=NAN, high=NAN), {"margin": 100.0}, "insufficient"),
+        (make_result(fixed=3, low=-0.3), {"min_fixed": 3, "margin": 0.1}, "insufficient"),
+        (make_result(fixed=2, low=-0.05), {"min_fixed": 3, "margin": 0.1}, "fail"),
+        (make_result(lacking=("diverged",)), {"max_broken_share": 1.0}, "insufficient"),
+        (make_result(broken=9, lacking=("diverged",)), {"max_broken_share": 0.1}, "fail"),
+        (make_result(right=10, num_rows=20), {"max_broken_share": 1.0}, "pass"),
+        (make_result(right=10, num_rows=21), {"max_broken_share": 1.0}, "insufficient"),
+        (make_result(right=0, num_rows=5), {"max_broken_share": 1.0}, "insufficient"),
         (None, {"max_broken_share": 1.0}, "insufficient"),
     ],
 )
-def test_each_limit_gives_the_expected_outcome(found, limits, outcome):
-    verdict = judge(found, **limits)
+def test_each_limit_of_a_guard_gives_the_expected_outcome(result, limits, outcome):
+    verdict = run_guard(result, **limits)
 
     assert verdict.outcome == outcome
     assert bool(verdict.remedy) == (outcome != "pass")
 
 
-def test_the_reason_names_the_suite_and_both_numbers():
-    verdict = judge(result(broken=2, right=8), max_broken_share=0.1)
+def test_the_reason_names_the_suite_the_observed_and_the_allowed_share():
+    verdict = run_guard(make_result(broken=2, right=8), max_broken_share=0.1)
 
     assert verdict.reason == ("Suite 'hard': 2 of 10 rows are broken (20.00%), allowed 10.00%.")
-    assert judge(None, min_fixed=1).reason == ("Suite 'hard' has a guard but does not exist.")
+    assert run_guard(None, min_fixed=1).reason == ("Suite 'hard' has a guard but does not exist.")
 
 
-def report(*outcomes: str) -> SuiteReport:
-    made = {
-        "pass": judge(result(), max_broken_share=0.1),
-        "fail": judge(result(broken=9), max_broken_share=0.1),
-        "insufficient": judge(None, min_fixed=1),
+def make_report(*outcomes: str) -> SuiteReport:
+    guards = {
+        "pass": run_guard(make_result(), max_broken_share=0.1),
+        "fail": run_guard(make_result(broken=9), max_broken_share=0.1),
+        "insufficient": run_guard(None, min_fixed=1),
     }
     return SuiteReport(
         candidate="c",
@@ -107,7 +107,7 @@ def report(*outcomes: str) -> SuiteReport:
         unit="nats",
         threshold=1.0,
         results=(),
-        guards=tuple(made[outcome] for outcome in outcomes),
+        guards=tuple(guards[outcome] for outcome in outcomes),
     )
 
 
@@ -120,9 +120,11 @@ def report(*outcomes: str) -> SuiteReport:
         (("insufficient", "fail", "pass"), "fail"),
     ],
 )
-def test_a_failure_takes_precedence_over_missing_evidence_and_both_over_a_pass(outcomes, together):
-    assert report(*outcomes).outcome == together
-    assert report(*outcomes).passed == (together == "pass")
+def test_a_failed_guard_takes_precedence_over_an_insufficient_one_and_both_over_a_pass(
+    outcomes, together
+):
+    assert make_report(*outcomes).outcome == together
+    assert make_report(*outcomes).passed == (together == "pass")
 
 
 @pytest.mark.parametrize(
@@ -139,16 +141,18 @@ def test_a_guard_without_limits_or_with_a_duplicate_suite_is_rejected(guards, me
 
 
 def test_a_margin_of_zero_is_displayed_without_a_sign():
-    verdict = judge(result(low=0.1), margin=0.0)
+    verdict = run_guard(make_result(low=0.1), margin=0.0)
 
     assert verdict.reason.endswith("required above 0.")
 
 
-def test_the_fix_for_rows_that_all_seeds_selected_is_not_about_divergence():
+def test_the_remedy_for_rows_selected_by_all_seeds_is_more_seeds():
     selected = "all seeds of the candidate were used to select these rows"
 
-    found = judge(result(lacking=(selected,)), max_broken_share=1.0)
-    diverged = judge(result(lacking=("the candidate has non-finite losses",)), max_broken_share=1.0)
+    result = run_guard(make_result(lacking=(selected,)), max_broken_share=1.0)
+    diverged = run_guard(
+        make_result(lacking=("the candidate has non-finite losses",)), max_broken_share=1.0
+    )
 
-    assert found.remedy.startswith("Train the model with more seeds")
+    assert result.remedy.startswith("Train the model with more seeds")
     assert diverged.remedy == "Find out why the model diverged."

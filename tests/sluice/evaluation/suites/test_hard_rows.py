@@ -1,4 +1,4 @@
-"""The rows a model does worst on become a suite with reasons (DATA-5)."""
+"""The rows with the highest losses of a model become a suite with reasons (DATA-5)."""
 
 import numpy as np
 import pytest
@@ -9,21 +9,23 @@ from sluice.evaluation.suites.suite import HighestLoss
 from tests.sluice.evaluation.suites.suite_samples import (
     FIRST_TEST,
     LABELS,
-    flat,
-    frame,
-    losses,
+    make_flat_losses,
+    make_frame,
+    make_losses,
 )
 
 
-def make(loss_SN: np.ndarray, *, share: float = 0.025, **given):
-    return hard_suite("hard", losses(loss_SN, "model", **given), frame(), ("x",), share=share)
+def select_hard_rows(loss_SN: np.ndarray, *, share: float = 0.025, **options):
+    return hard_suite(
+        "hard", make_losses(loss_SN, "model", **options), make_frame(), ("x",), share=share
+    )
 
 
 def test_rows_are_sorted_by_loss_and_list_their_unusual_features():
-    loss_SN = flat(3)
+    loss_SN = make_flat_losses(3)
     loss_SN[:, [50 - FIRST_TEST, 90 - FIRST_TEST]] = [[20.0, 12.0]]
 
-    suite = make(loss_SN)
+    suite = select_hard_rows(loss_SN)
 
     assert suite.labels == (LABELS[50], LABELS[90])
     assert suite.rows[0].reason.startswith("loss 20, 19.2 times the median; x 30 (+")
@@ -31,12 +33,12 @@ def test_rows_are_sorted_by_loss_and_list_their_unusual_features():
 
 
 @pytest.mark.parametrize(("num_seeds", "chosen_by"), [(8, (0, 1, 2, 3)), (5, (0, 1, 2)), (1, (0,))])
-def test_half_of_the_seeds_select_the_rows(num_seeds, chosen_by):
-    loss_SN = flat(num_seeds)
+def test_only_half_of_the_seeds_select_the_rows(num_seeds, chosen_by):
+    loss_SN = make_flat_losses(num_seeds)
     loss_SN[: len(chosen_by), 7] = 50.0
     loss_SN[len(chosen_by) :, 9] = 500.0
 
-    suite = make(loss_SN, share=0.0125)
+    suite = select_hard_rows(loss_SN, share=0.0125)
 
     assert suite.labels == (LABELS[FIRST_TEST + 7],)
     assert suite.origin == HighestLoss(
@@ -45,35 +47,35 @@ def test_half_of_the_seeds_select_the_rows(num_seeds, chosen_by):
 
 
 def test_a_rule_without_seeds_selects_by_its_own_losses():
-    suite = make(flat(1), seeds=(), share=0.05)
+    suite = select_hard_rows(make_flat_losses(1), seeds=(), share=0.05)
 
     assert suite.origin.chosen_by == ()
     assert suite.labels == tuple(LABELS[[119, 118, 117, 116]])
 
 
-def test_a_larger_share_only_adds_rows():
+def test_a_larger_share_keeps_the_rows_of_a_smaller_share():
     loss_SN = np.random.default_rng(1).exponential(size=(4, 80))
-    suites = [set(make(loss_SN, share=share).labels) for share in (0.02, 0.1, 0.3)]
+    suites = [set(select_hard_rows(loss_SN, share=share).labels) for share in (0.02, 0.1, 0.3)]
 
     assert [len(labels) for labels in suites] == [1, 8, 24]
     assert suites[0] < suites[1] < suites[2]
 
 
 def test_rows_that_are_no_longer_in_the_data_are_excluded():
-    loss_SN = flat(2)
+    loss_SN = make_flat_losses(2)
     loss_SN[:, 0] = 99.0
-    table = losses(loss_SN, "model")
+    table = make_losses(loss_SN, "model")
 
-    suite = hard_suite("hard", table, frame().iloc[60:], ("x",), share=0.02)
+    suite = hard_suite("hard", table, make_frame().iloc[60:], ("x",), share=0.02)
 
     assert suite.labels == (LABELS[119],)
     with pytest.raises(ContractError, match="got none of 80"):
-        hard_suite("hard", table, frame().iloc[:30], ("x",), share=0.02)
+        hard_suite("hard", table, make_frame().iloc[:30], ("x",), share=0.02)
 
 
-def test_a_diverged_seed_is_rejected_by_name():
-    loss_SN = flat(3)
+def test_a_diverged_seed_is_reported():
+    loss_SN = make_flat_losses(3)
     loss_SN[2, 5] = np.nan
 
     with pytest.raises(ContractError, match=r"1 row with non-finite.*seeds: 2"):
-        make(loss_SN)
+        select_hard_rows(loss_SN)

@@ -1,4 +1,4 @@
-"""The hard suite follows what is in production, and nothing else (DATA-5)."""
+"""The hard suite gets a new version only if another model is in production (DATA-5)."""
 
 from pathlib import Path
 
@@ -8,7 +8,13 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.evaluation.suites.hard_suite_refresh import refresh_hard_suite
 from sluice.evaluation.suites.library import SuiteLibrary
-from tests.sluice.evaluation.suites.suite_samples import NOW, flat, frame, losses, named
+from tests.sluice.evaluation.suites.suite_samples import (
+    NOW,
+    make_flat_losses,
+    make_frame,
+    make_losses,
+    make_rows_suite,
+)
 
 
 @pytest.fixture
@@ -16,30 +22,30 @@ def library(tmp_path: Path) -> SuiteLibrary:
     return SuiteLibrary(tmp_path / "suites", ArtifactStore(tmp_path / "artifacts"))
 
 
-def renew(library: SuiteLibrary, subject: str, *, worst: int = 0, loss: float = 9.0):
-    loss_SN = flat(4)
-    loss_SN[:, worst] = loss
-    table = losses(loss_SN, subject)
-    return refresh_hard_suite(library, table, frame(), ("x",), share=0.05, at=NOW)
+def refresh(library: SuiteLibrary, subject: str, *, worst_row: int = 0, loss: float = 9.0):
+    loss_SN = make_flat_losses(4)
+    loss_SN[:, worst_row] = loss
+    table = make_losses(loss_SN, subject)
+    return refresh_hard_suite(library, table, make_frame(), ("x",), share=0.05, at=NOW)
 
 
-def test_another_model_in_production_makes_the_next_version_and_new_losses_do_not(library):
-    first = renew(library, "one", worst=5)
+def test_only_another_model_in_production_creates_a_new_version(library):
+    first = refresh(library, "one", worst_row=5)
 
     assert first.version == 1
     assert len(first.suite.rows) == 4
-    assert renew(library, "one", worst=6) == first
-    assert renew(library, "two", worst=6).version == 2
+    assert refresh(library, "one", worst_row=6) == first
+    assert refresh(library, "two", worst_row=6).version == 2
     assert library.load("hard", 1) == first
 
 
 def test_a_diverged_model_creates_no_suite_and_keeps_the_existing_one(library):
-    assert renew(library, "one", loss=np.nan) is None
-    first = renew(library, "one")
-    assert renew(library, "two", loss=np.inf) == first
+    assert refresh(library, "one", loss=np.nan) is None
+    first = refresh(library, "one")
+    assert refresh(library, "two", loss=np.inf) == first
 
 
 def test_a_user_suite_named_hard_is_not_changed(library):
-    library.add(named(50, name="hard"), at=NOW)
+    library.add(make_rows_suite(50, name="hard"), at=NOW)
 
-    assert renew(library, "one").suite == named(50, name="hard")
+    assert refresh(library, "one").suite == make_rows_suite(50, name="hard")

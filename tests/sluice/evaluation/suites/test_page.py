@@ -1,4 +1,4 @@
-"""The page of suites says what a reviewer asks, and shows no markup of a user's (DATA-5)."""
+"""The page of suites shows guards, counts and examples, and escapes user text (DATA-5)."""
 
 import io
 
@@ -17,32 +17,32 @@ from tests.sluice.evaluation.suites.suite_samples import (
     FIRST_TEST,
     LABELS,
     WORKLOAD,
-    arms,
-    filed,
-    flat,
-    frame,
-    members,
-    named,
+    make_flat_losses,
+    make_frame,
+    make_members,
+    make_rows_suite,
+    make_suite_scores,
+    make_version,
 )
 
 
 @pytest.fixture(scope="module")
 def report() -> SuiteReport:
-    candidate, reference = flat(2), flat(2)
+    candidate, reference = make_flat_losses(2), make_flat_losses(2)
     candidate[:, [60 - FIRST_TEST, 70 - FIRST_TEST]] = 9.0
     candidate[:, 50 - FIRST_TEST] = np.nan
     reference[:, 45 - FIRST_TEST] = 9.0
-    evil = {str(LABELS[60]): "<script>alert(1)</script>", str(LABELS[3]): "", "gone": ""}
+    reasons = {str(LABELS[60]): "<script>alert(1)</script>", str(LABELS[3]): "", "gone": ""}
     return run_suites(
         [
-            filed(named(45, 50, 60, 70, 80)),
-            filed(make_suite("marked", evil, FromFile(file="x.csv")), 4),
-            filed(named(1, name="leaked")),
+            make_version(make_rows_suite(45, 50, 60, 70, 80)),
+            make_version(make_suite("marked", reasons, FromFile(file="x.csv")), 4),
+            make_version(make_rows_suite(1, name="leaked")),
         ],
-        arms(candidate, reference, flat(1)),
+        make_suite_scores(candidate, reference, make_flat_losses(1)),
         WORKLOAD,
-        frame(),
-        members(),
+        make_frame(),
+        make_members(),
         SuiteSettings(guards=(SuiteGuard(suite="chosen", max_broken_share=0.1),)),
     )
 
@@ -64,16 +64,16 @@ def test_rows_are_described_by_the_display_column():
     class Described(type(WORKLOAD)):
         display_column = "path"
 
-    described = run_suites(
-        [filed(named(45, 50, 60))],
-        arms(flat(2), flat(2), flat(1)),
+    labelled_report = run_suites(
+        [make_version(make_rows_suite(45, 50, 60))],
+        make_suite_scores(make_flat_losses(2), make_flat_losses(2), make_flat_losses(1)),
         Described(WORKLOAD.settings),
-        frame().assign(path=[f"day <{row}>" for row in range(len(frame()))]),
-        members(),
+        make_frame().assign(path=[f"day <{row}>" for row in range(len(make_frame()))]),
+        make_members(),
         SuiteSettings(),
     )
 
-    page = suites_page(described, title="t", examples=9)
+    page = suites_page(labelled_report, title="t", examples=9)
 
     assert [f"day &lt;{row}&gt;" in page for row in (45, 50, 60, 61)] == [True, True, True, False]
 
@@ -87,14 +87,14 @@ def test_without_suites_the_page_says_so(report):
     assert "No suites are defined" in page
 
 
-def test_plots_are_small_and_handle_non_finite_losses_and_no_rows(report):
-    pictures = [changes_png(report.results)] + [
+def test_plots_are_small_and_support_non_finite_losses_and_empty_suites(report):
+    images = [changes_png(report.results)] + [
         rows_png(result, threshold=threshold, unit="nats")
         for result in report.results
         for threshold in (report.threshold, None)
     ]
 
-    for png in pictures:
+    for png in images:
         assert len(png) < 40_000
         with Image.open(io.BytesIO(png)) as image:
             assert image.width == 792

@@ -1,4 +1,4 @@
-"""People add suites by a query or a file; what does not name rows is refused (DATA-5)."""
+"""Users add suites by a query or a file; invalid queries and files are rejected (DATA-5)."""
 
 import pandas as pd
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from sluice.base.errors import ContractError, SourceError
 from sluice.evaluation.suites.suite import MAX_ROWS, Failures, FromFile, Query, make_suite
 from sluice.evaluation.suites.user_suites import failures_suite, file_suite, query_suite
-from tests.sluice.evaluation.suites.suite_samples import LABELS, frame
+from tests.sluice.evaluation.suites.suite_samples import LABELS, make_frame
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ from tests.sluice.evaluation.suites.suite_samples import LABELS, frame
         ("index >= '2020-04-29'", [119]),
     ],
 )
-def test_a_query_selects_the_rows_for_which_it_is_true(expression, rows):
-    suite = query_suite("odd", expression, frame())
+def test_a_query_selects_the_rows_that_satisfy_it(expression, rows):
+    suite = query_suite("odd", expression, make_frame())
 
     assert suite.labels == tuple(LABELS[rows])
     assert suite.origin == Query(expression=expression)
@@ -39,13 +39,13 @@ def test_a_query_selects_the_rows_for_which_it_is_true(expression, rows):
         ("1 < 2", "true or false for each row"),
     ],
 )
-def test_a_query_that_selects_no_rows_is_rejected(expression, message):
+def test_an_invalid_query_is_rejected(expression, message):
     with pytest.raises(ContractError, match=message):
-        query_suite("odd", expression, frame())
+        query_suite("odd", expression, make_frame())
 
 
 def test_a_missing_value_satisfies_no_query():
-    table = frame().astype({"x": "Float64"})
+    table = make_frame().astype({"x": "Float64"})
     table.iloc[50, 0] = pd.NA
 
     with pytest.raises(ContractError, match="true for none"):
@@ -53,12 +53,12 @@ def test_a_missing_value_satisfies_no_query():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_file_lists_rows_in_any_order_and_dates_need_no_time(tmp_path, suffix):
-    given = pd.DataFrame({"row": ["2020-02-20", LABELS[3]], "reason": ["crash", None]})
+def test_a_file_may_list_rows_in_any_order_and_dates_without_times(tmp_path, suffix):
+    lines = pd.DataFrame({"row": ["2020-02-20", LABELS[3]], "reason": ["crash", None]})
     path = tmp_path / f"rows{suffix}"
-    given.to_csv(path) if suffix == ".csv" else given.to_parquet(path)
+    lines.to_csv(path) if suffix == ".csv" else lines.to_parquet(path)
 
-    suite = file_suite("mine", path, frame().index)
+    suite = file_suite("mine", path, make_frame().index)
 
     assert [(row.label, row.reason) for row in suite.rows] == [
         (LABELS[3], ""),
@@ -67,7 +67,7 @@ def test_a_file_lists_rows_in_any_order_and_dates_need_no_time(tmp_path, suffix)
     assert suite.origin == FromFile(file=path.name)
 
 
-def test_numeric_and_text_labels_are_compared_literally(tmp_path):
+def test_numeric_and_text_labels_are_compared_as_text(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("row\n71\n0071\n")
 
@@ -91,7 +91,7 @@ def test_a_file_with_unknown_rows_is_rejected(tmp_path, text, message):
     path.write_text(text)
 
     with pytest.raises(ContractError, match=message):
-        file_suite("mine", path, frame().index)
+        file_suite("mine", path, make_frame().index)
 
 
 @pytest.mark.parametrize("name", ["none.csv", "none.parquet", "broken.parquet", "rows.txt"])
@@ -99,12 +99,12 @@ def test_an_unreadable_file_is_rejected(tmp_path, name):
     (tmp_path / "broken.parquet").write_text("no table")
 
     with pytest.raises(SourceError):
-        file_suite("mine", tmp_path / name, frame().index)
+        file_suite("mine", tmp_path / name, make_frame().index)
 
 
 def test_rows_that_failed_in_production_form_a_suite():
     suite = failures_suite(
-        "rollout-7", {"2020-02-20": "worse by 3"}, frame().index, source="rollout of version 7"
+        "rollout-7", {"2020-02-20": "worse by 3"}, make_frame().index, source="rollout of version 7"
     )
 
     assert [(row.label, row.reason) for row in suite.rows] == [(LABELS[50], "worse by 3")]
@@ -120,4 +120,4 @@ def test_an_invalid_suite_name_is_rejected(name):
 @pytest.mark.parametrize("count", [0, MAX_ROWS + 1])
 def test_an_empty_suite_and_too_many_rows_are_rejected(count):
     with pytest.raises(ContractError, match="1 to 10,000 rows"):
-        make_suite("rows", {str(at): "" for at in range(count)}, Query(expression="x"))
+        make_suite("rows", {str(row): "" for row in range(count)}, Query(expression="x"))

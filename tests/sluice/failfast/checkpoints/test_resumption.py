@@ -15,7 +15,7 @@ from sluice.failfast.checkpoints.resumption import (
     check_resumption,
     validate_checkpoint,
 )
-from sluice.failfast.checkpoints.resumption_findings import load_raised
+from sluice.failfast.checkpoints.resumption_findings import load_error_finding
 
 X = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.tensor([[1.0], [-2.0], [0.5]])
@@ -438,7 +438,7 @@ def test_layers_that_are_in_eval_mode_on_purpose_stay_there(tmp_path):
     [("module.first.weight", True), ("net.module.weight", True), ("my_module.weight", False)],
 )
 def test_only_the_prefix_of_a_wrapper_points_to_a_wrapper(name, is_wrapper):
-    finding = load_raised(RuntimeError("Missing key(s) in state_dict."), {name: 1}, {})
+    finding = load_error_finding(RuntimeError("Missing key(s) in state_dict."), {name: 1}, {})
 
     assert ("DataParallel" in finding.response[0]) is is_wrapper
     assert "state_dict. Names" in finding.summary

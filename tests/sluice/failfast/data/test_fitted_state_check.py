@@ -64,8 +64,8 @@ def test_the_check_of_the_splits_includes_it(tmp_path: Path) -> None:
         check.function(
             GateInputs(
                 workload=workload,
-                model=ModelSettings(architecture="mlp"),
-                training=TrainSettings(),
+                model_settings=ModelSettings(architecture="mlp"),
+                train_settings=TrainSettings(),
                 settings=PocSettings(),
                 seed=0,
                 folder=tmp_path,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sluice.base.errors import SettingsError
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.data.signal import check_signal, find_signal
 from sluice.workloads.bars import BarsWorkload
@@ -16,7 +17,7 @@ SETTINGS = PocSettings()
 
 
 def check(rows, *, required=True, seed=0, **poc):
-    return check_signal(rows, PocSettings(**poc), required=required, seed=seed)
+    return check_signal(rows, PocSettings(**poc), expects_signal=required, seed=seed)
 
 
 def shuffled(rows, seed=1):
@@ -182,3 +183,10 @@ def test_wide_images_of_bytes_are_judged():
         "pass",
         "warn",
     )
+
+
+def test_too_few_permutations_to_reach_the_significance_level_are_rejected():
+    with pytest.raises(SettingsError, match=r"at least 1 / signal_alpha - 1"):
+        PocSettings.parse({"signal_permutations": 98}, where="defs.yaml")
+
+    assert PocSettings(signal_permutations=99).signal_permutations == 99

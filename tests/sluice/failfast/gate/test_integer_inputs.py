@@ -15,8 +15,8 @@ def outcomes(tmp_path, clock):
     def run(workload, *, served=True):
         inputs = GateInputs(
             workload=workload,
-            model=ModelSettings(),
-            training=TrainSettings(learning_rate=1e-2),
+            model_settings=ModelSettings(),
+            train_settings=TrainSettings(learning_rate=1e-2),
             settings=PocSettings(),
             seed=0,
             folder=tmp_path,

@@ -45,8 +45,8 @@ def gate(tmp_path, clock, model, training):
 
     def run(workload, *, level="minimum", checks=CHECKS, **changes):
         given = {
-            "model": model,
-            "training": training.model_copy(update={"batch_rows": 32}),
+            "model_settings": model,
+            "train_settings": training.model_copy(update={"batch_rows": 32}),
             "settings": SMALL,
             "seed": 0,
             "folder": tmp_path,
@@ -82,7 +82,10 @@ def test_real_bars_pass_in_seconds(gate):
     from sluice.workloads.bars import BarsWorkload
 
     report = gate(
-        BarsWorkload(), model=ModelSettings(), training=TrainSettings(), settings=PocSettings()
+        BarsWorkload(),
+        model_settings=ModelSettings(),
+        train_settings=TrainSettings(),
+        settings=PocSettings(),
     )
 
     assert report.passed, report.reason
@@ -110,14 +113,14 @@ def test_real_bars_pass_in_seconds(gate):
         (planted.SelectsLast, {}, "epoch_selector", "got epoch 200", "best_epoch"),
         (
             planted.Signals,
-            {"training": 10.0},
+            {"train_settings": 10.0},
             "mini_training",
             "learning_rate 10",
             "Lower learning_rate",
         ),
         (
             planted.Signals,
-            {"training": 1e-9},
+            {"train_settings": 1e-9},
             "mini_training",
             "learning_rate 1e-09",
             "between 1e-4",
@@ -127,8 +130,12 @@ def test_real_bars_pass_in_seconds(gate):
 def test_each_planted_defect_is_caught_by_its_check(
     gate, training, workload, changes, check_id, seen, fix
 ):
-    if "training" in changes:
-        changes = {"training": training.model_copy(update={"learning_rate": changes["training"]})}
+    if "train_settings" in changes:
+        changes = {
+            "train_settings": training.model_copy(
+                update={"learning_rate": changes["train_settings"]}
+            )
+        }
 
     report = gate(workload(), **changes)
 
@@ -148,7 +155,9 @@ def test_an_exception_names_the_users_line(gate):
 
 
 def test_an_unknown_architecture_keeps_its_own_fix(gate):
-    failed = by(gate(planted.Signals(), model=ModelSettings(architecture="gruu")), "instantiation")
+    failed = by(
+        gate(planted.Signals(), model_settings=ModelSettings(architecture="gruu")), "instantiation"
+    )
 
     assert "'gru'" in failed.summary
     assert "Use one of these" in failed.fix
@@ -174,7 +183,12 @@ class Hole(planted.Signals):
     ("workload", "changes", "check_id", "cause"),
     [
         (NoFile(), {}, "data_loading", ""),
-        (planted.Signals(), {"model": ModelSettings(architecture="lstn")}, "instantiation", ""),
+        (
+            planted.Signals(),
+            {"model_settings": ModelSettings(architecture="lstn")},
+            "instantiation",
+            "",
+        ),
         (planted.Signals(planted.SignalSettings(seq_len=5000)), {}, "features", ""),
         (Clumsy(), {}, "data_loading", "raised an exception."),
         (Hole(), {}, "data_loading", "The source changed"),
@@ -398,4 +412,4 @@ def test_report_page_shows_result_cause_and_fix(gate):
     assert "2 checks not run: " in text
     assert ". Skipped, because model_runs_on_real_batch did not pass" in text
     assert f"result: {failed.summary} cause: {failed.cause} fix: {failed.fix}" in text
-    assert f"The minimum gate failed: {report.counts}" in text
+    assert f"The minimum gate failed: {report.counts_text}" in text

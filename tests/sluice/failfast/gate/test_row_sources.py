@@ -24,8 +24,8 @@ def report(tmp_path, clock):
     def run(workload, *, level="full", served=False):
         inputs = GateInputs(
             workload=workload,
-            model=ModelSettings(architecture="mlp", hidden=16),
-            training=TrainSettings(learning_rate=1e-2),
+            model_settings=ModelSettings(architecture="mlp", hidden=16),
+            train_settings=TrainSettings(learning_rate=1e-2),
             settings=PocSettings(),
             seed=0,
             folder=tmp_path,

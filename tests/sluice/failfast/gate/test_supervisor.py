@@ -274,7 +274,7 @@ def test_a_pause_between_two_checks_is_not_a_slow_startup():
     )
     now = time.monotonic()
     progress = _Progress(
-        started_at=now - 500, memory_bytes=1, on_event=lambda _: None, log=None, plan=plan
+        started_at=now - 500, initial_free_bytes=1, on_event=lambda _: None, log=None, plan=plan
     )
 
     starting = _check_time(progress, now - 300)

@@ -85,3 +85,13 @@ def test_long_lists_of_names_are_cut():
     finding = judge_membership(validate_optimizer(model.named_parameters(), []))
 
     assert "3.bias and 10 more" in finding.summary
+
+
+def test_repeated_frozen_parameters_do_not_count_as_trainable():
+    model = network()
+    model[0].weight.requires_grad_(False)
+    groups = [{"params": [model[0].weight, model[0].bias]}, {"params": [model[0].weight]}]
+
+    finding = judge_membership(validate_optimizer(model.named_parameters(), groups))
+
+    assert finding.summary.startswith("2 of 3 trainable parameters are in no parameter group")

@@ -96,6 +96,7 @@ def finish(program):
     return printed.strip().splitlines()[-1]
 
 
+@pytest.mark.exhaustive
 def test_killed_example_makes_the_same_decisions(address, tmp_path):
     whole = start_example(tmp_path / "whole", address)
     best = finish(whole)

@@ -207,7 +207,15 @@ def test_attempts_and_results_cover_the_history_of_a_trials_weights(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["asha", "pbt", "pbt, synchronous", "hyperband"])
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        pytest.param("asha", marks=pytest.mark.exhaustive),
+        "pbt",
+        "pbt, synchronous",
+        pytest.param("hyperband", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_study_with_only_the_needed_checkpoints_makes_the_same_decisions(scheduler, tmp_path):
     whole = decisions(Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path))
     cluster, removed = Cluster(scheduler, workers=4, speed=1), 0

@@ -1,4 +1,4 @@
-"""Copies a network for a test, so that the test does not change the original.
+"""Perturbation tests of a network: a copy to run, other input values, and changes of the output.
 
 Shape legend: B = rows of a batch.
 """
@@ -21,7 +21,7 @@ ROUNDING = 1e-6
 
 
 @contextmanager
-def evaluation_twin(network: nn.Module, *, seed: int) -> Iterator[nn.Module]:
+def evaluation_copy(network: nn.Module, *, seed: int) -> Iterator[nn.Module]:
     """Yield a copy of the network in evaluation mode, with random numbers from the seed.
 
     Raises:
@@ -34,7 +34,7 @@ def evaluation_twin(network: nn.Module, *, seed: int) -> Iterator[nn.Module]:
         )
     with RandomStream(seed).active():
         try:
-            twin = copy.deepcopy(network)
+            network_copy = copy.deepcopy(network)
         except Exception as error:  # a user's module may contain anything
             raise ContractError(
                 f"{type(network).__name__} cannot be copied: {type(error).__name__}: {error}.",
@@ -42,7 +42,7 @@ def evaluation_twin(network: nn.Module, *, seed: int) -> Iterator[nn.Module]:
                 fix="Keep such objects out of the module, or run the probe before its first "
                 "forward pass.",
             ) from error
-        yield twin.eval()
+        yield network_copy.eval()
 
 
 def output_of(network: nn.Module, *inputs: Tensor) -> Tensor:
@@ -106,16 +106,18 @@ def other_values(x: Tensor) -> Tensor:
     Raises:
         ContractError: All values are equal.
     """
-    distinct = x.unique()
-    if len(distinct) < 2:
+    distinct_values = x.unique()
+    if len(distinct_values) < 2:
         raise ContractError(
             "A probe replaces values by other values of the batch, which requires at least two "
-            f"distinct values, got {distinct.tolist()}.",
+            f"distinct values, got {distinct_values.tolist()}.",
             fix="Pass rows that differ.",
         )
     if not x.is_floating_point():
-        next_larger = (torch.searchsorted(distinct, x.contiguous()) + 1) % len(distinct)
-        replaced: Tensor = distinct[next_larger]
+        next_larger = (torch.searchsorted(distinct_values, x.contiguous()) + 1) % len(
+            distinct_values
+        )
+        replaced: Tensor = distinct_values[next_larger]
         return replaced
     previous_rows = x.roll(1, dims=0)
     return 2 * x.mean() - x if torch.equal(previous_rows, x) else previous_rows
