@@ -15,7 +15,7 @@ from sluice.base.errors import SourceError
 AssetPath = tuple[str, ...]
 """Key of an asset, one text per part."""
 
-_provided: ContextVar[tuple[AssetPath, object] | None] = ContextVar("provided", default=None)
+_provided_asset: ContextVar[tuple[AssetPath, object] | None] = ContextVar("provided", default=None)
 
 
 @contextlib.contextmanager
@@ -26,11 +26,11 @@ def provide_asset(key: AssetPath, value: object) -> Iterator[None]:
         key: Key of the asset.
         value: Value of the asset, as its IO manager loaded it.
     """
-    token = _provided.set((key, value))
+    token = _provided_asset.set((key, value))
     try:
         yield
     finally:
-        _provided.reset(token)
+        _provided_asset.reset(token)
 
 
 def rows_of_asset(key: AssetPath) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def rows_of_asset(key: AssetPath) -> pd.DataFrame:
     Raises:
         SourceError: The asset is not provided, or its value is not a data frame.
     """
-    name, provided = "/".join(key), _provided.get()
+    name, provided = "/".join(key), _provided_asset.get()
     if provided is None or provided[0] != key:
         raise SourceError(
             f"The rows of the asset {name} can only be read inside Dagster.",

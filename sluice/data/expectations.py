@@ -46,7 +46,7 @@ class GreaterOrEqual(Record):
 
 
 class InSet(Record):
-    """Every value of ``column`` is one of ``values``."""
+    """Every non-null value of ``column`` is one of ``values``."""
 
     kind: Literal["in_set"] = "in_set"
     column: str

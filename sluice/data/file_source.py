@@ -154,11 +154,11 @@ class _CsvLocation:
     def __call__(self, row: int) -> str:
         text = io.StringIO(self._content.decode("utf-8", errors="replace"), newline="")
         records = csv.reader(text, delimiter=self._separator)
-        num_filled, first_line = 0, 1
+        num_records, first_line = 0, 1
         try:
             for values in records:
-                num_filled += any(value.strip() for value in values) or len(values) > 1
-                if num_filled == row + 2:  # the header is the first record
+                num_records += any(value.strip() for value in values) or len(values) > 1
+                if num_records == row + 2:  # the header is the first record
                     return f"line {first_line}"
                 first_line = records.line_num + 1
         except csv.Error:  # such as a value that is longer than the limit of the csv module
@@ -167,7 +167,7 @@ class _CsvLocation:
 
 
 def _read(source: CsvSource | ParquetSource | JsonLinesSource, environ: Mapping[str, str]) -> bytes:
-    """Return the content of the file, at most ``max_bytes``.
+    """Return the content of the file; more than ``max_bytes`` bytes are an error.
 
     Error messages do not contain the values of environment variables.
     """

@@ -70,8 +70,9 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
     Args:
         num_rows: Number of rows of the table, in time order.
         settings: Shares, number of folds and embargo.
-        horizon_rows: Number of rows from an example to its target [rows]. The gap is the longer of
-            the horizon and the embargo, so that no target of one split uses rows of the next split.
+        horizon_rows: Number of rows from an example to the end of its target [rows]. The gap is
+            the longer of the horizon and the embargo, so that no target of one split uses rows of
+            the next split.
 
     Raises:
         ContractError: The table has too few rows for the folds and gaps; the message states the
@@ -92,7 +93,7 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
         first_test + test_rows * i // settings.num_folds for i in range(settings.num_folds + 1)
     ]
     return tuple(
-        _fold(fold_id, start, stop, settings, horizon_rows)
+        _make_fold(fold_id, start, stop, settings, horizon_rows)
         for fold_id, (start, stop) in enumerate(itertools.pairwise(edges))
     )
 
@@ -112,7 +113,7 @@ def rows_needed(settings: FoldSettings, *, horizon_rows: int, min_train_rows: in
     )
 
 
-def _fold(
+def _make_fold(
     fold_id: int, test_start: int, test_stop: int, settings: FoldSettings, horizon_rows: int
 ) -> Fold:
     val_stop = test_start - _gap(settings, horizon_rows)

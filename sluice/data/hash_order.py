@@ -16,7 +16,7 @@ from sluice.base.errors import ContractError
 
 _KEY_BITS = 53
 """Number of bits of a key. Many tables store numbers as float64, which represents integers of up to
-this size exactly."""
+this many bits exactly."""
 
 
 def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> pd.DataFrame:

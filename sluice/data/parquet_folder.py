@@ -46,7 +46,7 @@ def find_parquet_folder(
         filesystem, path = fsspec.core.url_to_fs(resolve(source.uri, environ))
         if not filesystem.isdir(path):
             return None
-        listed = filesystem.find(path)
+        paths = filesystem.find(path)
     except SourceError:
         raise
     except Exception as error:  # file systems of fsspec raise errors of their own classes
@@ -58,7 +58,7 @@ def find_parquet_folder(
             fix="Correct 'uri', and check that this user has permission to read the folder.",
         ) from None
     root = path.rstrip("/") + "/"
-    names = sorted(str(name).removeprefix(root) for name in listed)
+    names = sorted(str(name).removeprefix(root) for name in paths)
     files = tuple(name for name in names if name.endswith(_SUFFIXES) and not _is_hidden(name))
     if not files:
         raise SourceError(
@@ -127,13 +127,13 @@ def _values_of_folders(name: str) -> dict[str, str]:
 def _require_same_columns(
     source: ParquetSource, first: str, reference: pd.DataFrame, name: str, part: pd.DataFrame
 ) -> None:
-    before, after = _dtype_names(reference), _dtype_names(part)
-    for column in {**before, **after}:
-        dtype, other_dtype = before.get(column, "missing"), after.get(column, "missing")
-        if dtype != other_dtype:
+    first_dtypes, dtypes = _dtype_names(reference), _dtype_names(part)
+    for column in {**first_dtypes, **dtypes}:
+        first_dtype, dtype = first_dtypes.get(column, "missing"), dtypes.get(column, "missing")
+        if first_dtype != dtype:
             raise SourceError(
-                f"All files of {source.uri} must have the same columns, but '{column}' is {dtype} "
-                f"in {first} and {other_dtype} in {name}.",
+                f"All files of {source.uri} must have the same columns, but '{column}' is "
+                f"{first_dtype} in {first} and {dtype} in {name}.",
                 fix="Write the files with one schema.",
             )
 

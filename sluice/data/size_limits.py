@@ -90,7 +90,7 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
 
 def too_large_error(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
     """Return the error for a file that exceeds its limit."""
-    # The rows of JSON lines are not limited: their file is about as large.
+    # The rows of JSON lines have no limit of their own: the file is about as large as they are.
     has_file_limit_only = isinstance(source, JsonLinesSource)
     return SourceError(
         f"{source.uri} must be at most max_bytes = {source.max_bytes:,} bytes"

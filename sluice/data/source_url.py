@@ -40,7 +40,7 @@ contains the rejected value."""
 
 
 def resolve(url: str, environ: Mapping[str, str]) -> str:
-    """Return ``url`` with every ``${NAME}`` replaced by its value.
+    """Return ``url`` with every ``${NAME}`` replaced by the environment variable.
 
     The value of a user or password is URL-encoded by this function. A value at any other position,
     or of the whole URL, must already be encoded.

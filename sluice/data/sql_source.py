@@ -143,10 +143,10 @@ def _database_message(source: SqlSource, error: Exception, environ: Mapping[str,
     lines = str(getattr(error, "orig", None) or error).strip().splitlines() or [
         type(error).__name__
     ]
-    useful = [
+    message_lines = [
         _LINK.sub("", lines[0]),
         *(line.strip() for line in lines[1:] if line.startswith("HINT:")),
     ]
-    message = hide_secrets(" ".join(useful), source.url, environ).rstrip(".")
+    message = hide_secrets(" ".join(message_lines), source.url, environ).rstrip(".")
     password = make_url(resolve(source.url, environ)).password
     return message.replace(str(password), "***") if password else message

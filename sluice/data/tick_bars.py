@@ -52,7 +52,7 @@ def build_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
         ``bar_ends``.
 
     Assumes:
-        The table contains all ticks with the time of its last tick.
+        No tick with the time of the last tick is missing from the table.
     """
     validate_schema(ticks, TICK_SCHEMA, "ticks")
     _validate_values(ticks)

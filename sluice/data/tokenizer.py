@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class WordTokenizer:
-    """Splits a text into words in lower case and punctuation, and returns their ids.
+    """Splits a text into lower-case words and punctuation marks, and returns their ids.
 
     Args:
         words: The vocabulary in the order of the ids; the first two are ``PADDING`` and
@@ -47,7 +47,7 @@ class WordTokenizer:
 
     @classmethod
     def build(cls, texts: Iterable[str], *, max_words: int, min_count: int = 1) -> "WordTokenizer":
-        """Return the tokenizer of the most frequent words of texts, which must be train rows only.
+        """Return the tokenizer of the most frequent words of texts; pass texts of train rows only.
 
         Args:
             texts: Texts.
@@ -56,8 +56,8 @@ class WordTokenizer:
         """
         counts = Counter(word for text in texts for word in split_words(text))
         # Equally frequent words are sorted, so that the order of the texts does not matter.
-        frequent = sorted(counts, key=lambda word: (-counts[word], word))
-        words = [word for word in frequent if counts[word] >= min_count]
+        words_by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
+        words = [word for word in words_by_frequency if counts[word] >= min_count]
         return cls([PADDING, UNKNOWN, *words[: max(max_words - 2, 0)]])
 
     @classmethod

@@ -11,7 +11,7 @@ from sluice.base.errors import ContractError, SchemaError
 from sluice.base.pluralize import pluralize
 from sluice.data.schema import Column, ColumnKind, Schema
 
-_MIN_ABBREVIATION = 3
+_MIN_ABBREVIATION_CHARS = 3
 """Minimum length of a name that counts as an abbreviation of a longer one [characters]."""
 
 # NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
@@ -73,7 +73,7 @@ def nearest_name(name: str, known: list[str]) -> str | None:
         return by_lower[matches[0]]
     for lower, other in by_lower.items():
         shorter, longer = sorted((name.lower(), lower), key=len)
-        if len(shorter) >= _MIN_ABBREVIATION and longer.startswith(shorter):
+        if len(shorter) >= _MIN_ABBREVIATION_CHARS and longer.startswith(shorter):
             return other
     return None
 
@@ -128,18 +128,18 @@ def _value_problems(series: "pd.Series[Any]", column: Column) -> list[str]:
             f"column '{column.name}' must be {column.kind}, got {series.dtype}"
             f"{_first_text(series, column.kind)}"
         )
-    null = series.isna().to_numpy()
-    if null.any() and not column.nullable:
+    is_null = series.isna().to_numpy()
+    if is_null.any() and not column.nullable:
         problems.append(
-            f"column '{column.name}' must have no nulls, got {null.sum()} of {len(series)}, "
-            f"{_first_row(series.index, null)}"
+            f"column '{column.name}' must have no nulls, got {is_null.sum()} of {len(series)}, "
+            f"{_first_row(series.index, is_null)}"
         )
     if series.dtype.kind == "f":
-        infinite = np.isinf(series.to_numpy(np.float64, na_value=np.nan))
-        if infinite.any():
+        is_infinite = np.isinf(series.to_numpy(np.float64, na_value=np.nan))
+        if is_infinite.any():
             problems.append(
-                f"column '{column.name}' must be finite, got {infinite.sum()} infinite of "
-                f"{len(series)}, {_first_row(series.index, infinite)}"
+                f"column '{column.name}' must be finite, got {is_infinite.sum()} infinite of "
+                f"{len(series)}, {_first_row(series.index, is_infinite)}"
             )
     return problems
 
@@ -154,8 +154,8 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
         label = f": {_first_non_date(index)}" if is_text else ""
         problems.append(f"the index must be {required.index_kind}, got {index.dtype}{label}")
     if index.hasnans:
-        nulls = np.asarray(index.isna())
-        problems.append(f"the index must have no nulls, {_first_row(index, nulls)}")
+        is_null = np.asarray(index.isna())
+        problems.append(f"the index must have no nulls, {_first_row(index, is_null)}")
     elif required.index_sorted and required.index_kind is None and index.inferred_type == "string":
         problems.append(
             "the index must be dates or numbers to be in order, got text: "
@@ -165,10 +165,10 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
     elif required.index_sorted and not index.is_monotonic_increasing:
         problems.append(f"the index must be sorted, {_first_unsorted(index)}")
     if required.index_unique and not index.is_unique:
-        repeated = np.asarray(index.duplicated())
+        is_repeated = np.asarray(index.duplicated())
         problems.append(
-            f"the index must be unique, got {pluralize(int(repeated.sum()), 'repeated label')}, "
-            f"{_first_row(index, repeated)}"
+            f"the index must be unique, got {pluralize(int(is_repeated.sum()), 'repeated label')}, "
+            f"{_first_row(index, is_repeated)}"
         )
     return problems
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def draw_uniform(seeds: Tensor, num_values: int) -> Tensor:
-    """Return uniform random numbers from 0 to below 1, float32 (B, K).
+    """Return uniform random numbers in [0, 1), float32 (B, K).
 
     Row b depends only on ``seeds[b]``, and the first numbers do not depend on ``num_values``.
 

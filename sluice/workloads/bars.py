@@ -40,7 +40,7 @@ from sluice.workloads.volatility_target import PositionSettings, volatility_posi
 from sluice.workloads.workload import Workload, WorkloadSettings
 
 _MAX_LOG_VOL = 50.0
-"""Limit at which forecasts of log volatility are clipped. It is beyond any market, and its
+"""Magnitude at which forecasts of log volatility are clipped. It is beyond any market, and its
 exponential is still representable as a float."""
 
 
@@ -61,7 +61,7 @@ class BarsSettings(WorkloadSettings):
 
 
 class BarsWorkload(Workload):
-    """Workload of bars (open, high, low, close, volume): nine features, a target of the next row.
+    """Workload of price bars with nine features and a target from the next row.
 
     The baseline for the target ``log_gk_variance`` is HAR. The baseline for ``vs_return`` is the
     mean of the train targets, because returns have no persistence that a regression like HAR could
@@ -88,23 +88,26 @@ class BarsWorkload(Workload):
         self.feature_expectations: tuple[Expectation, ...] = feature_expectations(
             self.settings.target,
             self.settings.features,
-            min_rows=self.required_rows - self._lost_rows,
+            min_rows=self.required_rows - self._num_dropped_rows,
         )
 
     @property
     def required_rows(self) -> int:
         """Number of bars that warm-up, all folds and the baseline need; at least ``min_rows``."""
+        return max(self.settings.min_rows, self._num_fold_rows + self._num_dropped_rows)
+
+    @property
+    def _num_fold_rows(self) -> int:
         settings = self.settings
-        folds = rows_needed(
+        return rows_needed(
             settings.folds,
             horizon_rows=self.horizon_rows,
             min_train_rows=settings.seq_len + settings.har.month_rows,
         )
-        return max(settings.min_rows, folds + self._lost_rows)
 
     @property
-    def _lost_rows(self) -> int:
-        # The last bar has no next bar, so it has no target.
+    def _num_dropped_rows(self) -> int:
+        # Features are undefined during the warm-up, and the last bar has no target.
         return self.settings.features.warm_up_rows + self.horizon_rows
 
     def load_rows(self) -> pd.DataFrame:
@@ -158,7 +161,7 @@ class BarsWorkload(Workload):
           so a forecast of at least one standard deviation takes the full position.
 
         For Sharpe, Sortino, drawdown, turnover and hit rate see ``trading_metrics``; undefined
-        metrics (no variation, no loss) are NaN.
+        metrics, such as the Sortino ratio without a negative return, are NaN.
         """
         output = output.detach()
         error = (output - examples.targets).double()
@@ -206,8 +209,10 @@ class BarsWorkload(Workload):
         if num_rows < self.required_rows:
             raise ContractError(
                 f"At least {self.required_rows} bars are required, got {num_rows} (min_rows "
-                f"{self.settings.min_rows}; warm-up and target need {self._lost_rows}, and "
-                f"{self.settings.folds.num_folds} folds with their gaps need the rest).",
+                f"{self.settings.min_rows}; warm-up and target need {self._num_dropped_rows}, and "
+                f"the baseline and {self.settings.folds.num_folds} folds with their gaps need "
+                f"{self._num_fold_rows}).",
                 cause="The history of the source is too short.",
-                fix="Provide more bars, or lower min_rows, num_folds or the feature windows.",
+                fix="Provide more bars, raise first_test_share, or lower min_rows, embargo_rows or "
+                "the feature windows.",
             )

@@ -42,7 +42,7 @@ FEATURES = (
     Column(name="pv_divergence", unit="correlation", description="Price against volume, -1 to 1."),
 )
 
-AUXILIARY = (
+AUXILIARY_COLUMNS = (
     Column(name="log_var", unit="ln variance", description="Log Garman-Klass variance of the row."),
     Column(name="trailing_vol", unit="log return", description="Volatility of the last rows."),
     Column(name="next_return", unit="rate", description="Close to next close; not a feature."),
@@ -63,21 +63,21 @@ MIN_PRICE = 1e-9
 """Lower bound of prices. It is not 0, because prices must be above 0 and the ranges of Great
 Expectations include their ends."""
 
-ROUNDING = 1e-6
-"""Relative tolerance for rounding errors, for bounds that hold exactly in real numbers."""
+ROUNDING_TOLERANCE = 1e-6
+"""Tolerance for rounding errors, for bounds that hold exactly in real numbers."""
 
 
 def feature_schema(target: str) -> Schema:
     """Return the schema of the feature frame for a target."""
     return Schema(
-        columns=(*FEATURES, TARGETS[target], *AUXILIARY),
+        columns=(*FEATURES, TARGETS[target], *AUXILIARY_COLUMNS),
         index_name="date",
         index_kind="datetime",
     )
 
 
 def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
-    """Return the expectations of raw bars; a violation is impossible in a real market."""
+    """Return the expectations of raw bars, which no real market violates."""
     return (
         RowCount(low=min_rows),
         *(NotNull(column=name) for name in RAW_SCHEMA.names),
@@ -97,9 +97,9 @@ def feature_expectations(
     """Return the expectations of the feature frame.
 
     If possible, the bounds of a feature follow from its formula. The other bounds are far beyond
-    any observed market (a day of 500 standard deviations, a range of six times the price). Standard
-    deviations may be a tenth to ten times those of two indices in any year from 1999 to 2018, so
-    that columns with wrong units and stale columns are detected. ``sluice doctor expectations``
+    any observed market (a return of 500 standard deviations, a high of six times the low). Standard
+    deviations may be a tenth to ten times those of two stock indices in any year from 1999 to 2018,
+    so that columns with wrong units and stale columns are detected. ``sluice doctor expectations``
     measures bounds and standard deviations.
     """
     columns = feature_schema(target).names
@@ -152,22 +152,24 @@ def validate_bars(df: pd.DataFrame) -> None:
 
 
 def _value_bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, float]]:
-    s = settings
-    widest_band = math.sqrt(s.band_rows - 1) / (2 * s.band_width)
-    highest_regime = 0.5 * math.log(s.regime_long_rows / s.regime_short_rows)
-    variance = (2 * math.log(s.min_volatility) - ROUNDING, 0.5)
+    widest_band = math.sqrt(settings.band_rows - 1) / (2 * settings.band_width)
+    highest_regime = 0.5 * math.log(settings.regime_long_rows / settings.regime_short_rows)
+    variance = (2 * math.log(settings.min_volatility) - ROUNDING_TOLERANCE, 0.5)
     return {
         "returns_vs": (-500.0, 500.0),
-        "momentum_z": _z_range(s.momentum_z_rows),
-        "atr_pct": (math.log(s.min_volatility) - ROUNDING, math.log(10)),
-        "volume_z": _z_range(s.volume_rows),
-        "rsi_14": (0.0 - ROUNDING, 100.0 + ROUNDING),
-        "bb_pct_b": (0.5 - widest_band - ROUNDING, 0.5 + widest_band + ROUNDING),
-        "vol_regime": (2 * math.log(s.min_volatility), highest_regime + ROUNDING),
+        "momentum_z": _z_range(settings.momentum_z_rows),
+        "atr_pct": (math.log(settings.min_volatility) - ROUNDING_TOLERANCE, math.log(10)),
+        "volume_z": _z_range(settings.volume_rows),
+        "rsi_14": (0.0 - ROUNDING_TOLERANCE, 100.0 + ROUNDING_TOLERANCE),
+        "bb_pct_b": (
+            0.5 - widest_band - ROUNDING_TOLERANCE,
+            0.5 + widest_band + ROUNDING_TOLERANCE,
+        ),
+        "vol_regime": (2 * math.log(settings.min_volatility), highest_regime + ROUNDING_TOLERANCE),
         "return_accel": (-500.0, 500.0),
         "pv_divergence": (-1.0, 1.0),
         "log_var": variance,
-        "trailing_vol": (s.min_volatility * (1 - ROUNDING), 1.0),
+        "trailing_vol": (settings.min_volatility * (1 - ROUNDING_TOLERANCE), 1.0),
         "next_return": (-1.0, 10.0),
         TARGETS[target].name: variance if target == "log_gk_variance" else (-500.0, 500.0),
     }
@@ -198,5 +200,5 @@ def _z_range(rows: int) -> tuple[float, float]:
     Source:
         Samuelson (1968), "How deviant can you be?", JASA 63(324).
     """
-    bound = (rows - 1) / math.sqrt(rows) + ROUNDING
+    bound = (rows - 1) / math.sqrt(rows) + ROUNDING_TOLERANCE
     return -bound, bound

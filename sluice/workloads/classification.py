@@ -38,7 +38,7 @@ class TaskDefault:
 
 
 def class_targets(target_N1: Tensor, classes: tuple[str | int, ...]) -> Tensor:
-    """Return class numbers (N,) of a target column with numbers (N, 1).
+    """Return the class numbers (N,) in a numeric target column (N, 1).
 
     Raises:
         ContractError: No classes are declared, or a target is not the number of a class.
@@ -73,17 +73,17 @@ def count_classes(classes: tuple[str | int, ...]) -> int:
 
 
 def describe_label_mismatch(labels: Iterable[str], classes: Iterable[str | int]) -> str:
-    """Return the unknown labels with the nearest class, and the classes that are missing.
+    """Return a text with the unknown labels, each with the nearest class, and the missing classes.
 
     >>> describe_label_mismatch(["circle", "squares"], ["circle", "square"])
     "unknown: squares (did you mean 'square'?); missing: square"
     """
-    present, known = set(labels), list(map(str, classes))
-    missing = [name for name in known if name not in present]
+    distinct_labels, class_names = set(labels), list(map(str, classes))
+    missing = [name for name in class_names if name not in distinct_labels]
     unknown = []
-    for label in sorted(present - set(known)):
-        # A class without examples is the likelier one, because its examples have another label.
-        near = nearest_name(label, missing) or nearest_name(label, known)
+    for label in sorted(distinct_labels - set(class_names)):
+        # A class without examples is more likely: its examples probably have the unknown label.
+        near = nearest_name(label, missing) or nearest_name(label, class_names)
         unknown.append(f"{label} (did you mean '{near}'?)" if near else label)
     groups = (("unknown", unknown), ("missing", missing))
     return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in groups if names)

@@ -4,7 +4,7 @@ Each class computes its features from one raw column. Features of a row depend o
 or on earlier rows, and on the declared arguments, never on statistics of the table. So they are
 the same in training and in serving, and no test row affects them.
 
-Shape legend: N = rows.
+Shape legend: N = rows, W = features of a text.
 """
 
 import itertools
@@ -140,9 +140,9 @@ class Category(InputColumn):
 class Text(InputColumn):
     """Text, as counts of its words, hashed to a fixed number of features.
 
-    Words are lower-cased runs of letters and digits. The hash of a word decides which feature it
-    counts towards and with which sign, so that words of the same feature cancel on average. The
-    counts of a text are divided by their Euclidean norm. A missing text has no words.
+    Words are lower-cased runs of letters, digits and underscores. The hash of a word decides which
+    feature it counts towards and with which sign, so that words of the same feature cancel on
+    average. The counts of a text are divided by their Euclidean norm. A missing text has no words.
 
     Args:
         name: Name of the raw column.
@@ -175,12 +175,12 @@ class Text(InputColumn):
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return the hashed counts of words."""
         counts_NW = np.zeros((len(raw), self.width))
-        known: dict[str, int] = {}
+        code_by_word: dict[str, int] = {}
         for row, text in enumerate(_series(raw, self.name)):
             for word in self._words(text):
-                code = known.get(word)
+                code = code_by_word.get(word)
                 if code is None:
-                    code = known[word] = zlib.crc32(word.encode())
+                    code = code_by_word[word] = zlib.crc32(word.encode())
                 counts_NW[row, (code >> 1) % self.width] += 1 - 2 * (code & 1)
         norm_N1 = np.linalg.norm(counts_NW, axis=1, keepdims=True)
         counts_NW /= np.where(norm_N1 > 0, norm_N1, 1.0)
@@ -294,8 +294,8 @@ def as_labels(series: "pd.Series[Any]") -> "pd.Series[Any]":
 def as_label(value: object) -> str:
     """Return a value as a text.
 
-    Floats are formatted without a trailing ".0", because a column of integers with missing values
-    is read as floats.
+    Floats are formatted with up to 15 significant digits and without a trailing ".0", because a
+    column of integers with missing values is read as floats.
     """
     return f"{value:.15g}" if isinstance(value, float | np.floating) else str(value)
 

@@ -28,7 +28,7 @@ CLUSTER = "cluster"
 
 _MIN_TRAIN_ROWS = 16
 _MAX_ELEMENTS = 64
-"""Maximum number of rows of a request; the features of one take about 2 ms."""
+"""Maximum number of rows of a request. The features of one row take about 2 ms."""
 _METRICS = ("mae", "rmse", "r2", "spearman")
 """Names of the metrics of ``regression_metrics`` that a regression reports."""
 
@@ -158,24 +158,24 @@ class ColumnsWorkload(Workload):
     def codec(self) -> Codec:
         """Return how rows of the table become inputs: clients send the columns of ``inputs``.
 
-        Independent rows are sent one by one. In time order, a client also sends the index and as
-        many earlier rows as the largest ``Lag`` and ``seq_len`` need, with earlier targets if these
-        are inputs. A subclass whose ``compute_features`` uses more earlier rows overrides this
-        method. Clients send windows of features instead if rows have clusters, if their index
-        cannot be continued, or if independent rows form windows.
+        Of independent rows, a client sends one for each prediction. In time order, it also sends
+        the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need, with earlier
+        targets if these are inputs. A subclass whose ``compute_features`` uses more earlier rows
+        overrides this method. Clients send windows of features instead if rows have clusters, if
+        their index cannot be continued, or if independent rows form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")
         if self.cluster_column or (not can_continue if is_ordered else self.settings.seq_len > 1):
             return super().codec()
-        stand_in = {self.target_column: str(self.classes[0]) if self.classes else 0.0}
+        placeholder = {self.target_column: str(self.classes[0]) if self.classes else 0.0}
         lags = [column for column in self.inputs if isinstance(column, Lag)]
         has_earlier_targets = any(column.name == self.target_column for column in self.inputs)
         return RawRowsCodec(
             self,
             context_rows=max((lag.rows for lag in lags), default=0) + self.settings.seq_len,
-            unknown=({} if has_earlier_targets else stand_in) | ({} if is_ordered else {KEY: 0}),
-            unknown_newest=stand_in if has_earlier_targets else {},
+            unknown=({} if has_earlier_targets else placeholder) | ({} if is_ordered else {KEY: 0}),
+            unknown_newest=placeholder if has_earlier_targets else {},
             as_labels=True,
             max_elements=_MAX_ELEMENTS,
         )
@@ -228,15 +228,15 @@ class ColumnsWorkload(Workload):
         for name in names:
             if values[name].dtype.kind not in "fiub":
                 values[name] = values[name].astype("str").fillna("")
-        position = "row"
-        while position in names:
-            position += "_"
+        position_column = "row"
+        while position_column in names:
+            position_column += "_"
         ordered = in_hash_order(
-            values.assign(**{position: np.arange(len(values))}), names, name=KEY
+            values.assign(**{position_column: np.arange(len(values))}), names, name=KEY
         )
         repeats = ordered.groupby(level=0).cumcount().to_numpy()
         keys = pd.Index(ordered.index.to_numpy() + repeats, name=KEY)
-        return rows.iloc[ordered[position].to_numpy()].set_axis(keys)
+        return rows.iloc[ordered[position_column].to_numpy()].set_axis(keys)
 
     def _targets(self, raw: pd.DataFrame) -> Any:
         target = raw[self.target_column]

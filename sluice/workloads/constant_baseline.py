@@ -4,7 +4,8 @@ A loss value alone has little meaning: it may have an offset, be negative, or be
 the target's level. Therefore the loss of the best constant output serves as zero, and the gain from
 knowing the target serves as unit.
 
-Shape legend: N = examples, G = groups of examples, P = values of one target.
+Shape legend: N = examples, G = groups of examples, P = values of one target,
+L = positions of a sequence.
 """
 
 import math
@@ -25,8 +26,8 @@ _MAX_VALUES = 2**20
 """Maximum number of output values per evaluation of a loss. If outputs are larger, such as the
 logits of all tokens of a block, fewer examples are used, but at least two."""
 _MAX_TABLE_VALUES = 2**22
-"""Number of values of the constant outputs of all groups above which the outputs are not optimised;
-then only their initial values are evaluated."""
+"""Maximum number of values of the constant outputs of all groups for which the outputs are
+optimised. For more, only their initial values are evaluated."""
 _MAX_EVALUATED_VALUES = 2**25
 """Approximate maximum number of output values that all evaluations of one search compute. For large
 outputs, L-BFGS and Adam make fewer steps, but begin close to the best output if targets are
@@ -38,8 +39,9 @@ _NUM_REFINE_STEPS = 60
 _MAX_STEPS = _MAX_ITERATIONS + _NUM_REFINE_STEPS
 
 _HINT_ERROR_SHARE = 0.1
-"""Share of wrong hints. A hint is the side of the mean on which a target is. With perfect hints, a
-Gaussian likelihood would be unbounded for a target that is often exactly 0."""
+"""Share of wrong hints on the side of the mean that has fewer targets; on the other side as many
+hints are wrong. A hint is the side on which a target is. With perfect hints, a Gaussian likelihood
+would be unbounded for a target that is often exactly 0."""
 
 _UNIT_PER_HINT = 3.0
 """Unit of the loss, as a multiple of the gain from hints. The gain from knowing the target is 2.6
@@ -66,8 +68,8 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     chosen for each example separately. This is not possible for a loss that can be negative, such
     as a Gaussian likelihood, because it may be unbounded below. Its unit is three times the gain
     from a hint for each example, which says whether the target is above its mean, and is correct in
-    nine of ten cases. If a constant is added to a loss, the baseline changes but the unit does not,
-    as long as the loss stays above 0. If a loss is multiplied by a factor, both are.
+    about nine of ten cases or more. If a constant is added to a loss, the baseline changes but the
+    unit does not, as long as the loss stays above 0. If a loss is multiplied by a factor, both are.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -130,17 +132,19 @@ def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int
     """
     y, group_N = _limit_examples(workload, y, group_N)
     try:
-        return _search(workload, y.double() if y.is_floating_point() else y, group_N, torch.double)
+        return _find_lowest_loss(
+            workload, y.double() if y.is_floating_point() else y, group_N, torch.double
+        )
     except RuntimeError:
         # A loss with class weights in single precision does not accept an output in double
         # precision.
-        return _search(workload, y, group_N, torch.float)
+        return _find_lowest_loss(workload, y, group_N, torch.float)
 
 
 def _limit_examples(
     workload: Workload, y: Tensor, group_N: NDArray[np.int64]
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Return evenly spaced examples whose outputs together have at most ``_MAX_VALUES`` values."""
+    """Return evenly spaced examples, at least two, with up to ``_MAX_VALUES`` output values."""
     max_rows = max(2, _MAX_VALUES // max(1, math.prod(workload.output_shape(y)[1:])))
     if len(y) <= max_rows:
         return y, group_N
@@ -176,7 +180,7 @@ def _unavailable_baseline(problem: str) -> ConstantBaseline:
 
 
 def _noisy_hints(y: Tensor) -> NDArray[np.int64]:
-    """Return on which side of the mean each target is, and exchange a share of both sides."""
+    """Return the side of the mean of each target, 0 or 1, and the wrong side for a few of both."""
     side_N = _side_of_mean(y)
     rows_by_side = [np.flatnonzero(side_N == side) for side in (0, 1)]
     smaller_side = min(map(len, rows_by_side))
@@ -198,7 +202,9 @@ def _side_of_mean(y: Tensor) -> NDArray[np.int64]:
     return (flat_NP @ direction_P > 0).numpy().astype(np.int64)
 
 
-def _search(workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: torch.dtype) -> float:
+def _find_lowest_loss(
+    workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: torch.dtype
+) -> float:
     index_N = torch.from_numpy(group_N).to(y.device)
     num_groups = int(group_N.max()) + 1
     output_shape = workload.output_shape(y)[1:]
@@ -212,12 +218,12 @@ def _search(workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: to
             lowest = number
         return value
 
-    starts = _initial_outputs(y, index_N, num_groups, output_shape, dtype)
+    initial_tables = _initial_tables(y, index_N, num_groups, output_shape, dtype)
     with torch.no_grad():
-        values = [float(evaluate(start)) for start in starts]
+        values = [float(evaluate(table)) for table in initial_tables]
     finite_values = [(value, i) for i, value in enumerate(values) if math.isfinite(value)]
-    if finite_values and starts[0].numel() <= _MAX_TABLE_VALUES:
-        table = starts[min(finite_values)[1]].clone().requires_grad_()
+    if finite_values and initial_tables[0].numel() <= _MAX_TABLE_VALUES:
+        table = initial_tables[min(finite_values)[1]].clone().requires_grad_()
         with torch.enable_grad():
             num_values = math.prod(output_shape) * len(y)
             share = min(1.0, _MAX_EVALUATED_VALUES / (num_values * _MAX_STEPS))
@@ -225,9 +231,10 @@ def _search(workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: to
     return lowest
 
 
-def _initial_outputs(
+def _initial_tables(
     y: Tensor, index_N: Tensor, num_groups: int, output_shape: tuple[int, ...], dtype: torch.dtype
 ) -> list[Tensor]:
+    """Return the outputs from which the search starts, as tables with one output per group."""
     zeros = torch.zeros(num_groups, *output_shape, dtype=dtype, device=y.device)
     if y.is_floating_point() and tuple(y.shape[1:]) == output_shape:
         if num_groups == len(y):
@@ -279,7 +286,7 @@ def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor], *, step_share
     """
     if not evaluate(table).requires_grad:
         return
-    optimizer = EagerLBFGS(
+    lbfgs = EagerLBFGS(
         [table],
         max_iter=math.ceil(step_share * _MAX_ITERATIONS),
         history_size=10,
@@ -288,18 +295,18 @@ def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor], *, step_share
     )
 
     def closure() -> Tensor:
-        optimizer.zero_grad()
+        lbfgs.zero_grad()
         value = evaluate(table)
         value.backward()
         return value
 
-    optimizer.step(closure)
+    lbfgs.step(closure)
     if not bool(torch.isfinite(table).all()):
         return
-    step = 0.1 * float(table.detach().abs().mean() + 0.1)
-    refine = EagerAdam([table], lr=step)
+    initial_lr = 0.1 * float(table.detach().abs().mean() + 0.1)
+    adam = EagerAdam([table], lr=initial_lr)
     for index in range(math.ceil(step_share * _NUM_REFINE_STEPS)):
-        refine.param_groups[0]["lr"] = step * 0.9**index
-        refine.zero_grad()
+        adam.param_groups[0]["lr"] = initial_lr * 0.9**index
+        adam.zero_grad()
         evaluate(table).backward()
-        refine.step()
+        adam.step()

@@ -19,12 +19,12 @@ from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
 from sluice.workloads.classification import class_mistakes
 from sluice.workloads.digits_contract import (
-    BRIGHTEST,
     CLASSES,
     DIGIT,
     FEATURE_SCHEMA,
     INK,
     KEY,
+    MAX_PIXEL_VALUE,
     PIXELS,
     RAW_SCHEMA,
     feature_expectations,
@@ -97,10 +97,10 @@ class DigitsWorkload(Workload):
     @property
     def required_rows(self) -> int:
         """Minimum number of pictures for all folds; at least ``min_rows``."""
-        folds = rows_needed(
+        num_fold_rows = rows_needed(
             self.settings.folds, horizon_rows=self.horizon_rows, min_train_rows=len(CLASSES)
         )
-        return max(self.settings.min_rows, folds)
+        return max(self.settings.min_rows, num_fold_rows)
 
     def load_rows(self) -> pd.DataFrame:
         """Return the packaged pictures in the order of their keys.
@@ -117,12 +117,12 @@ class DigitsWorkload(Workload):
             raise ContractError(
                 f"At least {self.required_rows} pictures are required, got {len(rows)}.",
                 cause="min_rows or the folds require more pictures than the package has.",
-                fix="Lower min_rows or num_folds.",
+                fix="Lower min_rows, num_folds or embargo_rows, or raise first_test_share.",
             )
         return in_hash_order(rows, PIXELS, name=KEY)
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the pixels as shares of the maximum brightness, the digit, and ``ink``.
+        """Return the pixels as shares of their maximum value, the digit, and ``ink``.
 
         Raises:
             SchemaError: ``raw`` does not match the raw schema.
@@ -130,7 +130,7 @@ class DigitsWorkload(Workload):
         """
         validate_schema(raw, self.raw_schema, "raw")
         validate_digits(raw, min_class_share=self.settings.min_class_share)
-        pixels = raw[list(PIXELS)] / BRIGHTEST
+        pixels = raw[list(PIXELS)] / MAX_PIXEL_VALUE
         return pixels.assign(**{DIGIT.name: raw[DIGIT.name], INK.name: pixels.mean(axis=1)})
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:

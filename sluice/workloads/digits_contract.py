@@ -8,7 +8,7 @@ from sluice.data.schema import Column, Schema
 
 SIDE = 8
 """Side length of a picture [pixels]."""
-BRIGHTEST = 16.0
+MAX_PIXEL_VALUE = 16.0
 """Maximum value of a raw pixel."""
 CLASSES = tuple(range(10))
 KEY = "image"
@@ -34,8 +34,8 @@ FEATURE_SCHEMA = Schema(
 )
 
 # The packaged digits have a standard deviation of 2.87. Without the two lowest or the two highest
-# digits it is 2.29, with half of all labels changed to 5 it is 2.11. ``validate_digits`` detects a
-# single missing or rare class.
+# digits it is 2.29, and with half of all labels changed to 5 it is 2.11. A single missing or rare
+# class is detected by ``validate_digits``.
 _DIGIT_SPREAD = StdBetween(column=DIGIT.name, low=2.4, high=3.4)
 
 
@@ -44,7 +44,7 @@ def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
     return (
         RowCount(low=min_rows),
         *(NotNull(column=name) for name in RAW_SCHEMA.names),
-        *(Between(column=name, low=0, high=BRIGHTEST) for name in PIXELS),
+        *(Between(column=name, low=0, high=MAX_PIXEL_VALUE) for name in PIXELS),
         InSet(column=DIGIT.name, values=CLASSES),
         _DIGIT_SPREAD,
     )

@@ -30,15 +30,15 @@ def has_fitted_state(workload: Workload) -> bool:
     """Return whether the workload fits a state on train rows.
 
     Raises:
-        ContractError: It overrides only one of ``fit`` and ``encode``.
+        ContractError: The workload overrides only one of ``fit`` and ``encode``.
     """
     overrides = {
         name: getattr(type(workload), name) is not getattr(Workload, name)
         for name in ("fit", "encode")
     }
     if len(set(overrides.values())) > 1:
-        (implemented,) = (name for name, is_own in overrides.items() if is_own)
-        (missing,) = (name for name, is_own in overrides.items() if not is_own)
+        (implemented,) = (name for name, is_overridden in overrides.items() if is_overridden)
+        (missing,) = (name for name, is_overridden in overrides.items() if not is_overridden)
         raise ContractError(
             f"{type(workload).__name__} must implement both fit() and encode(), and implements "
             f"only {implemented}().",

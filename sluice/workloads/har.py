@@ -49,8 +49,8 @@ def har_forecast(
         Forecasts (M,) [unit of ``target``].
 
     Raises:
-        ContractError: A test row has no month of history, or there are fewer train rows than
-            coefficients.
+        ContractError: A test row has no month of history, or fewer train rows have one than there
+            are coefficients.
     """
     x = np.column_stack(
         [

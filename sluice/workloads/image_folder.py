@@ -48,8 +48,8 @@ class ImageFolderSettings(WorkloadSettings):
     )
     size: _Side | Annotated[tuple[_Side, _Side], Field(strict=False)] | None = Field(
         None,
-        description="Images are scaled and cropped to this height and width, a number for a "
-        "square [pixels].",
+        description="Height and width to which images are scaled and cropped, a number for a "
+        "square; null if all images have one size [pixels].",
     )
     mode: ImageMode = Field("RGB", description="RGB for colours, L for grey values.")
     skip_broken: bool = Field(
@@ -60,10 +60,10 @@ class ImageFolderSettings(WorkloadSettings):
 class ImageFolderWorkload(Workload):
     """Classifies the images of a folder with one subfolder for each class.
 
-    Images are independent, and ordered by a hash of their pixels. Images with the same pixels must
-    be in the folder once only: they would have the same key, and might be in both train and test
-    rows. A subclass declares ``classes``, the names of the subfolders; it may override ``augment``,
-    and ``folder`` for images that it generates. ``sluice init`` writes a class of this kind.
+    Images are independent, and ordered by a hash of their pixels. No two images may have the same
+    pixels: they would have the same key, and might be in both train and test rows. A subclass
+    declares ``classes``, the names of the subfolders; it may override ``augment``, and ``folder``
+    for images that it generates. ``sluice init`` writes a class of this kind.
 
     The rows contain a digest of the pixels, so changed images are changed data. The folder is not
     a data file of the workload. As a data file it would count as code, which serving compares, but

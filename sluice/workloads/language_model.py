@@ -64,7 +64,7 @@ class LanguageModelWorkload(Workload):
 
     An example is a block; its loss is the mean over its tokens [nats per token]. The logits of a
     split are never in memory together. The baseline knows the previous token only. A subclass
-    implements ``tokens`` and ``vocab_size``.
+    implements ``tokens_path`` and ``vocab_size``.
 
     A client sends token ids and receives their score: the mean log loss of all tokens but the
     first, given the tokens before them. Override ``served_output`` and ``served_losses`` to return
@@ -87,7 +87,7 @@ class LanguageModelWorkload(Workload):
 
     @property
     @abstractmethod
-    def tokens(self) -> Path:
+    def tokens_path(self) -> Path:
         """Folder written by ``write_tokens``, or another file of tokens; see ``TokenBlocks``."""
 
     @property
@@ -123,7 +123,7 @@ class LanguageModelWorkload(Workload):
         return raw
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return blocks of token ids (N, L), and the next token of each."""
+        """Return blocks of token ids (N, L), and the token that follows each of them (N, L)."""
         blocks = frame.index[rows.start : rows.stop].to_numpy(np.int64)
         return Examples(
             x=SubsetRows(self._blocks(offset=0), blocks),
@@ -150,7 +150,7 @@ class LanguageModelWorkload(Workload):
         return losses.reshape(y.shape).mean(dim=1)
 
     def codec(self) -> Codec:
-        """Return how lists of token ids become inputs; they have at most ``block_len`` tokens."""
+        """Return the codec of token ids, which accepts lists of at most ``block_len`` ids."""
         length = self.settings.block_len
         num_blocks = _MAX_SERVED_LOGITS // (length * self.vocab_size)
         is_scored = type(self).served_output is LanguageModelWorkload.served_output
@@ -199,7 +199,7 @@ class LanguageModelWorkload(Workload):
 
     def _blocks(self, *, offset: Literal[0, 1]) -> TokenBlocks:
         return TokenBlocks(
-            self.tokens,
+            self.tokens_path,
             vocab_size=self.vocab_size,
             block_len=self.settings.block_len,
             offset=offset,
@@ -230,16 +230,17 @@ class BigramRows:
 def bigram_log_shares(train: Examples, vocab_size: int) -> Tensor:
     """Return the log share of every next token after each token, float32 (V, V).
 
-    The counts of a pair are mixed with the shares of single tokens as if these had been observed
-    five more times. Above 4,096 tokens only the shares of single tokens are returned, (1, V).
+    The counts after each token are mixed with the shares of single tokens, as if five more tokens
+    with these shares had been observed after it. Above 4,096 tokens only the shares of single
+    tokens are returned, (1, V).
     """
     is_table = vocab_size <= _MAX_BIGRAM_TOKENS
     counts = torch.zeros(vocab_size if is_table else 1, vocab_size, dtype=torch.float64)
     for ids, targets in zip(iter_chunks(train.x), iter_chunks(train.y), strict=True):
         assert isinstance(ids, Tensor)
         assert isinstance(targets, Tensor)
-        first = ids.flatten() if is_table else torch.zeros_like(ids.flatten())
-        pairs = torch.bincount(first * vocab_size + targets.flatten(), minlength=counts.numel())
+        previous = ids.flatten() if is_table else torch.zeros_like(ids.flatten())
+        pairs = torch.bincount(previous * vocab_size + targets.flatten(), minlength=counts.numel())
         counts += pairs.reshape(counts.shape)
     count_V = counts.sum(dim=0) + 1
     share_V = count_V / count_V.sum()

@@ -60,7 +60,7 @@ def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str
             fix="Implement every abstract method that the message names, and let __init__ take "
             "only the settings.",
         ) from error
-    for table in ("raw_expectations", "feature_expectations"):
-        declared = as_expectations(getattr(workload, table), where=f"{path}: {table}")
-        setattr(workload, table, declared)
+    for attribute in ("raw_expectations", "feature_expectations"):
+        declared = as_expectations(getattr(workload, attribute), where=f"{path}: {attribute}")
+        setattr(workload, attribute, declared)
     return workload

@@ -34,8 +34,8 @@ class PeriodPartitions(Settings):
     """
 
     period: Literal["D", "W", "M", "Q", "Y"] | Annotated[int, Field(ge=1)] = Field(
-        description="Day, week, month, quarter or year of a date; or, for integer labels, the "
-        "difference between the first labels of two partitions, at least 1."
+        description="Day, week, month, quarter or year, for dates; or the length of a period, for "
+        "integer labels, at least 1."
     )
     look_back_rows: int = Field(
         ge=0,
@@ -220,23 +220,31 @@ def _raw_positions(
 def _require_same_columns(
     first: Partition, reference: pd.DataFrame, partition: Partition, part: pd.DataFrame
 ) -> None:
-    before, after = (
+    reference_dtypes, dtypes = (
         {str(name): str(dtype) for name, dtype in frame.dtypes.items()}
         for frame in (reference, part)
     )
-    if list(before.items()) == list(after.items()):
+    if list(reference_dtypes.items()) == list(dtypes.items()):
         return
-    differing = next((n for n in {**before, **after} if before.get(n) != after.get(n)), None)
+    differing = next(
+        (
+            name
+            for name in {**reference_dtypes, **dtypes}
+            if reference_dtypes.get(name) != dtypes.get(name)
+        ),
+        None,
+    )
     if differing is None:
         raise ContractError(
-            f"All partitions must have the same order of columns, but it is {', '.join(before)} in "
-            f"partition '{first.name}' and {', '.join(after)} in '{partition.name}'.",
+            f"All partitions must have the same order of columns, but it is "
+            f"{', '.join(reference_dtypes)} in "
+            f"partition '{first.name}' and {', '.join(dtypes)} in '{partition.name}'.",
             fix="Return the columns in a fixed order from compute_features.",
         )
     raise ContractError(
         f"All partitions must have the same columns and dtypes, but '{differing}' is "
-        f"{before.get(differing, 'missing')} in partition '{first.name}' and "
-        f"{after.get(differing, 'missing')} in '{partition.name}'.",
+        f"{reference_dtypes.get(differing, 'missing')} in partition '{first.name}' and "
+        f"{dtypes.get(differing, 'missing')} in '{partition.name}'.",
         cause="The dtype depends on the values of a partition, such as missing values among "
         "integers, or categories that pandas infers.",
         fix="Set the dtype of the column in compute_features.",

@@ -46,7 +46,7 @@ class SentencesWorkload(LanguageModelWorkload):
         return nn.functional.cross_entropy(served, y[:, -1], reduction="none")
 
     @property
-    def tokens(self) -> Path:
+    def tokens_path(self) -> Path:
         """Folder of the tokens, which are written if it does not exist."""
         count = self.settings.num_sentences
 

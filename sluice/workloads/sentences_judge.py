@@ -83,24 +83,25 @@ def completion_pairs(
 def judge(question: str, temperature: float) -> str:  # noqa: ARG001 - a judge without randomness
     """Say which completion of a sentence is better: the one whose verb agrees with the subject.
 
-    It reads a question of ``sluice judge``. It is a stand-in for a large language model: it knows
+    The question is one of ``sluice judge``. The function replaces a large language model: it knows
     which nouns and verbs are singular or plural, but not the rest of the grammar.
     """
-    prompt = _part(question, r"\[prompt\]\n(.*?)\n\[end of prompt\]").split()
+    prompt = _find_part(question, r"\[prompt\]\n(.*?)\n\[end of prompt\]").split()
     scores = [
-        _agrees(prompt, _part(question, _ANSWER.format(letter=letter)).split()) for letter in "AB"
+        _does_verb_agree(prompt, _find_part(question, _ANSWER.format(letter=letter)).split())
+        for letter in "AB"
     ]
     if scores[0] == scores[1]:
         return "Both are equally good. [[C]]"
     return f"The verb agrees with the subject in one of them. [[{'A' if scores[0] else 'B'}]]"
 
 
-def _part(question: str, pattern: str) -> str:
+def _find_part(question: str, pattern: str) -> str:
     match = re.search(pattern, question, re.DOTALL)
     return match[1] if match else ""
 
 
-def _agrees(prompt: list[str], completion: list[str]) -> bool:
+def _does_verb_agree(prompt: list[str], completion: list[str]) -> bool:
     subject = next((word for word in prompt if word in (*SINGULAR, *PLURAL)), None)
     verbs = [word for word in completion if word in _ALL_VERBS]
     return len(verbs) == 1 and verbs[0] in VERBS[subject in PLURAL]

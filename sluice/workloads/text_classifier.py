@@ -101,8 +101,8 @@ class TextClassifierWorkload(Workload):
         Raises:
             ContractError: A text has no word, or a label is not one of ``classes``.
         """
-        words = [split_words(text) for text in raw["text"]]
-        empty_row = next((row for row, tokens in enumerate(words) if not tokens), None)
+        words_by_text = [split_words(text) for text in raw["text"]]
+        empty_row = next((row for row, words in enumerate(words_by_text) if not words), None)
         numbers = {str(name): number for number, name in enumerate(self.classes)}
         labels = set(raw["label"])
         if empty_row is not None:
@@ -120,9 +120,10 @@ class TextClassifierWorkload(Workload):
             )
         known_words = set(self.tokenizer.words)
         return raw.assign(
-            words=[len(tokens) for tokens in words],
+            words=[len(words) for words in words_by_text],
             unknown=[
-                sum(word not in known_words for word in tokens) / len(tokens) for tokens in words
+                sum(word not in known_words for word in words) / len(words)
+                for words in words_by_text
             ],
             **{"class": raw["label"].map(numbers).astype("int64")},
         )
@@ -156,7 +157,7 @@ class TextClassifierWorkload(Workload):
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the log probabilities of a logistic regression on the counts of words.
 
-        It is fitted on train and validation rows, and does not know the order of the words.
+        It is fitted on train and validation rows, and ignores the order of the words.
 
         Raises:
             ContractError: These rows lack a class.
@@ -164,7 +165,7 @@ class TextClassifierWorkload(Workload):
         from scipy.sparse import csr_array
         from sklearn.linear_model import LogisticRegression
 
-        def counts(rows: pd.DataFrame) -> csr_array:
+        def count_words(rows: pd.DataFrame) -> csr_array:
             documents = [self.tokenizer.encode(text) for text in rows["text"]]
             row = np.repeat(np.arange(len(documents)), [len(ids) for ids in documents])
             column = np.concatenate([np.array(ids, np.int64) for ids in documents])
@@ -184,8 +185,8 @@ class TextClassifierWorkload(Workload):
                 f"{', '.join(missing_names)}.",
                 fix="Provide more texts, or start the first test window later.",
             )
-        model = LogisticRegression(max_iter=2_000).fit(counts(fit_rows), fit_rows["class"])
-        test = counts(frame.iloc[fold.test.start : fold.test.stop])
+        model = LogisticRegression(max_iter=2_000).fit(count_words(fit_rows), fit_rows["class"])
+        test = count_words(frame.iloc[fold.test.start : fold.test.stop])
         return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))
 
     def build_model(

@@ -18,7 +18,11 @@ class PositionSettings(Settings):
     )
     max_leverage: float = Field(2.0, gt=0, le=100, description="Maximum position [x capital].")
     rows_per_year: float = Field(
-        252.0, gt=0, le=1e8, description="Number of bars per year, for annualised metrics [rows]."
+        252.0,
+        gt=0,
+        le=1e8,
+        description="Number of bars per year, for annualised metrics and for the target volatility "
+        "of a row [rows].",
     )
 
 

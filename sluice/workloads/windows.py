@@ -54,9 +54,9 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
         inputs, dtype = _inputs(workload, source, values)
     plain = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
     if inputs.shape != plain.shape:
-        line = _equivalent_in_forward(inputs, plain)
+        forward_line = _find_forward_line(inputs, plain)
         raise _not_windows_error(
-            source, f"returns the shape {inputs.shape} instead of {plain.shape}", line
+            source, f"returns the shape {inputs.shape} instead of {plain.shape}", forward_line
         )
     if not np.array_equal(inputs, plain):
         raise _not_windows_error(source, "returns windows with other values")
@@ -81,7 +81,7 @@ def _inputs(
         ) from error
 
 
-def _equivalent_in_forward(inputs: NDArray[Any], plain_NLD: NDArray[np.float32]) -> str:
+def _find_forward_line(inputs: NDArray[Any], plain_NLD: NDArray[np.float32]) -> str:
     """Return the line of forward() that converts windows to these inputs; "" if unknown."""
     if np.array_equal(inputs, plain_NLD[:, -1]):
         return "x = x[:, -1]"
@@ -92,9 +92,13 @@ def _equivalent_in_forward(inputs: NDArray[Any], plain_NLD: NDArray[np.float32])
     return ""
 
 
-def _not_windows_error(source: str, problem: str, line: str = "") -> ContractError:
+def _not_windows_error(source: str, problem: str, forward_line: str = "") -> ContractError:
     """Return the error, with the equivalent line of the network's forward() if it is known."""
-    advice = f"; begin the network's forward(self, x) with: {line}" if line else _ALTERNATIVES
+    advice = (
+        f"; begin the network's forward(self, x) with: {forward_line}"
+        if forward_line
+        else _ALTERNATIVES
+    )
     return ContractError(
         f"{source}: to be served, inputs must be windows (rows, seq_len, features) of the feature "
         f"columns, but 'examples' {problem}.",

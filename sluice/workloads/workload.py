@@ -80,10 +80,16 @@ class Workload(ABC):
     all ``feature_columns`` and the target as numbers, so that each column is declared once."""
 
     feature_columns: tuple[str, ...]
+    """Names of the columns that are inputs of the network, in its order."""
+
     target_column: str
+    """Name of the column with the target."""
 
     raw_expectations: tuple[Expectation, ...] = ()
+    """Declared properties of the raw rows, which the POC gate checks."""
+
     feature_expectations: tuple[Expectation, ...] = ()
+    """Declared properties of the feature frame, which the POC gate checks."""
 
     horizon_rows: int = 1
     """Number of rows from a row to the end of its target. The targets of rows that are closer to
@@ -149,7 +155,7 @@ class Workload(ABC):
     feature_partitions: FeaturePartitions | None = None
     """Declares that ``compute_features`` can be called for one partition of the raw rows at a time:
     ``PeriodPartitions`` or ``KeyPartitions`` of ``sluice.workloads.partitions``. The pipeline then
-    computes only partitions again whose raw rows changed, in several processes if it takes long,
+    recomputes only the partitions whose raw rows changed, in several processes if it takes long,
     and checks that the features do not depend on other rows."""
 
     is_served: bool = True
@@ -237,7 +243,7 @@ class Workload(ABC):
 
         Returns:
             Arrays, tensors, numbers or lists of numbers, by name; double precision is stored in
-            single precision. By default none.
+            single precision. By default there are no arrays.
         """
         return {}
 
@@ -404,7 +410,7 @@ class Workload(ABC):
         return self.losses(output, y).mean()
 
     def loss_weight(self, y: Tensor) -> float:
-        """Return the number of terms that ``loss`` averages over; by default the number of rows.
+        """Return the number of terms that ``loss`` averages over; by default that of examples.
 
         Used if a batch is computed in parts (``micro_batch_rows``) or by several processes. For a
         loss over tokens, return the number of tokens that are not padding.
@@ -485,7 +491,7 @@ class Workload(ABC):
 
 
 def _numbers(columns: pd.DataFrame, what: str) -> NDArray[np.float32]:
-    """Return the columns (N, D) as numbers; the error for text names the first such value."""
+    """Return the columns as float32 (N, D); the error for text names the first such value."""
     try:
         return columns.to_numpy(np.float32)
     except (ValueError, TypeError):

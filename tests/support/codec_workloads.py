@@ -146,7 +146,7 @@ class BlockWorkload(LanguageModelWorkload):
     vocab_size = VOCABULARY_SIZE
 
     @property
-    def tokens(self) -> Path:
+    def tokens_path(self) -> Path:
         return Path(self.settings.folder) / "tokens"
 
     def build_model(self, num_features: int, num_outputs: int, settings: Any) -> nn.Module:

@@ -66,7 +66,7 @@ class _Tokens(LanguageModelWorkload):
         self._file = file
 
     @property
-    def tokens(self) -> Path:
+    def tokens_path(self) -> Path:
         return self._file
 
 

@@ -56,8 +56,10 @@ def generate_reviews(num_reviews: int, *, seed: int) -> pd.DataFrame:
     texts, labels = [], []
     for _ in range(num_reviews):
         is_positive = bool(rng.integers(2))
-        clauses = [_filled(rng, _FACTS) for _ in range(rng.integers(8))]
-        clauses.insert(int(rng.integers(len(clauses) + 1)), _opinion(rng, is_positive=is_positive))
+        clauses = [_fill_template(rng, _FACTS) for _ in range(rng.integers(8))]
+        clauses.insert(
+            int(rng.integers(len(clauses) + 1)), _make_opinion(rng, is_positive=is_positive)
+        )
         texts.append(", ".join(clauses) + ".")
         labels.append("positive" if is_positive != (rng.random() < LABEL_NOISE) else "negative")
     return pd.DataFrame({"text": texts, "label": labels})
@@ -68,14 +70,14 @@ def lowest_log_loss() -> float:
     return -(LABEL_NOISE * math.log(LABEL_NOISE) + (1 - LABEL_NOISE) * math.log(1 - LABEL_NOISE))
 
 
-def _opinion(rng: np.random.Generator, *, is_positive: bool) -> str:
+def _make_opinion(rng: np.random.Generator, *, is_positive: bool) -> str:
     is_negated = bool(rng.integers(2))
     words = _GOOD if is_positive != is_negated else _BAD
     word = words[rng.integers(len(words))]
-    return _filled(rng, _OPINIONS, word=f"not {word}" if is_negated else word)
+    return _fill_template(rng, _OPINIONS, word=f"not {word}" if is_negated else word)
 
 
-def _filled(rng: np.random.Generator, templates: tuple[str, ...], word: str = "") -> str:
+def _fill_template(rng: np.random.Generator, templates: tuple[str, ...], word: str = "") -> str:
     def draw(values: list[str]) -> str:
         return values[rng.integers(len(values))]
 

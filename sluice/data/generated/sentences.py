@@ -11,7 +11,7 @@ VERBS = {
     False: ["sleeps", "sings", "waits", "laughs", "works", "reads"],
     True: ["sleep", "sing", "wait", "laugh", "work", "read"],
 }
-"""Verbs for a singular and for a plural subject."""
+"""Verbs by whether the subject is plural."""
 PLACES = ["near", "behind", "beside", "above"]
 _ADJECTIVES = ["small", "old", "quiet", "young", "happy"]
 _ADVERBS = ["often", "rarely", "quietly", "outside", "today"]
@@ -19,10 +19,10 @@ _ADVERBS = ["often", "rarely", "quietly", "outside", "today"]
 END = "."
 """Last word of every sentence."""
 
-_P_ADJECTIVE = 0.4
-_P_PLACE = (0.55, 0.35, 0.10)
+_ADJECTIVE_PROBABILITY = 0.4
+_PLACE_PROBABILITIES = (0.55, 0.35, 0.10)
 """Probabilities of no, one and two phrases of place after the subject."""
-_P_ADVERB = 0.3
+_ADVERB_PROBABILITY = 0.3
 
 VOCABULARY = (
     *("the", END),
@@ -45,15 +45,15 @@ def generate_sentences(num_sentences: int, *, seed: int) -> Iterator[list[str]]:
 
     def noun_phrase() -> tuple[list[str], bool]:
         is_plural = bool(rng.integers(2))
-        adjective = [draw(_ADJECTIVES)] if rng.random() < _P_ADJECTIVE else []
+        adjective = [draw(_ADJECTIVES)] if rng.random() < _ADJECTIVE_PROBABILITY else []
         return ["the", *adjective, draw(PLURAL if is_plural else SINGULAR)], is_plural
 
     for _ in range(num_sentences):
         words, is_plural = noun_phrase()
-        for _ in range(rng.choice(len(_P_PLACE), p=_P_PLACE)):
+        for _ in range(rng.choice(len(_PLACE_PROBABILITIES), p=_PLACE_PROBABILITIES)):
             words += [draw(PLACES), *noun_phrase()[0]]
         words.append(draw(VERBS[is_plural]))
-        if rng.random() < _P_ADVERB:
+        if rng.random() < _ADVERB_PROBABILITY:
             words.append(draw(_ADVERBS))
         yield [*words, END]
 
@@ -61,49 +61,53 @@ def generate_sentences(num_sentences: int, *, seed: int) -> Iterator[list[str]]:
 def lowest_perplexity() -> float:
     """Return the perplexity per word of a model that knows the grammar and sees whole sentences.
 
-    It is exp of the entropy of a sentence divided by its mean number of words. The grammar is
-    unambiguous: the entropy of a sentence is the sum of the entropies of its choices.
+    It is ``exp(entropy of a sentence / mean number of words of a sentence)``. The grammar is
+    unambiguous, so the entropy of a sentence is the sum of the entropies of its choices.
     """
-    mean_places = sum(number * p for number, p in enumerate(_P_PLACE))
-    noun = math.log(2 * len(SINGULAR)) + _entropy(_P_ADJECTIVE, 1 - _P_ADJECTIVE)
-    noun += _P_ADJECTIVE * math.log(len(_ADJECTIVES))
+    mean_places = sum(number * p for number, p in enumerate(_PLACE_PROBABILITIES))
+    noun_phrase = math.log(2 * len(SINGULAR)) + _entropy(
+        _ADJECTIVE_PROBABILITY, 1 - _ADJECTIVE_PROBABILITY
+    )
+    noun_phrase += _ADJECTIVE_PROBABILITY * math.log(len(_ADJECTIVES))
     entropy = (
-        (1 + mean_places) * noun
-        + _entropy(*_P_PLACE)
+        (1 + mean_places) * noun_phrase
+        + _entropy(*_PLACE_PROBABILITIES)
         + mean_places * math.log(len(PLACES))
         + math.log(len(VERBS[True]))
-        + _entropy(_P_ADVERB, 1 - _P_ADVERB)
-        + _P_ADVERB * math.log(len(_ADVERBS))
+        + _entropy(_ADVERB_PROBABILITY, 1 - _ADVERB_PROBABILITY)
+        + _ADVERB_PROBABILITY * math.log(len(_ADVERBS))
     )
-    mean_words = (1 + mean_places) * (2 + _P_ADJECTIVE) + mean_places + 1 + _P_ADVERB + 1
+    mean_words = (
+        (1 + mean_places) * (2 + _ADJECTIVE_PROBABILITY) + mean_places + 1 + _ADVERB_PROBABILITY + 1
+    )
     return math.exp(entropy / mean_words)
 
 
 def is_grammatical(words: list[str]) -> bool:
     """Return whether words are a sentence of the grammar, without the ``END`` that follows it."""
-    rest = list(words)
+    remaining = list(words)
 
     def take(options: list[str]) -> str | None:
-        return rest.pop(0) if rest and rest[0] in options else None
+        return remaining.pop(0) if remaining and remaining[0] in options else None
 
-    def noun() -> str | None:
+    def take_noun_phrase() -> str | None:
         if take(["the"]) is None:
             return None
         take(_ADJECTIVES)
         return take([*SINGULAR, *PLURAL])
 
-    subject = noun()
+    subject = take_noun_phrase()
     num_places = 0
     while subject is not None and take(PLACES) is not None:
         num_places += 1
-        if noun() is None:
+        if take_noun_phrase() is None:
             return False
-    if subject is None or num_places >= len(_P_PLACE):
+    if subject is None or num_places >= len(_PLACE_PROBABILITIES):
         return False
     if take(VERBS[subject in PLURAL]) is None:
         return False
     take(_ADVERBS)
-    return not rest
+    return not remaining
 
 
 def _entropy(*probabilities: float) -> float:

@@ -61,13 +61,13 @@ def draw_shape(rng: np.random.Generator, shape: str, *, side: int) -> NDArray[np
     right = (column_S - centre_x) / radius
     u = math.cos(angle) * right + math.sin(angle) * down
     v = math.cos(angle) * down - math.sin(angle) * right
-    inside = {
+    is_inside = {
         "circle": u**2 + v**2 < 0.8,
         "cross": ((abs(u) < 0.3) | (abs(v) < 0.3)) & (abs(u) < 1) & (abs(v) < 1),
         "square": (abs(u) < 0.75) & (abs(v) < 0.75),
         "triangle": (v < 0.6) & (v > 2 * abs(u) - 1),
     }[shape]
     background, colour = rng.uniform(30, 110, 3), rng.uniform(140, 240, 3)
-    pixels = np.where(inside[..., None], colour, background)
+    pixels = np.where(is_inside[..., None], colour, background)
     noisy = pixels + rng.normal(0, 20, pixels.shape)
     return noisy.clip(0, 255).astype(np.uint8)

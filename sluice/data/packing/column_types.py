@@ -17,7 +17,7 @@ TYPE_NAMES = (
 
 
 def parse_columns(declared: Sequence[str]) -> dict[str, str]:
-    """Return the type by column of texts such as ``price=float64``.
+    """Return the types that texts such as ``price=float64`` declare, by column.
 
     Raises:
         SettingsError: A text has no equals sign, or the type is unknown.
@@ -96,7 +96,7 @@ def infer_columns(records: Sequence[Mapping[str, Any]], source: str) -> "pa.Sche
 def to_array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
     """Return JSON values as an array; it converts only integers to floats and texts to bytes.
 
-    ``pyarrow.array(values, kind)`` alone would cut 1.5 to 1, and drop unknown keys of objects.
+    ``pyarrow.array(values, kind)`` alone would truncate 1.5 to 1, and drop unknown keys of objects.
 
     Raises:
         pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError: A value does not fit the type.
@@ -117,9 +117,10 @@ def _fits(inferred: "pa.DataType", kind: "pa.DataType") -> bool:
     if pa.types.is_list(inferred) and pa.types.is_list(kind):
         return _fits(inferred.value_type, kind.value_type)
     if pa.types.is_struct(inferred) and pa.types.is_struct(kind):
-        known = {field.name: field.type for field in kind}
+        types_by_name = {field.name: field.type for field in kind}
         return all(
-            field.name in known and _fits(field.type, known[field.name]) for field in inferred
+            field.name in types_by_name and _fits(field.type, types_by_name[field.name])
+            for field in inferred
         )
     return bool(
         inferred.equals(kind)

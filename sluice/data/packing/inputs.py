@@ -73,29 +73,29 @@ class SourceFiles:
             )
         self.format = format or _detect_format(self.name(0))
         self.inputs = tuple(
-            InputFile(name=self.name(at), num_bytes=info.get("size"), version=_version(info))
-            for at, info in enumerate(infos)
+            InputFile(name=self.name(number), num_bytes=info.get("size"), version=_version(info))
+            for number, info in enumerate(infos)
         )
 
     def __len__(self) -> int:
         return len(self._paths)
 
-    def name(self, at: int) -> str:
+    def name(self, number: int) -> str:
         """Return the path of a file, without credentials."""
-        return hide_secrets(str(self._paths[at]), self._source, self._environ)
+        return hide_secrets(str(self._paths[number]), self._source, self._environ)
 
-    def open(self, at: int) -> io.BufferedReader:
+    def open(self, number: int) -> io.BufferedReader:
         """Open a file for reading, decompressed; errors while reading are SourceErrors.
 
         Args:
-            at: Number of the file.
+            number: Number of the file.
 
         Raises:
             SourceError: The file cannot be opened.
         """
         import fsspec
 
-        path = self._paths[at]
+        path = self._paths[number]
         try:
             raw = self._filesystem.open(path, "rb")
             kind = fsspec.utils.infer_compression(path)
@@ -105,7 +105,7 @@ class SourceFiles:
                 raw = fsspec.compression.compr[kind](raw, mode="rb")
         except KeyError:
             raise SourceError(
-                f"{self.name(at)} cannot be decompressed.",
+                f"{self.name(number)} cannot be decompressed.",
                 cause="The package for this compression is not installed.",
                 fix="Install zstandard for .zst, or compress the file with gzip.",
             ) from None
@@ -133,10 +133,10 @@ class _SourceFile(io.RawIOBase):
     def __init__(
         self,
         raw: Any,
-        unreadable: Callable[[Exception], SourceError],
+        unreadable_error: Callable[[Exception], SourceError],
         on_bytes: Callable[[int], None],
     ) -> None:
-        self._raw, self._unreadable_error, self._on_bytes = raw, unreadable, on_bytes
+        self._raw, self._unreadable_error, self._on_bytes = raw, unreadable_error, on_bytes
 
     def readable(self) -> bool:
         return True

@@ -90,7 +90,7 @@ def pack(
         One pass over the source. Memory for a few megabytes of records, or for the largest record.
     """
     folder = folder.absolute()
-    make_folder_for(folder)
+    make_shard_folder(folder)
     with hold_lock(folder / _LOCK_NAME, wait=False) as has_lock:
         if not has_lock:
             raise ContractError(
@@ -104,7 +104,7 @@ def pack(
         )
 
 
-def make_folder_for(folder: Path) -> None:
+def make_shard_folder(folder: Path) -> None:
     """Create the folder of shards; refuse one that contains something else.
 
     Raises:
@@ -157,7 +157,7 @@ class _Packing:
         )
         earlier_index = read_index(self._folder)
         if earlier_index is not None:
-            _require_same(earlier_index, index, self._folder)
+            _require_same_source(earlier_index, index, self._folder)
             _require_types(earlier_index, columns, self._folder)
             kept_shards = self._intact_shards(earlier_index)
             if len(kept_shards) < len(earlier_index.shards) or not earlier_index.complete:
@@ -274,7 +274,9 @@ def _require_types(earlier_index: ShardIndex, columns: Mapping[str, str], folder
             )
 
 
-def _require_same(earlier_index: ShardIndex, current_index: ShardIndex, folder: Path) -> None:
+def _require_same_source(
+    earlier_index: ShardIndex, current_index: ShardIndex, folder: Path
+) -> None:
     for what in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
         old, new = getattr(earlier_index, what), getattr(current_index, what)
         if old != new:

@@ -64,7 +64,10 @@ def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema"
             columns = dict.fromkeys(key for record in sample for key in record)
             inferred = infer_columns(undeclared, files.name(0))
             schema = pa.schema(
-                [(n, pa.null() if n in declared else inferred.field(n).type) for n in columns]
+                [
+                    (name, pa.null() if name in declared else inferred.field(name).type)
+                    for name in columns
+                ]
             )
     return declare(schema, declared)
 
@@ -133,13 +136,15 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
         locations.append(location)
         size += num_bytes
         if len(records) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
-            yield _table(records, locations, schema)
+            yield _make_table(records, locations, schema)
             records, locations, size = [], [], 0
     if records:
-        yield _table(records, locations, schema)
+        yield _make_table(records, locations, schema)
 
 
-def _table(records: list[dict[str, Any]], locations: list[str], schema: "pa.Schema") -> "pa.Table":
+def _make_table(
+    records: list[dict[str, Any]], locations: list[str], schema: "pa.Schema"
+) -> "pa.Table":
     import pyarrow as pa
 
     try:
@@ -237,14 +242,16 @@ def _parquet_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iter
             parquet = _parquet_file(file, name)
             if parquet.schema_arrow.names != schema.names:
                 raise _columns_error(name, parquet.schema_arrow.names, schema.names)
-            groups = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
-            first = 0
-            while first < len(groups) and groups[first] <= skip:
-                skip -= groups[first]
-                first += 1
+            group_sizes = [
+                parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)
+            ]
+            first_group = 0
+            while first_group < len(group_sizes) and group_sizes[first_group] <= skip:
+                skip -= group_sizes[first_group]
+                first_group += 1
             try:
                 batches = parquet.iter_batches(
-                    _TABLE_RECORDS, row_groups=list(range(first, len(groups)))
+                    _TABLE_RECORDS, row_groups=list(range(first_group, len(group_sizes)))
                 )
                 for batch in batches:
                     table = pa.Table.from_batches([batch]).slice(skip)

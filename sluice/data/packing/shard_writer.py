@@ -1,4 +1,4 @@
-"""Cuts a stream of records into shards; their ends depend on the records and limits alone."""
+"""Cuts a stream of records into shards whose ends depend on the records and limits alone."""
 
 import hashlib
 import io

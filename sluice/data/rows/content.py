@@ -40,8 +40,8 @@ def row_digests(rows: ModelInput) -> list[str]:
     parts = [part.contiguous().numpy() for part in input_parts(rows)]
     digests = []
     for row in zip(*parts, strict=True):
-        content = hashlib.sha256()
+        hasher = hashlib.sha256()
         for values in row:
-            content.update(values.tobytes())
-        digests.append(content.hexdigest()[:32])
+            hasher.update(values.tobytes())
+        digests.append(hasher.hexdigest()[:32])
     return digests

@@ -126,14 +126,14 @@ class _Items:
                 f"A data set must have at least one item, and {type(dataset).__name__} has none.",
                 fix="Check its path and its split.",
             )
-        self._last: tuple[list[int], list[Any]] | None = None
+        self._last_batch: tuple[list[int], list[Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_last": None}
+        return self.__dict__ | {"_last_batch": None}
 
     def forget(self) -> None:
         """Read the next items from the data set, even if they are those of the last batch."""
-        self._last = None
+        self._last_batch = None
 
     def read(self, rows: Sequence[int]) -> list[Any]:
         """Return the items of the rows.
@@ -141,7 +141,7 @@ class _Items:
         Raises:
             ContractError: The data set has another length than before, or cannot be indexed.
         """
-        last, positions = self._last, list(rows)
+        last_batch, positions = self._last_batch, list(rows)
         if len(self.dataset) != self.num_rows:
             raise ContractError(
                 f"The length of a data set must not change, and {type(self.dataset).__name__} had "
@@ -149,8 +149,8 @@ class _Items:
                 cause="Files were added or removed while it was in use.",
                 fix="Copy the data to a folder that does not change, or list its files once.",
             )
-        if last is not None and last[0] == positions:
-            return last[1]
+        if last_batch is not None and last_batch[0] == positions:
+            return last_batch[1]
         read_many = getattr(self.dataset, "__getitems__", None)
         try:
             items = read_many(positions) if read_many else [self.dataset[row] for row in positions]
@@ -162,8 +162,8 @@ class _Items:
                 fix="Choose a split, such as dataset['train'], or write the stream to shards: "
                 "sluice pack SOURCE DIR",
             ) from None
-        self._last = positions, list(items)
-        return self._last[1]
+        self._last_batch = positions, list(items)
+        return self._last_batch[1]
 
 
 def _select_part(item: Any, field: Field | None, row: int) -> ModelInput:

@@ -66,7 +66,7 @@ def image_folder_table(
     import pandas as pd
 
     folder = Path(folder)
-    paths = sorted(_images(folder))
+    paths = sorted(_find_images(folder))
     if not paths:
         raise SourceError(
             f"{folder} must contain images, and contains none.",
@@ -151,7 +151,7 @@ def _without_broken(
     return intact_frame
 
 
-def _images(folder: Path) -> Iterator[str]:
+def _find_images(folder: Path) -> Iterator[str]:
     """Yield the paths of all images below a folder, relative to it, with slashes."""
     pending = [("", str(folder))]
     while pending:

@@ -38,7 +38,7 @@ def shard_table(folder: Path | str, columns: Sequence[str] | None = None) -> "pd
     import pyarrow as pa
 
     shards = ShardReader(folder)
-    names = _known_columns(columns, shards)
+    names = _require_columns(columns, shards)
     frame: pd.DataFrame = pa.Table.from_batches(list(shards.batches(names))).to_pandas()
     return frame
 
@@ -66,7 +66,7 @@ class ShardRows:
         collate: Collate | None = None,
     ) -> None:
         self._shards, self._collate = ShardReader(folder), collate
-        self.columns = _known_columns(columns, self._shards)
+        self.columns = _require_columns(columns, self._shards)
         for name in self.columns:
             kind = self._shards.columns[name]
             if collate is None and not kind.startswith(_NUMERIC):
@@ -86,17 +86,17 @@ class ShardRows:
             return self._collate(self._shards.records(positions, self.columns))
         values = self._shards.numbers(positions, self.columns)
         if not np.isfinite(values).all():
-            at, column = np.argwhere(~np.isfinite(values))[0]
+            row, column = np.argwhere(~np.isfinite(values))[0]
             raise ContractError(
                 f"The column '{self.columns[column]}' must have finite numbers, got "
-                f"{values[at, column]} in record {positions[at]}.",
+                f"{values[row, column]} in record {positions[row]}.",
                 cause="The packed source has no value, infinity, or a number above 3.4e38 there.",
                 fix="Fill or drop the record before packing, or pass collate=function.",
             )
         return torch.from_numpy(values)
 
 
-def _known_columns(columns: Sequence[str] | None, shards: ShardReader) -> tuple[str, ...]:
+def _require_columns(columns: Sequence[str] | None, shards: ShardReader) -> tuple[str, ...]:
     known = shards.columns
     for name in columns or ():
         if name not in known:

@@ -182,8 +182,8 @@ class _OpenShard:
         for number in np.unique(batches).tolist():
             chosen = np.flatnonzero(batches == number)
             local = rows[chosen] - self._first_rows[number]
-            for at, name in enumerate(names):
-                numbers[chosen, at] = self._column(number, name)[local]
+            for index, name in enumerate(names):
+                numbers[chosen, index] = self._column(number, name)[local]
         return numbers
 
     def _column(self, number: int, name: str) -> NDArray[Any]:
@@ -201,5 +201,5 @@ class _OpenShard:
 
     def record(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         number = bisect_right(self._first_rows, row) - 1
-        batch, at = self.batches[number], row - self._first_rows[number]
-        return {name: batch.column(name)[at].as_py() for name in names}
+        batch, batch_row = self.batches[number], row - self._first_rows[number]
+        return {name: batch.column(name)[batch_row].as_py() for name in names}

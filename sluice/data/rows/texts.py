@@ -94,23 +94,23 @@ def check_ids(ids: Sequence[int], *, vocab_size: int, what: str) -> NDArray[np.i
     Raises:
         ContractError: There is no id, or one is outside of the vocabulary.
     """
-    checked = np.asarray(ids, np.int64)
-    if not checked.size:
+    token_ids = np.asarray(ids, np.int64)
+    if not token_ids.size:
         raise ContractError(
             f"Every text must have at least one token, and {what} has none.",
             cause="The text is empty, or consists of characters that the tokenizer drops.",
             fix="Drop the row in compute_features, or let the tokenizer add a token for the end "
             "of every text.",
         )
-    if not 0 <= checked.min() <= checked.max() < vocab_size:
-        at = int(((checked < 0) | (checked >= vocab_size)).argmax())
+    if not 0 <= token_ids.min() <= token_ids.max() < vocab_size:
+        position = int(((token_ids < 0) | (token_ids >= vocab_size)).argmax())
         raise ContractError(
             f"Token ids must be from 0 to {vocab_size - 1} (vocab_size = {vocab_size}), got "
-            f"{checked[at]} at position {at} of {what}.",
+            f"{token_ids[position]} at position {position} of {what}.",
             cause="The tokenizer has another vocabulary than the network's embedding.",
             fix="Set vocab_size to the size of the tokenizer's vocabulary.",
         )
-    return checked
+    return token_ids
 
 
 def _shorten(text: str) -> str:

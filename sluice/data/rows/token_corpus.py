@@ -119,8 +119,9 @@ def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArr
         )
     outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if outside.size:
-        at = int(outside[0])
-        raise outside_vocabulary_error(int(ids[at]), vocab_size, f"document {row}, position {at}")
+        position = int(outside[0])
+        location = f"document {row}, position {position}"
+        raise outside_vocabulary_error(int(ids[position]), vocab_size, location)
     return ids
 
 
@@ -213,9 +214,9 @@ class TokenCorpus:
             ContractError: The message names the document and the position in it.
         """
         if not self.is_inside(ids):
-            at = int(((ids < 0) | (ids >= self.vocab_size)).argmax())
-            location = self._location(int(positions.reshape(-1)[at]))
-            raise outside_vocabulary_error(int(ids.reshape(-1)[at]), self.vocab_size, location)
+            index = int(((ids < 0) | (ids >= self.vocab_size)).argmax())
+            location = self._location(int(positions.reshape(-1)[index]))
+            raise outside_vocabulary_error(int(ids.reshape(-1)[index]), self.vocab_size, location)
 
     def _check_all(self) -> None:
         for start in range(0, self.num_tokens, _CHUNK_TOKENS):
@@ -230,11 +231,11 @@ class TokenCorpus:
         return f"document {document}, position {position - self.offsets[document]} of {self.path}"
 
 
-def outside_vocabulary_error(token_id: int, vocab_size: int, place: str) -> ContractError:
+def outside_vocabulary_error(token_id: int, vocab_size: int, location: str) -> ContractError:
     """Return the error for a token id that the embedding has no row for."""
     return ContractError(
         f"Token ids must be from 0 to {vocab_size - 1} (vocab_size = {vocab_size}), got {token_id} "
-        f"at {place}.",
+        f"at {location}.",
         cause="The text was tokenized with another vocabulary, or tokens were added to it.",
         fix="Tokenize the text again, or set vocab_size to the size of the tokenizer's vocabulary.",
     )

@@ -25,6 +25,6 @@ def pad_documents(
         pad_id: Id at the positions after the end of a document.
     """
     ids = np.full((len(lengths), length), pad_id, np.int64)
-    for line, document in zip(ids, documents, strict=True):
-        line[: len(document)] = document
+    for row, document in zip(ids, documents, strict=True):
+        row[: len(document)] = document
     return ids, np.arange(length) < lengths[:, None]

@@ -104,8 +104,8 @@ class TokenRows:
         )
         ids, mask = pad_documents(documents, lengths, length=length, pad_id=self._pad_id)
         if not self._corpus.is_inside(ids):
-            for line, start, count in zip(ids, starts, lengths, strict=True):
-                self._corpus.check_ids(line[:count], np.arange(start, start + count))
+            for row, start, count in zip(ids, starts, lengths, strict=True):
+                self._corpus.check_ids(row[:count], np.arange(start, start + count))
         return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
 
@@ -172,8 +172,8 @@ class TokenBlocks:
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         positions = check_positions(rows, len(self))
-        first = positions * self._block_len + self._offset
-        token_positions = first[:, None] + np.arange(self._block_len)
+        block_starts = positions * self._block_len + self._offset
+        token_positions = block_starts[:, None] + np.arange(self._block_len)
         end = self._corpus.num_tokens - 1 + self._offset
         ids = self._corpus.tokens[np.minimum(token_positions, end - 1)].astype(np.int64)
         self._corpus.check_ids(ids, token_positions)

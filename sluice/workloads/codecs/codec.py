@@ -23,8 +23,8 @@ class Codec(ABC):
     """Converts the body of a request to the input of a network.
 
     A codec is built by ``Workload.codec()`` in training and in serving. Only its identity is
-    stored, so that a stored file cannot choose code. ``decode_request`` is called in several
-    threads at once.
+    stored, so that a stored file cannot choose which code runs. ``decode_request`` is called in
+    several threads at once.
     """
 
     kind: ClassVar[str]

@@ -47,8 +47,8 @@ class CodecIdentity(Record):
         before = {probe.element: probe.result for probe in self.probes}
         after = {probe.element: probe.result for probe in current.probes}
         differences = [
-            f"the probe {element[:_MAX_PROBE_CHARS]!r} became {_describe_result(result)} and "
-            f"becomes {_describe_result(after[element])}"
+            f"the probe {element[:_MAX_PROBE_CHARS]!r} was decoded to "
+            f"{_describe_result(result)} and is decoded to {_describe_result(after[element])}"
             for element, result in before.items()
             if element in after and after[element] != result
         ]
@@ -57,7 +57,7 @@ class CodecIdentity(Record):
         for name in sorted({*self.parts, *current.parts}):
             old, new = self.parts.get(name, "absent"), current.parts.get(name, "absent")
             if old != new:
-                differences.append(f"{name} was {_part(old)} and is {_part(new)}")
+                differences.append(f"{name} was {_describe_part(old)} and is {_describe_part(new)}")
         return differences
 
 
@@ -94,6 +94,6 @@ def _describe_result(result: str | tuple[int, ...]) -> str:
     return f"[{ids}{', ...' if len(result) > 12 else ''}]"
 
 
-def _part(value: str) -> str:
+def _describe_part(value: str) -> str:
     is_digest = len(value) == 64 and set(value) <= set("0123456789abcdef")
     return short(value) if is_digest else value[:80]

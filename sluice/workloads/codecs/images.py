@@ -31,7 +31,7 @@ DEFAULT_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """Pillow's names of the accepted formats. Pillow reads many others, some of them with programs of
 other packages; a server must not open these for a client."""
 
-_MAX_REQUEST_IMAGES = 4
+_MAX_PIXELS_FACTOR = 4
 """Maximum number of pixels of a request, in multiples of the largest accepted image. Solid areas
 compress so well that a body of 4 MiB can have a hundred images of that size."""
 
@@ -121,7 +121,7 @@ class ImagesCodec(Codec):
         num_pixels = [
             self._count_pixels(file, name) for file, name in zip(files, names, strict=True)
         ]
-        limit = _MAX_REQUEST_IMAGES * self._max_pixels
+        limit = _MAX_PIXELS_FACTOR * self._max_pixels
         if sum(num_pixels) > limit:
             raise PayloadError(
                 f"The images of a request may have at most {limit:,} pixels together, got "
@@ -146,7 +146,7 @@ class ImagesCodec(Codec):
         }
 
     def probes(self) -> tuple[CodecProbe, ...]:
-        """Return digests of drawn images of other sizes, which depend on the resizing filter.
+        """Return digests of two generated images after resizing, which reveal a changed filter.
 
         The files are PNG, whose pixels do not depend on the decoder.
         """

@@ -83,8 +83,8 @@ class RawRowsCodec(Codec):
         unknown_newest: Values for the raw columns of which a client knows the earlier rows only,
             such as a target whose earlier values are features. They replace what is sent for the
             newest row, such as null.
-        as_labels: Whether numbers and booleans in columns of texts become texts, such as 1 and
-            "1", as ``sluice.workloads.columns.as_labels`` does it for the rows of a file.
+        as_labels: Whether numbers and booleans in columns of texts become texts, such as "1" for 1,
+            as ``sluice.workloads.columns.as_labels`` does it for the rows of a file.
         max_elements: Maximum number of predictions of a request; each computes all features of its
             rows.
 
@@ -126,7 +126,7 @@ class RawRowsCodec(Codec):
         if undeclared:
             raise ContractError(
                 f"'unknown' must name columns of the raw schema of {name}, and 'unknown_newest' "
-                f"others of them, got {undeclared[0]!r}.",
+                f"other columns of it, got {undeclared[0]!r}.",
                 fix=f"The raw columns are {', '.join(schema.names)}.",
             )
         if workload.cluster_column is not None:
@@ -176,7 +176,7 @@ class RawRowsCodec(Codec):
         return _join_inputs(decoded)
 
     def parts(self) -> dict[str, str]:
-        """Return the columns, the number of rows, and the values for unknown columns."""
+        """Return the columns, the numbers of context and later rows, and the other settings."""
         parts = {
             "columns": as_part(self._kinds),
             "context_rows": as_part(self._context_rows),
@@ -216,7 +216,7 @@ class RawRowsCodec(Codec):
     def request_of(
         self, raw: pd.DataFrame, frame: pd.DataFrame, positions: NDArray[np.int64]
     ) -> dict[str, Any]:
-        """Return the raw rows up to each of the given rows.
+        """Return the ``context_rows`` raw rows that end at each of the given rows.
 
         Raises:
             ContractError: A row has too few earlier rows.
@@ -231,14 +231,14 @@ class RawRowsCodec(Codec):
         index = self._workload.raw_schema.index_name
         table = raw.assign(**{index: raw.index}) if index is not None else raw
         columns = list(self.columns)
-        parts = [table.iloc[end + 1 - self._context_rows : end + 1] for end in ends.tolist()]
+        contexts = [table.iloc[end + 1 - self._context_rows : end + 1] for end in ends.tolist()]
         rows = [
-            [[_to_json_value(value) for value in row] for row in part[columns].to_numpy(object)]
-            for part in parts
+            [[_to_json_value(value) for value in row] for row in context[columns].to_numpy(object)]
+            for context in contexts
         ]
-        for part in rows:
+        for element in rows:
             for column in self._unknown_newest:
-                part[-1][columns.index(column)] = None
+                element[-1][columns.index(column)] = None
         return {"columns": columns, "rows": rows}
 
     def watched_values(
@@ -266,8 +266,9 @@ class RawRowsCodec(Codec):
                     cause="A value is missing, or the workload drops the row for another reason.",
                     fix="Send complete rows.",
                 )
-            at = int(positions[0])
-            examples = workload.examples(features, RowRange(start=at, stop=at + 1))
+            position = int(positions[0])
+            newest_row = RowRange(start=position, stop=position + 1)
+            examples = workload.examples(features, newest_row)
             inputs = read_all_rows(examples.x)
         except PayloadError:
             raise

@@ -32,8 +32,9 @@ class RoundTrip:
     """Comparison of decoded requests with the examples of the same rows."""
 
     num_rows: int
+    """Number of compared rows."""
     max_deviation: float
-    """Largest difference [standard deviations]; 0 if the bits are equal."""
+    """Largest difference [standard deviations]; 0 if all values are equal."""
 
 
 def check_round_trip(
@@ -55,10 +56,10 @@ def check_round_trip(
         ContractError: An input differs, a request cannot be built, or the codec refuses it.
     """
     examples = workload.examples(frame, rows)
-    chosen = spread_rows(len(examples), _MAX_ROWS)
-    scales = _scales([gather(examples.x, row[None]) for row in chosen])
+    chosen_rows = spread_rows(len(examples), _MAX_ROWS)
+    scales = _scales([gather(examples.x, row[None]) for row in chosen_rows])
     deviation = 0.0
-    for row in chosen:
+    for row in chosen_rows:
         position = examples.rows[int(row) : int(row) + 1].astype(np.int64)
         request = codec.parse(workload.request_of(raw, frame, position))
         decoded = codec.decode_request(request)
@@ -66,7 +67,7 @@ def check_round_trip(
         label = frame.index[int(position[0])]
         deviation = max(deviation, _compare(decoded, expected, scales, label))
         _compare_watched(codec.watched_values(request, decoded), workload, frame, int(position[0]))
-    return RoundTrip(num_rows=len(chosen), max_deviation=deviation)
+    return RoundTrip(num_rows=len(chosen_rows), max_deviation=deviation)
 
 
 def _parts(x: ModelInput) -> dict[str, Tensor]:
@@ -74,7 +75,7 @@ def _parts(x: ModelInput) -> dict[str, Tensor]:
 
 
 def _scales(inputs: list[ModelInput]) -> dict[str, NDArray[np.float64]]:
-    """Return the standard deviation of every last-axis column of the inputs of floats."""
+    """Return the standard deviation of each position of the last axis, for float inputs."""
     scales: dict[str, NDArray[np.float64]] = {}
     for name, part in _parts(inputs[0]).items():
         if part.is_floating_point() and part.ndim > 1:
@@ -103,10 +104,10 @@ def _compare(
         if torch.equal(part, expected_parts[name]):
             continue
         what = f"the input '{name}'" if name else "the input"
-        different = (part != expected_parts[name]).nonzero()[0].tolist()
-        location = f"{what} at {different}"
-        expected_value = f"{expected_parts[name][tuple(different)].item():.9g} in {location}"
-        found_value = f"{part[tuple(different)].item():.9g}"
+        first_difference = (part != expected_parts[name]).nonzero()[0].tolist()
+        location = f"{what} at {first_difference}"
+        expected_value = f"{expected_parts[name][tuple(first_difference)].item():.9g} in {location}"
+        found_value = f"{part[tuple(first_difference)].item():.9g}"
         if not part.is_floating_point():
             raise _mismatch_error(label, expected_value, found_value)
         deviation = (part.double() - expected_parts[name].double()).abs().numpy()

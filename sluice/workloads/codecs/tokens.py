@@ -15,7 +15,8 @@ from sluice.workloads.codecs.codec import Codec, as_part
 from sluice.workloads.codecs.request import CodecRequest
 
 _MAX_LISTED_TOKENS = 2**20
-"""Maximum length of a sequence of any codec, so that a body is refused before it is read whole."""
+"""Maximum length of a sequence for every ``max_len``. Validation refuses a longer list before it
+converts the ids."""
 
 TokenIds = Annotated[list[int], Field(min_length=1, max_length=_MAX_LISTED_TOKENS, fail_fast=True)]
 
@@ -77,7 +78,7 @@ class TokensCodec(Codec):
                 raise PayloadError(
                     f"sequences.{number} must have {self._min_len} to {self._max_len} tokens, got "
                     f"{len(ids)}.",
-                    fix="Of a longer text, send the last tokens."
+                    fix="Send only the last tokens of the text."
                     if len(ids) > self._max_len
                     else "Leave the sequence out.",
                 )

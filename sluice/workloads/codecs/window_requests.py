@@ -104,10 +104,10 @@ class WindowReader:
     def _require_bounds(self, windows_NLD: NDArray[np.float64]) -> None:
         """Refuse values far outside the training data, so that no arm fails on them."""
         low_D, high_D = self._limits
-        within_NLD = (windows_NLD >= low_D) & (windows_NLD <= high_D)  # False for NaN
-        if within_NLD.all():
+        is_within_NLD = (windows_NLD >= low_D) & (windows_NLD <= high_D)  # False for NaN
+        if is_within_NLD.all():
             return
-        n, row, d = (int(i) for i in np.argwhere(~within_NLD)[0])
+        n, row, d = (int(i) for i in np.argwhere(~is_within_NLD)[0])
         raise PayloadError(
             f"A value of column '{self.columns[d]}' must be from {low_D[d]:.6g} to "
             f"{high_D[d]:.6g}, got {windows_NLD[n, row, d]:.6g} at windows.{n}.{row}.",

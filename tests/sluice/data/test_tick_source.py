@@ -52,7 +52,7 @@ def test_bars_workload_loads_bars_from_a_tick_file(ticks, tmp_path):
     assert bars.index.equals(expected.index.rename("date"))
     assert bars["close"].tolist() == expected["close"].tolist()
     assert bars["volume"].tolist() == expected["volume"].tolist()
-    assert len(frame) == len(bars) - workload._lost_rows
+    assert len(frame) == len(bars) - workload._num_dropped_rows
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])

@@ -39,7 +39,7 @@ class ChunkedWorkload(LanguageModelWorkload):
     vocab_size = VOCAB
 
     @property
-    def tokens(self):
+    def tokens_path(self):
         return self.folder
 
 

@@ -432,7 +432,7 @@ def test_target_among_the_raw_columns_is_filled_with_a_constant():
     assert check_codec(workload).outcome == "pass"
     with pytest.raises(ContractError, match="must name columns of the raw schema"):
         RawRowsCodec(workload, context_rows=9, unknown={"lable": 0.0})
-    with pytest.raises(ContractError, match="'unknown_newest' others of them, got 'label'"):
+    with pytest.raises(ContractError, match="'unknown_newest' other columns of it, got 'label'"):
         RawRowsCodec(
             workload, context_rows=9, unknown={"label": 0.0}, unknown_newest={"label": 0.0}
         )
@@ -457,7 +457,7 @@ def test_changed_tokenizer_file_is_reported_with_digests_and_probe(tmp_path):
     message = caught.value.what
     assert trained.digest[:12] in message
     assert current.digest[:12] in message
-    assert "the probe 'zzqx unheardofword' became [1, 1] and becomes [1, 12]" in message
+    assert "'zzqx unheardofword' was decoded to [1, 1] and is decoded to [1, 12]" in message
     assert "file vocabulary.json was" in message
 
     file.write_text(json.dumps(words | {"unseen": 12}))  # no probe contains the word
