@@ -119,6 +119,14 @@ def _append_transition(connection: Connection, transition: Transition) -> None:
 
 
 def _conflict_error(connection: Connection, rollout: Rollout, revision: int) -> RolloutConflict:
+    newest_ids = load_rollout_ids(connection, rollout.model)[-1:]
+    if newest_ids != [rollout.id]:
+        return RolloutConflict(
+            f"The rollout of {rollout.model} version {rollout.version} is not the newest one of "
+            "this model.",
+            cause="A newer rollout was started.",
+            fix="Read the newest rollout and decide on its current state.",
+        )
     transitions = load_transitions(connection, rollout.id)
     cause = ""
     if transitions:

@@ -61,8 +61,8 @@ def find_largest_batch(
         workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
         train: Train rows; their number also limits the batch size.
-        training: Settings of the real training. Only the optimizer, its settings and
-            ``clip_norm`` are used: steps run in fp32 on whole batches, without recomputation.
+        training: Settings of the real training. Steps use its optimizer, precision, micro-batches,
+            clipping and recomputation of activations.
         limit_rows: Largest batch of interest [rows].
         memory_bytes: Maximum growth of memory during training [bytes].
         gap_share: Stop when the smallest size that does not fit is within this share of the largest

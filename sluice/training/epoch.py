@@ -142,7 +142,7 @@ def fit_epoch(
     )
     for index, (x, y) in enumerate(remaining, start=num_finished):
         optimizer.zero_grad(set_to_none=True)
-        loss = _backward(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
+        loss = backward_batch(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
         norm = mixed_precision.clip(optimizer, parameters, settings.clip_norm)
         rate = learning_rate_at(epoch_start_step + index, total_steps, settings)
         set_learning_rate(optimizer, rate)
@@ -193,7 +193,7 @@ def require_finite_steps(
         )
 
 
-def _backward(
+def backward_batch(
     model: nn.Module,
     loss_fn: LossFunction,
     mixed_precision: MixedPrecision,

@@ -27,7 +27,11 @@ from sluice.data.rows.protocol import (
     spread_rows,
 )
 from sluice.models.settings import ModelSettings
+from sluice.training.epoch import backward_batch
 from sluice.training.parameter_groups import make_optimizer
+from sluice.training.precision import MixedPrecision, ScaleState
+from sluice.training.ranks import SINGLE_PROCESS
+from sluice.training.recompute import recomputing
 from sluice.training.settings import TrainSettings
 from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
@@ -78,8 +82,8 @@ class StepProbe:
         workload: Builds the model and provides the loss.
         model_settings: Architecture and size.
         train: Rows from which batches are taken.
-        training: Settings of the real training. Only the optimizer, its settings and
-            ``clip_norm`` are used: steps run in fp32 on whole batches, without recomputation.
+        training: Settings of the real training. Steps use its optimizer, precision, micro-batches,
+            clipping and recomputation of activations.
         memory_bytes: Maximum growth of memory with which a batch size fits [bytes].
         device: Device that runs the steps.
         seed: Base seed of weights and dropout.
@@ -136,18 +140,31 @@ class StepProbe:
         )
 
     def _run(self, num_rows: int) -> None:
+        training = self._training
         model = copy.deepcopy(self._model).to(self._device).train()
-        optimizer = make_optimizer(self._workload.parameter_groups(model), self._training)
+        optimizer = make_optimizer(self._workload.parameter_groups(model.network), training)
+        # With a loss scale of 1, fp16 skips no step, which would leave out the optimizer state.
+        scale = ScaleState(precision=training.precision, scale=1.0)
+        mixed_precision = MixedPrecision(scale, self._device)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         rows = _longest_rows(self._train.x, num_rows)
         for _ in range(_NUM_STEPS):
             # As in training, rows are read into a new tensor.
             x, y = gather(self._train.x, rows), gather_targets(self._train.y, rows)
-            loss = self._workload.loss(model(move_input(x, self._device)), y.to(self._device))
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, self._training.clip_norm)
-            optimizer.step()
+            with recomputing(model, is_enabled=training.recompute_activations):
+                backward_batch(
+                    model,
+                    self._workload.loss,
+                    mixed_precision,
+                    move_input(x, self._device),
+                    y.to(self._device),
+                    training,
+                    self._workload.loss_weight,
+                    SINGLE_PROCESS,
+                )
+            mixed_precision.clip(optimizer, parameters, training.clip_norm)
+            mixed_precision.step(optimizer)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 

@@ -145,11 +145,13 @@ def _make_result(
 ) -> SearchResult:
     best = min(trials, key=lambda trial: (trial.loss, trial.id))
     if not math.isfinite(best.loss):
+        num_reasons = len({trial.reason for trial in trials})
         raise SearchFailed(
             f"No trial of {len(trials)} ended with a finite loss. Reason of the first trial: "
             f"{trials[0].reason or 'unknown'}",
-            cause="The trials ended for "
-            f"{pluralize(len({trial.reason for trial in trials}), 'different reason')}.",
+            cause="All trials ended for the same reason."
+            if num_reasons == 1
+            else f"The trials ended for {num_reasons} different reasons.",
             fix="Fix the reason of the first trial; the POC gate finds most such errors within "
             "seconds. If losses diverge, lower the upper end of the learning-rate range. "
             f"If no setting or code changes, remove {folder} and run again: recorded failures "

@@ -7,12 +7,12 @@ Source:
     Financial Econometrics 7(2).
 """
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
@@ -22,7 +22,17 @@ class HarSettings(Settings):
     """Window lengths of the averages."""
 
     week_rows: int = Field(5, ge=2, le=1_000, description="Rows in a week [rows].")
-    month_rows: int = Field(22, ge=3, le=10_000, description="Rows in a month [rows].")
+    month_rows: int = Field(
+        22, ge=3, le=10_000, description="Rows in a month, more than in a week [rows]."
+    )
+
+    @model_validator(mode="after")
+    def _require_longer_month(self) -> Self:
+        if self.month_rows <= self.week_rows:
+            raise ValueError(
+                f"month_rows must exceed week_rows, got {self.month_rows} and {self.week_rows}"
+            )
+        return self
 
 
 def har_forecast(

@@ -1,5 +1,6 @@
 """Builds a workload from its import path and settings."""
 
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,17 +50,21 @@ def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str
     """Build the workload from its settings.
 
     Raises:
-        SettingsError: A method is missing, or the constructor has other arguments.
+        SettingsError: A method is missing, or the constructor has other arguments or raises a
+            TypeError.
         ContractError: A declared expectation is not an expectation object.
     """
     try:
         workload = cls(settings)
     except TypeError as error:
-        raise SettingsError(
-            f"The workload '{path}' cannot be built: {error}.",
-            fix="Implement every abstract method that the message names, and let __init__ take "
-            "only the settings.",
-        ) from error
+        fix = (
+            "Implement every abstract method that the message names, and let __init__ take only "
+            "the settings."
+        )
+        origin = traceback.extract_tb(error.__traceback__)[-1]
+        if origin.filename != __file__:  # raised inside of __init__, not by the call itself
+            fix = f"Correct {origin.filename}:{origin.lineno}, which __init__ runs: {origin.line}"
+        raise SettingsError(f"The workload '{path}' cannot be built: {error}.", fix=fix) from error
     for attribute in ("raw_expectations", "feature_expectations"):
         declared = as_expectations(getattr(workload, attribute), where=f"{path}: {attribute}")
         setattr(workload, attribute, declared)

@@ -1,4 +1,4 @@
-"""Training steps and their peak memory, printed as JSON: ``python -m ... searches|peaks``.
+"""Training steps and their peak memory, as JSON: ``python -m ... searches|peaks|settings``.
 
 Whether glibc returns freed memory to the system depends on the earlier allocations of a process.
 With ``STABLE_MALLOC`` in the environment, every large block is mapped and unmapped separately.
@@ -41,6 +41,41 @@ class Wide(nn.Module):
 class WideSignals(Signals):
     def build_model(self, num_features, num_outputs, settings):
         return Wide(num_features)
+
+    def parameter_groups(self, network):
+        return [
+            {"params": list(network.first.parameters())},
+            {"params": network.second.parameters()},
+        ]
+
+
+class Deep(nn.Module):
+    """Keeps activations of 64 KiB per row for each of four blocks."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(num_features, 16)
+        self.blocks = nn.Sequential(*(Block() for _ in range(4)))
+        self.last = nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.last(self.blocks(self.first(x[:, -1])))
+
+
+class Block(nn.Module):
+    recompute = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 16_384), nn.Linear(16_384, 16)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class DeepSignals(Signals):
+    def build_model(self, num_features, num_outputs, settings):
+        return Deep(num_features)
 
 
 def rows_of(num_rows: int, num_features: int = 3) -> Examples:
@@ -97,5 +132,28 @@ def both_peaks() -> dict[str, object]:
     return {"kernel": kernel, "watched": watched}
 
 
+def peaks_by_setting() -> dict[str, int]:
+    changes = {
+        "default": {},
+        "micro_batches": {"micro_batch_rows": 64},
+        "recomputed": {"recompute_activations": True},
+        "bf16": {"precision": "bf16"},
+    }
+    found = {}
+    for name, change in changes.items():
+        probe = StepProbe(
+            DeepSignals(),
+            ModelSettings(),
+            rows_of(256),
+            TrainSettings(**change),
+            memory_bytes=2**40,
+            device=CPU,
+            seed=0,
+        )
+        found[name] = probe(256).peak_bytes
+    return found
+
+
 if __name__ == "__main__":
-    print(json.dumps({"searches": searches, "peaks": both_peaks}[sys.argv[1]]()))
+    modes = {"searches": searches, "peaks": both_peaks, "settings": peaks_by_setting}
+    print(json.dumps(modes[sys.argv[1]]()))

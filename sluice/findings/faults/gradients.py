@@ -184,7 +184,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="gradient underflow",
         severity="error",
         description="Gradients in float16 underflow to zero before the step.",
-        cause="Values below 6e-8 are zero in float16.",
+        cause="Values below 3e-8 become zero in float16.",
         fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
         detectors=("tracer",),
     ),

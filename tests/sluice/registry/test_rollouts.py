@@ -220,6 +220,17 @@ def test_rollout_requires_a_production_version(url: str, store: ArtifactStore) -
             start_rollout(ledger, 1)
 
 
+def test_transition_of_a_replaced_rollout_names_the_newer_one(ledger: RolloutLedger) -> None:
+    old = start_rollout(ledger)
+    abort = transitions.abort(old, now=old.checked_at, actor="bob", reason="too slow")
+    ledger.record_transition(old, abort)
+    ledger.start_rollout(MODEL, 2, QUICK, actor="ada", reason="Again.")
+
+    with pytest.raises(RolloutConflict, match="is not the newest one") as error:
+        ledger.record_transition(old, assess(ledger, old))
+    assert error.value.cause == "A newer rollout was started."
+
+
 @ON_BOTH
 def test_second_of_two_concurrent_transitions_is_rejected(ledger: RolloutLedger) -> None:
     at = start_rollout(ledger)

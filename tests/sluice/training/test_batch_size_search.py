@@ -166,6 +166,15 @@ def test_peak_is_sampled_if_the_kernel_reports_none(measured):
     assert large < 1.1 * measured["kernel"][1]
 
 
+@pytest.mark.slow
+def test_steps_use_the_settings_that_save_memory():
+    peaks = measure_in_new_process("settings")
+
+    assert peaks["micro_batches"] < 0.6 * peaks["default"]
+    assert peaks["recomputed"] < 0.75 * peaks["default"]
+    assert peaks["bf16"] < 0.75 * peaks["default"]
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [

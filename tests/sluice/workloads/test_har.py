@@ -4,10 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.base.errors import ContractError
+from sluice.base.errors import ContractError, SettingsError
 from sluice.workloads.har import HarSettings, har_forecast
 
 SETTINGS = HarSettings()
+
+
+def test_a_month_not_longer_than_a_week_is_rejected():
+    with pytest.raises(SettingsError, match="month_rows must exceed week_rows, got 5 and 5"):
+        HarSettings.parse({"week_rows": 5, "month_rows": 5}, where="test")
 
 
 def simulate_har(rows: int, *, noise: float, seed: int = 0) -> pd.Series:

@@ -98,7 +98,7 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 f"{len(measured_steps)} measured steps at least {rule.settings.min_zero_share:.0%} "
                 "of the weights have only zero gradients, in float16 and without a gradient "
                 f"scaler. At step {step}: {list_names([names[p] for p in zero_weights])}.",
-                cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
+                cause="Values below 3e-8 become zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
                 num_empty=len(underflows),
