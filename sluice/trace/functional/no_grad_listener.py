@@ -72,8 +72,8 @@ class NoGradListener:
         self._op_listeners: dict[int, _OpListener] = {}
         """Listeners of the running blocks, by the id of the block."""
         self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
-        """Number of observed blocks by call site, and number of the last consecutive blocks without
-        a model input."""
+        """Number of observed blocks, and number of the latest consecutive blocks without a model
+        input, by call site."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""
@@ -123,6 +123,7 @@ class NoGradListener:
         args: tuple[Any, ...],
         positions: tuple[int, int, bool],
     ) -> None:
+        """Report an operand as input of a model if the other operand is the model's first leaf."""
         input_position, weight_position, may_be_swapped = positions
         values, weight = args[input_position], args[weight_position]
         if type(values) is not Tensor or not isinstance(weight, Tensor):
@@ -186,9 +187,9 @@ def _patch_context(
     def begin(block: Any) -> Any:
         result = enter(block)
         thread = sink.local.thread
-        model_indices = model_watch.network_indices - {-1}
-        is_running = thread.backward.is_running
-        if sink.is_on and not is_running and thread.call.network in model_indices:
+        network = thread.call.network
+        is_model = network >= 0 and network in model_watch.network_indices
+        if sink.is_on and is_model and not thread.backward.is_running:
             sink.run_safely(listener.begin, block, _call_site())
         return result
 

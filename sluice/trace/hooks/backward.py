@@ -77,7 +77,7 @@ class _BackwardRecorder:
         thread.backward.is_unscaled_mean = False
         if loss is None or loss.numel() != 1:
             return
-        # Reading a value from another device would synchronize with it.
+        # A value on another device is not read, because reading synchronizes with the device.
         value = loss.item() if loss.is_cpu else loss.detach().reshape(())
         thread.step.losses.append(value)
         thread.backward.is_unscaled_mean = is_unscaled_mean(loss, thread)
@@ -94,7 +94,7 @@ class _BackwardRecorder:
             flags = ("leaf", *flags)
         if ended.is_scaled:
             flags = ("scaled", *flags)
-        if len(thread.step.losses) > 1:
+        if len(thread.step.losses) > 1:  # a program may divide the accumulated gradients
             thread.edits.snapshot(sink.objects.optimizers.entries)
         code = self._codes.get(flags)
         if code is None:

@@ -72,9 +72,10 @@ _NUM_SAMPLED_STEPS = 128
 Later on, calls are inspected ever more rarely."""
 _NUM_SAMPLED_CALLS = 64
 """Number of first training calls of a phase whose targets are sampled, for each loss function and
-network. Later calls are only inspected at steps with statistics."""
+network. The calls after them are inspected only at steps with statistics."""
 _NUM_CHECKED_CALLS = 32
-"""Number of first calls whose indices are checked before the call, if CUDA is available."""
+"""Number of first calls with indices, in total, that are checked before they run if CUDA is
+available."""
 _MAX_FAILED_CALLS = 8
 """Maximum number of calls that raised an error and are inspected, in a trace."""
 
@@ -156,8 +157,8 @@ class LossWatch:
         self._counters: dict[tuple[str, int, bool], _CallCounter] = {}
         self.evaluations = EvaluationPasses(self._sink)
         self._target_sampler = TargetSampler(self._sink)
-        self._num_failed = 0
-        self._num_checked = 0
+        self._num_failed_calls = 0
+        self._num_checked_calls = 0
         self.checks_indices = torch.cuda.is_available()
 
     def _begin_phase(self) -> None:
@@ -224,9 +225,9 @@ class LossWatch:
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Inspect a call that raised, for indices out of range or values outside the domain."""
-        if self._num_failed >= _MAX_FAILED_CALLS:
+        if self._num_failed_calls >= _MAX_FAILED_CALLS:
             return
-        self._num_failed += 1
+        self._num_failed_calls += 1
         self._check_indices(kind, args, kwargs)
         if kind == "binary_cross_entropy":
             self._inspect(kind, args, kwargs, None)
@@ -235,13 +236,16 @@ class LossWatch:
         """Check the indices of the first calls, before a GPU uses them."""
         if kind not in (*CLASS_LOSSES, "embedding"):
             return
-        self._num_checked += 1
-        if self._num_checked >= _NUM_CHECKED_CALLS:
+        self._num_checked_calls += 1
+        if self._num_checked_calls >= _NUM_CHECKED_CALLS:
             self.checks_indices = False
         self._check_indices(kind, args, kwargs)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """Record non-finite inputs and targets, and whether a cross entropy has any targets."""
+        """Record non-finite inputs and targets, and the last loss call if it is a cross entropy.
+
+        The record of a cross entropy shows whether all of its targets are ignored.
+        """
         thread = event.thread
         for ref in thread.call.inputs:
             tensor = ref()

@@ -1,4 +1,4 @@
-"""Samples rows of the input together with their targets, each row once."""
+"""Samples rows of the input together with their targets, each row once per training phase."""
 
 from typing import Any
 
@@ -35,9 +35,11 @@ class TargetSampler:
     def begin_phase(self) -> None:
         """Let rows that were sampled in the previous training phase be sampled again."""
         self._phase += 1
-        self._num_rows: dict[int, int] = {}
+        self._num_rows_by_network: dict[int, int] = {}
         self._sampled_rows: set[int] = set()
+        """Fingerprints of the sampled rows."""
         self._scalings: dict[int, FeatureScaling] = {}
+        """Scaling of the features, fitted on the first batch, by network."""
         self._columns: dict[int, int] = {}
         """Column that is sampled from targets with several columns, by network."""
 
@@ -50,7 +52,7 @@ class TargetSampler:
             target: Target of the loss function.
         """
         sink, thread = self._sink, self._sink.local.thread
-        num_sampled = self._num_rows.get(thread.call.network, 0)
+        num_sampled = self._num_rows_by_network.get(thread.call.network, 0)
         if (
             num_sampled >= _MAX_ROWS
             or not thread.call.inputs
@@ -107,7 +109,7 @@ class TargetSampler:
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num_rows[thread.call.network] = num_sampled + len(new_rows)
+        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_rows)
         sink.recorder.write("pair", record)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
@@ -115,7 +117,8 @@ class TargetSampler:
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
         """Return whether the last network call computed the values.
 
-        True if no other call follows the last backward pass, or if this cannot be determined.
+        Always True while the network runs, if it is the only call since the last backward pass, and
+        if its output no longer exists.
         """
         interner, num_calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):

@@ -1,4 +1,4 @@
-"""Finds attributes that torch ignores: misspelled ``requires_grad``, and weight-tying settings."""
+"""Finds attributes that torch ignores: a misspelled ``requires_grad``, and weight-tying settings."""
 
 import difflib
 import functools
@@ -17,6 +17,7 @@ _MIN_SIMILARITY = 0.85
 _CONFIG_NAMES = frozenset(
     ("config", "cfg", "conf", "args", "hparams", "opt", "opts", "options", "params", "settings")
 )
+"""Names of attributes in which a module usually stores its settings."""
 _TIE_WORDS = frozenset(("tie", "ties", "tied", "tying"))
 _SHARE_WORDS = frozenset(("share", "shares", "shared", "sharing"))
 _EMBEDDING_WORDS = frozenset(("embedding", "embeddings", "embed", "embeds", "emb", "word", "words"))
@@ -45,7 +46,10 @@ def _resembles_requires_grad(name: str) -> bool:
 
 
 def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
-    """Yield the settings of a module or its config for tying output and embedding weights."""
+    """Yield name and value of each setting of a module that ties output and embedding weights.
+
+    Settings are attributes of the module, or of its config.
+    """
     for name, value in vars(module).items():
         if isinstance(value, bool) and is_tying_name(name):
             yield name, value
@@ -62,7 +66,9 @@ def _stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
     """
     if isinstance(config, dict):
         yield from (
-            (n, value) for n, value in config.items() if isinstance(n, str) and is_tying_name(n)
+            (name, value)
+            for name, value in config.items()
+            if isinstance(name, str) and is_tying_name(name)
         )
         return
     # Not dir(config), because the class of the config may define __dir__.

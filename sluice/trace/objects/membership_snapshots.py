@@ -28,7 +28,8 @@ class MembershipSnapshots:
 
     def take(self, step: int) -> Membership | None:
         """Return the membership before a step; None if it equals that of the last snapshot."""
-        self._objects.is_stale = False
+        self._objects.has_changed = False
+        # Names of each parameter, and its tensor, by the index of the parameter.
         names: dict[int, list[str]] = {}
         tensors: dict[int, Tensor] = {}
         networks = tuple(
@@ -93,7 +94,7 @@ class MembershipSnapshots:
 
     def _broken_ties(self, parameters: Collection[int]) -> Iterator[tuple[int, int]]:
         """Yield the broken ties between parameters of a network, as parameter indices."""
-        for first, second in self._objects.tied_parameters.broken():
+        for first, second in self._objects.tied_parameters.find_broken():
             entry, other = map(self._objects.parameters.get, (first, second))
             if entry and other and entry.index in parameters and other.index in parameters:
                 yield entry.index, other.index
@@ -152,7 +153,7 @@ class MembershipSnapshots:
 
 
 def _comparison_key(membership: Membership) -> tuple[Any, ...]:
-    """Return the parts of a membership that are compared: not the steps and optimizer options."""
+    """Return what is compared of a membership: all but step numbers and optimizer options."""
     return (
         membership.parameters,
         membership.networks,
