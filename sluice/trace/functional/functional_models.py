@@ -84,11 +84,16 @@ class FunctionalModel:
         self.num_uses = leaf_input.num_uses if has_same_uses else _VARYING_USES
         self.is_left_operand, self.kind = leaf_input.is_left_operand, leaf_input.kind
         self.columns = leaf_input.columns
-        shape = leaf_input.values.shape
+        shape = leaf_input.values.shape  # (rows, uses, ...) if the leaf is used several times
         self.row_shape = shape[1:] if leaf_input.num_uses == 1 else shape[2:]
 
     def match_input(self, values: Tensor, *, is_left: bool) -> Tensor | None:
-        """Return ``values`` arranged like a training input; None if they cannot be an input."""
+        """Return ``values`` arranged like a training input; None if they cannot be an input.
+
+        Args:
+            values: Operand of an operation with the leaf.
+            is_left: Whether it is the left operand.
+        """
         leaf, row_shape = self.leaf(), self.row_shape
         if leaf is None or is_left != self.is_left_operand or values.requires_grad:
             return None

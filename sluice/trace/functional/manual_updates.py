@@ -46,7 +46,7 @@ class ManualUpdateWatch:
         self._parameters: list[Tensor] = []
         """Known parameters of the program. The optimizer shares this list."""
         self._optimizer: ImplicitOptimizer | None = None
-        """Placeholder for the update of the program; None before its first backward pass."""
+        """Placeholder optimizer; None before the first backward pass of trained parameters."""
         self._snapshots: list[tuple[Tensor, Tensor | int]] = []
         """Watched parameters, each with its state after a backward pass (see ``_snapshot``)."""
         self._watched_parameters: list[Tensor] = []

@@ -63,8 +63,10 @@ class CallGroup:
         """Whether equal input rows must be copies; see the function ``has_distinctive_rows``."""
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
+        """Shape of the input in the last inspected call, and its dtype in the first one."""
         self.columns: ColumnStatistics | None = None
         self.channels: ColumnStatistics | None = None
+        """Statistics of float inputs per column and, for images, per channel."""
         self.tokens: TokenCounts | None = None
         self.other_tokens: dict[int, TokenCounts] = {}
         """Token counts of the other tensor arguments, by position."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-from sluice.trace.hooks.scheduler_records import scheduler_entry
+from sluice.trace.hooks.scheduler_records import get_or_add_scheduler
 from sluice.trace.inspection.fingerprints import state_fingerprint
 from sluice.trace.program_events import WeightsLoaded
 from sluice.trace.records.batches import StateLoadRecord
@@ -83,6 +83,6 @@ def _get_object_index(sink: EventSink, owner: Any, role: str) -> int:
     if role == "optimizer":
         return sink.objects.optimizers.get_or_add(owner).index
     if role == "scheduler":
-        return scheduler_entry(sink, owner, has_stepped=False).index
+        return get_or_add_scheduler(sink, owner, has_stepped=False).index
     entry = sink.objects.networks.get(owner)
     return -1 if entry is None else entry.index

@@ -29,8 +29,8 @@ def watch_clipping(sink: EventSink) -> None:
     optimizers = _OptimizerLookup(sink)
     for name, flag in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
         original = getattr(torch.nn.utils, name)
-        new = _wrap_clip(sink, optimizers, original, flag)
-        sink.patches.replace_function(torch.nn.utils, name, new)
+        clip = _wrap_clip(sink, optimizers, original, flag)
+        sink.patches.replace_function(torch.nn.utils, name, clip)
     if hasattr(clip_grad, _SCALE_FUNCTION_NAME):
         _watch_scaling(sink, getattr(clip_grad, _SCALE_FUNCTION_NAME))
 

@@ -186,6 +186,7 @@ class _DataParallelWatch:
             fingerprints = [
                 row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in parameters
             ]
+        # Different multipliers make the digest depend on the order of the parameters.
         multipliers = torch.arange(1, 2 * len(fingerprints), 2, device=fingerprints[0].device)
         # 52 bits, because values are read from the device as floats.
         digest = (torch.stack(fingerprints) * multipliers).sum() & (2**52 - 1)

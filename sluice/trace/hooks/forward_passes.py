@@ -64,10 +64,10 @@ class ForwardPassInspector:
     def _reset(self) -> None:
         self._held_outputs: dict[int, tuple[Tensor, str]] = {}
         """Outputs and the full names of their modules, by storage address."""
-        self._passes: list[InspectedPass] = []
+        self._pending_passes: list[InspectedPass] = []
         """Inspected passes that wait for a backward pass."""
         self.current: dict[int, InspectedPass] = {}
-        """Inspected pass of each thread; read at every call."""
+        """Running inspected pass by the id of its thread. Public, because every call reads it."""
         self._num_mask_records = self._num_index_records = 0
         self._probes = NetworkProbes(self._sink)
         self.has_pass_since_backward = False
@@ -78,8 +78,8 @@ class ForwardPassInspector:
         """Discard a pass that raised an exception, and pending passes if they are more than 4."""
         if self.current:
             self.current.pop(threading.get_ident(), None)
-        if len(self._passes) > _MAX_PENDING_PASSES:
-            self._passes.clear()
+        if len(self._pending_passes) > _MAX_PENDING_PASSES:
+            self._pending_passes.clear()
             self._held_outputs.clear()
 
     def can_inspect(self) -> bool:
@@ -131,13 +131,12 @@ class ForwardPassInspector:
             inspected.nodes = [tensor.grad_fn for tensor in float_tensors(output)]
         # Outputs of trainable modules under no_grad are kept, too: a later layer may use them as
         # inputs, and ``detached_from`` then names the module.
-        is_cut_by_no_grad = not torch.is_grad_enabled() and any(
+        keeps_detached = not torch.is_grad_enabled() and any(
             p.requires_grad for p in module.parameters()
         )
         for tensor in float_tensors(output):
-            if (tensor.requires_grad or is_cut_by_no_grad) and len(
-                self._held_outputs
-            ) < _MAX_HELD_OUTPUTS:
+            can_hold = len(self._held_outputs) < _MAX_HELD_OUTPUTS
+            if can_hold and (tensor.requires_grad or keeps_detached):
                 self._held_outputs.setdefault(
                     _storage_address(tensor), (tensor.detach(), full_name)
                 )
@@ -175,7 +174,7 @@ class ForwardPassInspector:
             step=sink.steps.last, network=inspected.entry.index, calls=tuple(inspected.calls)
         )
         sink.recorder.write("flow", record)
-        self._passes.append(inspected)
+        self._pending_passes.append(inspected)
         self.has_pass_since_backward = True
 
     def _on_backward(self, backward: BackwardBegins) -> None:
@@ -186,7 +185,7 @@ class ForwardPassInspector:
         if not self.has_pass_since_backward:
             return
         loss, began = backward.loss, self._sink.clock()
-        passes, self._passes = self._passes, []
+        passes, self._pending_passes = self._pending_passes, []
         self._held_outputs.clear()
         self.has_pass_since_backward = False
         nodes = [] if loss is None or not passes else [*graph_nodes(loss)]

@@ -163,7 +163,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         sink.events.record(thread, entry.zero_grad_code)
 
     @functools.wraps(original)
-    def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
         if sink.is_on:
             try:
@@ -176,7 +176,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
 
-    sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
+    sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
     report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero)
 
 

@@ -21,7 +21,7 @@ _MAX_LIST_LENGTH = 16
 """Maximum length of a list of milestones or base rates that is recorded."""
 
 
-def scheduler_entry(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:
+def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:
     """Return the entry of a scheduler; record its settings if it is new.
 
     Args:

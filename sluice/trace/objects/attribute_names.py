@@ -1,4 +1,4 @@
-"""Finds attributes that torch ignores: a misspelled ``requires_grad``, and weight-tying settings."""
+"""Finds attributes that torch ignores: misspelled ``requires_grad``, weight-tying settings."""
 
 import difflib
 import functools
@@ -26,7 +26,7 @@ _FILLER_WORDS = frozenset(("is", "use", "do"))
 _NEGATIONS = frozenset(("no", "not", "without"))
 
 
-def misspelled_requires_grad(owner: Any) -> list[str]:
+def find_misspelled_requires_grad(owner: Any) -> list[str]:
     """Return the names of flags that misspell ``requires_grad``, or that set it on a module.
 
     Python accepts any attribute name on a tensor, and ``requires_grad`` on a module has no effect.
@@ -45,7 +45,7 @@ def _resembles_requires_grad(name: str) -> bool:
     return difflib.SequenceMatcher(None, name, _REQUIRES_GRAD).ratio() >= _MIN_SIMILARITY
 
 
-def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
+def find_tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
     """Yield name and value of each setting of a module that ties output and embedding weights.
 
     Settings are attributes of the module, or of its config.
@@ -54,12 +54,12 @@ def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
         if isinstance(value, bool) and is_tying_name(name):
             yield name, value
         elif name in _CONFIG_NAMES:
-            for inner, setting in _stored_settings(value):
+            for inner, setting in _find_stored_settings(value):
                 if isinstance(setting, bool):
                     yield f"{name}.{inner}", setting
 
 
-def _stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
+def _find_stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tying settings of a config, without running code of the program.
 
     Properties are not evaluated: their value is the property object itself.

@@ -192,7 +192,7 @@ class GradientCheck:
             self._chosen = self._choose(with_gradients)
         for parameter in self._chosen if index is None else self._chosen[index : index + 1]:
             grad = parameter.grad
-            if grad is None or grad.requires_grad:  # double backward
+            if grad is None or grad.requires_grad:  # from backward(create_graph=True)
                 continue
             total = grad.sum().item()
             # The sum may overflow although all elements are finite.
@@ -247,6 +247,6 @@ def _is_zero(grad: Tensor) -> bool:
     return not bool((values._values() if values.layout == torch.sparse_coo else values).any())
 
 
-def with_dense_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:
+def parameters_with_dense_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the parameters that have a dense gradient."""
     return [p for p in parameters if p.grad is not None and p.grad.layout == torch.strided]

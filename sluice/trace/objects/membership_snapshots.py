@@ -5,7 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sluice.trace.objects.attribute_names import misspelled_requires_grad, tying_settings
+from sluice.trace.objects.attribute_names import (
+    find_misspelled_requires_grad,
+    find_tying_settings,
+)
 from sluice.trace.objects.object_tracker import NetworkEntry, ObjectTracker, OptimizerEntry
 from sluice.trace.records.membership import (
     Membership,
@@ -104,7 +107,7 @@ class MembershipSnapshots:
     ) -> Iterator[MisspelledAttributeRecord]:
         owners: list[tuple[str, Any]] = [*network.named_modules(), *network.named_parameters()]
         for inner, owner in owners:
-            for attribute in misspelled_requires_grad(owner):
+            for attribute in find_misspelled_requires_grad(owner):
                 parameters = [owner] if isinstance(owner, Tensor) else owner.parameters()
                 yield MisspelledAttributeRecord(
                     owner=f"{name}.{inner}" if inner else name,
@@ -163,6 +166,6 @@ def _comparison_key(membership: Membership) -> tuple[Any, ...]:
 
 def _tying_records(name: str, network: nn.Module) -> Iterator[TyingSettingRecord]:
     for inner, module in network.named_modules():
-        for attribute, value in tying_settings(module):
+        for attribute, value in find_tying_settings(module):
             owner = f"{name}.{inner}" if inner else name
             yield TyingSettingRecord(owner=owner, attribute=attribute, value=value)
