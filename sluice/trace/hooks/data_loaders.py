@@ -117,6 +117,7 @@ class _LoaderWatch:
     def reset(self) -> None:
         """Forget all loaders, at the start of a trace and after a fork."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._make_entry)
+        """Entries by DataLoader object; equal loaders may share one entry."""
         self._recorded_loaders: list[tuple[LoaderRecord, LoaderEntry]] = []
         """Record and entry of each loader; the position is the index of the loader."""
         self._iterations: ObjectIndex[IterationEntry] = ObjectIndex(
