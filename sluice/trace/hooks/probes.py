@@ -75,10 +75,14 @@ class NetworkProbes:
             self._run_once(inspected, "later tokens", probe)
         else:
             # If the targets are the input tokens, an output that sees its own token can copy it.
-            tokens = None if loss is None else find_copied_input(loss, arguments)
-            if tokens is not None:
+            copied_tokens = None if loss is None else find_copied_input(loss, arguments)
+            if copied_tokens is not None:
                 probe = functools.partial(
-                    perturb_later_tokens, network, arguments, tokens, with_first_changed=True
+                    perturb_later_tokens,
+                    network,
+                    arguments,
+                    copied_tokens,
+                    with_first_changed=True,
                 )
                 self._run_once(inspected, "own tokens", probe)
         ref = self._sink.local.thread.loss_calls.shifted_input
@@ -94,9 +98,11 @@ class NetworkProbes:
         if self._sink.steps.last >= 2:  # earlier, a trained parameter may lack a gradient, too
             names = self._parameters_without_gradient(inspected, network)
         if names and loss is not None:
-            reached = find_reached_outputs(loss, inspected.nodes)
-            if reached:
-                probe = functools.partial(perturb_weights, network, arguments, names, reached)
+            output_indices = find_reached_outputs(loss, inspected.nodes)
+            if output_indices:
+                probe = functools.partial(
+                    perturb_weights, network, arguments, names, output_indices
+                )
                 self._run_once(inspected, "weights", probe)
 
     def _run_rows_probe(

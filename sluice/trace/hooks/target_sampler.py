@@ -84,13 +84,13 @@ class TargetSampler:
             rows = fingerprints[0]
             if len(fingerprints) > 1:
                 rows = (*map(hash, zip(*fingerprints, strict=True)),)
-            new_rows = [i for i, row in enumerate(rows) if row not in self._sampled_rows][
+            new_positions = [i for i, row in enumerate(rows) if row not in self._sampled_rows][
                 : _MAX_ROWS - num_sampled
             ]
-            if not new_rows:
+            if not new_positions:
                 return
-            self._sampled_rows.update(rows[i] for i in new_rows)
-            features = torch.cat([row_features(batch[new_rows]) for batch in inputs], 1)
+            self._sampled_rows.update(rows[i] for i in new_positions)
+            features = torch.cat([row_features(batch[new_positions]) for batch in inputs], 1)
             scaling = self._scalings.get(thread.call.network)
             if scaling is None:
                 scaling = self._scalings[thread.call.network] = fit_scaling(features)
@@ -103,13 +103,13 @@ class TargetSampler:
                 kind=kind,
                 is_class=is_class,
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
-                rows=tuple(rows[i] for i in new_rows),
-                targets=tuple(targets[new_rows].tolist()),
+                rows=tuple(rows[i] for i in new_positions),
+                targets=tuple(targets[new_positions].tolist()),
                 prior=constant_loss(kind, target),
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_rows)
+        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_positions)
         sink.recorder.write("pair", record)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
