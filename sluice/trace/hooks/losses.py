@@ -160,6 +160,7 @@ class LossWatch:
         self._num_failed_calls = 0
         self._num_checked_calls = 0
         self.checks_indices = torch.cuda.is_available()
+        """Whether indices are checked before a call: with CUDA, for the first calls."""
 
     def _begin_phase(self) -> None:
         """Inspect calls and sample targets as at the start of a trace."""
