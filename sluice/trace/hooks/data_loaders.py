@@ -109,15 +109,15 @@ class _LoaderWatch:
         self._sink = sink
         self._index_hook = _IndexHook(sink, self.on_indices)
         self.worker_origin: WorkerOrigin | None = None
-        """Origin that the next workers inherit by fork; None before the first iteration with
-        workers."""
+        """Trace folder, loader and epoch of the next workers, which inherit them by fork; None
+        before the first iteration with workers."""
         self._install_worker_hooks = make_worker_hook_installer(sink, lambda: self.worker_origin)
         self.reset()
 
     def reset(self) -> None:
         """Forget all loaders, at the start of a trace and after a fork."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._make_entry)
-        """Entries by DataLoader object; equal loaders may share one entry."""
+        """Entries by DataLoader object. A new loader takes the entry of an equal deleted one."""
         self._recorded_loaders: list[tuple[LoaderRecord, LoaderEntry]] = []
         """Record and entry of each loader; the position is the index of the loader."""
         self._iterations: ObjectIndex[IterationEntry] = ObjectIndex(
@@ -142,8 +142,9 @@ class _LoaderWatch:
         return entry
 
     def before_iterator(self, loader: Any) -> None:
-        """Prepare for an iterator that is about to be created."""
+        """Prepare for an iterator that is about to be created, or reset for another epoch."""
         entry = self._loaders.get_or_add(loader)
+        self._close_epoch(entry, is_finished=False)
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch + 1))
         if loader.num_workers:
             self.worker_origin = self._sink.recorder.folder, entry.index, entry.epoch + 1
@@ -152,7 +153,6 @@ class _LoaderWatch:
     def on_iterator(self, loader: Any, iterator: Any) -> None:
         sink = self._sink
         entry = self._loaders.get_or_add(loader)
-        self._close_epoch(entry, is_finished=False)
         entry.epoch += 1
         entry.iteration = self._iterations.get_or_add(iterator)
         entry.iteration.loader, entry.iteration.step = entry, sink.steps.last
@@ -173,10 +173,14 @@ class _LoaderWatch:
         self._index_hook.set_installed(is_installed=is_needed)
 
     def on_indices(self, iterator: Any, indices: Any) -> None:
-        # Workers receive indices while the iterator is created, before its loader is known.
         row_indices = indices if isinstance(indices, list) else [indices]
         iteration = self._iterations.get_or_add(iterator)
-        is_recorded = iteration.loader is None or is_epoch_recorded(iteration.loader.epoch)
+        # Workers receive the first indices while the iterator is created or reset. The loader of a
+        # new iterator is not known yet, and a reset one belongs to the next epoch of its loader.
+        entry = iteration.loader
+        is_recorded = entry is None or is_epoch_recorded(
+            entry.epoch if entry.iteration is iteration else entry.epoch + 1
+        )
         if is_recorded and row_indices and type(row_indices[0]) is int:
             iteration.order.add(row_indices)
 
