@@ -31,8 +31,8 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
-because a new model may appear. Later on, passes are inspected ever more rarely."""
+"""Number of steps with statistics at each of which one pass is still inspected after the first
+passes, because a new model may appear. Later passes are inspected ever more rarely."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
@@ -103,7 +103,9 @@ class FunctionalModel:
         rows = values if is_lookup else as_rows(values, leaf, kind=self.kind, is_left=is_left)
         if rows is None or rows.dim() != len(row_shape) + 1:
             return None
-        return rows if rows.shape[1:][-1:] == row_shape[-1:] else None
+        # Empty if each row is a single value, such as an id of a lookup.
+        last_dim = rows.shape[1:][-1:]
+        return rows if last_dim == row_shape[-1:] else None
 
     def is_recreated_as(self, leaf: Tensor) -> bool:
         """Return whether ``leaf`` replaces a leaf that existed for a single pass only."""

@@ -32,8 +32,8 @@ _FORM_LENGTH = 4
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
-because a later phase may use another loss. Later on, passes are inspected ever more rarely."""
+"""Number of steps with statistics at each of which one pass is still inspected after the first
+passes, because a later phase may use another loss. Later passes are inspected ever more rarely."""
 _MAX_NODES_TO_BROADCAST = 32
 """Maximum number of nodes that are searched for a broadcast."""
 _ELEMENTWISE_NODES = frozenset(
@@ -149,8 +149,21 @@ class ManualLossWatch:
         tokens: NextTokenTargets | None = None,
         num_included: int | None = None,
     ) -> None:
+        """Write a record of a loss.
+
+        Args:
+            kind: Kind of the manual loss.
+            producer_node: Name of the node that computed the outputs.
+            shape: Shape of the outputs.
+            loss: The loss.
+            tokens: Alignment of the targets with the input tokens.
+            num_included: Number of targets that a mask includes; None for all.
+        """
         sink, thread = self._sink, self._sink.local.thread
         num_rows = shape[0] if shape else 1
+        # The graph does not show the shape of the targets. It is this one if a broadcast of the
+        # outputs against the targets has the shape (rows, rows).
+        target_shape = shape[:1] if len(shape) > 1 else (*shape, 1)
         record = LossRecord(
             step=sink.steps.last,
             kind=kind,
@@ -160,7 +173,7 @@ class ManualLossWatch:
             reduction="none",
             producer_node=producer_node,
             input_shape=shape,
-            target_shape=shape[:1] if len(shape) > 1 else (*shape, 1),
+            target_shape=target_shape,
             smallest=math.nan,
             largest=math.nan,
             min_row_sum=math.nan,
@@ -176,7 +189,7 @@ class ManualLossWatch:
         sink.recorder.write("loss", record)
 
 
-def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
+def find_broadcast(loss_node: Any) -> tuple[str, tuple[int, ...]] | None:
     """Return the name of the node that produced broadcast outputs, and the shape of the outputs.
 
     Outputs of shape (rows, 1) or (rows,) were broadcast against all targets if an operation
@@ -185,12 +198,12 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
     that the program reshaped explicitly are ignored.
 
     Args:
-        loss: Autograd node of the loss.
+        loss_node: Autograd node of the loss.
 
     Returns:
         None if no such node is found.
     """
-    pending = [(loss, 0)]
+    pending = [(loss_node, 0)]
     for _ in range(_MAX_NODES_TO_BROADCAST):
         if not pending:
             return None
@@ -213,7 +226,7 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
     return None
 
 
-def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]:
+def find_double_activations(loss_node: Any) -> list[tuple[str, str, tuple[int, ...]]]:
     """Return losses that apply an activation to outputs of an activation.
 
     Each item is the kind of the loss, the name of the node that produced the outputs, and the shape
@@ -221,7 +234,7 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
     expects scores, not the output of a sigmoid. Only nodes between the loss and the last layer are
     inspected.
     """
-    pending, visited = [loss], set[Any]()
+    pending, visited = [loss_node], set[Any]()
     activations: dict[str, tuple[str, str, tuple[int, ...]]] = {}
     while pending and len(visited) < _MAX_NODES_TO_OUTER_ACTIVATION:
         node = pending.pop(0)
@@ -232,7 +245,7 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
         kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
         if kind is not None:
             producer, skipped_kinds = _find_producer(*node.next_functions[0])
-            # log(1 + x) is an activation only of exp(x).
+            # log(1 + x) is a softplus only if x is an exponential.
             is_activation = not name.startswith("Log1P") or "Exp" in skipped_kinds
             if (
                 producer is not None

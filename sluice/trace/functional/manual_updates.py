@@ -20,11 +20,11 @@ _MAX_WATCHED_PARAMETERS = 2
 """Maximum number of parameters that are compared to detect a step."""
 _IDLE_PASSES = 16
 """Number of backward passes without a detected step after which the graph of the loss is inspected
-again, because the program may have replaced its parameters. It is inspected once more each time
-this number has doubled. Few programs accumulate gradients over more passes."""
+again, because the program may have replaced its parameters. Further inspections follow after 32,
+64, ... passes. The number is 16 because few programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
-"""Maximum number of elements of a watched parameter that is copied. Of a larger one, only the
-version is compared, which counts in-place changes."""
+"""Maximum number of elements of a watched parameter that is copied. For a larger one, only the
+version counter is compared, which torch increments at each in-place change."""
 
 
 class ImplicitOptimizer:
@@ -44,7 +44,7 @@ class ManualUpdateWatch:
     def __init__(self, sink: EventSink, models: FunctionalModelWatch) -> None:
         self._sink, self._models = sink, models
         self._parameters: list[Tensor] = []
-        """Known parameters of the program. The optimizer shares this list."""
+        """Known parameters of the program. The placeholder optimizer shares this list."""
         self._optimizer: ImplicitOptimizer | None = None
         """Placeholder optimizer; None before the first backward pass of trained parameters."""
         self._snapshots: list[tuple[Tensor, Tensor | int]] = []
@@ -74,7 +74,10 @@ class ManualUpdateWatch:
             self._has_old_gradients = any(_has_gradient(p) for p in self._watched_parameters)
 
     def after_backward(self, thread: ThreadState) -> None:
-        """Store the state of some parameters after a backward pass."""
+        """Store the state of some parameters after the first backward pass of a step.
+
+        It is stored again if all leaves of the loss are new.
+        """
         candidates = self._trained_parameters(thread)
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
@@ -90,11 +93,11 @@ class ManualUpdateWatch:
         self._sink.objects.has_changed |= bool(new_parameters)
 
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
-        """Return the parameters of the last network; without a network, the leaves of the loss.
+        """Return the parameters of the ``nn.Module`` that was called last.
 
-        If the leaves of this pass were not inspected, return the known parameters. Return nothing
-        if all leaves are new although no step was detected: the program creates new leaves for
-        each pass.
+        For a functional model, and if no model was called, return the leaves of the loss, or the
+        known parameters if the leaves of this pass were not inspected. Return nothing if all leaves
+        are new although no step was ever detected: the program creates new leaves for each pass.
         """
         entries, models = self._sink.objects.networks.entries, self._models
         if thread.call.network not in models.network_indices:

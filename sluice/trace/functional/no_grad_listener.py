@@ -46,8 +46,9 @@ class _OpListener(TorchFunctionMode):
         self._owner, self._thread = owner, thread
         self.site = site
         """Call site of the block."""
-        self.pending: list[Tensor] = []
-        """Observed inputs of a model that has several per pass, until all of them are observed."""
+        self.pending_inputs: list[Tensor] = []
+        """Inputs that were observed in the running pass of a model. A model that uses its leaf
+        several times per pass has several."""
         self.is_muted = False
         """Whether operations are ignored, because the block has ended."""
         self.has_match = False
@@ -56,7 +57,8 @@ class _OpListener(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # A hooked loss function arrives here from its wrapper; call the original to record it once.
+        # ``func`` may be the tracer's hook of a loss function. The hook already runs and records
+        # this call, so only the original is called here.
         original = getattr(func, "__prepare_scriptable__", None)
         result = (func if original is None else original())(*args, **(kwargs or {}))
         if not self.is_muted and not kwargs:
@@ -138,13 +140,13 @@ class NoGradListener:
         if rows is None or torch.is_grad_enabled():
             return
         listener.has_match = True
-        listener.pending.append(rows)
-        if len(listener.pending) < model.num_uses:
+        listener.pending_inputs.append(rows)
+        if len(listener.pending_inputs) < model.num_uses:
             return
-        pending, listener.pending = listener.pending, []
-        if len({t.shape for t in pending}) > 1 or len(rows) < _MIN_ROWS:
+        inputs, listener.pending_inputs = listener.pending_inputs, []
+        if len({t.shape for t in inputs}) > 1 or len(rows) < _MIN_ROWS:
             return
-        batch = rows if len(pending) == 1 else torch.stack(pending, 1)
+        batch = rows if len(inputs) == 1 else torch.stack(inputs, 1)
         self._model_watch.on_no_grad_input(thread, model, batch)
 
     def _find_model(self, weight: Tensor) -> FunctionalModel | None:
@@ -188,8 +190,8 @@ def _patch_context(
         result = enter(block)
         thread = sink.local.thread
         network = thread.call.network
-        is_model = network >= 0 and network in model_watch.network_indices
-        if sink.is_on and is_model and not thread.backward.is_running:
+        is_functional = network >= 0 and network in model_watch.network_indices
+        if sink.is_on and is_functional and not thread.backward.is_running:
             sink.run_safely(listener.begin, block, _call_site())
         return result
 

@@ -31,9 +31,9 @@ _MIN_CORRELATED_ROWS = 8
 correlate by chance."""
 _MIN_CORRELATION = 0.8
 """Mean correlation of the columns of two consecutive calls above which the second call refines the
-input of the first. The fewer calls a sampler makes, the more each of them changes the input. Of 10
-calls of a diffusion model with a cosine schedule, 5 have a correlation above this value with the
-previous call, and 3 have one above 0.9."""
+input of the first. The fewer calls a sampler makes, the more each of them changes the input. With
+10 calls of a diffusion model and a cosine schedule, 5 calls have a correlation above this value
+with the previous call, which is just enough for ``is_sampling``. Only 3 have one above 0.9."""
 
 
 class CallGroup:
@@ -51,8 +51,8 @@ class CallGroup:
         self.sampling_detector: IterativeSamplingDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
         self.num_calls = self.num_rows = self.first_step = self.last_step = 0
-        """Number of inspected calls, and of their rows. Number of optimizer steps before the first
-        inspected call, and before the last one."""
+        """Number of inspected calls, number of their rows, and number of optimizer steps before the
+        first and before the last of these calls."""
         self.extra_calls_left = _MAX_EXTRA_CALLS
         """Number of calls that may still be inspected after the first ``NUM_FIRST_CALLS``."""
         self.is_generated = False
@@ -88,8 +88,9 @@ class IterativeSamplingDetector:
         self._previous: Tensor | None = None
         """Sample of the input of the previous call."""
         self._step = self._num_new_inputs = self._num_refined_inputs = 0
-        """Number of optimizer steps before the last call with a new input. Number of calls with
-        another input than the previous call, and of calls that refine the previous input."""
+        """Number of optimizer steps before the last call with a new input, number of calls with a
+        new input, and number of these calls that refine the previous input. An input is new if it
+        differs from that of the previous call."""
 
     def add(self, tensor: Tensor, step: int) -> None:
         """Compare a sample of the input with the previous call."""

@@ -53,7 +53,7 @@ class _WrapperEntry:
 
 
 def watch_parallel(sink: EventSink) -> None:
-    """Record data-parallel wrappers, and digests of the weights of this rank at powers of two."""
+    """Record data-parallel wrappers, and digests of this rank's weights at steps 1, 2, 4, 8, ..."""
     watch = _DataParallelWatch(sink)
 
     def on_created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
@@ -245,7 +245,10 @@ def _is_sharded(network: Any) -> bool:
 
 
 def _is_sharded_over_all_ranks(network: Any) -> bool:
-    """Return whether each rank holds one shard of a network, and so must receive other rows."""
+    """Return whether each rank holds one shard of a network.
+
+    Such ranks must receive different rows.
+    """
     if not _is_sharded(network):
         return False
     num_ranks = torch.distributed.get_world_size()

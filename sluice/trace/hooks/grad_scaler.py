@@ -22,7 +22,8 @@ def watch_scalers(sink: EventSink) -> None:
     @functools.wraps(unscale)
     def watched_unscale(scaler: Any, optimizer: Any) -> None:
         thread = local.thread
-        # Unscaling changes the gradients, so edits are detected before it, and again from after it.
+        # Unscaling changes gradients, too. So that it does not count as an edit by the program,
+        # edits are detected before it, and new snapshots are taken after it.
         if sink.is_on and thread.edits.snapshots:
             sink.run_safely(thread.edits.detect)
         unscale(scaler, optimizer)

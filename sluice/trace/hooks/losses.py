@@ -68,9 +68,9 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first calls, at each of which one call is inspected.
-Later on, calls are inspected ever more rarely."""
-_NUM_SAMPLED_CALLS = 64
+"""Number of steps with statistics at each of which one call is still inspected after the first
+calls. Later calls are inspected ever more rarely."""
+_NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls of a phase whose targets are sampled, for each loss function and
 network. The calls after them are inspected only at steps with statistics."""
 _NUM_CHECKED_CALLS = 32
@@ -196,7 +196,10 @@ class LossWatch:
                 return
             counter = self._counters[kind, thread.call.network, is_learning] = _CallCounter()
         counter.num_calls += 1
-        if counter.num_calls > _NUM_SAMPLED_CALLS and not sink.sampling.samples_statistics:
+        if (
+            counter.num_calls > _NUM_CALLS_WITH_SAMPLED_TARGETS
+            and not sink.sampling.samples_statistics
+        ):
             return
         is_first = counter.num_calls <= _NUM_FIRST_CALLS
         is_sampled_step = (
@@ -204,7 +207,7 @@ class LossWatch:
         )
         samples_targets = (
             is_learning
-            and counter.num_calls <= _NUM_SAMPLED_CALLS
+            and counter.num_calls <= _NUM_CALLS_WITH_SAMPLED_TARGETS
             and kind in _LOSSES_WITH_SAMPLED_TARGETS
         )
         if not (is_first or is_sampled_step or samples_targets) or in_functorch_transform():

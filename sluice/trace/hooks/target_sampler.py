@@ -117,8 +117,8 @@ class TargetSampler:
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
         """Return whether the last network call computed the values.
 
-        Always True while the network runs, if it is the only call since the last backward pass, and
-        if its output no longer exists.
+        Also True in three cases without a check: the network is still running, its call is the only
+        one since the last backward pass, or its output no longer exists.
         """
         interner, num_calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):

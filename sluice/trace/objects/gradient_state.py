@@ -26,8 +26,8 @@ _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that ``GradientCheck`` reads."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of gradients with an unchanged version that are read without finding a zero one.
-They are read because ``.grad.data.zero_()`` does not change the version."""
+"""Maximum number of reads of gradients with an unchanged version, since the last gradient that was
+zero. Such gradients are read because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -51,7 +51,8 @@ class GradientTracker:
     def __init__(self) -> None:
         self._sampled: list[tuple[Tensor, Tensor | None, int]] = []
         """Sampled parameters, each with its gradient at the last step and the version of this
-        gradient; version -1 without a gradient, or if it may have changed since."""
+        gradient. The version is -1 without a gradient, or if the gradient may have changed since.
+        """
         self.is_cleared = True
         """Whether gradients were cleared since the last step; the ``zero_grad`` hook sets it."""
         self._has_stepped = False
@@ -143,8 +144,8 @@ class GradientTracker:
     def record_gradients(self, *, may_have_changed: bool = False) -> None:
         """Record the gradients after a step, if ``record_step`` did not run or ran too early.
 
-        It does not run in predicted and in skipped steps. It runs too early in a step that calls
-        its closure several times, because each call computes new gradients.
+        ``record_step`` does not run in predicted steps and in skipped ones. It runs too early in a
+        step that calls its closure several times, because each call computes new gradients.
 
         Args:
             may_have_changed: Whether a backward pass since the step may have changed the gradients.

@@ -95,11 +95,13 @@ class MembershipSnapshots:
             broken_ties=tuple(self._broken_ties(indices)),
         )
 
-    def _broken_ties(self, parameters: Collection[int]) -> Iterator[tuple[int, int]]:
-        """Yield the broken ties between parameters of a network, as parameter indices."""
+    def _broken_ties(self, parameter_indices: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Yield the broken ties between parameters of a network, as pairs of parameter indices."""
         for first, second in self._objects.tied_parameters.find_broken():
             entry, other = map(self._objects.parameters.get, (first, second))
-            if entry and other and entry.index in parameters and other.index in parameters:
+            if entry is None or other is None:
+                continue
+            if entry.index in parameter_indices and other.index in parameter_indices:
                 yield entry.index, other.index
 
     def _misspelled_attributes(

@@ -29,15 +29,14 @@ class OptimizerEntry:
     num_steps: int = 0
     """Number of steps that ended, including skipped ones."""
     last_clipped_step: int = -1
-    """Number, among the steps of this optimizer, of the latest step whose gradient norm was read
-    before clipping; -1 if no norm was read."""
+    """Number of the latest step whose gradient norm was read before clipping, counted from 1 over
+    the steps of this optimizer; -1 if no norm was read."""
     num_groups: int = 0
     """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)
     """Learning rate of each group at the last step."""
     has_irregular_closure_calls: bool = False
-    """Whether the optimizer does not call its closure exactly once per step. LBFGS calls it several
-    times."""
+    """Whether a step of the optimizer called its closure several times, as LBFGS does, or never."""
     is_dormant: bool = False
     """Whether the optimizer has gradients from before the trace, and was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
