@@ -58,8 +58,9 @@ class FunctionalModel:
         self.placeholder = ModulePlaceholder()
         self.entry = networks.get_or_add(self.placeholder)
         self.leaf = weakref.ref(leaf)
-        self.leaf_shape, self.row_shape = leaf.shape, torch.Size()
-        """Shape of the leaf, and shape of a row of the training inputs."""
+        self.leaf_shape = leaf.shape
+        self.row_shape = torch.Size()
+        """Shape of one row of the training inputs."""
         self.num_uses = 0
         """Number of uses of the leaf in a pass; 0 before the first pass."""
         self.is_left_operand = True
@@ -145,8 +146,10 @@ class FunctionalModelWatch:
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
         """Inputs of the inspected pass, which must exist until its backward pass has ended."""
-        self._passes_left, self._inspected_step = _NUM_FIRST_PASSES, -1
-        self._sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
+        self._passes_left = _NUM_FIRST_PASSES
+        """Number of next backward passes that are all inspected."""
+        self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
+        """Sampler of later passes, and number of optimizer steps before the last sampled one."""
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""

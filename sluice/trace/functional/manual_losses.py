@@ -88,8 +88,11 @@ class ManualLossWatch:
     def reset(self) -> None:
         """Forget all forms, at the start of a trace and after a fork."""
         self._passes_left = _NUM_FIRST_PASSES
+        """Number of next backward passes that are all inspected."""
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
+        """Sampler of later passes, and number of optimizer steps before the last inspected one."""
         self._forms: set[tuple[type, ...]] = set()
+        """Known forms: the types of the first autograd nodes of a loss."""
 
     def on_loss(self, begins: ScalarBackwardBegins) -> None:
         """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""

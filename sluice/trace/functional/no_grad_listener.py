@@ -73,9 +73,10 @@ class NoGradListener:
         self._sink, self._model_watch = sink, model_watch
         self._op_listeners: dict[int, _OpListener] = {}
         """Listeners of the running blocks, by the id of the block."""
-        self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
-        """Number of observed blocks, and number of the latest consecutive blocks without a model
-        input, by call site."""
+        self._num_blocks = Counter[Any]()
+        """Number of observed blocks by call site."""
+        self._num_unmatched = Counter[Any]()
+        """Number of latest consecutive blocks without a model input, by call site."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""

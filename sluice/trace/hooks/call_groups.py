@@ -50,9 +50,10 @@ class CallGroup:
         """Whether gradients are enabled during the calls."""
         self.sampling_detector: IterativeSamplingDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
-        self.num_calls = self.num_rows = self.first_step = self.last_step = 0
-        """Number of inspected calls, number of their rows, and number of optimizer steps before the
-        first and before the last of these calls."""
+        self.num_calls = self.num_rows = 0
+        """Number of inspected calls, and number of their rows."""
+        self.first_step = self.last_step = 0
+        """Number of optimizer steps before the first inspected call, and before the last one."""
         self.extra_calls_left = _MAX_EXTRA_CALLS
         """Number of calls that may still be inspected after the first ``NUM_FIRST_CALLS``."""
         self.is_generated = False
@@ -62,12 +63,15 @@ class CallGroup:
         self.has_distinctive_rows = False
         """Whether equal input rows must be copies; see the function ``has_distinctive_rows``."""
         self.shape: tuple[int, ...] = ()
+        """Shape of the input in the last inspected call."""
         self.dtype = ""
-        """Shape of the input in the last inspected call, and its dtype in the first one."""
+        """Dtype of the input in the first inspected call, such as 'float32'."""
         self.columns: ColumnStatistics | None = None
+        """Statistics of float inputs per column."""
         self.channels: ColumnStatistics | None = None
-        """Statistics of float inputs per column and, for images, per channel."""
+        """Statistics of images per channel; None for other inputs."""
         self.tokens: TokenCounts | None = None
+        """Token counts of the first tensor argument; None if it is not tokens."""
         self.other_tokens: dict[int, TokenCounts] = {}
         """Token counts of the other tensor arguments, by position."""
         self.awaits_backward = self.is_grad_enabled and not self.is_learning
@@ -87,10 +91,12 @@ class IterativeSamplingDetector:
     def __init__(self) -> None:
         self._previous: Tensor | None = None
         """Sample of the input of the previous call."""
-        self._step = self._num_new_inputs = self._num_refined_inputs = 0
-        """Number of optimizer steps before the last call with a new input, number of calls with a
-        new input, and number of these calls that refine the previous input. An input is new if it
-        differs from that of the previous call."""
+        self._num_new_inputs = 0
+        """Number of calls with a new input: one that differs from that of the previous call."""
+        self._num_refined_inputs = 0
+        """Number of these calls that refine the previous input."""
+        self._last_new_input_step = 0
+        """Number of optimizer steps before the last call with a new input."""
 
     def add(self, tensor: Tensor, step: int) -> None:
         """Compare a sample of the input with the previous call."""
@@ -102,9 +108,9 @@ class IterativeSamplingDetector:
         if previous is not None and is_same_shape and previous.equal(sample):
             return
         self._num_new_inputs += 1
-        if previous is not None and is_same_shape and step == self._step:
+        if previous is not None and is_same_shape and step == self._last_new_input_step:
             self._num_refined_inputs += _is_correlated(previous, sample)
-        self._step = step
+        self._last_new_input_step = step
 
     @property
     def is_sampling(self) -> bool:

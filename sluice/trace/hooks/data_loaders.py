@@ -66,7 +66,7 @@ def watch_loaders(sink: EventSink) -> None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
                     sink.events.record(thread, entry.code)
-                    if not entry.has_first_fingerprints or sink.sampling.samples_statistics:
+                    if not entry.has_enough_fingerprints or sink.sampling.samples_statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -136,7 +136,7 @@ class _LoaderWatch:
                 return entry
         code = self._sink.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), code)
-        entry.has_first_fingerprints = not self._sink.settings.fingerprinted_batches
+        entry.has_enough_fingerprints = not self._sink.settings.fingerprinted_batches
         self._recorded_loaders.append((record, entry))
         self._sink.recorder.write("loader", record)
         return entry
@@ -151,6 +151,7 @@ class _LoaderWatch:
             self._install_worker_hooks()
 
     def on_iterator(self, loader: Any, iterator: Any) -> None:
+        """Begin an epoch of a loader, after its iterator was created or reset."""
         sink = self._sink
         entry = self._loaders.get_or_add(loader)
         entry.epoch += 1
@@ -173,6 +174,7 @@ class _LoaderWatch:
         self._index_hook.set_installed(is_installed=is_needed)
 
     def on_indices(self, iterator: Any, indices: Any) -> None:
+        """Add the row indices of one batch to the order of its epoch, if the epoch is recorded."""
         row_indices = indices if isinstance(indices, list) else [indices]
         iteration = self._iterations.get_or_add(iterator)
         # Workers receive the first indices while the iterator is created or reset. The loader of a
@@ -196,13 +198,14 @@ class _LoaderWatch:
         self._record_batch(entry, batch)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
-        if not entry.has_first_fingerprints:
+        if not entry.has_enough_fingerprints:
             entry.num_inspected += 1
-            entry.has_first_fingerprints = (
+            entry.has_enough_fingerprints = (
                 entry.num_inspected >= sink.settings.fingerprinted_batches
             )
 
     def on_exhausted(self, iterator: Any) -> None:
+        """End the epoch of an iterator that has no further batch."""
         iteration = self._iterations.get(iterator)
         if iteration is not None and iteration.loader is not None:
             self._close_epoch(iteration.loader, is_finished=True)
@@ -237,7 +240,7 @@ class _LoaderWatch:
         if entry.iteration is not None and is_epoch_recorded(entry.epoch):
             entry.iteration.row_fingerprints += fingerprints
             entry.iteration.labels.update(integer_labels(tensors))
-            if not entry.has_first_fingerprints:
+            if not entry.has_enough_fingerprints:
                 for position in float_field_positions(tensors):
                     sketches = entry.iteration.field_sketches
                     sketches.setdefault(position, FieldSketch()).add(tensors[position])

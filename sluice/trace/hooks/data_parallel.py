@@ -91,9 +91,10 @@ class _DataParallelWatch:
         self._wrappers: list[_WrapperEntry] = []
         self._reduces_manually = False
         """Whether the program calls ``all_reduce`` for its gradients."""
-        self.num_reductions = self._num_checked_steps = 0
-        """Number of inspected calls of ``all_reduce``, and number of steps at which networks were
-        checked for sharding."""
+        self.num_reductions = 0
+        """Number of inspected calls of ``all_reduce``."""
+        self._num_checked_steps = 0
+        """Number of steps at which networks were checked for sharding."""
         self._sharded_networks: set[int] = set()
         """Indices of the networks that are sharded over all ranks."""
         self._sink.bus.unsubscribe(StepEnded, self._after_step)

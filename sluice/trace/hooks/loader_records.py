@@ -40,7 +40,7 @@ class LoaderEntry:
     """Number of batches of the current epoch so far."""
     num_inspected: int = 0
     """Number of first batches, over all epochs, whose rows were fingerprinted."""
-    has_first_fingerprints: bool = False
+    has_enough_fingerprints: bool = False
     """Whether the configured number of first batches is already fingerprinted."""
     iteration: "IterationEntry | None" = None
     """Running iteration; None between two epochs."""
@@ -53,6 +53,7 @@ class IterationEntry:
     index: int
     ref: "weakref.ref[Any]"
     loader: LoaderEntry | None = None
+    """Loader of the iterator; None while the iterator is created."""
     order: OrderFingerprint = field(default_factory=OrderFingerprint)
     """Fingerprint of the row indices in their order."""
     step: int = 0

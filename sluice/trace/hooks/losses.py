@@ -122,8 +122,11 @@ class _CallCounter:
 
     def __init__(self) -> None:
         self.num_calls = 0
+        """Number of calls since the training phase began."""
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
+        """Chooses the calls that are inspected after the first ones."""
         self.last_inspected_step = -1
+        """Number of optimizer steps before the last inspected call; -1 before that call."""
 
 
 class LossWatch:

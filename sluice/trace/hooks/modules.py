@@ -156,6 +156,7 @@ class _CallHandler:
     def on_module_call(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
+        """Inspect and measure a call inside a network, and note a module that is unregistered."""
         sink, thread = self._sink, self._sink.local.thread
         began = sink.clock()
         entry: NetworkEntry = thread.forward.entry

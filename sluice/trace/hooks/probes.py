@@ -89,6 +89,7 @@ class NetworkProbes:
         series = None if ref is None else ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
+            # The stored name covers values of a series, too.
             self._run_once(inspected, "later tokens", probe)
         self._run_rows_probe(inspected, network, loss)
         if find_padding(arguments) is not None:
