@@ -59,7 +59,7 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
         thread = local.thread
         forward = thread.forward
         if forward.is_running:
-            if not forward.inspects_modules or compiler.is_compiling():
+            if not forward.observes_modules or compiler.is_compiling():
                 if is_torch_call and module._compiled_call_impl is None:  # as torch itself does
                     return module._call_impl(*args, **kwargs)
                 return original(module, *args, **kwargs)

@@ -110,8 +110,8 @@ class ForwardPass:
     """The running forward pass. Owner: ``hooks.modules``."""
 
     is_running: bool = False
-    inspects_modules: bool = False
-    """Whether the modules inside the running forward pass are inspected."""
+    observes_modules: bool = False
+    """Whether calls of the modules inside the running forward pass are observed."""
     measures_outputs: bool = False
     """Whether the outputs of the modules inside the running forward pass are measured."""
     entry: Any = None

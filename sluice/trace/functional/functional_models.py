@@ -31,8 +31,8 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""After the first passes, one pass is inspected at each of this number of steps with statistics,
-because a new model may appear. Later on, passes are inspected ever more rarely."""
+"""Number of steps with statistics at each of which one pass is still inspected after the first
+passes, because a new model may appear. Later passes are inspected ever more rarely."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
@@ -43,19 +43,26 @@ _VARYING_USES = 2**31
 
 
 class ModulePlaceholder(nn.Module):
-    """Placeholder for a model that is not an nn.Module, without parameters and never called."""
+    """Placeholder for a model that is not an nn.Module. It has no parameters; it is not called."""
 
 
 class FunctionalModel:
-    """A model without an ``nn.Module``, identified by the leaf tensor that is used first."""
+    """A model without an ``nn.Module``, identified by the leaf tensor that is used first.
+
+    Args:
+        leaf: Parameter that the model combines with its input.
+        networks: Index of all networks, to which the model is added.
+    """
 
     def __init__(self, leaf: Tensor, networks: ObjectIndex[NetworkEntry]) -> None:
         self.placeholder = ModulePlaceholder()
         self.entry = networks.get_or_add(self.placeholder)
         self.leaf = weakref.ref(leaf)
-        self.shape, self.row_shape = leaf.shape, torch.Size()
+        self.leaf_shape = leaf.shape
+        self.row_shape = torch.Size()
+        """Shape of one row of the training inputs."""
         self.num_uses = 0
-        """Number of uses of the leaf in a pass."""
+        """Number of uses of the leaf in a pass; 0 before the first pass."""
         self.is_left_operand = True
         """Whether the training inputs are the left operand of the operation with the leaf."""
         self.kind = ""
@@ -74,15 +81,20 @@ class FunctionalModel:
 
     def record_input(self, leaf_input: LeafInput) -> None:
         """Store how training inputs are combined with the leaf."""
-        is_constant = self.num_uses in (0, leaf_input.num_uses)
-        self.num_uses = leaf_input.num_uses if is_constant else _VARYING_USES
+        has_same_uses = self.num_uses in (0, leaf_input.num_uses)
+        self.num_uses = leaf_input.num_uses if has_same_uses else _VARYING_USES
         self.is_left_operand, self.kind = leaf_input.is_left_operand, leaf_input.kind
         self.columns = leaf_input.columns
-        shape = leaf_input.values.shape
+        shape = leaf_input.values.shape  # (rows, uses, ...) if the leaf is used several times
         self.row_shape = shape[1:] if leaf_input.num_uses == 1 else shape[2:]
 
     def match_input(self, values: Tensor, *, is_left: bool) -> Tensor | None:
-        """Return ``values`` arranged like a training input; None if they cannot be an input."""
+        """Return ``values`` arranged like a training input; None if they cannot be an input.
+
+        Args:
+            values: Operand of an operation with the leaf.
+            is_left: Whether it is the left operand.
+        """
         leaf, row_shape = self.leaf(), self.row_shape
         if leaf is None or is_left != self.is_left_operand or values.requires_grad:
             return None
@@ -92,17 +104,25 @@ class FunctionalModel:
         rows = values if is_lookup else as_rows(values, leaf, kind=self.kind, is_left=is_left)
         if rows is None or rows.dim() != len(row_shape) + 1:
             return None
-        return rows if rows.shape[1:][-1:] == row_shape[-1:] else None
+        # Empty if each row is a single value, such as an id of a lookup.
+        last_dim = rows.shape[1:][-1:]
+        return rows if last_dim == row_shape[-1:] else None
 
     def is_recreated_as(self, leaf: Tensor) -> bool:
         """Return whether ``leaf`` replaces a leaf that existed for a single pass only."""
-        return self.num_inspections == 1 and self.leaf() is None and self.shape == leaf.shape
+        return self.num_inspections == 1 and self.leaf() is None and self.leaf_shape == leaf.shape
 
 
 class FunctionalModelWatch:
     """Inspects graphs of losses in threads that call no ``nn.Module``.
 
     It inspects the first graphs and a sample of later ones.
+
+    Args:
+        sink: Receives the records.
+        inputs: Inspects the inputs of the models.
+        losses: Samples the targets of their losses.
+        on_first_model: Called once, when the first model is found.
     """
 
     def __init__(
@@ -113,7 +133,8 @@ class FunctionalModelWatch:
         on_first_model: Callable[[], None],
     ) -> None:
         self._sink, self._input_watch, self._loss_watch = sink, inputs, losses
-        self._on_first_model, self._has_model = on_first_model, False
+        self._on_first_model, self._has_had_model = on_first_model, False
+        """Callback, and whether it was called; both survive ``reset``."""
         self.reset()
 
     def reset(self) -> None:
@@ -124,8 +145,11 @@ class FunctionalModelWatch:
         """Leaves of the loss whose backward pass runs, if the pass is inspected."""
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
-        self._passes_left, self._inspected_step = _NUM_FIRST_PASSES, -1
-        self._sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
+        """Inputs of the inspected pass, which must exist until its backward pass has ended."""
+        self._passes_left = _NUM_FIRST_PASSES
+        """Number of next backward passes that are all inspected."""
+        self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
+        """Sampler of later passes, and number of optimizer steps before the last sampled one."""
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""
@@ -186,6 +210,7 @@ class FunctionalModelWatch:
             return model
         model = next((m for m in self.models if m.is_recreated_as(leaf)), None)
         if model is not None:
+            # ``num_inspections`` stays 1, so that the leaf may be replaced again in the next pass.
             model.leaf = weakref.ref(leaf)
             return model
         if len(self.models) >= _MAX_MODELS:
@@ -195,15 +220,15 @@ class FunctionalModelWatch:
         self.models.append(model)
         self.network_indices.add(model.entry.index)
         self._passes_left = _NUM_FIRST_PASSES
-        if not self._has_model:
-            self._has_model = True
+        if not self._has_had_model:
+            self._has_had_model = True
             self._on_first_model()
         return model
 
     def _record_pass(
         self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
     ) -> None:
-        with torch.enable_grad():  # ``InputWatch`` takes such a call as a training call
+        with torch.enable_grad():  # then ``InputWatch`` records a training call
             self._report_call(thread, model, self._inputs)
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, loss.detach())

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sluice.trace.functional.masked_losses import masked_targets
+from sluice.trace.functional.masked_losses import find_masked_targets
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES, output_shape
 from sluice.trace.inspection.token_statistics import best_alignment
 from sluice.trace.program_events import ScalarBackwardBegins
@@ -32,9 +32,9 @@ _FORM_LENGTH = 4
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""After the first passes, one pass is inspected at each of this number of steps with statistics,
-because a later phase may use another loss. Later on, passes are inspected ever more rarely."""
-_MAX_COMPARED_NODES = 32
+"""Number of steps with statistics at each of which one pass is still inspected after the first
+passes, because a later phase may use another loss. Later passes are inspected ever more rarely."""
+_MAX_NODES_TO_BROADCAST = 32
 """Maximum number of nodes that are searched for a broadcast."""
 _ELEMENTWISE_NODES = frozenset(
     f"{name}Backward{number}"
@@ -57,9 +57,9 @@ _EXPLICIT_RESHAPES = (
     "Expand",
 )
 """Kinds of nodes that show that the program broadcasts a shape intentionally."""
-_MAX_GRAPH_NODES = 128
-"""Maximum number of nodes that are searched for a double activation."""
-_MAX_SEARCHED_NODES = 8
+_MAX_NODES_TO_OUTER_ACTIVATION = 128
+"""Maximum number of nodes that are searched for the outer activation of a double activation."""
+_MAX_NODES_TO_INNER_ACTIVATION = 8
 """Maximum number of nodes behind the outer activation that are searched for the inner one."""
 _LAYER_NODES = (
     "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
@@ -79,17 +79,20 @@ _SKIPPED_NODES = frozenset({"Neg", "Abs", "Exp"})
 
 
 class ManualLossWatch:
-    """Inspects the first losses of a trace, and a sample of later ones."""
+    """Inspects the first losses of each form, and a sample of later ones."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
         self.reset()
 
     def reset(self) -> None:
-        """Clear all state."""
+        """Forget all forms, at the start of a trace and after a fork."""
         self._passes_left = _NUM_FIRST_PASSES
+        """Number of next backward passes that are all inspected."""
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
+        """Sampler of later passes, and number of optimizer steps before the last inspected one."""
         self._forms: set[tuple[type, ...]] = set()
+        """Known forms: the types of the first autograd nodes of a loss."""
 
     def on_loss(self, begins: ScalarBackwardBegins) -> None:
         """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""
@@ -127,7 +130,7 @@ class ManualLossWatch:
             self._write(MANUAL_DIFFERENCE, broadcast[0], broadcast[1], loss)
         for kind, producer_node, shape in find_double_activations(loss.grad_fn):
             self._write(kind, producer_node, shape, loss)
-        for targets, is_included in masked_targets(loss):
+        for targets, is_included in find_masked_targets(loss):
             self._inspect_mask(targets, is_included, loss)
 
     def _inspect_mask(self, targets: Tensor, is_included: Tensor, loss: Tensor) -> None:
@@ -149,8 +152,21 @@ class ManualLossWatch:
         tokens: NextTokenTargets | None = None,
         num_included: int | None = None,
     ) -> None:
+        """Write a record of a loss.
+
+        Args:
+            kind: Kind of the manual loss.
+            producer_node: Name of the node that computed the outputs.
+            shape: Shape of the outputs.
+            loss: The loss.
+            tokens: Alignment of the targets with the input tokens.
+            num_included: Number of targets that a mask includes; None for all.
+        """
         sink, thread = self._sink, self._sink.local.thread
         num_rows = shape[0] if shape else 1
+        # The graph does not show the shape of the targets. It is this one if a broadcast of the
+        # outputs against the targets has the shape (rows, rows).
+        target_shape = shape[:1] if len(shape) > 1 else (*shape, 1)
         record = LossRecord(
             step=sink.steps.last,
             kind=kind,
@@ -160,7 +176,7 @@ class ManualLossWatch:
             reduction="none",
             producer_node=producer_node,
             input_shape=shape,
-            target_shape=shape[:1] if len(shape) > 1 else (*shape, 1),
+            target_shape=target_shape,
             smallest=math.nan,
             largest=math.nan,
             min_row_sum=math.nan,
@@ -176,22 +192,22 @@ class ManualLossWatch:
         sink.recorder.write("loss", record)
 
 
-def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return the name of the node that produced broadcast outputs, and their shape.
+def find_broadcast(loss_node: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return the name of the node that produced broadcast outputs, and the shape of the outputs.
 
     Outputs of shape (rows, 1) or (rows,) were broadcast against all targets if an operation
-    combines them with a tensor without gradient and the result has the shape (rows, rows). The
-    operation must be a subtraction, or use the logarithm of the outputs. Outputs that the program
-    reshaped explicitly are ignored.
+    combines them with a tensor without gradient, and the result has the shape (rows, rows). The
+    operation must be a subtraction, or its operand must be the logarithm of the outputs. Outputs
+    that the program reshaped explicitly are ignored.
 
     Args:
-        loss: Autograd node of the loss.
+        loss_node: Autograd node of the loss.
 
     Returns:
         None if no such node is found.
     """
-    pending = [(loss, 0)]
-    for _ in range(_MAX_COMPARED_NODES):
+    pending = [(loss_node, 0)]
+    for _ in range(_MAX_NODES_TO_BROADCAST):
         if not pending:
             return None
         node, output_index = pending.pop(0)
@@ -202,20 +218,18 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
         grad_edges = [edge for edge in edges if edge[0] is not None]
         is_square = len(shape) == 2 and shape[0] == shape[1] > 1
         if is_square and len(edges) == 2 and len(grad_edges) == 1:
-            name, grad_operand_shape = grad_edges[0][0].name(), output_shape(*grad_edges[0])
-            is_comparison = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
-            is_explicit = name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
-            if (
-                is_comparison
-                and not is_explicit
-                and grad_operand_shape in ((shape[0], 1), (shape[0],))
-            ):
-                return name, grad_operand_shape
+            operand_name, operand_shape = grad_edges[0][0].name(), output_shape(*grad_edges[0])
+            is_difference = node.name().startswith(("Sub", "Rsub"))
+            is_comparison = is_difference or operand_name.startswith("Log")
+            is_explicit = operand_name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
+            is_broadcast = operand_shape in ((shape[0], 1), (shape[0],))
+            if is_comparison and not is_explicit and is_broadcast:
+                return operand_name, operand_shape
         pending += grad_edges
     return None
 
 
-def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]:
+def find_double_activations(loss_node: Any) -> list[tuple[str, str, tuple[int, ...]]]:
     """Return losses that apply an activation to outputs of an activation.
 
     Each item is the kind of the loss, the name of the node that produced the outputs, and the shape
@@ -223,9 +237,9 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
     expects scores, not the output of a sigmoid. Only nodes between the loss and the last layer are
     inspected.
     """
-    pending, visited = [loss], set[Any]()
+    pending, visited = [loss_node], set[Any]()
     activations: dict[str, tuple[str, str, tuple[int, ...]]] = {}
-    while pending and len(visited) < _MAX_GRAPH_NODES:
+    while pending and len(visited) < _MAX_NODES_TO_OUTER_ACTIVATION:
         node = pending.pop(0)
         if node is None or node in visited or node.name().startswith(_LAYER_NODES):
             continue
@@ -234,10 +248,11 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
         kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
         if kind is not None:
             producer, skipped_kinds = _find_producer(*node.next_functions[0])
-            is_log_of_exp = not name.startswith("Log1P") or "Exp" in skipped_kinds
+            # log(1 + x) is a softplus only if x is an exponential.
+            is_activation = not name.startswith("Log1P") or "Exp" in skipped_kinds
             if (
                 producer is not None
-                and is_log_of_exp
+                and is_activation
                 and producer[0].name().startswith(_INNER_ACTIVATIONS)
             ):
                 activations.setdefault(kind, (kind, producer[0].name(), output_shape(*producer)))
@@ -253,7 +268,7 @@ def _find_producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None
         instead of the node and index if no such node is among the first 8.
     """
     skipped_kinds = set[str]()
-    for _ in range(_MAX_SEARCHED_NODES):
+    for _ in range(_MAX_NODES_TO_INNER_ACTIVATION):
         if node is None:
             return None, skipped_kinds
         kind = node.name().rpartition("Backward")[0]

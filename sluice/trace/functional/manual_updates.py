@@ -20,11 +20,11 @@ _MAX_WATCHED_PARAMETERS = 2
 """Maximum number of parameters that are compared to detect a step."""
 _IDLE_PASSES = 16
 """Number of backward passes without a detected step after which the graph of the loss is inspected
-again, because the program may have replaced its parameters. It is inspected once more each time
-this number has doubled. Few programs accumulate gradients over more passes."""
+again, because the program may have replaced its parameters. Further inspections follow after 32,
+64, ... passes. The number is 16 because few programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
-"""Maximum number of elements of a watched parameter that is copied. Of a larger one, only the
-version is compared, which counts in-place changes."""
+"""Maximum number of elements of a watched parameter that is copied. For a larger one, only the
+version counter is compared, which torch increments at each in-place change."""
 
 
 class ImplicitOptimizer:
@@ -43,14 +43,17 @@ class ManualUpdateWatch:
 
     def __init__(self, sink: EventSink, models: FunctionalModelWatch) -> None:
         self._sink, self._models = sink, models
+        self._parameters: list[Tensor] = []
+        """Known parameters of the program. The placeholder optimizer shares this list."""
         self._optimizer: ImplicitOptimizer | None = None
+        """Placeholder optimizer; None before the first backward pass of trained parameters."""
         self._snapshots: list[tuple[Tensor, Tensor | int]] = []
         """Watched parameters, each with its state after a backward pass (see ``_snapshot``)."""
         self._watched_parameters: list[Tensor] = []
         """Parameters that are compared to detect a step."""
         self._num_passes = 0
         """Number of backward passes since the last detected step."""
-        self._stepped_since_backward = False
+        self._has_stepped_since_backward = False
         """Whether a step was detected since the last backward pass."""
         self._has_ever_stepped = False
         """Whether any step was detected in the trace."""
@@ -62,52 +65,54 @@ class ManualUpdateWatch:
         models = self._models
         if thread.call.network in models.network_indices:
             self.detect_step(thread)
-            self._num_passes = 0 if self._stepped_since_backward else self._num_passes + 1
+            self._num_passes = 0 if self._has_stepped_since_backward else self._num_passes + 1
             # True for 16, 32, 64, ... passes.
             if self._num_passes >= _IDLE_PASSES and not self._num_passes & (self._num_passes - 1):
                 models.inspect_next()
-        if self._stepped_since_backward:
-            self._stepped_since_backward = False
+        if self._has_stepped_since_backward:
+            self._has_stepped_since_backward = False
             self._has_old_gradients = any(_has_gradient(p) for p in self._watched_parameters)
 
     def after_backward(self, thread: ThreadState) -> None:
-        """Store the state of some parameters after a backward pass."""
+        """Store the state of some parameters after the first backward pass of a step.
+
+        It is stored again if all leaves of the loss are new.
+        """
         candidates = self._trained_parameters(thread)
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
-        parameters = [p for p in candidates if p.grad is not None]
-        self._watched_parameters = sorted(parameters, key=Tensor.numel)[:_MAX_WATCHED_PARAMETERS]
+        with_gradients = [p for p in candidates if p.grad is not None]
+        smallest_first = sorted(with_gradients, key=Tensor.numel)
+        self._watched_parameters = smallest_first[:_MAX_WATCHED_PARAMETERS]
         self._snapshots = [(p, _snapshot(p)) for p in self._watched_parameters]
         if self._optimizer is None:
-            self._optimizer = ImplicitOptimizer([])
-        known_ids = {id(p) for p in self._optimizer.param_groups[0]["params"]}
-        new_parameters = [p for p in parameters if id(p) not in known_ids]
-        self._optimizer.param_groups[0]["params"] += new_parameters
-        self._sink.objects.is_stale |= len(known_ids) < len(parameters)
+            self._optimizer = ImplicitOptimizer(self._parameters)
+        known_ids = {id(p) for p in self._parameters}
+        new_parameters = [p for p in with_gradients if id(p) not in known_ids]
+        self._parameters += new_parameters
+        self._sink.objects.has_changed |= bool(new_parameters)
 
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
-        """Return the parameters of the last network; without a network, the leaves of the loss.
+        """Return the parameters of the ``nn.Module`` that was called last.
 
-        If the leaves of this pass were not inspected, return the known parameters. Return nothing
-        if all leaves are new although no step was detected: the program creates new leaves for
-        each pass.
+        For a functional model, and if no model was called, return the leaves of the loss, or the
+        known parameters if the leaves of this pass were not inspected. Return nothing if all leaves
+        are new although no step was ever detected: the program creates new leaves for each pass.
         """
         entries, models = self._sink.objects.networks.entries, self._models
         if thread.call.network not in models.network_indices:
             entry = next((e for e in entries if e.index == thread.call.network), None)
             network = None if entry is None else entry.ref()
             return [] if network is None else [*network.parameters()]
-        known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
         if not models.leaves:
-            return known
+            return self._parameters
         if self._are_leaves_replaced() and not self._has_ever_stepped:
             return []
         return [*models.leaves]
 
     def _are_leaves_replaced(self) -> bool:
-        """Return whether none of the leaves of the loss is known, as for a new model."""
-        known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
-        leaves = self._models.leaves
+        """Return whether all leaves of the loss are new, as for a new model."""
+        known, leaves = self._parameters, self._models.leaves
         return bool(known and leaves) and not {*map(id, known)} & {*map(id, leaves)}
 
     def detect_step(self, thread: ThreadState) -> None:
@@ -120,7 +125,7 @@ class ManualUpdateWatch:
             return
         if all(_is_unchanged(p, snapshot) for p, snapshot in snapshots):
             return
-        self._snapshots, self._stepped_since_backward, self._has_ever_stepped = [], True, True
+        self._snapshots, self._has_stepped_since_backward, self._has_ever_stepped = [], True, True
         entry: OptimizerEntry = self._sink.objects.optimizers.get_or_add(optimizer)
         self._record_step(thread, entry)
 
@@ -128,6 +133,7 @@ class ManualUpdateWatch:
         """End the step after its last backward pass or clip; later events start the next step."""
         sink, interner = self._sink, self._sink.events.interner
         kinds = [interner.event(code)[0] for code in thread.step.codes]
+        # ``events`` alternates codes and times.
         end = 2 * max(
             (i for i, kind in enumerate(kinds, 1) if kind in _KINDS_BEFORE_STEP), default=0
         )

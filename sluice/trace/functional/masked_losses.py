@@ -8,9 +8,9 @@ from torch import Tensor
 
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES, graph_nodes, saved_tensor
 
-_MAX_NODES = 128
+_MAX_NODES_TO_MASK = 128
 """Maximum number of nodes, nearest to the loss, that are searched for a mask."""
-_MAX_SEARCHED_NODES = 8
+_MAX_NODES_BEHIND_MASK = 8
 """Maximum number of nodes behind a mask that are searched for the losses."""
 _NEGATION = "NegBackward0"
 _LOSS_NODES = ("NllLoss", "GatherBackward")
@@ -24,18 +24,18 @@ _EXCLUDING_MASK = ("MaskedFillBackward0", "_saved_mask")
 """Node whose mask marks the excluded values, and the name of the saved mask."""
 
 
-def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def find_masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield class targets and a boolean mask of the targets that the loss includes, both flat.
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.
     """
-    for node in graph_nodes(loss, max_nodes=_MAX_NODES):
+    for node in graph_nodes(loss, max_nodes=_MAX_NODES_TO_MASK):
         is_included = _included_mask(node)
         inputs = [input_node for input_node, _ in node.next_functions if input_node is not None]
         if is_included is None or len(inputs) != 1:
             continue
-        targets = _targets(inputs[0])
+        targets = _find_targets(inputs[0])
         if targets is not None and targets.numel() == is_included.numel():
             yield targets.reshape(-1), is_included.reshape(-1)
 
@@ -46,10 +46,10 @@ def _included_mask(node: Any) -> Tensor | None:
     for kind, saved_name in _INCLUDING_MASKS:
         if name == kind:
             mask = saved_tensor(node, saved_name)
-            # ``where`` has two inputs. The losses may be those that it selects if the condition is
-            # false.
+            # ``where`` selects its second input if the condition is false. The losses may be this
+            # input; then the first one has no gradient.
             is_inverted = kind.startswith("Where") and node.next_functions[0][0] is None
-            return None if mask is None else ~mask if is_inverted else mask
+            return ~mask if mask is not None and is_inverted else mask
     if name == _EXCLUDING_MASK[0]:
         mask = saved_tensor(node, _EXCLUDING_MASK[1])
         return None if mask is None else ~mask
@@ -62,12 +62,13 @@ def _included_mask(node: Any) -> Tensor | None:
     return factor != 0
 
 
-def _targets(node: Any) -> Tensor | None:
-    """Return the class targets of losses, which a node may reshape or negate.
+def _find_targets(node: Any) -> Tensor | None:
+    """Return the class targets of the losses behind a node.
 
-    Returns None if other operations follow the losses, or if the targets are not class ids.
+    Nodes between may only reshape or negate the losses. None if other nodes are between, if there
+    are more than the maximum number of nodes, or if the targets are not class ids.
     """
-    for _ in range(_MAX_SEARCHED_NODES):
+    for _ in range(_MAX_NODES_BEHIND_MASK):
         if node is None:
             return None
         name = node.name()

@@ -46,8 +46,9 @@ class _OpListener(TorchFunctionMode):
         self._owner, self._thread = owner, thread
         self.site = site
         """Call site of the block."""
-        self.pending: list[Tensor] = []
-        """Observed inputs of a model that has several per pass, until all of them are observed."""
+        self.pending_inputs: list[Tensor] = []
+        """Inputs that were observed in the running pass of a model. A model that uses its leaf
+        several times per pass has several."""
         self.is_muted = False
         """Whether operations are ignored, because the block has ended."""
         self.has_match = False
@@ -56,7 +57,8 @@ class _OpListener(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # A hooked loss function arrives here from its wrapper; call the original to record it once.
+        # ``func`` may be the tracer's hook of a loss function. The hook already runs and records
+        # this call, so only the original is called here.
         original = getattr(func, "__prepare_scriptable__", None)
         result = (func if original is None else original())(*args, **(kwargs or {}))
         if not self.is_muted and not kwargs:
@@ -71,9 +73,10 @@ class NoGradListener:
         self._sink, self._model_watch = sink, model_watch
         self._op_listeners: dict[int, _OpListener] = {}
         """Listeners of the running blocks, by the id of the block."""
-        self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
-        """Number of observed blocks by call site, and number of the last consecutive blocks without
-        a model input."""
+        self._num_blocks = Counter[Any]()
+        """Number of observed blocks by call site."""
+        self._num_unmatched = Counter[Any]()
+        """Number of latest consecutive blocks without a model input, by call site."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""
@@ -123,6 +126,7 @@ class NoGradListener:
         args: tuple[Any, ...],
         positions: tuple[int, int, bool],
     ) -> None:
+        """Report an operand as input of a model if the other operand is the model's first leaf."""
         input_position, weight_position, may_be_swapped = positions
         values, weight = args[input_position], args[weight_position]
         if type(values) is not Tensor or not isinstance(weight, Tensor):
@@ -137,13 +141,13 @@ class NoGradListener:
         if rows is None or torch.is_grad_enabled():
             return
         listener.has_match = True
-        listener.pending.append(rows)
-        if len(listener.pending) < model.num_uses:
+        listener.pending_inputs.append(rows)
+        if len(listener.pending_inputs) < model.num_uses:
             return
-        pending, listener.pending = listener.pending, []
-        if len({t.shape for t in pending}) > 1 or len(rows) < _MIN_ROWS:
+        inputs, listener.pending_inputs = listener.pending_inputs, []
+        if len({t.shape for t in inputs}) > 1 or len(rows) < _MIN_ROWS:
             return
-        batch = rows if len(pending) == 1 else torch.stack(pending, 1)
+        batch = rows if len(inputs) == 1 else torch.stack(inputs, 1)
         self._model_watch.on_no_grad_input(thread, model, batch)
 
     def _find_model(self, weight: Tensor) -> FunctionalModel | None:
@@ -186,9 +190,9 @@ def _patch_context(
     def begin(block: Any) -> Any:
         result = enter(block)
         thread = sink.local.thread
-        model_indices = model_watch.network_indices - {-1}
-        is_running = thread.backward.is_running
-        if sink.is_on and not is_running and thread.call.network in model_indices:
+        network = thread.call.network
+        is_functional = network >= 0 and network in model_watch.network_indices
+        if sink.is_on and is_functional and not thread.backward.is_running:
             sink.run_safely(listener.begin, block, _call_site())
         return result
 

@@ -22,7 +22,7 @@ from sluice.trace.thread_state import ThreadState
 def watch_backward(sink: EventSink) -> None:
     """Record every backward pass that the program starts."""
     backward, grad, local = torch.autograd.backward, torch.autograd.grad, sink.local
-    recorder = _BackwardRecorder(sink)
+    backward_recorder = _BackwardRecorder(sink)
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -30,7 +30,7 @@ def watch_backward(sink: EventSink) -> None:
         if not sink.is_on or thread.backward.is_running:  # checkpointing nests backward passes
             return backward(tensors, *args, **kwargs)
         try:
-            recorder.begin(thread, tensors)
+            backward_recorder.before_backward(thread, tensors)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)
         thread.backward.is_running = True
@@ -65,8 +65,8 @@ class _BackwardRecorder:
         sink.bus.subscribe(TraceBegan, lambda _: self._codes.clear())
         sink.bus.subscribe(BackwardEnded, self._on_end)
 
-    def begin(self, thread: ThreadState, tensors: Any) -> None:
-        """Inspect the loss of a backward pass that is about to run."""
+    def before_backward(self, thread: ThreadState, tensors: Any) -> None:
+        """Inspect gradients and loss before a backward pass runs."""
         sink = self._sink
         for entry in sink.objects.optimizers.entries:
             if not entry.gradient_tracker.is_cleared:
@@ -77,7 +77,7 @@ class _BackwardRecorder:
         thread.backward.is_unscaled_mean = False
         if loss is None or loss.numel() != 1:
             return
-        # Reading a value from another device would synchronize with it.
+        # A value on another device is not read, because reading synchronizes with the device.
         value = loss.item() if loss.is_cpu else loss.detach().reshape(())
         thread.step.losses.append(value)
         thread.backward.is_unscaled_mean = is_unscaled_mean(loss, thread)
@@ -94,7 +94,7 @@ class _BackwardRecorder:
             flags = ("leaf", *flags)
         if ended.is_scaled:
             flags = ("scaled", *flags)
-        if len(thread.step.losses) > 1:
+        if len(thread.step.losses) > 1:  # a program may divide the accumulated gradients
             thread.edits.snapshot(sink.objects.optimizers.entries)
         code = self._codes.get(flags)
         if code is None:

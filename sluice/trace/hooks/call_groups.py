@@ -8,18 +8,18 @@ from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
 _MAX_EXTRA_CALLS = 16
-"""Maximum number of calls that are inspected after the first 64 of a group. Of these later
-calls, only those that follow a backward pass in the same step are inspected."""
+"""Maximum number of calls of a group that are inspected after its first 64. Such a later call is
+inspected only if a backward pass precedes it in the same step."""
 _SAMPLE_SIZE = 64
 """Maximum number of rows, and maximum number of columns, in a sample of an input."""
 _MAX_COMPARED_COLUMNS = 512
 """Maximum number of columns in which two rows are compared."""
 _MIN_MEDIAN_DIFFERENCES = 32
-"""Minimum number of columns in which two rows differ, as the median over all pairs of unequal rows.
-With fewer, equal rows may be a coincidence."""
+"""Minimum median of the number of columns in which two rows differ, over all pairs of unequal rows.
+With a lower median, equal rows may be a coincidence."""
 _MIN_NEAREST_RATIO = 0.4
-"""Minimum ratio of the smallest number of columns in which two unequal rows differ to the median
-over all pairs. With a lower ratio, equal rows may be a coincidence."""
+"""Minimum ratio of the smallest number of differing columns to the median number, over all pairs of
+unequal rows. With a lower ratio, equal rows may be a coincidence."""
 _MIN_FLOAT16_COLUMNS = 8
 """Minimum number of columns of a 16-bit input. Equal rows with fewer may be a coincidence, even if
 the values rarely repeat."""
@@ -31,8 +31,9 @@ _MIN_CORRELATED_ROWS = 8
 correlate by chance."""
 _MIN_CORRELATION = 0.8
 """Mean correlation of the columns of two consecutive calls above which the second call refines the
-input of the first. Samplers with few calls make the largest changes: of 10 calls of a diffusion
-model with a cosine schedule, 5 have a correlation above this value, and 3 one above 0.9."""
+input of the first. The fewer calls a sampler makes, the more each of them changes the input. With
+10 calls of a diffusion model and a cosine schedule, 5 calls have a correlation above this value
+with the previous call, which is just enough for ``is_sampling``. Only 3 have one above 0.9."""
 
 
 class CallGroup:
@@ -43,14 +44,16 @@ class CallGroup:
     ) -> None:
         self.network, self.loader = network, loader
         self.is_learning = is_grad_enabled and is_training
-        """Whether the calls are training calls."""
+        """Whether the calls are training calls: with gradients enabled, and in training mode or
+        followed by a backward pass."""
         self.is_grad_enabled = is_grad_enabled
         """Whether gradients are enabled during the calls."""
         self.sampling_detector: IterativeSamplingDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
-        self.num_calls = self.num_rows = self.first_step = self.last_step = 0
-        """Number of inspected calls, and of their rows. Number of optimizer steps before the first
-        inspected call, and before the last one."""
+        self.num_calls = self.num_rows = 0
+        """Number of inspected calls, and number of their rows."""
+        self.first_step = self.last_step = 0
+        """Number of optimizer steps before the first inspected call, and before the last one."""
         self.extra_calls_left = _MAX_EXTRA_CALLS
         """Number of calls that may still be inspected after the first ``NUM_FIRST_CALLS``."""
         self.is_generated = False
@@ -60,16 +63,22 @@ class CallGroup:
         self.has_distinctive_rows = False
         """Whether equal input rows must be copies; see the function ``has_distinctive_rows``."""
         self.shape: tuple[int, ...] = ()
+        """Shape of the input in the last inspected call."""
         self.dtype = ""
+        """Dtype of the input in the first inspected call, such as 'float32'."""
         self.columns: ColumnStatistics | None = None
+        """Statistics of float inputs per column."""
         self.channels: ColumnStatistics | None = None
+        """Statistics of images per channel; None for other inputs."""
         self.tokens: TokenCounts | None = None
+        """Token counts of the first tensor argument; None if it is not tokens."""
         self.other_tokens: dict[int, TokenCounts] = {}
         """Token counts of the other tensor arguments, by position."""
         self.awaits_backward = self.is_grad_enabled and not self.is_learning
         """Whether a backward pass would show that the calls of this group are training calls."""
         self.pending_rows: list[RowsRecord] = []
-        """Row records of calls in evaluation mode, until a backward pass or the end of a trace."""
+        """Row records of calls with gradients enabled in evaluation mode. They are written after a
+        backward pass or at the end of the trace."""
 
 
 class IterativeSamplingDetector:
@@ -82,9 +91,12 @@ class IterativeSamplingDetector:
     def __init__(self) -> None:
         self._previous: Tensor | None = None
         """Sample of the input of the previous call."""
-        self._step = self._num_new_inputs = self._num_refined_inputs = 0
-        """Number of optimizer steps before the previous call. Number of calls with another input
-        than the previous call, and of calls that refine the previous input."""
+        self._num_new_inputs = 0
+        """Number of calls with a new input: one that differs from that of the previous call."""
+        self._num_refined_inputs = 0
+        """Number of these calls that refine the previous input."""
+        self._last_new_input_step = 0
+        """Number of optimizer steps before the last call with a new input."""
 
     def add(self, tensor: Tensor, step: int) -> None:
         """Compare a sample of the input with the previous call."""
@@ -96,9 +108,9 @@ class IterativeSamplingDetector:
         if previous is not None and is_same_shape and previous.equal(sample):
             return
         self._num_new_inputs += 1
-        if previous is not None and is_same_shape and step == self._step:
+        if previous is not None and is_same_shape and step == self._last_new_input_step:
             self._num_refined_inputs += _is_correlated(previous, sample)
-        self._step = step
+        self._last_new_input_step = step
 
     @property
     def is_sampling(self) -> bool:
@@ -119,8 +131,10 @@ def has_distinctive_rows(tensor: Tensor) -> bool:
     min_unique = _MIN_UNIQUE_SHARE * sample.numel()
     if sample.shape[1] >= min_columns and sample.unique().numel() > min_unique:
         return True
-    wide = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_MAX_COMPARED_COLUMNS]
-    differences = (wide[:, None] != wide[None]).sum(-1).flatten()
+    wide_sample = tensor.detach().reshape(tensor.shape[0], -1)[
+        :_SAMPLE_SIZE, :_MAX_COMPARED_COLUMNS
+    ]
+    differences = (wide_sample[:, None] != wide_sample[None]).sum(-1).flatten()
     differences = differences[differences > 0]
     if not differences.numel():
         return False

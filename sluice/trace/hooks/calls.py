@@ -13,7 +13,7 @@ def report_calls(
     name: str,
     report: Callable[..., None],
     *,
-    everywhere: bool = False,
+    in_importing_modules: bool = False,
 ) -> None:
     """Call ``report`` with the result and the arguments of every call of ``owner.name``.
 
@@ -22,7 +22,8 @@ def report_calls(
         owner: Class or module of the function.
         name: Name of the function.
         report: Called after a call that returned.
-        everywhere: Also replace the function where other modules imported it by name.
+        in_importing_modules: Whether to replace the function also where other modules imported
+            it by name.
     """
     original = getattr(owner, name)
 
@@ -33,5 +34,5 @@ def report_calls(
             sink.run_safely(report, result, *args, **kwargs)
         return result
 
-    replace = sink.patches.replace_function if everywhere else sink.patches.replace
+    replace = sink.patches.replace_function if in_importing_modules else sink.patches.replace
     replace(owner, name, reported)

@@ -17,13 +17,15 @@ from sluice.trace.sink import EventSink
 _NUM_FIRST_CALLS = 128
 """Number of first calls of each function that are all recorded. Later calls are recorded
 ever more rarely."""
+_MAX_ITEMS = 64
+"""Maximum number of values of a saved dictionary that are searched for state dicts."""
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:
     """Record calls of ``torch.save``, ``torch.load`` and ``state_dict()``."""
     watch = _CheckpointWatch(sink)
-    report_calls(sink, torch, "save", watch.on_save, everywhere=True)
-    report_calls(sink, torch, "load", watch.on_load, everywhere=True)
+    report_calls(sink, torch, "save", watch.on_save, in_importing_modules=True)
+    report_calls(sink, torch, "load", watch.on_load, in_importing_modules=True)
     report_calls(sink, nn.Module, "state_dict", watch.on_state_dict)
 
 
@@ -71,14 +73,14 @@ def state_kinds(content: Any) -> tuple[StateKind, ...]:
     """Return the kinds of state dicts in the content of a file, at the top or one level deep."""
     if not isinstance(content, Mapping):
         return ()
-    kinds = {_state_kind(item) for item in (content, *list(content.values())[:64])}
+    kinds = {_state_kind(item) for item in (content, *list(content.values())[:_MAX_ITEMS])}
     order: tuple[StateKind, ...] = ("network", "optimizer", "scheduler")
     return tuple(kind for kind in order if kind in kinds)
 
 
 def _network_state(obj: Any) -> Any:
     """Return the first state dict of a network, at the top or one level deep; None without one."""
-    items = (obj, *list(obj.values())[:64]) if isinstance(obj, Mapping) else ()
+    items = (obj, *list(obj.values())[:_MAX_ITEMS]) if isinstance(obj, Mapping) else ()
     return next((state for state in items if _state_kind(state) == "network"), None)
 
 
@@ -93,6 +95,7 @@ def _state_kind(state: Any) -> StateKind | None:
 
 
 def _path(file: Any) -> str:
+    """Return the path of a file, given as a path or as an open file; '' if it is unknown."""
     if isinstance(file, str | os.PathLike):
         return os.fsdecode(file)
     name = getattr(file, "name", "")

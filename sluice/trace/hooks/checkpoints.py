@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-from sluice.trace.hooks.scheduler_records import scheduler_entry
+from sluice.trace.hooks.scheduler_records import get_or_add_scheduler
 from sluice.trace.inspection.fingerprints import state_fingerprint
 from sluice.trace.program_events import WeightsLoaded
 from sluice.trace.records.batches import StateLoadRecord
@@ -29,10 +29,10 @@ def watch_load_state_dict(sink: EventSink, cls: type, role: str) -> None:
     """Record calls of the ``load_state_dict`` that a class itself defines, if it defines one."""
     original = vars(cls).get("load_state_dict")
     if original is not None:
-        sink.patches.replace(cls, "load_state_dict", _watched(sink, original, role))
+        sink.patches.replace(cls, "load_state_dict", _wrap_load(sink, original, role))
 
 
-def _watched(sink: EventSink, original: Callable[..., Any], role: str) -> Callable[..., Any]:
+def _wrap_load(sink: EventSink, original: Callable[..., Any], role: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(owner: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         alias_flags: list[bool] = []
@@ -47,9 +47,10 @@ def _watched(sink: EventSink, original: Callable[..., Any], role: str) -> Callab
 
 
 def _find_aliased_tensors(owner: Any, state: Any, alias_flags: list[bool]) -> None:
-    """Append one bool per value of a state dict to ``alias_flags``.
+    """Append to ``alias_flags`` whether each value of a state dict is an aliased tensor.
 
-    True means that the value is a tensor that shares memory with a parameter of the network.
+    An aliased tensor shares memory with a parameter of the network. The flags are appended to a
+    given list, because ``run_safely`` returns nothing.
     """
     addresses = {p.data_ptr() for p in owner.parameters() if p.numel()} - {0}
     alias_flags += (isinstance(v, Tensor) and v.data_ptr() in addresses for v in state.values())
@@ -82,6 +83,6 @@ def _get_object_index(sink: EventSink, owner: Any, role: str) -> int:
     if role == "optimizer":
         return sink.objects.optimizers.get_or_add(owner).index
     if role == "scheduler":
-        return scheduler_entry(sink, owner, has_stepped=False).index
+        return get_or_add_scheduler(sink, owner, has_stepped=False).index
     entry = sink.objects.networks.get(owner)
     return -1 if entry is None else entry.index

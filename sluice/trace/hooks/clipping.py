@@ -29,8 +29,8 @@ def watch_clipping(sink: EventSink) -> None:
     optimizers = _OptimizerLookup(sink)
     for name, flag in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
         original = getattr(torch.nn.utils, name)
-        new = _wrap_clip(sink, optimizers, original, flag)
-        sink.patches.replace_function(torch.nn.utils, name, new)
+        clip = _wrap_clip(sink, optimizers, original, flag)
+        sink.patches.replace_function(torch.nn.utils, name, clip)
     if hasattr(clip_grad, _SCALE_FUNCTION_NAME):
         _watch_scaling(sink, getattr(clip_grad, _SCALE_FUNCTION_NAME))
 
@@ -41,7 +41,7 @@ def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
-        # Reading a value from another device would synchronize with it.
+        # A norm on another device is not read, because reading synchronizes with the device.
         if type(total_norm) is Tensor and total_norm.is_cpu and sink.is_on:
             thread = local.thread
             thread.clipped_norm = norm = total_norm.item()
@@ -63,7 +63,7 @@ def _wrap_clip(
             return original(parameters, *args, **kwargs)
         thread = local.thread
         thread.clipped_norm = None
-        if thread.edits.snapshots:
+        if thread.edits.snapshots:  # later, edits could not be distinguished from the clip
             sink.run_safely(thread.edits.detect)
         # Parameters may be a generator, which can be read only once.
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]

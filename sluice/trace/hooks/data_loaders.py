@@ -10,15 +10,15 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sluice.trace.hooks.loader_records import (
-    IteratorEntry,
+    IterationEntry,
     LoaderEntry,
     epoch_record,
-    float_fields,
+    float_field_positions,
     integer_labels,
     is_epoch_recorded,
     loader_record,
 )
-from sluice.trace.hooks.loader_workers import WorkerOrigin, watch_workers
+from sluice.trace.hooks.loader_workers import WorkerOrigin, make_worker_hook_installer
 from sluice.trace.inspection.fingerprints import (
     LOADER,
     FieldSketch,
@@ -59,14 +59,14 @@ def watch_loaders(sink: EventSink) -> None:
             raise
         if sink.is_on:
             try:
-                iteration = watch.current
+                iteration = watch.current_iteration
                 if iteration is None or iteration.ref() is not iterator:
                     iteration = watch.set_current(iterator)
                 if iteration is not None and iteration.loader is not None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
                     sink.events.record(thread, entry.code)
-                    if not entry.has_first_fingerprints or sink.sampling.samples_statistics:
+                    if not entry.has_enough_fingerprints or sink.sampling.samples_statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -77,7 +77,6 @@ def watch_loaders(sink: EventSink) -> None:
     sink.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
     sink.bus.subscribe(TraceBegan, lambda _: watch.reset())
     sink.bus.subscribe(TraceEnded, lambda _: watch.close())
-    watch.hook_workers = watch_workers(sink, lambda: watch.worker_origin)
 
 
 class _IndexHook:
@@ -99,9 +98,9 @@ class _IndexHook:
         sink.patches.on_restore(lambda: self.set_installed(is_installed=False))
 
     def set_installed(self, *, is_installed: bool) -> None:
-        """Install or remove the hook, because most epochs are not recorded and need no hook."""
+        """Install the hook, or remove it to save time in epochs that are not recorded."""
         old, new = self._functions if is_installed else self._functions[::-1]
-        if vars(_BaseDataLoaderIter)[self._NAME] is old:  # no other code wraps the method
+        if vars(_BaseDataLoaderIter)[self._NAME] is old:  # no other code replaced the method
             setattr(_BaseDataLoaderIter, self._NAME, new)
 
 
@@ -110,21 +109,21 @@ class _LoaderWatch:
         self._sink = sink
         self._index_hook = _IndexHook(sink, self.on_indices)
         self.worker_origin: WorkerOrigin | None = None
-        """Origin that the next workers inherit by fork; None before the first iteration with
-        workers."""
-        self.hook_workers: Callable[[], None] = lambda: None
-        """Installs the hooks of workers; called before workers start."""
+        """Trace folder, loader and epoch of the next workers, which inherit them by fork; None
+        before the first iteration with workers."""
+        self._install_worker_hooks = make_worker_hook_installer(sink, lambda: self.worker_origin)
         self.reset()
 
     def reset(self) -> None:
         """Forget all loaders, at the start of a trace and after a fork."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._make_entry)
+        """Entries by DataLoader object. A new loader takes the entry of an equal deleted one."""
         self._recorded_loaders: list[tuple[LoaderRecord, LoaderEntry]] = []
         """Record and entry of each loader; the position is the index of the loader."""
-        self._iterators: ObjectIndex[IteratorEntry] = ObjectIndex(
-            lambda index, it: IteratorEntry(index, weakref.ref(it))
+        self._iterations: ObjectIndex[IterationEntry] = ObjectIndex(
+            lambda index, iterator: IterationEntry(index, weakref.ref(iterator))
         )
-        self.current: IteratorEntry | None = None
+        self.current_iteration: IterationEntry | None = None
         """Entry of the iterator that yielded the last batch."""
 
     def _make_entry(self, _: int, loader: Any) -> LoaderEntry:
@@ -137,25 +136,26 @@ class _LoaderWatch:
                 return entry
         code = self._sink.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), code)
-        entry.has_first_fingerprints = not self._sink.settings.fingerprinted_batches
+        entry.has_enough_fingerprints = not self._sink.settings.fingerprinted_batches
         self._recorded_loaders.append((record, entry))
         self._sink.recorder.write("loader", record)
         return entry
 
     def before_iterator(self, loader: Any) -> None:
-        """Prepare for an iterator that is about to be created."""
+        """Prepare for an iterator that is about to be created, or reset for another epoch."""
         entry = self._loaders.get_or_add(loader)
+        self._close_epoch(entry, is_finished=False)
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch + 1))
         if loader.num_workers:
             self.worker_origin = self._sink.recorder.folder, entry.index, entry.epoch + 1
-            self.hook_workers()
+            self._install_worker_hooks()
 
     def on_iterator(self, loader: Any, iterator: Any) -> None:
+        """Begin an epoch of a loader, after its iterator was created or reset."""
         sink = self._sink
         entry = self._loaders.get_or_add(loader)
-        self._close_epoch(entry, is_finished=False)
         entry.epoch += 1
-        entry.iteration = self._iterators.get_or_add(iterator)
+        entry.iteration = self._iterations.get_or_add(iterator)
         entry.iteration.loader, entry.iteration.step = entry, sink.steps.last
         sink.events.record_event(sink.local.thread, "epoch", entry.index)
         if is_epoch_recorded(entry.epoch):
@@ -166,7 +166,7 @@ class _LoaderWatch:
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
-        """Observe row indices if this epoch or a running epoch of another loader is recorded."""
+        """Observe row indices if the epoch that begins, or a running epoch, is recorded."""
         is_needed = is_recorded or any(
             entry.iteration is not None and is_epoch_recorded(entry.epoch)
             for _, entry in self._recorded_loaders
@@ -174,17 +174,22 @@ class _LoaderWatch:
         self._index_hook.set_installed(is_installed=is_needed)
 
     def on_indices(self, iterator: Any, indices: Any) -> None:
-        # Workers receive indices while the iterator is created, before its loader is known.
+        """Add the row indices of one batch to the order of its epoch, if the epoch is recorded."""
         row_indices = indices if isinstance(indices, list) else [indices]
-        iteration = self._iterators.get_or_add(iterator)
-        is_recorded = iteration.loader is None or is_epoch_recorded(iteration.loader.epoch)
+        iteration = self._iterations.get_or_add(iterator)
+        # Workers receive the first indices while the iterator is created or reset. The loader of a
+        # new iterator is not known yet, and a reset one belongs to the next epoch of its loader.
+        entry = iteration.loader
+        is_recorded = entry is None or is_epoch_recorded(
+            entry.epoch if entry.iteration is iteration else entry.epoch + 1
+        )
         if is_recorded and row_indices and type(row_indices[0]) is int:
             iteration.order.add(row_indices)
 
-    def set_current(self, iterator: Any) -> IteratorEntry | None:
+    def set_current(self, iterator: Any) -> IterationEntry | None:
         """Make the iterator of a batch the current one; return its entry, None if it is unknown."""
-        self.current = self._iterators.get(iterator)
-        return self.current
+        self.current_iteration = self._iterations.get(iterator)
+        return self.current_iteration
 
     def inspect(self, thread: ThreadState, entry: LoaderEntry, batch: Any) -> None:
         """Record a batch that is one of the first, or belongs to a step with statistics."""
@@ -193,14 +198,15 @@ class _LoaderWatch:
         self._record_batch(entry, batch)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
-        if not entry.has_first_fingerprints:
+        if not entry.has_enough_fingerprints:
             entry.num_inspected += 1
-            entry.has_first_fingerprints = (
+            entry.has_enough_fingerprints = (
                 entry.num_inspected >= sink.settings.fingerprinted_batches
             )
 
     def on_exhausted(self, iterator: Any) -> None:
-        iteration = self._iterators.get(iterator)
+        """End the epoch of an iterator that has no further batch."""
+        iteration = self._iterations.get(iterator)
         if iteration is not None and iteration.loader is not None:
             self._close_epoch(iteration.loader, is_finished=True)
             thread = self._sink.local.thread
@@ -220,23 +226,24 @@ class _LoaderWatch:
         if is_epoch_recorded(entry.epoch):
             self._sink.recorder.write("epoch", epoch_record(entry, iteration, is_finished))
         entry.num_batches, iteration.order = 0, OrderFingerprint()
-        iteration.row_fingerprints, iteration.labels, iteration.fields = [], Counter(), {}
+        iteration.row_fingerprints, iteration.labels = [], Counter()
+        iteration.field_sketches = {}
 
     def _record_batch(self, entry: LoaderEntry, batch: Any) -> None:
         sink = self._sink
         tensors = batch_tensors(batch)
-        first_field = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
+        first_tensor = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         sample_size = sink.settings.row_sample_size
         cache, fingerprints = sink.sampling.fingerprints, tuple[int, ...]()
-        if first_field is not None:
-            fingerprints = cache.fingerprint(first_field, sample_size=sample_size, stage=LOADER)
+        if first_tensor is not None:
+            fingerprints = cache.fingerprint(first_tensor, sample_size=sample_size, stage=LOADER)
         if entry.iteration is not None and is_epoch_recorded(entry.epoch):
             entry.iteration.row_fingerprints += fingerprints
             entry.iteration.labels.update(integer_labels(tensors))
-            if not entry.has_first_fingerprints:
-                for position in float_fields(tensors):
-                    fields = entry.iteration.fields
-                    fields.setdefault(position, FieldSketch()).add(tensors[position])
+            if not entry.has_enough_fingerprints:
+                for position in float_field_positions(tensors):
+                    sketches = entry.iteration.field_sketches
+                    sketches.setdefault(position, FieldSketch()).add(tensors[position])
         record = BatchRecord(
             loader=entry.index,
             epoch=entry.epoch,

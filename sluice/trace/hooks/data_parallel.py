@@ -1,4 +1,4 @@
-"""Records data-parallel wrappers, and whether weights stay equal on all ranks."""
+"""Records data-parallel wrappers and digests of weights, which must be equal on all ranks."""
 
 import functools
 import weakref
@@ -17,8 +17,8 @@ from sluice.trace.program_events import StepBegins, StepEnded, TraceBegan, Trace
 from sluice.trace.records.environment import DataParallelRecord, RankWeightsRecord
 from sluice.trace.sink import EventSink
 
-_SHARDED_CLASSES = frozenset({"FullyShardedDataParallel", "FSDPModule"})
-"""Classes of networks whose parameters differ between ranks by design."""
+_SHARDED_CLASS_NAMES = frozenset({"FullyShardedDataParallel", "FSDPModule"})
+"""Names of classes of networks that shard their parameters, so that ranks hold different ones."""
 
 _MAX_INSPECTED_REDUCTIONS = 64
 """Number of first ``all_reduce`` calls whose tensor is checked for gradients."""
@@ -26,7 +26,7 @@ _MAX_INSPECTED_REDUCTIONS = 64
 _NUM_FIRST_STEPS = 8
 """Number of first steps at which networks are checked for sharding."""
 
-_COMPARED_NUMEL = 64
+_MAX_COMPARED_NUMEL = 64
 """Maximum number of first values of a reduced tensor that are compared with weights, because a
 program may average its weights instead of its gradients."""
 
@@ -53,7 +53,7 @@ class _WrapperEntry:
 
 
 def watch_parallel(sink: EventSink) -> None:
-    """Record data-parallel wrappers, and periodically the weights of each rank."""
+    """Record data-parallel wrappers, and digests of this rank's weights at steps 1, 2, 4, 8, ..."""
     watch = _DataParallelWatch(sink)
 
     def on_created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
@@ -90,12 +90,17 @@ class _DataParallelWatch:
         """Forget all wrappers."""
         self._wrappers: list[_WrapperEntry] = []
         self._reduces_manually = False
-        self.num_reductions = self._num_checked_steps = 0
+        """Whether the program calls ``all_reduce`` for its gradients."""
+        self.num_reductions = 0
+        """Number of inspected calls of ``all_reduce``."""
+        self._num_checked_steps = 0
+        """Number of steps at which networks were checked for sharding."""
         self._sharded_networks: set[int] = set()
+        """Indices of the networks that are sharded over all ranks."""
         self._sink.bus.unsubscribe(StepEnded, self._after_step)
 
     def _observe_steps(self) -> None:
-        """Observe every step once ranks are known to share weights."""
+        """Observe every step from now on, because ranks are known to share weights."""
         if _CONSUMER_NAME not in self._sink.sampling.every_step_needed_by:
             self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
             self._sink.bus.subscribe(StepEnded, self._after_step)
@@ -182,6 +187,7 @@ class _DataParallelWatch:
             fingerprints = [
                 row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in parameters
             ]
+        # Different multipliers make the digest depend on the order of the parameters.
         multipliers = torch.arange(1, 2 * len(fingerprints), 2, device=fingerprints[0].device)
         # 52 bits, because values are read from the device as floats.
         digest = (torch.stack(fingerprints) * multipliers).sum() & (2**52 - 1)
@@ -195,6 +201,7 @@ class _DataParallelWatch:
         sink.recorder.device_reads.request([norm, digest], write_record)
 
     def _shared_parameters(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return the parameters that must be equal on all ranks."""
         plain_parameters = [
             p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()
         ]
@@ -229,17 +236,20 @@ def _begins_with_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
     A program that reduces such a tensor averages weights, not gradients. Its ranks have different
     weights between two averages, so they are not compared.
     """
-    weights = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
+    weights = parameters[0].detach().reshape(-1)[:_MAX_COMPARED_NUMEL]
     values = tensor.detach().reshape(-1)[: len(weights)].to(weights)
     return torch.equal(values, weights)
 
 
 def _is_sharded(network: Any) -> bool:
-    return any(cls.__name__ in _SHARDED_CLASSES for cls in type(network).__mro__)
+    return any(cls.__name__ in _SHARDED_CLASS_NAMES for cls in type(network).__mro__)
 
 
 def _is_sharded_over_all_ranks(network: Any) -> bool:
-    """Return whether a network is sharded over all ranks, so that each rank receives other rows."""
+    """Return whether each rank holds one shard of a network.
+
+    Such ranks must receive different rows.
+    """
     if not _is_sharded(network):
         return False
     num_ranks = torch.distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""Averages losses that are computed without gradients between two training steps."""
+"""Averages the losses of evaluations: losses without gradients between two training losses."""
 
 import functools
 from collections.abc import Sequence
@@ -15,11 +15,18 @@ _MAX_PENDING_LOSSES = 512
 
 
 class _EvaluationPass:
+    """Sum of the losses of one network, loader and loss function in one evaluation.
+
+    Args:
+        step: Number of optimizer steps before the pass.
+    """
+
     def __init__(self, step: int) -> None:
         self.step = step
         self.num_calls = 0
         self.total: Tensor | float = 0.0
         self.pending: list[Tensor] = []
+        """Losses that are not yet part of the total."""
 
     def add(self, loss: Tensor) -> None:
         self.num_calls += 1
@@ -34,13 +41,13 @@ class _EvaluationPass:
 
 
 class EvaluationPasses:
-    """Evaluation passes of a trace. Losses on a device are read when the records are flushed."""
+    """Evaluation passes of a trace. Losses on a GPU are read when the records are flushed."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
         self.open_passes: dict[tuple[int, int, str], _EvaluationPass] = {}
-        """Passes since the last training step, by network, loader and loss function. A plain dict,
-        because every training loss checks whether it is empty."""
+        """Passes that are not closed, by network, loader and loss function. A plain dict, because
+        every training loss checks whether it is empty."""
         self._sampler = LogSpacedSampler(sink.settings.history_rows)
 
     def add(self, kind: str, loss: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Inspects single training passes through networks: gradient flow, detached tensors, masks, probes.
+"""Inspects single training passes: gradient flow, detached tensors, masks, indices and probes.
 
 Few passes are inspected (at the first step, at powers of two, after much longer sequences and at
 the start of a training phase), so the cost is low although a single inspection is slow.
@@ -45,10 +45,11 @@ _MAX_MASK_RECORDS = 32
 """Number of padding mask records in a trace after which masks are no longer recorded."""
 
 _MIN_LENGTH_GROWTH = 1.5
-"""Ratio of the length of a sequence to the previous maximum above which probes are repeated."""
+"""Ratio of the length of a sequence to the previous maximum above which a network is inspected and
+probed again."""
 
 _MAX_INDEX_RECORDS = 64
-"""Number of index records in a trace after which the indices of lookups are no longer checked."""
+"""Number of records of invalid indices in a trace after which indices are no longer checked."""
 
 
 class ForwardPassInspector:
@@ -63,21 +64,22 @@ class ForwardPassInspector:
     def _reset(self) -> None:
         self._held_outputs: dict[int, tuple[Tensor, str]] = {}
         """Outputs and the full names of their modules, by storage address."""
-        self._passes: list[InspectedPass] = []
+        self._pending_passes: list[InspectedPass] = []
         """Inspected passes that wait for a backward pass."""
         self.current: dict[int, InspectedPass] = {}
-        """Inspected pass of each thread; read at every call."""
-        self._num_masks = self._num_index_records = 0
+        """Running inspected pass by the id of its thread. Public, because every call reads it."""
+        self._num_mask_records = self._num_index_records = 0
         self._probes = NetworkProbes(self._sink)
-        self.has_pending_pass = False
-        """Whether an inspected pass ended since the last backward pass, even if it was dropped."""
+        self.has_pass_since_backward = False
+        """Whether an inspected pass ended since the last backward pass; it may have been
+        discarded."""
 
     def discard_stale(self) -> None:
-        """Drop a pass that ended with an exception, and pending passes if they are more than 4."""
+        """Discard a pass that raised an exception, and pending passes if they are more than 4."""
         if self.current:
             self.current.pop(threading.get_ident(), None)
-        if len(self._passes) > _MAX_PENDING_PASSES:
-            self._passes.clear()
+        if len(self._pending_passes) > _MAX_PENDING_PASSES:
+            self._pending_passes.clear()
             self._held_outputs.clear()
 
     def can_inspect(self) -> bool:
@@ -89,7 +91,10 @@ class ForwardPassInspector:
         )
 
     def on_sequence_length(self, entry: NetworkEntry, length: int) -> None:
-        """Inspect again after a sequence much longer than all before: a mask may be too short."""
+        """Request another inspection if a sequence is much longer than all before.
+
+        A mask may be too short for it.
+        """
         if length > _MIN_LENGTH_GROWTH * entry.max_length:
             if entry.max_length and self._sink.steps.last:
                 entry.next_inspection_step = self._sink.steps.last
@@ -124,12 +129,14 @@ class ForwardPassInspector:
             self._record_mask(inspected, name, args, kwargs)
         if not name:
             inspected.nodes = [tensor.grad_fn for tensor in float_tensors(output)]
-        # Outputs of trainable modules under no_grad are kept, too: a later layer may use them.
-        is_no_grad = not torch.is_grad_enabled() and any(
+        # Outputs of trainable modules under no_grad are kept, too: a later layer may use them as
+        # inputs, and ``detached_from`` then names the module.
+        keeps_detached = not torch.is_grad_enabled() and any(
             p.requires_grad for p in module.parameters()
         )
         for tensor in float_tensors(output):
-            if (tensor.requires_grad or is_no_grad) and len(self._held_outputs) < _MAX_HELD_OUTPUTS:
+            can_hold = len(self._held_outputs) < _MAX_HELD_OUTPUTS
+            if can_hold and (tensor.requires_grad or keeps_detached):
                 self._held_outputs.setdefault(
                     _storage_address(tensor), (tensor.detach(), full_name)
                 )
@@ -167,20 +174,20 @@ class ForwardPassInspector:
             step=sink.steps.last, network=inspected.entry.index, calls=tuple(inspected.calls)
         )
         sink.recorder.write("flow", record)
-        self._passes.append(inspected)
-        self.has_pending_pass = True
+        self._pending_passes.append(inspected)
+        self.has_pass_since_backward = True
 
     def _on_backward(self, backward: BackwardBegins) -> None:
         """Inspect graphs and run probes when the loss is known and the inputs still exist.
 
         A probe may run passes on a copy of the network.
         """
-        if not self.has_pending_pass:
+        if not self.has_pass_since_backward:
             return
         loss, began = backward.loss, self._sink.clock()
-        passes, self._passes = self._passes, []
+        passes, self._pending_passes = self._pending_passes, []
         self._held_outputs.clear()
-        self.has_pending_pass = False
+        self.has_pass_since_backward = False
         nodes = [] if loss is None or not passes else [*graph_nodes(loss)]
         self._inspect_graph(nodes, passes)
         for inspected in passes:
@@ -193,12 +200,12 @@ class ForwardPassInspector:
         sink, thread = self._sink, self._sink.local.thread
         step = sink.steps.last
         for inspected in passes:
-            if not nodes or self._num_masks >= _MAX_MASK_RECORDS:
+            if not nodes or self._num_mask_records >= _MAX_MASK_RECORDS:
                 continue
             network = inspected.entry.index
             for padding in find_paddings((inspected.args, inspected.kwargs)):
                 for record in graph_mask_records(nodes, padding, step=step, network=network):
-                    self._num_masks += 1
+                    self._num_mask_records += 1
                     sink.recorder.write("mask", record)
         if self._num_index_records < _MAX_INDEX_RECORDS:
             inputs = [t for p in passes for t in tensor_arguments((p.args, p.kwargs))]
@@ -218,13 +225,13 @@ class ForwardPassInspector:
         kwargs: dict[str, Any],
     ) -> None:
         mask = kwargs.get("key_padding_mask", args[3] if len(args) > 3 else None)
-        if mask is None or self._num_masks >= _MAX_MASK_RECORDS:
+        if mask is None or self._num_mask_records >= _MAX_MASK_RECORDS:
             return
         paddings = find_paddings((inspected.args, inspected.kwargs))
         padding = next((p for p in paddings if p.shape == mask.shape), None)
         if padding is None:
             return
-        self._num_masks += 1
+        self._num_mask_records += 1
         is_masked = masked_positions(mask)
         record = PaddingMaskRecord(
             step=self._sink.steps.last,

@@ -22,6 +22,8 @@ def watch_scalers(sink: EventSink) -> None:
     @functools.wraps(unscale)
     def watched_unscale(scaler: Any, optimizer: Any) -> None:
         thread = local.thread
+        # Unscaling changes gradients, too. So that it does not count as an edit by the program,
+        # edits are detected before it, and new snapshots are taken after it.
         if sink.is_on and thread.edits.snapshots:
             sink.run_safely(thread.edits.detect)
         unscale(scaler, optimizer)
@@ -35,12 +37,12 @@ def watch_scalers(sink: EventSink) -> None:
         if not sink.is_on or not scaler.is_enabled():
             return step(scaler, optimizer, *args, **kwargs)
         thread = local.thread
-        num_steps, thread.in_scaler = thread.num_steps, True
+        num_steps_before, thread.in_scaler = thread.num_steps, True
         try:
             result = step(scaler, optimizer, *args, **kwargs)
         finally:
             thread.in_scaler = False
-        if thread.num_steps == num_steps:
+        if thread.num_steps == num_steps_before:
             sink.run_safely(record_skip, optimizer)
         return result
 

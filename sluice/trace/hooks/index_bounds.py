@@ -1,4 +1,4 @@
-"""Checks that class ids and embedding indices are inside the range of their loss or table."""
+"""Checks class ids against the number of classes, and embedding indices against the table size."""
 
 from collections.abc import Mapping
 from typing import Any

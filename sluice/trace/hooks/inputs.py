@@ -55,7 +55,6 @@ class InputWatch:
 
     def _reset(self) -> None:
         self._groups: dict[tuple[int, int, bool, bool], CallGroup] = {}
-        self._num_nonfinite = 0
         self._recorded_nonfinite: set[tuple[int, str]] = set()
         """Step, and 'input' or 'target', of each record of non-finite values."""
 
@@ -85,7 +84,7 @@ class InputWatch:
         if group is None or not call.inputs:
             return
         if group.num_calls >= NUM_FIRST_CALLS:
-            # The second and later batches of an accumulation step may be new.
+            # In a step that accumulates gradients, the second and later batches may have new rows.
             if not (thread.step.losses and group.extra_calls_left):
                 return
             group.extra_calls_left -= 1
@@ -114,11 +113,14 @@ class InputWatch:
     ) -> None:
         """Record a tensor if it has NaN or infinite values; scalars are not checked.
 
+        At most 8 tensors are recorded in a trace, and one input and one target per step.
+
         Args:
             tensor: Argument of a network or of a loss function.
             what: 'input' or 'target'.
-            is_learning: Whether gradients may follow.
-            is_before_call: Whether the network runs next. The record is written when it returns.
+            is_learning: Whether a backward pass may follow.
+            is_before_call: Whether the network is about to run. The record is written after the
+                call.
         """
         sink = self._sink
         thread, values = sink.local.thread, tensor.detach()
@@ -128,10 +130,10 @@ class InputWatch:
         if not bool(is_nonfinite.any()):
             return
         key = (sink.steps.last, what)
-        if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._recorded_nonfinite:
+        recorded = self._recorded_nonfinite
+        if len(recorded) >= _MAX_NONFINITE_RECORDS or key in recorded:
             return
-        self._num_nonfinite += 1
-        self._recorded_nonfinite.add(key)
+        recorded.add(key)
         row_numel = values[0].numel()
         nonfinite_rows = is_nonfinite.reshape(values.shape[0], -1)
         # A column is defined as in ``ColumnStatistics``.
@@ -174,7 +176,7 @@ class InputWatch:
         self._sink.recorder.write("bad_numbers", record)
 
     def _finish(self) -> None:
-        """Write statistics that are not written yet."""
+        """Write all records that are not written yet."""
         thread = self._sink.local.thread
         if thread.call.nonfinite_input is not None:
             self.write_nonfinite_input(thread, None)

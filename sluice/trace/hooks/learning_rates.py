@@ -1,6 +1,7 @@
 """Records changes of learning rates."""
 
 import operator
+from collections import defaultdict
 
 from sluice.trace.program_events import StepBegins, TraceBegan
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
@@ -17,7 +18,7 @@ recorded."""
 
 def watch_learning_rates(sink: EventSink) -> None:
     """Record the learning rates of each optimizer when they change, unless a rate is a tensor."""
-    samplers: dict[int, LogSpacedSampler] = {}
+    samplers = defaultdict[int, LogSpacedSampler](lambda: LogSpacedSampler(_NUM_FIRST_CHANGES))
     sink.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 
     def record_change(begins: StepBegins) -> None:
@@ -26,8 +27,6 @@ def watch_learning_rates(sink: EventSink) -> None:
         if rates == entry.learning_rates:
             return
         entry.learning_rates, previous = rates, entry.learning_rates
-        if entry.index not in samplers:
-            samplers[entry.index] = LogSpacedSampler(_NUM_FIRST_CHANGES)
         if not {*map(type, (*rates, *previous))} <= {float, int}:
             return
         if samplers[entry.index].advance() or max(rates) > _JUMP_FACTOR * max(previous):

@@ -40,19 +40,20 @@ class LoaderEntry:
     """Number of batches of the current epoch so far."""
     num_inspected: int = 0
     """Number of first batches, over all epochs, whose rows were fingerprinted."""
-    has_first_fingerprints: bool = False
+    has_enough_fingerprints: bool = False
     """Whether the configured number of first batches is already fingerprinted."""
-    iteration: "IteratorEntry | None" = None
+    iteration: "IterationEntry | None" = None
     """Running iteration; None between two epochs."""
 
 
 @dataclass(slots=True)
-class IteratorEntry:
+class IterationEntry:
     """One iteration over a DataLoader."""
 
     index: int
     ref: "weakref.ref[Any]"
     loader: LoaderEntry | None = None
+    """Loader of the iterator; None while the iterator is created."""
     order: OrderFingerprint = field(default_factory=OrderFingerprint)
     """Fingerprint of the row indices in their order."""
     step: int = 0
@@ -63,16 +64,16 @@ class IteratorEntry:
     """Fingerprints of the rows of inspected batches."""
     labels: Counter[int] = field(default_factory=Counter)
     """Number of rows by label, in inspected batches."""
-    fields: dict[int, FieldSketch] = field(default_factory=dict)
-    """Fingerprints of float tensors, by position in the batch."""
+    field_sketches: dict[int, FieldSketch] = field(default_factory=dict)
+    """Sketches of the values of float tensors, by position in the batch."""
 
 
 def is_epoch_recorded(epoch: int) -> bool:
-    """Return whether an epoch is recorded: all of them would cost too much if epochs are short."""
+    """Return whether an epoch is recorded. Recording every short epoch would cost too much."""
     return epoch <= _NUM_FIRST_EPOCHS or epoch & (epoch - 1) == 0
 
 
-def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool) -> EpochRecord:
+def epoch_record(entry: LoaderEntry, iteration: IterationEntry, is_finished: bool) -> EpochRecord:
     """Return a record of an epoch that ended."""
     order_digest, index_digest = iteration.order.digests()
     return EpochRecord(
@@ -89,12 +90,14 @@ def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool
         contents=make_sketch(mix64(torch.tensor(iteration.row_fingerprints, dtype=torch.int64))),
         num_contents=len(iteration.row_fingerprints),
         labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
-        fields=tuple(sketch.record(position) for position, sketch in iteration.fields.items()),
+        fields=tuple(
+            sketch.record(position) for position, sketch in iteration.field_sketches.items()
+        ),
         is_finished=is_finished,
     )
 
 
-def float_fields(tensors: list[Tensor]) -> list[int]:
+def float_field_positions(tensors: list[Tensor]) -> list[int]:
     """Return the positions of float32 and float64 tensors in a batch.
 
     Empty if only the first tensor, which is the input, has one of these types. 16-bit floats are
@@ -112,7 +115,10 @@ def float_fields(tensors: list[Tensor]) -> list[int]:
 
 
 def integer_labels(tensors: list[Tensor]) -> list[int]:
-    """Return the labels of a batch: its first 1-D integer tensor, except for the input at 0."""
+    """Return the labels of a batch: its first 1-D integer tensor after the input at position 0.
+
+    Empty without such a tensor.
+    """
     labels = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
     return labels[0].tolist() if labels and not labels[0].is_complex() else []
 

@@ -1,7 +1,8 @@
-"""Observes the randomness of datasets in the worker processes of a loader.
+"""Observes the random generators that datasets use in the worker processes of a loader.
 
-A worker inherits the hooks by fork. It appends what it observes as whole lines to a file beside
-the trace of its parent, and has no trace of its own.
+A worker inherits the hooks by fork. It has no trace of its own: it appends its records to a file
+beside the trace of its parent. All records of a batch are written at once, so that lines of several
+workers do not mix.
 """
 
 import functools
@@ -30,12 +31,13 @@ WorkerOrigin = tuple[Path, int, int]
 """Trace folder of the parent process, loader and epoch that a worker belongs to."""
 
 
-def watch_workers(
+def make_worker_hook_installer(
     sink: EventSink, get_origin: Callable[[], WorkerOrigin | None]
 ) -> Callable[[], None]:
-    """Return a function that installs the worker hooks; to be called before workers are forked.
+    """Return a function that installs the worker hooks. Call it before workers are forked.
 
-    A program that loads without workers has no overhead, because nothing is replaced until then.
+    Hooks are installed only when a loader starts workers, so a program without workers has no
+    overhead.
 
     Args:
         sink: Provides the patches.
@@ -80,9 +82,11 @@ class _WorkerObserver:
     def __init__(self, get_origin: Callable[[], WorkerOrigin | None]) -> None:
         self._get_origin = get_origin
         self.num_batches = 0
+        """Number of inspected batches; ``_NUM_INSPECTED_BATCHES`` once no more are inspected."""
         self._sources: list[tuple[GeneratorSource, int, int | None]] = []
-        """Generators, each with the fingerprint of its state before the batch and its seed
-        identity. If the batch created the generator, the fingerprint is that of its seed."""
+        """Generators, each with the fingerprint of its state before the batch, and with a number
+        that only a new seed changes; None if it is unknown (``seed_identity``). For a generator
+        that the batch created, the fingerprint is that of its seed."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""
@@ -91,8 +95,8 @@ class _WorkerObserver:
 
     def after_batch(self, fetcher: Any, batch: Any) -> None:
         """Write how a batch changed the generator states, and which generators it created."""
-        known = {id(source.generator) for source, _, _ in self._sources}
-        created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known]
+        known_ids = {id(source.generator) for source, _, _ in self._sources}
+        created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known_ids]
         self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created]
         # Without a generator, no later batch needs to be inspected.
         self.num_batches = self.num_batches + 1 if self._sources else _NUM_INSPECTED_BATCHES

@@ -103,7 +103,7 @@ def _is_one_hot(target: Tensor) -> bool:
 
 
 def _producer_name(values: Tensor) -> str:
-    """Return the name of the autograd node that computed the values; skip nodes that reshape."""
+    """Return the name of the autograd node that computed the values, ignoring reshapes."""
     node = values.grad_fn
     for _ in range(_MAX_SHAPE_NODES):
         if node is None:

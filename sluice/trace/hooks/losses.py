@@ -68,13 +68,14 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first calls, at each of which one call is inspected.
-Later on, calls are inspected ever more rarely."""
-_NUM_SAMPLED_CALLS = 64
+"""Number of steps with statistics at each of which one call is still inspected after the first
+calls. Later calls are inspected ever more rarely."""
+_NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls of a phase whose targets are sampled, for each loss function and
-network. Later calls are only inspected at steps with statistics."""
+network. The calls after them are inspected only at steps with statistics."""
 _NUM_CHECKED_CALLS = 32
-"""Number of first calls whose indices are checked before the call, if CUDA is available."""
+"""Number of first calls with indices, in total, that are checked before they run if CUDA is
+available."""
 _MAX_FAILED_CALLS = 8
 """Maximum number of calls that raised an error and are inspected, in a trace."""
 
@@ -121,8 +122,11 @@ class _CallCounter:
 
     def __init__(self) -> None:
         self.num_calls = 0
+        """Number of calls since the training phase began."""
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
+        """Chooses the calls that are inspected after the first ones."""
         self.last_inspected_step = -1
+        """Number of optimizer steps before the last inspected call; -1 before that call."""
 
 
 class LossWatch:
@@ -156,9 +160,10 @@ class LossWatch:
         self._counters: dict[tuple[str, int, bool], _CallCounter] = {}
         self.evaluations = EvaluationPasses(self._sink)
         self._target_sampler = TargetSampler(self._sink)
-        self._num_failed = 0
-        self._num_checked = 0
+        self._num_failed_calls = 0
+        self._num_checked_calls = 0
         self.checks_indices = torch.cuda.is_available()
+        """Whether indices are checked before a call: with CUDA, for the first calls."""
 
     def _begin_phase(self) -> None:
         """Inspect calls and sample targets as at the start of a trace."""
@@ -194,7 +199,10 @@ class LossWatch:
                 return
             counter = self._counters[kind, thread.call.network, is_learning] = _CallCounter()
         counter.num_calls += 1
-        if counter.num_calls > _NUM_SAMPLED_CALLS and not sink.sampling.samples_statistics:
+        if (
+            counter.num_calls > _NUM_CALLS_WITH_SAMPLED_TARGETS
+            and not sink.sampling.samples_statistics
+        ):
             return
         is_first = counter.num_calls <= _NUM_FIRST_CALLS
         is_sampled_step = (
@@ -202,7 +210,7 @@ class LossWatch:
         )
         samples_targets = (
             is_learning
-            and counter.num_calls <= _NUM_SAMPLED_CALLS
+            and counter.num_calls <= _NUM_CALLS_WITH_SAMPLED_TARGETS
             and kind in _LOSSES_WITH_SAMPLED_TARGETS
         )
         if not (is_first or is_sampled_step or samples_targets) or in_functorch_transform():
@@ -224,9 +232,9 @@ class LossWatch:
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Inspect a call that raised, for indices out of range or values outside the domain."""
-        if self._num_failed >= _MAX_FAILED_CALLS:
+        if self._num_failed_calls >= _MAX_FAILED_CALLS:
             return
-        self._num_failed += 1
+        self._num_failed_calls += 1
         self._check_indices(kind, args, kwargs)
         if kind == "binary_cross_entropy":
             self._inspect(kind, args, kwargs, None)
@@ -235,13 +243,16 @@ class LossWatch:
         """Check the indices of the first calls, before a GPU uses them."""
         if kind not in (*CLASS_LOSSES, "embedding"):
             return
-        self._num_checked += 1
-        if self._num_checked >= _NUM_CHECKED_CALLS:
+        self._num_checked_calls += 1
+        if self._num_checked_calls >= _NUM_CHECKED_CALLS:
             self.checks_indices = False
         self._check_indices(kind, args, kwargs)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """Record non-finite inputs and targets, and whether a cross entropy has any targets."""
+        """Record non-finite inputs and targets, and the last loss call if it is a cross entropy.
+
+        The record of a cross entropy shows whether all of its targets are ignored.
+        """
         thread = event.thread
         for ref in thread.call.inputs:
             tensor = ref()

@@ -44,7 +44,7 @@ def watch_modules(sink: EventSink) -> None:
         forward = thread.forward
         if forward.is_running:
             output = original(module, *args, **kwargs)
-            if forward.inspects_modules and not compiler.is_compiling():
+            if forward.observes_modules and not compiler.is_compiling():
                 sink.run_safely(handler.on_module_call, module, args, kwargs, output)
             return output
         # torch.compile and torch.export must not trace this wrapper. Reading the flags directly
@@ -62,14 +62,14 @@ def watch_modules(sink: EventSink) -> None:
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)
             return original(module, *args, **kwargs)
-        # A module without parameters, such as a loss, may call a network.
+        # Not marked as running: a module without parameters, such as a loss, may call a network.
         if entry.has_no_parameters:
             return original(module, *args, **kwargs)
         forward.is_running = True
         try:
             output = original(module, *args, **kwargs)
         finally:
-            forward.is_running = forward.inspects_modules = False
+            forward.is_running = forward.observes_modules = False
         try:
             sink.bus.publish(NetworkReturned(thread, entry, module, args, kwargs, output))
         except Exception as error:  # as in ``Tracer.run_safely``
@@ -124,20 +124,20 @@ class _CallHandler:
         forward = thread.forward
         forward.entry = entry
         sink.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
-        if self._inspector.current or self._inspector.has_pending_pass:
+        if self._inspector.current or self._inspector.has_pass_since_backward:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
-        is_sampled_step = sink.sampling.samples_statistics
         is_inspected = (
             sink.steps.last >= entry.next_inspection_step and self._inspector.can_inspect()
         )
         is_measured = (
-            is_sampled_step
+            sink.sampling.samples_statistics
             and entry.index not in forward.measured_networks
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
+        # After a change of the structure, a pass is observed to find unregistered modules.
         if is_measured or is_inspected or entry.module_names is None:
             began = sink.clock()
             if entry.module_names is None:
@@ -145,7 +145,7 @@ class _CallHandler:
                     sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
                 entry.module_names = {id(m): name for name, m in module.named_modules()}
             entry.invalidate_mode()
-            forward.measures_outputs, forward.inspects_modules = is_measured, True
+            forward.measures_outputs, forward.observes_modules = is_measured, True
             if is_measured:
                 forward.measured_networks += (entry.index,)
             if is_inspected:
@@ -156,6 +156,7 @@ class _CallHandler:
     def on_module_call(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
+        """Inspect and measure a call inside a network, and note a module that is unregistered."""
         sink, thread = self._sink, self._sink.local.thread
         began = sink.clock()
         entry: NetworkEntry = thread.forward.entry
@@ -165,24 +166,27 @@ class _CallHandler:
                 p.requires_grad for p in module.parameters()
             ):
                 entry.unregistered_modules[id(module)] = weakref.ref(module)
-                sink.objects.is_stale = True
+                sink.objects.has_changed = True
         else:
             self._inspector.on_module_call(name, module, args, kwargs, output)
             if thread.forward.measures_outputs and not module._modules:
                 self._measure(entry, name, module, output)
         thread.step.add_cost(sink.clock() - began)
 
-    def _on_return(self, call: NetworkReturned) -> None:
-        sink, thread, entry, output = self._sink, call.thread, call.entry, call.output
+    def _on_return(self, returned: NetworkReturned) -> None:
+        sink, thread = self._sink, returned.thread
+        entry, output = returned.entry, returned.output
         if self._inspector.current:
             began = sink.clock()
-            self._inspector.on_module_call("", call.module, call.args, call.kwargs, output)
+            self._inspector.on_module_call(
+                "", returned.module, returned.args, returned.kwargs, output
+            )
             self._inspector.end()
             thread.step.add_cost(sink.clock() - began)
         if thread.forward.measures_outputs:
             thread.forward.measures_outputs = False
             began = sink.clock()
-            self._measure(entry, "", call.module, output)
+            self._measure(entry, "", returned.module, output)
             thread.step.add_cost(sink.clock() - began)
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
@@ -199,9 +203,9 @@ class _CallHandler:
         sink.events.record(thread, code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
-        sink, outputs = self._sink, self._sink.local.thread.step.output_statistics
-        if len(outputs) < sink.settings.max_modules and not in_functorch_transform():
-            outputs.append(
+        sink, statistics = self._sink, self._sink.local.thread.step.output_statistics
+        if len(statistics) < sink.settings.max_modules and not in_functorch_transform():
+            statistics.append(
                 request_output_statistics(
                     entry.index, name, module, output, sink.recorder.device_reads
                 )

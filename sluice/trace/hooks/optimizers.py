@@ -38,7 +38,7 @@ def watch_optimizers(sink: EventSink) -> None:
             call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
             call.running, call.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
-                entry.num_groups, sink.objects.is_stale = len(optimizer.param_groups), True
+                entry.num_groups, sink.objects.has_changed = len(optimizer.param_groups), True
             if callable(closure):
                 call.num_closure_calls = 0
                 observed = _observed_closure(sink, local.thread, entry, optimizer, closure)
@@ -79,7 +79,7 @@ def _begin_step(
     sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any
 ) -> None:
     sink.steps.begin(thread, entry)
-    if optimizer._optimizer_step_pre_hooks:
+    if optimizer._optimizer_step_pre_hooks:  # they may clear gradients before the update
         entry.gradient_tracker.record_weight_versions()
     sink.bus.publish(StepBegins(thread, entry, optimizer))
 
@@ -88,8 +88,9 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
     call = thread.optimizer_call
     if call.has_closure:
         entry.has_irregular_closure_calls |= call.num_closure_calls != 1
-        if not call.num_closure_calls:
+        if not call.num_closure_calls:  # ``_begin_step`` did not run
             sink.events.record_event(thread, "step", entry.index, flags=("closure",))
+        # The "step" event follows the first closure call; "stepped" marks the end of the step.
         if entry.has_irregular_closure_calls:
             sink.events.record_event(thread, "stepped", entry.index)
             entry.gradient_tracker.record_gradients()
@@ -113,7 +114,10 @@ def _observed_closure(
     optimizer: Any,
     closure: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return a closure that begins the step after its first run, when the gradients exist."""
+    """Return a closure that records the start of the step after its first call.
+
+    Before that call, the gradients of the step do not exist.
+    """
 
     @functools.wraps(closure)
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -139,7 +143,7 @@ def _existing_optimizers() -> list[Any]:
         if cls not in classes:
             classes.add(cls)
             pending += cls.__subclasses__()
-    # Every object refers to its class, so this visits far fewer objects than ``gc.get_objects``.
+    # Every object refers to its class. The classes have far fewer referrers than there are objects.
     return [referrer for referrer in gc.get_referrers(*classes) if type(referrer) in classes]
 
 
@@ -159,7 +163,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         sink.events.record(thread, entry.zero_grad_code)
 
     @functools.wraps(original)
-    def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
         if sink.is_on:
             try:
@@ -172,7 +176,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
 
-    sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
+    sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
     report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero)
 
 
@@ -180,6 +184,6 @@ def _watch_creation(sink: EventSink) -> None:
     def on_created(_: None, optimizer: Any, *__: Any, **___: Any) -> None:
         sink.bus.publish(OptimizerCreated(sink.local.thread))
         sink.objects.optimizers.get_or_add(optimizer)
-        sink.objects.is_stale = True
+        sink.objects.has_changed = True
 
     report_calls(sink, torch.optim.Optimizer, "__init__", on_created)

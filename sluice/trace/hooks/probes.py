@@ -75,28 +75,35 @@ class NetworkProbes:
             self._run_once(inspected, "later tokens", probe)
         else:
             # If the targets are the input tokens, an output that sees its own token can copy it.
-            ids = None if loss is None else find_copied_input(loss, arguments)
-            if ids is not None:
+            copied_tokens = None if loss is None else find_copied_input(loss, arguments)
+            if copied_tokens is not None:
                 probe = functools.partial(
-                    perturb_later_tokens, network, arguments, ids, with_first_changed=True
+                    perturb_later_tokens,
+                    network,
+                    arguments,
+                    copied_tokens,
+                    with_first_changed=True,
                 )
                 self._run_once(inspected, "own tokens", probe)
         ref = self._sink.local.thread.loss_calls.shifted_input
         series = None if ref is None else ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
+            # The stored name covers values of a series, too.
             self._run_once(inspected, "later tokens", probe)
         self._run_rows_probe(inspected, network, loss)
         if find_padding(arguments) is not None:
             probe = functools.partial(perturb_padding, network, arguments)
             self._run_once(inspected, "padding", probe)
         names: list[str] = []
-        if self._sink.steps.last >= 2:
+        if self._sink.steps.last >= 2:  # earlier, a trained parameter may lack a gradient, too
             names = self._parameters_without_gradient(inspected, network)
         if names and loss is not None:
-            reached = find_reached_outputs(loss, inspected.nodes)
-            if reached:
-                probe = functools.partial(perturb_weights, network, arguments, names, reached)
+            output_indices = find_reached_outputs(loss, inspected.nodes)
+            if output_indices:
+                probe = functools.partial(
+                    perturb_weights, network, arguments, names, output_indices
+                )
                 self._run_once(inspected, "weights", probe)
 
     def _run_rows_probe(
@@ -117,19 +124,20 @@ class NetworkProbes:
     ) -> list[str]:
         """Return names of trainable parameters that a pass uses and that never had a gradient."""
         objects = self._sink.objects
-        called = {p for call in inspected.calls for p in call.parameters}
+        used_indices = {i for call in inspected.calls for i in call.parameters}
         names = []
         for name, parameter in network.named_parameters():
             entry = objects.parameters.get_or_add(parameter)
             entry.has_had_gradient = entry.has_had_gradient or parameter.grad is not None
-            if parameter.requires_grad and not entry.has_had_gradient and entry.index in called:
+            is_used = entry.index in used_indices
+            if is_used and parameter.requires_grad and not entry.has_had_gradient:
                 names.append(name)
         return names
 
     def _run_once(
         self, inspected: InspectedPass, kind: Any, probe: Any, **probe_fields: Any
     ) -> None:
-        """Run a probe of a network and record its effect, unless its kind was already run.
+        """Run a probe and record its effect, unless the network was already probed in this way.
 
         ``probe_fields`` are further fields of the record.
         """

@@ -21,14 +21,14 @@ _MAX_LIST_LENGTH = 16
 """Maximum length of a list of milestones or base rates that is recorded."""
 
 
-def scheduler_entry(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:
+def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:
     """Return the entry of a scheduler; record its settings if it is new.
 
     Args:
         sink: Receives the record.
         scheduler: Scheduler of the program.
-        has_stepped: Whether the last step of the scheduler is traced, so that it is not part of
-            the ``start``.
+        has_stepped: Whether the scheduler made its last step in this trace, so that this step does
+            not count as one before the trace (``SchedulerRecord.start``).
     """
     entry = sink.objects.schedulers.get_or_add(scheduler)
     if entry.code < 0:
@@ -61,13 +61,10 @@ def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
 
 
 def _decay_length(scheduler: Any) -> int:
-    """Return the number of steps until the learning rate stays constant or rises again.
-
-    0 if unknown.
-    """
+    """Return the number of steps until the learning rate stays constant or rises; 0 if unknown."""
     if isinstance(scheduler, SequentialLR):
-        last = _decay_length(scheduler._schedulers[-1])
-        return int(scheduler._milestones[-1]) + last if last else 0
+        last_length = _decay_length(scheduler._schedulers[-1])
+        return int(scheduler._milestones[-1]) + last_length if last_length else 0
     if isinstance(scheduler, CosineAnnealingLR):
         return int(scheduler.T_max)
     if isinstance(scheduler, LinearLR | PolynomialLR):

@@ -7,7 +7,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler
 
 from sluice.trace.hooks.checkpoints import watch_load_state_dict
-from sluice.trace.hooks.scheduler_records import scheduler_entry
+from sluice.trace.hooks.scheduler_records import get_or_add_scheduler
 from sluice.trace.sink import EventSink
 
 
@@ -57,7 +57,7 @@ def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., A
         try:
             entry = sink.objects.schedulers.by_id.get(id(scheduler))
             if entry is None or entry.ref() is not scheduler:
-                entry = scheduler_entry(sink, scheduler, has_stepped=True)
+                entry = get_or_add_scheduler(sink, scheduler, has_stepped=True)
             sink.events.record(thread, entry.code)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)

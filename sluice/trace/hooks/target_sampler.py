@@ -1,4 +1,4 @@
-"""Samples rows of the input together with their targets, each row once."""
+"""Samples rows of the input together with their targets, each row once per training phase."""
 
 from typing import Any
 
@@ -35,9 +35,11 @@ class TargetSampler:
     def begin_phase(self) -> None:
         """Let rows that were sampled in the previous training phase be sampled again."""
         self._phase += 1
-        self._num_rows: dict[int, int] = {}
+        self._num_rows_by_network: dict[int, int] = {}
         self._sampled_rows: set[int] = set()
+        """Fingerprints of the sampled rows."""
         self._scalings: dict[int, FeatureScaling] = {}
+        """Scaling of the features, fitted on the first batch, by network."""
         self._columns: dict[int, int] = {}
         """Column that is sampled from targets with several columns, by network."""
 
@@ -50,7 +52,7 @@ class TargetSampler:
             target: Target of the loss function.
         """
         sink, thread = self._sink, self._sink.local.thread
-        num_sampled = self._num_rows.get(thread.call.network, 0)
+        num_sampled = self._num_rows_by_network.get(thread.call.network, 0)
         if (
             num_sampled >= _MAX_ROWS
             or not thread.call.inputs
@@ -82,13 +84,13 @@ class TargetSampler:
             rows = fingerprints[0]
             if len(fingerprints) > 1:
                 rows = (*map(hash, zip(*fingerprints, strict=True)),)
-            new_rows = [i for i, row in enumerate(rows) if row not in self._sampled_rows][
+            new_positions = [i for i, row in enumerate(rows) if row not in self._sampled_rows][
                 : _MAX_ROWS - num_sampled
             ]
-            if not new_rows:
+            if not new_positions:
                 return
-            self._sampled_rows.update(rows[i] for i in new_rows)
-            features = torch.cat([row_features(batch[new_rows]) for batch in inputs], 1)
+            self._sampled_rows.update(rows[i] for i in new_positions)
+            features = torch.cat([row_features(batch[new_positions]) for batch in inputs], 1)
             scaling = self._scalings.get(thread.call.network)
             if scaling is None:
                 scaling = self._scalings[thread.call.network] = fit_scaling(features)
@@ -101,13 +103,13 @@ class TargetSampler:
                 kind=kind,
                 is_class=is_class,
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
-                rows=tuple(rows[i] for i in new_rows),
-                targets=tuple(targets[new_rows].tolist()),
+                rows=tuple(rows[i] for i in new_positions),
+                targets=tuple(targets[new_positions].tolist()),
                 prior=constant_loss(kind, target),
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num_rows[thread.call.network] = num_sampled + len(new_rows)
+        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_positions)
         sink.recorder.write("pair", record)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
@@ -115,7 +117,8 @@ class TargetSampler:
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
         """Return whether the last network call computed the values.
 
-        True if no other call follows the last backward pass, or if this cannot be determined.
+        Also True in three cases without a check: the network is still running, its call is the only
+        one since the last backward pass, or its output no longer exists.
         """
         interner, num_calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):

@@ -21,7 +21,7 @@ _SETTINGS_VARIABLE = "SLUICE_TRACE_SETTINGS"
 
 
 def _run_original_sitecustomize() -> None:
-    """Run the sitecustomize module that this one shadows."""
+    """Run the sitecustomize module that this one shadows, if there is one."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
     this_module = sys.modules.pop("sitecustomize", None)
     try:

@@ -1,4 +1,4 @@
-"""Finds attributes that torch ignores: misspelled ``requires_grad``, and weight-tying settings."""
+"""Finds attributes that torch ignores: misspelled ``requires_grad``, weight-tying settings."""
 
 import difflib
 import functools
@@ -17,6 +17,7 @@ _MIN_SIMILARITY = 0.85
 _CONFIG_NAMES = frozenset(
     ("config", "cfg", "conf", "args", "hparams", "opt", "opts", "options", "params", "settings")
 )
+"""Names of attributes in which a module usually stores its settings."""
 _TIE_WORDS = frozenset(("tie", "ties", "tied", "tying"))
 _SHARE_WORDS = frozenset(("share", "shares", "shared", "sharing"))
 _EMBEDDING_WORDS = frozenset(("embedding", "embeddings", "embed", "embeds", "emb", "word", "words"))
@@ -25,7 +26,7 @@ _FILLER_WORDS = frozenset(("is", "use", "do"))
 _NEGATIONS = frozenset(("no", "not", "without"))
 
 
-def misspelled_requires_grad(owner: Any) -> list[str]:
+def find_misspelled_requires_grad(owner: Any) -> list[str]:
     """Return the names of flags that misspell ``requires_grad``, or that set it on a module.
 
     Python accepts any attribute name on a tensor, and ``requires_grad`` on a module has no effect.
@@ -44,25 +45,30 @@ def _resembles_requires_grad(name: str) -> bool:
     return difflib.SequenceMatcher(None, name, _REQUIRES_GRAD).ratio() >= _MIN_SIMILARITY
 
 
-def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
-    """Yield the settings of a module or its config for tying output and embedding weights."""
+def find_tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
+    """Yield name and value of each setting of a module that ties output and embedding weights.
+
+    Settings are attributes of the module, or of its config.
+    """
     for name, value in vars(module).items():
         if isinstance(value, bool) and is_tying_name(name):
             yield name, value
         elif name in _CONFIG_NAMES:
-            for inner, setting in _stored_settings(value):
+            for inner, setting in _find_stored_settings(value):
                 if isinstance(setting, bool):
                     yield f"{name}.{inner}", setting
 
 
-def _stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
+def _find_stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tying settings of a config, without running code of the program.
 
     Properties are not evaluated: their value is the property object itself.
     """
     if isinstance(config, dict):
         yield from (
-            (n, value) for n, value in config.items() if isinstance(n, str) and is_tying_name(n)
+            (name, value)
+            for name, value in config.items()
+            if isinstance(name, str) and is_tying_name(name)
         )
         return
     # Not dir(config), because the class of the config may define __dir__.

@@ -17,17 +17,17 @@ GradientState = Literal["fresh", "none", "zero", "stale"]
 (all absent), "zero" (all zero) or "stale" (unchanged since its last step)."""
 
 _MAX_SAMPLED = 2
-"""Maximum number of parameters per optimizer whose gradients are sampled."""
+"""Maximum number of parameters per optimizer whose gradients are compared from step to step."""
 
 _NUM_CANDIDATES = 2
-"""Number of successive parameters of which the smallest is sampled after backward passes."""
+"""Number of successive parameters from which ``GradientCheck`` chooses the smallest."""
 
 _MAX_ELEMENTS = 2**14
-"""Maximum number of elements of a gradient that is sampled after backward passes."""
+"""Maximum number of elements of a gradient that ``GradientCheck`` reads."""
 
 _MAX_VALUE_CHECKS = 32
-"""Gradients with an unchanged version are read, because ``.grad.data.zero_()`` does not change the
-version. After this number of reads without a zero gradient, they are no longer read."""
+"""Maximum number of reads of gradients with an unchanged version, since the last gradient that was
+zero. Such gradients are read because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -51,7 +51,8 @@ class GradientTracker:
     def __init__(self) -> None:
         self._sampled: list[tuple[Tensor, Tensor | None, int]] = []
         """Sampled parameters, each with its gradient at the last step and the version of this
-        gradient; version -1 without a gradient, or if it may have changed since."""
+        gradient. The version is -1 without a gradient, or if the gradient may have changed since.
+        """
         self.is_cleared = True
         """Whether gradients were cleared since the last step; the ``zero_grad`` hook sets it."""
         self._has_stepped = False
@@ -77,8 +78,8 @@ class GradientTracker:
             self._num_value_checks = 0
         self.is_cleared = True
 
-    def state_at_step(self, owner: HasParameters, *, may_be_zero: bool) -> tuple[str, ...]:
-        """Return the event flags of a step: the state of its gradients, and 'carried'.
+    def record_step(self, owner: HasParameters, *, may_be_zero: bool) -> tuple[str, ...]:
+        """Record the gradients at a step; return its event flags: their state, and 'carried'.
 
         'carried' means that the gradients were not cleared since the last step.
 
@@ -141,9 +142,10 @@ class GradientTracker:
         )
 
     def record_gradients(self, *, may_have_changed: bool = False) -> None:
-        """Record the gradients after a step that did not call ``state_at_step``.
+        """Record the gradients after a step, if ``record_step`` did not run or ran too early.
 
-        Such steps are repeated steps, skipped steps and later closure calls.
+        ``record_step`` does not run in predicted steps and in skipped ones. It runs too early in a
+        step that calls its closure several times, because each call computes new gradients.
 
         Args:
             may_have_changed: Whether a backward pass since the step may have changed the gradients.
@@ -169,11 +171,11 @@ def _sample_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
     return parameter, grad, -1 if grad is None else grad._version
 
 
-class GradientSample:
-    """Sample of at most two small gradients, checked right after backward passes.
+class GradientCheck:
+    """Checks at most two small gradients of an optimizer right after backward passes.
 
-    Finds a non-finite value before gradient clipping or the step spreads it to all weights. CPU
-    tensors only, because reading a value from another device would wait for the device.
+    Finds a non-finite value before gradient clipping or the step spreads it to all weights. Only
+    CPU tensors are checked, because reading a value from another device would wait for the device.
     """
 
     def __init__(self) -> None:
@@ -183,7 +185,7 @@ class GradientSample:
         """Parameter, gradient and gradient version of the last check of a nonzero gradient."""
 
     def is_finite(self, owner: HasParameters, index: int | None = None) -> bool:
-        """Return whether the sampled gradients are finite: all of them, or the one at ``index``."""
+        """Return whether the chosen gradients are finite: all of them, or the one at ``index``."""
         if self._chosen is None:
             with_gradients = [p for p in owner.parameters() if p.grad is not None]
             if not with_gradients:
@@ -191,7 +193,7 @@ class GradientSample:
             self._chosen = self._choose(with_gradients)
         for parameter in self._chosen if index is None else self._chosen[index : index + 1]:
             grad = parameter.grad
-            if grad is None or grad.requires_grad:  # double backward
+            if grad is None or grad.requires_grad:  # from backward(create_graph=True)
                 continue
             total = grad.sum().item()
             # The sum may overflow although all elements are finite.
@@ -246,6 +248,6 @@ def _is_zero(grad: Tensor) -> bool:
     return not bool((values._values() if values.layout == torch.sparse_coo else values).any())
 
 
-def with_dense_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:
+def parameters_with_dense_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the parameters that have a dense gradient."""
     return [p for p in parameters if p.grad is not None and p.grad.layout == torch.strided]

@@ -5,7 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sluice.trace.objects.attribute_names import misspelled_requires_grad, tying_settings
+from sluice.trace.objects.attribute_names import (
+    find_misspelled_requires_grad,
+    find_tying_settings,
+)
 from sluice.trace.objects.object_tracker import NetworkEntry, ObjectTracker, OptimizerEntry
 from sluice.trace.records.membership import (
     Membership,
@@ -28,7 +31,8 @@ class MembershipSnapshots:
 
     def take(self, step: int) -> Membership | None:
         """Return the membership before a step; None if it equals that of the last snapshot."""
-        self._objects.is_stale = False
+        self._objects.has_changed = False
+        # Names of each parameter, and its tensor, by the index of the parameter.
         names: dict[int, list[str]] = {}
         tensors: dict[int, Tensor] = {}
         networks = tuple(
@@ -91,11 +95,13 @@ class MembershipSnapshots:
             broken_ties=tuple(self._broken_ties(indices)),
         )
 
-    def _broken_ties(self, parameters: Collection[int]) -> Iterator[tuple[int, int]]:
-        """Yield the broken ties between parameters of a network, as parameter indices."""
-        for first, second in self._objects.tied_parameters.broken():
+    def _broken_ties(self, parameter_indices: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Yield the broken ties between parameters of a network, as pairs of parameter indices."""
+        for first, second in self._objects.tied_parameters.find_broken():
             entry, other = map(self._objects.parameters.get, (first, second))
-            if entry and other and entry.index in parameters and other.index in parameters:
+            if entry is None or other is None:
+                continue
+            if entry.index in parameter_indices and other.index in parameter_indices:
                 yield entry.index, other.index
 
     def _misspelled_attributes(
@@ -103,7 +109,7 @@ class MembershipSnapshots:
     ) -> Iterator[MisspelledAttributeRecord]:
         owners: list[tuple[str, Any]] = [*network.named_modules(), *network.named_parameters()]
         for inner, owner in owners:
-            for attribute in misspelled_requires_grad(owner):
+            for attribute in find_misspelled_requires_grad(owner):
                 parameters = [owner] if isinstance(owner, Tensor) else owner.parameters()
                 yield MisspelledAttributeRecord(
                     owner=f"{name}.{inner}" if inner else name,
@@ -152,7 +158,7 @@ class MembershipSnapshots:
 
 
 def _comparison_key(membership: Membership) -> tuple[Any, ...]:
-    """Return the parts of a membership that are compared: not the steps and optimizer options."""
+    """Return what is compared of a membership: all but step numbers and optimizer options."""
     return (
         membership.parameters,
         membership.networks,
@@ -162,6 +168,6 @@ def _comparison_key(membership: Membership) -> tuple[Any, ...]:
 
 def _tying_records(name: str, network: nn.Module) -> Iterator[TyingSettingRecord]:
     for inner, module in network.named_modules():
-        for attribute, value in tying_settings(module):
+        for attribute, value in find_tying_settings(module):
             owner = f"{name}.{inner}" if inner else name
             yield TyingSettingRecord(owner=owner, attribute=attribute, value=value)

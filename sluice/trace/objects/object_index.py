@@ -27,7 +27,7 @@ class ObjectIndex(Generic[E]):
         self.by_id: dict[int, E] = {}
         """Entries by the id of their object. An id may belong to a new object by now; ``get``
         checks that, and hot paths that read this directly must do so, too."""
-        self._next = 0
+        self._next_index = 0
         """Index of the next entry."""
         self.entries: tuple[E, ...] = ()
         """All entries, including those of recently deleted objects. A tuple, because it is read
@@ -44,8 +44,8 @@ class ObjectIndex(Generic[E]):
         entry = self.by_id.get(id(obj))
         if entry is not None and entry.ref() is obj:
             return entry
-        entry = self._create_entry(self._next, obj)
-        self._next += 1
+        entry = self._create_entry(self._next_index, obj)
+        self._next_index += 1
         self.by_id[id(obj)] = entry
         self.entries = tuple(self.by_id.values())
         return entry

@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sluice.trace.objects.gradient_state import GradientSample, GradientTracker
+from sluice.trace.objects.gradient_state import GradientCheck, GradientTracker
 from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.objects.weight_tying import TiedParameters
 
-_MODE_DEPENDENT = (
+_MODE_DEPENDENT_LAYERS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
     nn.RReLU,
 )
-"""Classes, besides those with dropout, whose output depends on the training or evaluation mode."""
+"""Layers, besides those with dropout, whose output depends on the training or evaluation mode."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,19 +25,18 @@ class OptimizerEntry:
     index: int
     ref: "weakref.ref[Any]"
     gradient_tracker: GradientTracker = field(default_factory=GradientTracker)
-    gradient_sample: GradientSample = field(default_factory=GradientSample)
+    gradient_check: GradientCheck = field(default_factory=GradientCheck)
     num_steps: int = 0
     """Number of steps that ended, including skipped ones."""
     last_clipped_step: int = -1
-    """Number, among the steps of this optimizer, of the latest step whose gradient norm was read by
-    clipping; -1 if no norm was read."""
+    """Number of the latest step whose gradient norm was read before clipping, counted from 1 over
+    the steps of this optimizer; -1 if no norm was read."""
     num_groups: int = 0
     """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)
     """Learning rate of each group at the last step."""
     has_irregular_closure_calls: bool = False
-    """Whether the optimizer does not call its closure exactly once per step. LBFGS calls it several
-    times."""
+    """Whether a step of the optimizer called its closure several times, as LBFGS does, or never."""
     is_dormant: bool = False
     """Whether the optimizer has gradients from before the trace, and was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -91,7 +90,8 @@ class NetworkEntry:
     output_row_shape: tuple[int, ...] | None = None
     """Shape of a row of the first output; None before the first call."""
     max_length: int = 0
-    """Maximum length of the second dimension of an input so far: of a text or series."""
+    """Maximum size of the second dimension of the first argument so far: the length of a text or
+    series."""
     next_inspection_step: int = 0
     """Number of optimizer steps after which its next forward pass is inspected."""
 
@@ -149,13 +149,13 @@ class ObjectTracker:
         )
         self.schedulers: ObjectIndex[SchedulerEntry] = ObjectIndex(self._scheduler_entry)
         self.tied_parameters = TiedParameters()
-        self.is_stale = True
+        self.has_changed = True
         """Whether an object was added, or a module changed, since the last snapshot."""
         self._num_by_class: dict[str, int] = {}
         """Number of networks so far, by class name."""
 
     def _network_entry(self, index: int, network: nn.Module) -> NetworkEntry:
-        self.is_stale = True
+        self.has_changed = True
         kind = type(network).__name__
         self._num_by_class[kind] = number = self._num_by_class.get(kind, 0) + 1
         name = kind if number == 1 else f"{kind}_{number}"
@@ -173,7 +173,7 @@ class ObjectTracker:
 
     def invalidate_structure(self) -> None:
         """Make the next call of each network read its modules again."""
-        self.is_stale = True
+        self.has_changed = True
         for entry, network in self.networks.live_items():
             entry.module_names = None
             entry.has_no_parameters = _has_no_parameters(network)
@@ -189,4 +189,4 @@ def _is_mode_dependent(module: nn.Module) -> bool:
         return module.p > 0
     if isinstance(module, nn.modules.rnn.RNNBase | nn.MultiheadAttention):
         return module.dropout > 0
-    return isinstance(module, _MODE_DEPENDENT)
+    return isinstance(module, _MODE_DEPENDENT_LAYERS)

@@ -30,6 +30,8 @@ class _ParameterPath:
 
 @dataclass(slots=True)
 class _Tie:
+    """A parameter, and the two paths under which it was registered."""
+
     parameter: "weakref.ref[Parameter]"
     paths: tuple[_ParameterPath, _ParameterPath]
 
@@ -71,7 +73,7 @@ class TiedParameters:
             id(m): f"{name}.{inner}" if inner else name for inner, m in old.named_modules()
         }
 
-        def updated(path: _ParameterPath) -> _ParameterPath:
+        def moved_path(path: _ParameterPath) -> _ParameterPath:
             prefix = old_names.get(id(path.owner()))
             if prefix is None:
                 return path
@@ -79,9 +81,9 @@ class TiedParameters:
 
         for tie in self._ties:
             first, second = tie.paths
-            tie.paths = updated(first), updated(second)
+            tie.paths = moved_path(first), moved_path(second)
 
-    def broken(self) -> Iterator[tuple[Parameter, Parameter]]:
+    def find_broken(self) -> Iterator[tuple[Parameter, Parameter]]:
         """Yield the two parameters of each broken tie.
 
         The first one replaced the tied parameter in its module. The second one is the tied

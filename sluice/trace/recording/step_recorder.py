@@ -145,9 +145,9 @@ class StepRecorder:
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     """Return the flags of a step event: the state of its gradients, its caller, and edits."""
     may_be_zero = thread.backward.is_followed_by_zeroing or (
-        entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.pop_was_zeroed()
+        entry.gradient_check.last_nonzero is not None and entry.gradient_check.pop_was_zeroed()
     )
-    flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
+    flags = entry.gradient_tracker.record_step(entry, may_be_zero=may_be_zero)
     if thread.optimizer_call.has_closure:
         flags = (*flags, "closure")
     if thread.in_scaler:

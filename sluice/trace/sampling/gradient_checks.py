@@ -62,7 +62,7 @@ class _GradientChecks:
         entries = self._sink.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                if not _update_dormancy(entry) and not entry.gradient_sample.is_finite(entry):
+                if not _update_dormancy(entry) and not entry.gradient_check.is_finite(entry):
                     self._record(entry, thread)
             return
         position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
@@ -71,7 +71,7 @@ class _GradientChecks:
             # Clipping reads the norm of all gradients of the optimizer anyway.
             if entry.last_clipped_step >= entry.num_steps or _update_dormancy(entry):
                 return
-            if not entry.gradient_sample.is_finite(entry, position % 2):
+            if not entry.gradient_check.is_finite(entry, position % 2):
                 self._record(entry, thread)
 
     def _before_clip(self, event: NonFiniteNorm) -> None:

@@ -27,8 +27,10 @@ class MembershipSampler:
     def sample_if_due(self, step: int) -> None:
         """Take the samples that are due after ``step`` steps, before the next one."""
         # A program that adds modules at every step is sampled less and less often.
-        has_changed = self._objects.is_stale and step - self._last_step >= self._num_samples // 8
-        if has_changed or step >= self._next_membership_step:
+        is_change_due = (
+            self._objects.has_changed and step - self._last_step >= self._num_samples // 8
+        )
+        if is_change_due or step >= self._next_membership_step:
             self._last_step, self._next_membership_step = step, self._next_due(step)
             self._num_samples += 1
             membership = self._snapshots.take(step + 1)

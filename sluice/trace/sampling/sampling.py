@@ -89,7 +89,7 @@ class Sampling:
 
     def is_due(self, step: int) -> bool:
         """Return whether anything is sampled before the next step, after ``step`` steps."""
-        return self.samples_norms or self._objects.is_stale or step >= self.membership.due_step
+        return self.samples_norms or self._objects.has_changed or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
         """Take the samples that are due before an optimizer updates its parameters."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.trace.inspection.plain_tensors import TENSOR_TYPES, first_tensor
-from sluice.trace.objects.gradient_state import with_dense_gradient
+from sluice.trace.objects.gradient_state import parameters_with_dense_gradient
 from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
 from sluice.trace.recording.device_reads import BatchedDeviceReads
 from sluice.trace.records.step_statistics import OptimizerStatistics, OutputStatistics
@@ -45,7 +45,9 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStep:
     Cost:
         One pass over gradients and weights, and a copy of the samples.
     """
-    parameters = [p for p in with_dense_gradient(entry.parameters()) if type(p) in TENSOR_TYPES]
+    parameters = [
+        p for p in parameters_with_dense_gradient(entry.parameters()) if type(p) in TENSOR_TYPES
+    ]
     with torch.no_grad():
         samples = [_sample(p, sample_size).clone() for p in parameters]
         return PendingStep(

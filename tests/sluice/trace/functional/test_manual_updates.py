@@ -194,3 +194,16 @@ def test_manual_updates_are_not_recorded_after_an_optimizer_is_created(trace_of)
     assert "ImplicitOptimizer" in kinds[0]
     assert "ImplicitOptimizer" not in kinds[-1]
     assert "SGD" in kinds[-1]
+
+
+def test_a_known_network_that_is_updated_later_is_added_to_the_optimizer(trace_of):
+    def program():
+        first, second = make_network(), nn.Linear(6, 3)
+        with torch.no_grad():
+            second(rows())
+        fit(first, update_under_no_grad, rows(17 * 16))
+        fit(second, update_under_no_grad, rows(4 * 16))
+
+    (optimizer,) = trace_of(program).membership.optimizers
+
+    assert len(optimizer.groups[0].parameters) == 6
