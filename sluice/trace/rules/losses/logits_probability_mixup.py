@@ -17,24 +17,24 @@ class LogitsProbabilityMixupSettings(Settings):
     tolerance: float = Field(
         1e-3,
         gt=0,
-        description="Tolerance of three limits: row sums of probabilities are 1, probabilities "
+        description="Tolerance of three conditions: rows of probabilities sum to 1, probabilities "
         "are at least 0, and log-probabilities are at most 0.",
     )
     min_calls: int = Field(
         4,
         ge=1,
-        description="Minimum number of calls for a finding if only the values indicate the fault, "
-        "and not the function that produced them.",
+        description="Minimum number of sampled calls for a finding if only the values indicate the "
+        "fault, and not the operation that produced them. All sampled calls must then indicate it.",
     )
     min_log_sum_deviation: float = Field(
         0.1,
         gt=0,
-        description="If the sum of exp(value) over the classes deviates from 1 by more than this, "
-        "the values are not log-probabilities.",
+        description="Values above 0 are not log-probabilities if the sum of exp(value) over the "
+        "classes deviates from 1 by more than this.",
     )
 
 
-_KINDS = (
+_CHECKED_LOSSES = (
     "cross_entropy",
     "nll_loss",
     "kl_div",
@@ -60,30 +60,31 @@ def _is_in_unit_interval(record: LossRecord) -> bool:
 def _find_mixup(
     settings: LogitsProbabilityMixupSettings, record: LossRecord
 ) -> tuple[str, str, bool] | None:
-    """Return the received input, the expected input, and whether one call is conclusive.
+    """Describe the received and the expected input, and return whether one call is conclusive.
 
     None if the values are as expected.
     """
     producer = record.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
+    activation_text = f"outputs of a {'sigmoid' if is_sigmoid else 'softmax'} in [0, 1]"
+    # These two are recorded only if their input is the output of a softmax or sigmoid.
     if record.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
-        # Recorded only if the input of the manual loss is the output of a softmax or sigmoid.
-        name = "sigmoid" if is_sigmoid else "softmax"
-        return f"outputs of a {name} in [0, 1]", "logits", True
+        return activation_text, "logits", True
     if record.kind == "cross_entropy":
         if is_softmax or _are_probabilities(settings, record):
             return "probabilities that sum to 1", "logits", is_softmax
         if is_sigmoid:
-            return "outputs of a sigmoid in [0, 1]", "logits", True
+            return activation_text, "logits", True
     if record.kind == "binary_cross_entropy_with_logits":
         if is_sigmoid or is_softmax:
-            name = "sigmoid" if is_sigmoid else "softmax"
-            return f"outputs of a {name} in [0, 1]", "logits", True
+            return activation_text, "logits", True
+        # Constant logits, such as those of a layer with zero weights, are no sign of probabilities.
         if producer and record.smallest != record.largest and _is_in_unit_interval(record):
             return "only values in [0, 1]", "logits", False
     if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
         if is_softmax:
             return "probabilities", "log-probabilities", True
+        # For nll_loss, the row sums are those of exp(input).
         is_unnormalized = (
             record.max_row_sum > 1 + settings.min_log_sum_deviation
             or record.min_row_sum < 1 - settings.min_log_sum_deviation
@@ -98,7 +99,7 @@ def _find_mixup(
 
 
 _UNKNOWN_PRODUCER = "operation that limits the values to [0, 1]"
-"""Name of the producer in a fix if it is unknown, because only the values indicate the fault."""
+"""Text for the producer in a fix if only the values indicate the fault."""
 
 _FIX = {
     "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
@@ -117,7 +118,8 @@ _FIX = {
 
 def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in group_by_function(training_loss_calls(trace, *_KINDS)).items():
+    calls = training_loss_calls(trace, *_CHECKED_LOSSES)
+    for (kind, _), records in group_by_function(calls).items():
         mixups = [
             (r, mixup) for r in records if (mixup := _find_mixup(rule.settings, r)) is not None
         ]
@@ -167,11 +169,12 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     name="a loss function receives logits or probabilities as it expects",
     fault="logits-probability mix-up",
     priority=520,
-    requires="A differentiable call of a loss function of torch.nn.functional, or a cross entropy "
-    "or logistic loss that the program computes itself.",
+    requires="A differentiable call of cross_entropy, nll_loss, kl_div, binary_cross_entropy or "
+    "binary_cross_entropy_with_logits; or a cross entropy or logistic loss that the program "
+    "computes itself.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="Every call receives the expected values; or one call does, and the operation that "
-    "produced the values is unknown.",
+    abstains="Every call receives the expected values; or at least one call does, and the "
+    "operation that produced the other values is unknown.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )
