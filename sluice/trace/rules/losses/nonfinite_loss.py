@@ -16,7 +16,7 @@ from sluice.trace.rules._helpers.parameters import list_names
 class NonfiniteLossSettings(Settings):
     """Thresholds of the rule ``NONFINITE_LOSS``."""
 
-    min_losses: int = Field(
+    min_nonfinite_losses: int = Field(
         2,
         ge=1,
         description="Minimum number of non-finite losses, or of evaluations with a non-finite "
@@ -30,7 +30,9 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
     if not nonfinite_indices:
         return _judge_evaluations(rule, trace)
     is_last_nonfinite = nonfinite_indices[-1] == len(losses) - 1
-    is_persistent = is_last_nonfinite and len(nonfinite_indices) >= rule.settings.min_losses
+    is_persistent = (
+        is_last_nonfinite and len(nonfinite_indices) >= rule.settings.min_nonfinite_losses
+    )
     count_text = f"non-finite at {len(nonfinite_indices)} of {len(losses)} recorded steps"
     step, value = losses[nonfinite_indices[0]]
     corrupted = next((w for w in trace.corrupted_weights if w.step == step - 1), None)
@@ -92,7 +94,7 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
             continue
         first = nonfinite[0]
         is_last_nonfinite = nonfinite[-1] is evaluations[-1]
-        is_persistent = is_last_nonfinite and len(nonfinite) >= rule.settings.min_losses
+        is_persistent = is_last_nonfinite and len(nonfinite) >= rule.settings.min_nonfinite_losses
         findings.append(
             rule.finding(
                 severity="error" if is_persistent else "warning",

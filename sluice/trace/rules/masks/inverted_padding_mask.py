@@ -65,7 +65,8 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in networks_with_mask:
             continue
-        # Effects of replaced padding and of replaced real tokens on the outputs at other tokens.
+        # Changes of the outputs at other tokens: ``largest_effect`` is caused by replaced padding,
+        # ``real_effect`` by replaced tokens.
         padding_effect, token_effect = probe.largest_effect, probe.real_effect
         if not (padding_effect > rule.settings.min_effect and token_effect == 0):
             continue
@@ -93,7 +94,7 @@ INVERTED_PADDING_MASK = Rule(
     requires="Rows that end in zeros, or in repeats of one token that occurs only at ends. Also "
     "one of: a mask passed to a torch attention module; attention weights in the graph of the "
     "loss; a copy of the network that can be probed.",
-    contradicted_by="The output at one position depends on the token at another position.",
+    contradicted_by="An output that depends on the token at another position.",
     abstains="Fewer than two rows are padded; the input has as many rows as positions, and padding "
     "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or "
     "rows are the second dimension, and no torch attention module receives a mask.",

@@ -20,16 +20,17 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         }
         num_in_train_mode = num_in_eval_mode = first_step = 0
         for sequence in trace.sequences:
-            held_out_passes = [
+            evaluation_passes = [
                 event
                 for _, event in forward_events(sequence, network.index)
                 if "grad" not in event.flags and event.related_id not in training_loaders | {-1}
             ]
-            if any("evaluating" in event.flags for event in held_out_passes):
+            if any("evaluating" in event.flags for event in evaluation_passes):
                 num_in_eval_mode += sequence.count
             # "sensitive training": dropout or batch norm is in training mode.
             if any(
-                {"training", "sensitive training"} <= set(event.flags) for event in held_out_passes
+                {"training", "sensitive training"} <= set(event.flags)
+                for event in evaluation_passes
             ):
                 num_in_train_mode += sequence.count
                 first_step = first_step or sequence.first_step
@@ -40,8 +41,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 severity="confirm",
                 step=first_step,
                 what=f"{network.name} was evaluated {pluralize(num_in_train_mode, 'time')} without "
-                "gradients, on data that it is not trained on, always in training mode and never "
-                "in evaluation mode.",
+                "gradients, on batches of a loader that is not used for its training. It was "
+                "always in training mode.",
                 cause="Dropout makes the score noisy, and batch norm updates its statistics with "
                 "evaluation data.",
                 fix="Call model.eval() before an evaluation and model.train() after it.",
