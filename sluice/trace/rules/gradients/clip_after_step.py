@@ -43,8 +43,8 @@ def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFindin
             rule.finding(
                 severity="error",
                 step=first_late_step,
-                what=f"{optimizer_name(trace, optimizer)}: after {num_late} steps, gradients were "
-                "clipped before the next backward(), although the step had already used them.",
+                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped after {num_late} "
+                "steps that had already used them, and before the next backward().",
                 cause="The clipping has no effect: every step uses unclipped gradients.",
                 fix="Clip between backward() and step().",
                 num_late=num_late,

@@ -53,10 +53,6 @@ def _are_probabilities(settings: LogitsProbabilityMixupSettings, record: LossRec
     )
 
 
-def _is_in_unit_interval(record: LossRecord) -> bool:
-    return record.smallest >= 0 and record.largest <= 1
-
-
 def _find_mixup(
     settings: LogitsProbabilityMixupSettings, record: LossRecord
 ) -> tuple[str, str, bool] | None:
@@ -79,7 +75,7 @@ def _find_mixup(
         if is_sigmoid or is_softmax:
             return activation_text, "logits", True
         # Constant logits, such as those of a layer with zero weights, are no sign of probabilities.
-        if producer and record.smallest != record.largest and _is_in_unit_interval(record):
+        if producer and 0 <= record.smallest < record.largest <= 1:
             return "only values in [0, 1]", "logits", False
     if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
         if is_softmax:
@@ -133,7 +129,7 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
         is_sigmoid = "sigmoid" in received
         producer = "sigmoid" if is_sigmoid else "softmax" if is_conclusive else _UNKNOWN_PRODUCER
         effect = (
-            "For other values it raises an error; on a GPU, a device-side assertion fails."
+            "For values outside [0, 1] it raises an error; on a GPU, a device-side assertion fails."
             if kind == "binary_cross_entropy"
             else "The value of the loss is wrong, and its gradients are too small or point in "
             "another direction."
