@@ -57,5 +57,6 @@ def consistent_difference(
         find_difference: Returns the difference of one of them from training; None without one.
     """
     differences = [(r, d) for r in evaluations if (d := find_difference(r)) is not None]
-    of_data = [(r, d) for r, d in differences if not r.is_generated]
-    return of_data[0] if len(differences) == len(evaluations) and of_data else None
+    if len(differences) < len(evaluations):
+        return None
+    return next(((r, d) for r, d in differences if not r.is_generated), None)

@@ -49,15 +49,17 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
 
 
 def _standardize(features: Tensor) -> Tensor:
+    """Return the features that vary, with mean 0 and standard deviation 1, clipped to [-5, 5]."""
     varying_features = features[:, features.std(0) > 0]
     standardized = (varying_features - varying_features.mean(0)) / varying_features.std(0)
     return standardized.clamp(-5, 5)  # a single outlier must not dominate the statistic
 
 
 def _target_columns(targets: Tensor, *, is_class: bool) -> Tensor:
-    """Return standardized columns: one per class or, of numbers, the centered rank and its square.
+    """Return the targets as standardized columns.
 
-    The square detects a relation with the distance of a target from the middle.
+    Classes have one column each. Numeric targets have two: the centered rank and its square, which
+    detects a relation with the distance of a target from the middle.
     """
     if is_class:
         columns = torch.nn.functional.one_hot(targets.unique(return_inverse=True)[1]).double()

@@ -20,9 +20,9 @@ class LossJumpSettings(Settings):
     min_losses: int = Field(
         16,
         ge=1,
-        description="Minimum number of losses before a jump, and also after it. Two of the medians "
-        "that must exceed the losses before the jump cover this number of losses: the first ones "
-        "and the last ones from the jump on.",
+        description="Minimum number of losses before a jump, and also after it. Two medians cover "
+        "this number of losses each, at the start and at the end of the losses from the jump on. "
+        "Both must exceed the losses before the jump.",
     )
 
 

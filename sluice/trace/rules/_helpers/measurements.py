@@ -9,7 +9,10 @@ from sluice.trace.records.trace import Trace
 
 
 def measurements_of(trace: Trace, optimizer: int) -> tuple[tuple[int, OptimizerStatistics], ...]:
-    """Return the measured steps of an optimizer as (step, statistics)."""
+    """Return the measured steps of an optimizer as (step, statistics).
+
+    A step is measured if its statistics were recorded: recent steps, and a sample of earlier ones.
+    """
     return tuple(
         (record.step, statistics)
         for record in trace.statistics
@@ -62,7 +65,7 @@ def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
 
 
 def weight_positions(trace: Trace, statistics: OptimizerStatistics) -> Iterator[int]:
-    """Yield the positions of parameters with at least two dimensions in ``statistics.parameters``.
+    """Yield the positions in ``statistics.parameters`` of parameters with at least two dimensions.
 
     Biases and the parameters of normalization layers are thus left out.
     """

@@ -44,7 +44,10 @@ def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
 
 
 class _StepsByOptimizer:
-    """Caches the result for the last trace, because many rules request it for every optimizer."""
+    """Step sequences of the last trace, grouped by the optimizer whose step ends them.
+
+    They are cached, because many rules request them for every optimizer.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}

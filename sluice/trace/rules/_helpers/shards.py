@@ -46,9 +46,9 @@ class ShardSettings(Settings):
     min_shared_to_repeated: float = Field(
         4.0,
         ge=1,
-        description="Minimum ratio, for a finding, of the share of common rows of two ranks to "
-        "the share of rows that one rank receives more than once. Sampling with replacement also "
-        "repeats rows within a rank.",
+        description="Sampling with replacement repeats rows within a rank and between ranks. For a "
+        "finding, the share of rows that two ranks have in common must exceed the share of rows "
+        "that a rank receives more than once by this factor.",
     )
 
 

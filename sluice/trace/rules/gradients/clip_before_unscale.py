@@ -20,28 +20,33 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 
 
 class ClipBeforeUnscaleSettings(Settings):
-    """Thresholds of the rule ``CLIP_BEFORE_UNSCALE``."""
+    """Thresholds of the rule ``CLIP_BEFORE_UNSCALE``. All of them are for manual clipping.
+
+    Clipping without a torch function causes no event. It is detected from the gradient norms after
+    unscaling: if scaled gradients are clipped to a limit, the product of the norm after unscaling
+    and the loss scale is this limit at every step.
+    """
 
     min_samples: int = Field(
         5,
         ge=1,
-        description="Minimum number of sampled gradient norms that equal the limit when "
-        "multiplied by the loss scale, to detect manual clipping. The limit is the median of the "
-        "products of norm and scale over this number of last samples.",
+        description="Minimum number of sampled steps at which the product of gradient norm and "
+        "loss scale equals the clipping limit, for a finding about manual clipping. The limit is "
+        "estimated as the median product over this number of last samples.",
     )
     min_constant_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of the sampled gradient norms that equal the limit when "
-        "multiplied by the loss scale, to detect manual clipping. Samples before the first equal "
-        "one do not count.",
+        description="Minimum share of the sampled steps at which the product of gradient norm and "
+        "loss scale equals the limit, for a finding about manual clipping. Steps before the first "
+        "such step are left out.",
     )
     max_relative_deviation: float = Field(
         0.01,
         gt=0,
-        description="Maximum difference between the limit and the product of a norm and the loss "
-        "scale for the two to count as equal, relative to the limit.",
+        description="Maximum difference between the product and the limit for the two to count as "
+        "equal, relative to the limit.",
     )
     min_clip_norm: float = Field(
         0.01,
@@ -116,7 +121,7 @@ def _detect_manual_clipping(
         step=step,
         what=f"{optimizer_name(trace, optimizer)}: in {len(samples_at_limit)} of {num_samples} "
         f"sampled steps the norm of all gradients times the loss scale is {limit:.4g}, as if "
-        f"clipped to that value. Step {step} uses gradients of the norm {norm:.3g}, at a loss "
+        f"clipped to that value. Step {step} uses gradients with a norm of {norm:.3g}, at a loss "
         f"scale of {scale:.4g}.",
         cause=_CAUSE,
         fix=_FIX,
@@ -137,7 +142,8 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
             continue
         clips = [c for scalars in trace.scalars for c in scalars.clips if c.optimizer == optimizer]
         example = (
-            f", for example a norm of {clips[0].norm:.3g} to a limit of {clips[0].max_norm:.3g}"
+            f", for example from a norm of {clips[0].norm:.3g} to a limit of "
+            f"{clips[0].max_norm:.3g}"
             if clips
             else ""
         )

@@ -25,8 +25,9 @@ class StepBeforeBackwardSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of all steps but one that run before backward(), for a finding. "
-        "A few steps may do so intentionally, such as after a dropped batch.",
+        description="Minimum share of the steps that run before backward(), for a finding. One "
+        "step is left out of the total, so a single step of a short run may follow backward(). A "
+        "few steps may run before backward() intentionally, such as after a dropped batch.",
     )
 
 
@@ -60,9 +61,11 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
         ):
             continue
+        typical_step = max(early_steps, key=lambda step: step.sequence.count)
+        # Gradients are absent or zero if zero_grad() is called between backward() and the step.
         gradients_text = (
             "no new gradient"
-            if early_steps is steps_without_gradient
+            if {"none", "zero", "stale"} & set(typical_step.end.flags)
             else "the gradients of the previous batch"
         )
         findings.append(

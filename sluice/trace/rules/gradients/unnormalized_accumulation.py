@@ -128,8 +128,8 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
         accumulating_steps = tuple(s for s in steps if len(_events_by_backward(s)) > 1)
         if not all(map(_has_undivided_means, accumulating_steps)):
             continue
-        counts = Counter(len(record.losses) for record in trace.scalars if len(record.losses) > 1)
-        num_batches = counts.most_common(1)[0][0] if counts else 2
+        pass_counts = Counter(len(r.losses) for r in trace.scalars if len(r.losses) > 1)
+        num_batches = pass_counts.most_common(1)[0][0] if pass_counts else 2
         # Half of the steps suffice, because the events of an evaluation are part of the next step.
         # Two losses without a known loss function may belong to a GAN.
         if (

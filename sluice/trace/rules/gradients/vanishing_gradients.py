@@ -33,9 +33,10 @@ class VanishingGradientsSettings(Settings):
 
 
 _PARAMETRIZED = ".parametrizations."
-"""Part of the name of a parametrized weight, which is left out. Weight normalization, for example,
-splits a weight into a length and a direction. The gradient of the direction is orthogonal to the
-direction, and zero if that has one element, so its norm does not show whether gradients vanish."""
+"""Part of the name of a parametrized weight. Such weights are left out. Weight normalization, for
+example, splits a weight into a length and a direction. The gradient of the direction is always
+orthogonal to the direction, and 0 if it has a single element. Its norm therefore does not show
+whether gradients vanish."""
 
 
 def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -59,7 +60,7 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 vanishing_gradients.append((step, parameter, smallest_ratio / largest_ratio))
         if len(vanishing_gradients) < max(rule.settings.min_steps, 0.8 * len(measurements)):
             continue
-        step, parameter, share = vanishing_gradients[0]
+        step, parameter, relative_ratio = vanishing_gradients[0]
         findings.append(
             rule.finding(
                 severity="warning",
@@ -67,12 +68,13 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing_gradients)} of "
                 f"{len(measurements)} measured steps, the smallest ratio of gradient norm to "
                 f"weight norm is below {rule.settings.max_ratio:.0e} of the largest one. At step "
-                f"{step}, the ratio of {names[parameter]} is {share:.1e} of the largest one.",
+                f"{step}, the ratio of {names[parameter]} is {relative_ratio:.1e} of the largest "
+                "one.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
                 fix="Use residual connections, normalization layers, or an activation function "
                 "that does not saturate.",
-                share=share,
+                share=relative_ratio,
                 num_vanishing=len(vanishing_gradients),
             )
         )

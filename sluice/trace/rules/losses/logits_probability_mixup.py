@@ -1,6 +1,7 @@
 """Detects loss functions that receive probabilities instead of logits, or the reverse."""
 
 import math
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -53,44 +54,55 @@ def _are_probabilities(settings: LogitsProbabilityMixupSettings, record: LossRec
     )
 
 
-def _find_mixup(
-    settings: LogitsProbabilityMixupSettings, record: LossRecord
-) -> tuple[str, str, bool] | None:
-    """Describe the received and the expected input, and return whether one call is conclusive.
+@dataclass(frozen=True, slots=True)
+class _Mixup:
+    """A call of a loss function with another kind of input than it expects."""
 
-    None if the values are as expected.
-    """
+    received: str
+    """Description of the values that the function received."""
+    expected: str
+    """Kind of values that the function expects."""
+    is_conclusive: bool
+    """Whether this call suffices for a finding. If not, all sampled calls must be mix-ups."""
+
+
+def _find_mixup(settings: LogitsProbabilityMixupSettings, record: LossRecord) -> _Mixup | None:
+    """Return the mix-up of one call; None if the function received the expected values."""
     producer = record.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
     activation_text = f"outputs of a {'sigmoid' if is_sigmoid else 'softmax'} in [0, 1]"
     # These two are recorded only if their input is the output of a softmax or sigmoid.
     if record.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
-        return activation_text, "logits", True
+        return _Mixup(activation_text, "logits", is_conclusive=True)
     if record.kind == "cross_entropy":
         if is_softmax or _are_probabilities(settings, record):
-            return "probabilities that sum to 1", "logits", is_softmax
+            return _Mixup("probabilities that sum to 1", "logits", is_conclusive=is_softmax)
         if is_sigmoid:
-            return activation_text, "logits", True
+            return _Mixup(activation_text, "logits", is_conclusive=True)
     if record.kind == "binary_cross_entropy_with_logits":
         if is_sigmoid or is_softmax:
-            return activation_text, "logits", True
+            return _Mixup(activation_text, "logits", is_conclusive=True)
         # Constant logits, such as those of a layer with zero weights, are no sign of probabilities.
         if producer and 0 <= record.smallest < record.largest <= 1:
-            return "only values in [0, 1]", "logits", False
+            return _Mixup("only values in [0, 1]", "logits", is_conclusive=False)
     if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
         if is_softmax:
-            return "probabilities", "log-probabilities", True
+            return _Mixup("probabilities", "log-probabilities", is_conclusive=True)
         # For nll_loss, the row sums are those of exp(input).
         is_unnormalized = (
             record.max_row_sum > 1 + settings.min_log_sum_deviation
             or record.min_row_sum < 1 - settings.min_log_sum_deviation
         )
         if record.largest > settings.tolerance and is_unnormalized:
-            return "values above 0 whose exponentials do not sum to 1", "log-probabilities", False
+            return _Mixup(
+                "values above 0 whose exponentials do not sum to 1",
+                "log-probabilities",
+                is_conclusive=False,
+            )
     if record.kind == "kl_div" and (is_softmax or _are_probabilities(settings, record)):
-        return "probabilities that sum to 1", "log-probabilities", is_softmax
+        return _Mixup("probabilities that sum to 1", "log-probabilities", is_conclusive=is_softmax)
     if record.kind == "binary_cross_entropy" and (record.smallest < 0 or record.largest > 1):
-        return "values outside [0, 1]", "probabilities", True
+        return _Mixup("values outside [0, 1]", "probabilities", is_conclusive=True)
     return None
 
 
@@ -121,13 +133,20 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
         ]
         if not mixups:
             continue
-        record, (received, expected, is_conclusive) = mixups[0]
-        if not is_conclusive and len(mixups) < max(len(records), rule.settings.min_calls):
+        record, mixup = mixups[0]
+        has_enough_calls = len(mixups) == len(records) >= rule.settings.min_calls
+        if not mixup.is_conclusive and not has_enough_calls:
             continue
-        # Logits may happen to be in [0, 1]. Rows that sum to 1 are hardly a coincidence.
-        needs_confirmation = not is_conclusive and kind == "binary_cross_entropy_with_logits"
-        is_sigmoid = "sigmoid" in received
-        producer = "sigmoid" if is_sigmoid else "softmax" if is_conclusive else _UNKNOWN_PRODUCER
+        # Binary logits may happen to be in [0, 1], so the user must confirm the finding. The other
+        # signs, such as rows that sum to 1, are hardly a coincidence.
+        needs_confirmation = not mixup.is_conclusive and kind == "binary_cross_entropy_with_logits"
+        producer = (
+            "sigmoid"
+            if "sigmoid" in mixup.received
+            else "softmax"
+            if mixup.is_conclusive
+            else _UNKNOWN_PRODUCER
+        )
         effect = (
             "For values outside [0, 1] it raises an error; on a GPU, a device-side assertion fails."
             if kind == "binary_cross_entropy"
@@ -149,9 +168,9 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
             rule.finding(
                 severity="confirm" if needs_confirmation else "error",
                 step=record.step + 1,
-                what=f"{kind} received {received}{origin} in {len(mixups)} of {len(records)} "
+                what=f"{kind} received {mixup.received}{origin} in {len(mixups)} of {len(records)} "
                 f"sampled calls{range_text}{sums_text}.",
-                cause=f"The function expects {expected}. {effect}",
+                cause=f"The function expects {mixup.expected}. {effect}",
                 fix=_FIX[kind].format(producer=producer),
                 smallest=record.smallest,
                 largest=record.largest,

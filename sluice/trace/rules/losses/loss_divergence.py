@@ -29,12 +29,11 @@ class LossDivergenceSettings(Settings):
         description="Minimum ratio of the highest learning rate around the jump to the highest "
         "one before that, for the finding to blame a raised learning rate.",
     )
-    max_steps_to_rate_record: int = Field(
+    max_steps_from_jump: int = Field(
         32,
         ge=1,
-        description="Maximum distance between the jump and a recorded change of the learning rate "
-        "for the new rate to count as one around the jump [steps]. The range is wide, because not "
-        "every change is recorded.",
+        description="Number of steps before and after the jump whose learning rates count as rates "
+        "around the jump. It is large, because not every change of the learning rate is recorded.",
     )
     jump: LossJumpSettings = Field(
         LossJumpSettings(), description="Thresholds of a jump of the loss."
@@ -50,13 +49,13 @@ def _rate_increase(
 ) -> tuple[float, float] | None:
     """Return the highest learning rate before the range around a step, and the one in this range.
 
-    The range has ``max_steps_to_rate_record`` steps on both sides. None if one of the two rates is
+    The range has ``max_steps_from_jump`` steps on both sides. None if one of the two rates is
     unknown, or if their ratio is below ``min_rate_increase``.
     """
     if rates is None:
         return None
     changes = list(zip(rates.steps, rates.values, strict=True))
-    distance = settings.max_steps_to_rate_record
+    distance = settings.max_steps_from_jump
     rate_before = max((rate for s, rate in changes if s < step - distance), default=0.0)
     rate_around = max((rate for s, rate in changes if abs(s - step) <= distance), default=0.0)
     if 0 < rate_before * settings.min_rate_increase <= rate_around:
@@ -82,7 +81,7 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
         return ()
     rates = _rate_increase(rule.settings, learning_rates(trace, optimizers[0]), jump.step)
     if rates is None:
-        rate_text, at_rate = "", f", at a learning rate of {max(statistics_after.rates):.3g}"
+        increase_text, rate_text = "", f", at a learning rate of {max(statistics_after.rates):.3g}"
         cause = (
             "A single step overshot the minimum by far, because of an exceptionally large gradient "
             "or a briefly higher learning rate."
@@ -92,10 +91,10 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             "learning rate. Resume from an earlier checkpoint."
         )
     else:
-        rate_text = (
+        increase_text = (
             f" The learning rate rose from {rates[0]:.3g} to {rates[1]:.3g} around this step."
         )
-        at_rate = ""
+        rate_text = ""
         cause = "Each step overshoots the minimum, so the loss increases."
         fix = (
             "Check the schedule or the code that sets the learning rate at that step; resume from "
@@ -107,8 +106,8 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             step=jump.step,
             what=f"{optimizer_name(trace, optimizers[0])}: at step {jump.step} the loss jumps from "
             f"{jump.median_before:.4g} and does not recover; its median from there on is "
-            f"{jump.median_after:.4g}.{rate_text} At step {step_after} the norm of the "
-            f"weights is {growth:,.1f} times the norm before the jump{at_rate}.",
+            f"{jump.median_after:.4g}.{increase_text} At step {step_after} the norm of the "
+            f"weights is {growth:,.1f} times the norm before the jump{rate_text}.",
             cause=cause,
             fix=fix,
             loss_before=jump.median_before,

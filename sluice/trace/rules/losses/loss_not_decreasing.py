@@ -61,8 +61,9 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
 def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
     """Whether most steps compute targets with a network, or a loss from gradients of a network.
 
-    The former steps have a forward pass without gradients, the latter call ``torch.autograd.grad``.
-    Such targets and losses change during training, as in Q-learning and energy-based models.
+    A forward pass without gradients indicates that a network computes targets, as in Q-learning. A
+    call of ``torch.autograd.grad`` indicates that the loss contains gradients, as in energy-based
+    models. Such targets and losses change during training.
     """
     steps = steps_of(trace, optimizer)
     target_steps = tuple(

@@ -29,9 +29,9 @@ class LrDivergenceSettings(Settings):
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="For a finding, nine tenths of the losses in the second half of the steps "
-        "after the divergence must have at least this ratio to the loss at the start. Otherwise "
-        "the training has recovered. Non-finite losses count as above the ratio.",
+        description="A later loss counts as recovered if it is finite and below this factor times "
+        "the loss at the start. For a finding, at most a tenth of the losses in the second half "
+        "of the steps after the divergence may have recovered.",
     )
     min_finite_rise: float = Field(
         3.0,

@@ -52,8 +52,9 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
         names = parameter_names(trace)
         listed = list_names([names.get(p, f"parameter {p}") for p in corrupted.parameters])
         what = (
-            f"After step {step - 1}, {listed} of {corrupted.num_parameters} parameters are "
-            f"non-finite, although their optimizer state is finite. The loss is {count_text}."
+            f"{len(corrupted.parameters)} of {corrupted.num_parameters} parameters became "
+            f"non-finite after step {step - 1}: {listed}. Their optimizer state is finite. The "
+            f"loss is {count_text}."
         )
         cause = (
             "The gradient did not cause this: the program wrote to the weights between two steps, "

@@ -15,20 +15,25 @@ from sluice.trace.rules._helpers.measurements import step_losses
 
 
 class OverfittingSettings(Settings):
-    """Thresholds of the rule ``OVERFITTING``."""
+    """Thresholds of the rule ``OVERFITTING``.
+
+    The rule compares the validation loss with the loss of the backward passes. This is valid only
+    if both come from the same loss function. Therefore, ``min_matches`` and ``min_match_share``
+    check whether the training calls of this function return the loss of the backward pass.
+    """
 
     min_matches: int = Field(
         3,
         ge=1,
-        description="Minimum number of calls of the loss function whose result equals the loss of "
-        "the backward pass in the same step, for a finding.",
+        description="Minimum number of training calls of the validation loss function whose "
+        "result equals the loss of the backward pass in the same step, for a finding.",
     )
     min_match_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of the calls of the loss function whose result equals the loss "
-        "of the backward pass in the same step, for a finding.",
+        description="Minimum share of the training calls of the validation loss function whose "
+        "result equals the loss of the backward pass in the same step, for a finding.",
     )
     equal_tolerance: float = Field(
         1e-3,
@@ -58,8 +63,8 @@ class OverfittingSettings(Settings):
         100.0,
         gt=1,
         description="Minimum ratio of the validation loss to the training loss for a finding if "
-        "the validation loss has not risen. It must then also exceed the loss of equal "
-        "probabilities for all classes. One of 301 healthy runs reached a ratio of 48.",
+        "the validation loss has not risen. The validation loss must then also exceed the loss of "
+        "equal probabilities for all classes. One of 301 healthy runs reached a ratio of 48.",
     )
     min_rise: float = Field(
         1.5,
@@ -71,8 +76,8 @@ class OverfittingSettings(Settings):
         0.25,
         gt=0,
         le=1,
-        description="Minimum ratio of the last validation loss to the first one for a rise to "
-        "count. Below it, the network has learned something.",
+        description="A rise does not count if the last validation loss is below this share of the "
+        "first one: it is then still far lower than at the start.",
     )
 
 
@@ -84,9 +89,9 @@ def _calls_of_minimized_loss(
 ) -> list[LossRecord]:
     """Return the training calls whose result is the loss of the backward pass in the same step.
 
-    Only calls of the evaluation's loss function for its network count. [] if too many results
-    differ from the loss of the backward pass: the program then minimizes a sum of losses, a part of
-    this loss, or another loss.
+    Only calls with the loss function and the network of the evaluation count. [] if too many
+    results differ from the loss of the backward pass: the program then minimizes a sum of losses, a
+    part of this loss, or another loss.
     """
     calls = [
         record
@@ -179,8 +184,8 @@ OVERFITTING = Rule(
     fault="overfitting",
     priority=590,
     requires="A loss function whose result is the loss of the backward passes, and that is also "
-    "called in evaluations without gradients: in four, or in one whose loss exceeds the loss of "
-    "equal probabilities and also a hundred times the training loss.",
+    "called in four evaluations without gradients. One evaluation suffices if its loss exceeds "
+    "both the loss of equal probabilities and a hundred times the training loss.",
     contradicted_by="A validation loss as low as before, or a training loss of the same size.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
     "loss; the validation loss rose, but is below a quarter of the first one; or weights are "

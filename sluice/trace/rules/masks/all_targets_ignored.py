@@ -89,6 +89,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 num_rows_empty=num_rows_empty,
             )
         )
+    # Fields and labels are further evidence of the same fault. They count if no loss function
+    # proves an error.
     errors = tuple(f for f in findings if f.severity == "error")
     return (
         errors

@@ -70,13 +70,15 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
 def _detect_missing_end(
     rule: Rule[EosMaskedSettings], kind: str, targets: list[NextTokenTargets], *, first_step: int
 ) -> TraceFinding | None:
-    """Detect that end tokens are missing from the targets of the sampled batches."""
+    """Detect that end tokens are missing from the targets of the sampled batches.
+
+    A tail is the ignored targets at the end of a row.
+    """
     num_rows = sum(t.num_rows for t in targets)
     num_rows_with_tail = sum(t.num_tails for t in targets)
     num_distinct_last = max(t.num_last for t in targets)
     last_share = sum(t.last_share * t.num_tails for t in targets) / max(num_rows_with_tail, 1)
-    # A tail is the ignored targets at the end of a row. The longest row of a batch needs no
-    # padding: if it has a tail, the tail includes its end token.
+    # The longest row of a batch needs no padding: if it has a tail, its end token is ignored.
     if num_rows < rule.settings.min_rows or num_rows_with_tail < num_rows:
         return None
     # A last token that most rows share may be the end token, which is then a target.
@@ -97,10 +99,10 @@ def _detect_missing_end(
         if num_distinct_last < rule.settings.min_distinct_last_tokens
         else f"; the last supervised tokens of the rows have {num_distinct_last} different values"
     )
-    # If all batches have the same width, the last position may be unused intentionally.
-    is_last_position_used = not has_common_last_token or len({t.num_positions for t in targets}) > 1
+    # If all batches have the same width, the program may omit the last target intentionally.
+    may_omit_last_target = has_common_last_token and len({t.num_positions for t in targets}) == 1
     is_end_token_masked = (
-        is_last_position_used
+        not may_omit_last_target
         and shortest_tail < longest_tail
         and shortest_tail <= 1 + _NUM_SHIFTED_POSITIONS  # the end token, and shifted positions
     )

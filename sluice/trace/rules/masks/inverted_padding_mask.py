@@ -26,8 +26,10 @@ def _is_inverted(mask: PaddingMaskRecord) -> bool:
     One position per row may differ: an end-of-text token may count as a token or as padding.
     """
     num_tokens = mask.num_positions - mask.num_padding
-    return mask.num_padding_masked <= mask.num_rows < mask.num_padding and (
-        abs(mask.num_masked - mask.num_padding_masked - num_tokens) <= mask.num_rows
+    num_tokens_masked = mask.num_masked - mask.num_padding_masked
+    return (
+        mask.num_padding_masked <= mask.num_rows < mask.num_padding
+        and num_tokens - num_tokens_masked <= mask.num_rows
     )
 
 
@@ -45,13 +47,13 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
         name = names.get(network, "a network")
         where = f"{name}.{first.module}" if first.module else f"An attention layer of {name}"
         num_tokens = first.num_positions - first.num_padding
-        num_hidden = first.num_masked - first.num_padding_masked
+        num_tokens_masked = first.num_masked - first.num_padding_masked
         findings.append(
             rule.finding(
                 severity="error",
                 step=first.step + 1,
-                what=f"{where} received a mask that hides {num_hidden} of {num_tokens} token "
-                f"positions and {first.num_padding_masked} of {first.num_padding} padding "
+                what=f"{where} received a mask that hides {num_tokens_masked} of {num_tokens} "
+                f"token positions and {first.num_padding_masked} of {first.num_padding} padding "
                 "positions.",
                 cause="Attention sees only padding.",
                 fix=fix,
@@ -91,9 +93,10 @@ INVERTED_PADDING_MASK = Rule(
     name="a padding mask hides the padding",
     fault="inverted padding mask",
     priority=120,
-    requires="Rows that end in zeros, or in repeats of one token that occurs only at ends. Also "
-    "one of: a mask passed to a torch attention module; attention weights in the graph of the "
-    "loss; a copy of the network that can be probed.",
+    requires="Rows with padding: zero vectors at their ends, or repeats of a token that occurs "
+    "only at the ends, or only at the beginnings, of rows. Also one of: a mask passed to a torch "
+    "attention module; attention weights in the graph of the loss; a copy of the network that can "
+    "be probed.",
     contradicted_by="An output that depends on the token at another position.",
     abstains="Fewer than two rows are padded; the input has as many rows as positions, and padding "
     "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or "
