@@ -10,10 +10,11 @@ T = TypeVar("T")
 
 
 def latest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
-    """Return the latest input record of a network for each use and loader; it covers the most rows.
+    """Return the latest input record of a network, by use (training or evaluation) and loader.
 
-    A key is (whether the inputs are used for training, index of the loader). Inputs without column
-    statistics, such as tokens, are left out.
+    A key is (whether the inputs are used for training, index of the loader). Records are
+    cumulative, so the latest one covers all inspected rows. Inputs without column statistics, such
+    as tokens, are left out.
     """
     records: dict[tuple[bool, int], InputRecord] = {}
     for record in trace.inputs:
@@ -44,13 +45,18 @@ def training_and_evaluation_inputs(
 
 
 def consistent_difference(
-    evaluations: list[InputRecord], detect: Callable[[InputRecord], T | None]
+    evaluations: list[InputRecord], find_difference: Callable[[InputRecord], T | None]
 ) -> tuple[InputRecord, T] | None:
     """Return the first evaluation without generated inputs, and its difference from training.
 
-    None if the inputs of all evaluations are generated, or if ``detect`` returns None for any
-    evaluation: if one evaluation has inputs like in training, the others differ on purpose.
+    None if the inputs of all evaluations are generated, or if one evaluation does not differ from
+    training: the others then differ on purpose.
+
+    Args:
+        evaluations: Input records of the evaluations of one network.
+        find_difference: Returns the difference of one of them from training; None without one.
     """
-    differences = [(r, difference) for r in evaluations if (difference := detect(r)) is not None]
-    not_generated = [(r, difference) for r, difference in differences if not r.is_generated]
-    return not_generated[0] if len(differences) == len(evaluations) and not_generated else None
+    differences = [(r, d) for r in evaluations if (d := find_difference(r)) is not None]
+    if len(differences) < len(evaluations):
+        return None
+    return next(((r, d) for r, d in differences if not r.is_generated), None)

@@ -23,7 +23,7 @@ def forward_events(sequence: StepSequence, network: int) -> tuple[tuple[int, Tra
 
 
 def training_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent, ...]:
-    """Return the forward passes whose gradients are used by the step that ends a sequence.
+    """Return a network's forward passes whose gradients are used by the step that ends a sequence.
 
     A backward pass must follow the forward pass, and its gradients must not be cleared before the
     step. (A program clears them if it computed them only for the Fisher information, for example.)

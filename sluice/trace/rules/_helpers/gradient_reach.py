@@ -30,6 +30,7 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
     """Return the trainable parameters that never have a gradient and never change.
 
     Only parameters of optimizers with at least ``min_measured_steps`` measured steps are included.
+    Empty if none of their parameters has a gradient.
     """
     membership = trace.membership
     if membership is None:
@@ -37,11 +38,11 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
     reached = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
     optimized: set[int] = set()
     for optimizer in membership.optimizers:
-        measured = measurements_of(trace, optimizer.index)
-        reached |= {p for _, step in measured for p in step.parameters}
+        measurements = measurements_of(trace, optimizer.index)
+        reached |= {p for _, statistics in measurements for p in statistics.parameters}
         if (
             optimizer.index in stepping_optimizers(trace)
-            and len(measured) >= settings.min_measured_steps
+            and len(measurements) >= settings.min_measured_steps
         ):
             optimized.update(optimizer.parameters)
     # If no parameter was reached, the whole loss is detached, which another rule reports.
@@ -54,7 +55,7 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
 def unreached_by_optimizer(
     trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since: int
 ) -> frozenset[int]:
-    """Return the trainable parameters of one optimizer without a gradient or a change.
+    """Return the trainable parameters of one optimizer that have no gradient and do not change.
 
     Empty if no parameter of the optimizer has a gradient, or if fewer than
     ``min_measured_steps_of_late_optimizer`` of its steps were measured.
@@ -65,12 +66,12 @@ def unreached_by_optimizer(
         settings: Thresholds of the evidence.
         since: First step whose parameter values are compared. Gradients of all steps count.
     """
-    membership, measured = trace.membership, measurements_of(trace, optimizer.index)
+    membership, measurements = trace.membership, measurements_of(trace, optimizer.index)
     optimized = set(optimizer.parameters)
-    reached = {p for _, step in measured for p in step.parameters}
+    reached = {p for _, statistics in measurements for p in statistics.parameters}
     if (
         membership is None
-        or len(measured) < settings.min_measured_steps_of_late_optimizer
+        or len(measurements) < settings.min_measured_steps_of_late_optimizer
         or not reached & optimized
     ):
         return frozenset()

@@ -8,9 +8,9 @@ from sluice.trace.rules._helpers.optimizer_steps import steps_of
 
 @dataclass(frozen=True, slots=True)
 class LearningRates:
-    """Learning rate of one optimizer: the largest over its parameter groups.
+    """Learning rate of one optimizer over its steps: the largest over its parameter groups.
 
-    ``values[i]`` is the learning rate from ``steps[i]`` on. There is at least one value.
+    ``values[i]`` is the learning rate from step ``steps[i]`` on. There is at least one value.
     """
 
     steps: tuple[int, ...]
@@ -25,8 +25,8 @@ class LearningRates:
 
     def at(self, step: int) -> float:
         """Return the learning rate at a step; the first recorded one for earlier steps."""
-        known = [v for s, v in zip(self.steps, self.values, strict=True) if s <= step]
-        return known[-1] if known else self.values[0]
+        values = [v for s, v in zip(self.steps, self.values, strict=True) if s <= step]
+        return values[-1] if values else self.values[0]
 
     def low_share(self, max_low_ratio: float) -> float:
         """Return the share of all steps that come after the peak and have a low learning rate.
@@ -65,21 +65,22 @@ def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = N
         before: Optimizer step before which scheduler steps are counted; None for all steps. With a
             step, the number is an upper bound if steps with different sequences alternate.
     """
-    num_steps = 0
+    num_schedule_steps = 0
     for sequence in trace.sequences:
-        per_sequence = sum(
+        num_per_occurrence = sum(
             event.kind == "schedule" and event.object_id == scheduler for event in sequence.events
         )
-        if per_sequence and (before is None or sequence.first_step < before):
+        if num_per_occurrence and (before is None or sequence.first_step < before):
             limit = sequence.count if before is None else before - sequence.first_step
-            num_steps += per_sequence * min(sequence.count, limit)
-    return num_steps
+            num_schedule_steps += num_per_occurrence * min(sequence.count, limit)
+    return num_schedule_steps
 
 
 def first_schedule_step(trace: Trace, scheduler: int) -> int:
     """Return the number of the optimizer step that follows the scheduler's first step.
 
-    If no optimizer step follows, it is the last one before. 0 if the scheduler never stepped.
+    If no optimizer step follows, return the number of the last one before it. 0 if the scheduler
+    never made a step.
     """
     return min(
         (

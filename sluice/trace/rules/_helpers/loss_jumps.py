@@ -20,16 +20,18 @@ class LossJumpSettings(Settings):
     min_losses: int = Field(
         16,
         ge=1,
-        description="Minimum number of losses before a jump, and also after it. Each of the two "
-        "medians at the start and at the end of the later losses covers this number of losses.",
+        description="Minimum number of losses before a jump, and also after it. Two medians cover "
+        "this number of losses each, at the start and at the end of the losses from the jump on. "
+        "Both must exceed the losses before the jump.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LossJump:
-    """First step of a loss that stays above the losses before it."""
+    """A jump of the loss to values that stay above the losses before it."""
 
     step: int
+    """First step with a loss above those before it."""
     median_before: float
     """Median of the last losses before the jump, at most ``max_losses_before``."""
     median_after: float
@@ -41,8 +43,8 @@ def find_loss_jump(
 ) -> LossJump | None:
     """Return the first jump of the loss; None without a jump.
 
-    At a jump, the loss exceeds the last ``max_losses_before`` losses before it. So do three medians
-    of the losses from the jump on: of all, of the first ``min_losses``, and of the last
+    At a jump, the loss exceeds each of the ``max_losses_before`` losses before it. So do three
+    medians of the losses from the jump on: of all, of the first ``min_losses``, and of the last
     ``min_losses``.
 
     Args:
@@ -52,13 +54,13 @@ def find_loss_jump(
     values = [v if math.isfinite(v) else math.inf for _, v in losses]
     for i in range(settings.min_losses, len(values) - settings.min_losses):
         losses_before = values[max(i - settings.max_losses_before, 0) : i]
-        highest = max(losses_before)
-        if values[i] <= highest:
+        max_before = max(losses_before)
+        if values[i] <= max_before:
             continue
-        later = values[i:]
-        parts = later[: settings.min_losses], later, later[-settings.min_losses :]
-        if all(statistics.median(part) > highest for part in parts):
+        later_losses = values[i:]
+        first, last = later_losses[: settings.min_losses], later_losses[-settings.min_losses :]
+        if all(statistics.median(part) > max_before for part in (first, later_losses, last)):
             return LossJump(
-                losses[i][0], statistics.median(losses_before), statistics.median(later)
+                losses[i][0], statistics.median(losses_before), statistics.median(later_losses)
             )
     return None

@@ -9,12 +9,15 @@ from sluice.trace.records.trace import Trace
 
 
 def measurements_of(trace: Trace, optimizer: int) -> tuple[tuple[int, OptimizerStatistics], ...]:
-    """Return the measured steps of an optimizer with their step numbers."""
+    """Return the measured steps of an optimizer as (step, statistics).
+
+    A step is measured if its statistics were recorded: recent steps, and a sample of earlier ones.
+    """
     return tuple(
-        (m.step, measured)
-        for m in trace.statistics
-        for measured in m.optimizers
-        if measured.optimizer == optimizer
+        (record.step, statistics)
+        for record in trace.statistics
+        for statistics in record.optimizers
+        if statistics.optimizer == optimizer
     )
 
 
@@ -48,7 +51,7 @@ def values_by_parameter(trace: Trace) -> dict[int, tuple[ParameterValuesRecord, 
 
 
 def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
-    """Return the parameters whose values changed from the first sample to any later one.
+    """Return the parameters whose values differ between any two samples.
 
     Args:
         trace: Trace of one process.
@@ -61,9 +64,12 @@ def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
     return frozenset(index for index, distinct in fingerprints.items() if len(distinct) > 1)
 
 
-def weight_positions(trace: Trace, measured: OptimizerStatistics) -> Iterator[int]:
-    """Yield the positions, within a measurement, of parameters with at least two dimensions."""
+def weight_positions(trace: Trace, statistics: OptimizerStatistics) -> Iterator[int]:
+    """Yield the positions in ``statistics.parameters`` of parameters with at least two dimensions.
+
+    Biases and the parameters of normalization layers are thus left out.
+    """
     records = parameter_records(trace)
-    for position, index in enumerate(measured.parameters):
+    for position, index in enumerate(statistics.parameters):
         if index in records and len(records[index].shape) >= 2:
             yield position

@@ -16,17 +16,18 @@ class OptimizerStep:
 
     sequence: StepSequence
     end: TraceEvent
+    """Event of the step or of the skipped step."""
     position: int
-    """Position of the step event in the sequence."""
+    """Position of the event ``end`` in the sequence."""
 
     def find_before(self, *kinds: str) -> tuple[int, ...]:
-        """Return the positions of events of the given kinds before the step event."""
+        """Return the positions of events of the given kinds before the event ``end``."""
         events = self.sequence.events[: self.position]
         return tuple(i for i, event in enumerate(events) if event.kind in kinds)
 
     @property
     def last_backward(self) -> int:
-        """Position of the last ``backward()`` or ``torch.autograd.grad`` before the step event.
+        """Position of the last ``backward()`` or ``torch.autograd.grad`` before the event ``end``.
 
         -1 without one.
         """
@@ -34,16 +35,19 @@ class OptimizerStep:
 
 
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
-    """Return the sequences that end with a step, or skipped step, of an optimizer, in time order.
+    """Return the sequences that end with a step, or skipped step, of an optimizer.
 
-    Steps with a closure that the optimizer did not call exactly once are omitted: they contain a
-    "stepped" event, and the events of the later calls precede it.
+    They are sorted by first step. Steps with a closure that the optimizer did not call exactly once
+    are omitted: they contain a "stepped" event, and the events of the later calls precede it.
     """
     return _STEPS_BY_OPTIMIZER.get(trace.sequences).get(optimizer, ())
 
 
 class _StepsByOptimizer:
-    """Caches the steps of the last trace, because many rules request them for every optimizer."""
+    """Step sequences of the last trace, grouped by the optimizer whose step ends them.
+
+    They are cached, because many rules request them for every optimizer.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}

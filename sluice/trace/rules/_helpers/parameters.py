@@ -15,7 +15,7 @@ _MAX_NAMES = 3
 
 
 def has_manual_gradients(trace: Trace) -> bool:
-    """Whether the program calls ``torch.autograd.grad``: it may set gradients or weights itself."""
+    """Whether the program calls ``torch.autograd.grad``, and so may set gradients or weights."""
     return any(sequence.find("grad") for sequence in trace.sequences)
 
 
@@ -32,15 +32,15 @@ def unoptimized_parameters(membership: Membership) -> tuple[ParameterRecord, ...
 def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, ...]:
     """Return the parameters of an optimizer that do not, or no longer, belong to any network.
 
-    A parameter that never belonged to a network is included only if it never received a gradient:
-    otherwise it belongs to an object that is not an nn.Module.
+    A parameter that never belonged to a network is included only if it never had a gradient: with a
+    gradient, it belongs to an object that is not an nn.Module.
     """
     membership = trace.memberships[-1]
-    ever_named = {p.index for m in trace.memberships for p in m.parameters if p.names}
+    network_parameters = {p.index for m in trace.memberships for p in m.parameters if p.names}
     orphaned = {
         p.index
         for p in membership.parameters
-        if not p.names and (p.index in ever_named or not p.has_had_gradient)
+        if not p.names and (p.index in network_parameters or not p.has_had_gradient)
     }
     return tuple(p for p in optimizer.parameters if p in orphaned)
 

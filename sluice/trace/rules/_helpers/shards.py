@@ -46,15 +46,15 @@ class ShardSettings(Settings):
     min_shared_to_repeated: float = Field(
         4.0,
         ge=1,
-        description="Minimum ratio, for a finding, of the share of common rows of two ranks to "
-        "the share of rows that one rank receives more than once. Sampling with replacement also "
-        "repeats rows within a rank.",
+        description="Sampling with replacement repeats rows within a rank and between ranks. For a "
+        "finding, the share of rows that two ranks have in common must exceed the share of rows "
+        "that a rank receives more than once by this factor.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderShards:
-    """One epoch of one loader that all ranks train on; ranks in ascending order."""
+    """One epoch of one loader that all ranks train on. The tuples have one item per rank."""
 
     loaders: tuple[LoaderRecord, ...]
     epochs: tuple[EpochRecord, ...]
@@ -102,8 +102,8 @@ class LoaderShards:
     def are_copies(self) -> bool:
         """Whether two ranks receive the same rows.
 
-        If the dataset is divided, all ranks must also receive them in the same order. Also true if
-        the dataset is not divided and too few rows were recorded to decide.
+        If the dataset is divided, all ranks must also receive them in the same order. If it is not
+        divided, also true if too few rows were recorded to decide.
         """
         num_shared, num_rows = self.overlap
         has_same_rows = num_shared >= self.settings.min_copy_share * num_rows
@@ -127,7 +127,7 @@ class LoaderShards:
     def missing_rows(self) -> tuple[int, int]:
         """Estimated number of dataset rows that no rank receives, and number of compared rows.
 
-        All rows of the dataset are compared, or only sampled rows. (0, 0) if unknown.
+        If the sketches are incomplete, only a sample of the rows is compared. (0, 0) if unknown.
         """
         sizes = {loader.num_rows for loader in self.loaders}
         if len(sizes) != 1 or not all(e.is_finished and e.num_indices for e in self.epochs):

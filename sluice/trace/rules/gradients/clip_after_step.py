@@ -1,7 +1,5 @@
 """Detects gradient clipping after the optimizer step."""
 
-from dataclasses import dataclass
-
 from pydantic import Field
 
 from sluice.base.settings import Settings
@@ -16,61 +14,41 @@ class ClipAfterStepSettings(Settings):
     min_late_clips: int = Field(
         2,
         ge=1,
-        description="Minimum number of steps with a clipping between the step and the next "
+        description="Minimum number of steps that are followed by a clipping before the next "
         "backward pass, for a finding.",
     )
 
 
-@dataclass(slots=True)
-class _Clips:
-    """Clipping calls of one optimizer."""
-
-    num_late: int = 0
-    """Number of steps that were followed by a clipping before the next backward pass."""
-    num_useful: int = 0
-    """Number of clippings between a backward pass and its step."""
-    first_step: int = 0
-    """Step before the first late clipping; 0 without one."""
-
-
-def _count_clips(trace: Trace) -> dict[int, _Clips]:
-    """Count clippings before (late) and after (useful) the first backward pass of their step."""
-    by_optimizer: dict[int, _Clips] = {}
-    for sequence in trace.sequences:
-        positions = sequence.find("clip")
-        if not positions or sequence.find("stepped"):
-            continue
-        backward = min(
-            sequence.find("backward") + sequence.find("grad"), default=len(sequence.events)
-        )
-        late_optimizers = {sequence.events[i].object_id for i in positions if i < backward}
-        for i in positions:
-            clips = by_optimizer.setdefault(sequence.events[i].object_id, _Clips())
-            clips.num_useful += sequence.count * (i > backward)
-        # A clipping before the first step cannot be late.
-        for optimizer in late_optimizers if sequence.first_step > 1 else ():
-            clips = by_optimizer[optimizer]
-            clips.num_late += sequence.count
-            clips.first_step = clips.first_step or sequence.first_step - 1
-    return by_optimizer
-
-
 def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    findings, clips_by_optimizer = [], _count_clips(trace)
+    findings = []
+    # In a sequence with "stepped", a closure was not called exactly once: the order of its events
+    # does not show whether a clipping is late.
+    sequences = [s for s in trace.sequences if not s.find("stepped")]
     for optimizer in stepping_optimizers(trace):
-        clips = clips_by_optimizer.get(optimizer, _Clips())
-        if clips.num_late < rule.settings.min_late_clips or clips.num_useful:
+        has_useful_clip = False
+        num_late = first_late_step = 0
+        for sequence in sequences:
+            # A sequence begins after a step: a clipping before the first backward pass is late.
+            backward = min(
+                sequence.find("backward") + sequence.find("grad"), default=len(sequence.events)
+            )
+            clips = [i for i in sequence.find("clip") if sequence.events[i].object_id == optimizer]
+            has_useful_clip |= any(i > backward for i in clips)
+            # A clipping before the first step of the run cannot be late.
+            if sequence.first_step > 1 and any(i < backward for i in clips):
+                num_late += sequence.count
+                first_late_step = first_late_step or sequence.first_step - 1
+        if num_late < rule.settings.min_late_clips or has_useful_clip:
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=clips.first_step,
-                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped "
-                f"{clips.num_late} times, each time after the step that used them and before the "
-                "next backward().",
+                step=first_late_step,
+                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped after {num_late} "
+                "steps that had already used them, and before the next backward().",
                 cause="The clipping has no effect: every step uses unclipped gradients.",
                 fix="Clip between backward() and step().",
-                num_late=clips.num_late,
+                num_late=num_late,
             )
         )
     return tuple(findings)
@@ -82,7 +60,8 @@ CLIP_AFTER_STEP = Rule(
     priority=50,
     requires="Two calls of clip_grad_norm_ or clip_grad_value_.",
     contradicted_by="A clipping of the same parameters between backward() and step().",
-    abstains="Some clippings are between backward() and step().",
+    abstains="Some clippings are between backward() and step(), or the optimizer has a closure "
+    "that it does not call once per step.",
     settings=ClipAfterStepSettings(),
     judge=_judge,
 )

@@ -20,34 +20,43 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 
 
 class ClipBeforeUnscaleSettings(Settings):
-    """Thresholds of the rule ``CLIP_BEFORE_UNSCALE``."""
+    """Thresholds of the rule ``CLIP_BEFORE_UNSCALE``. All of them are for manual clipping.
+
+    Clipping without a torch function causes no event. It is detected from the gradient norms after
+    unscaling: if scaled gradients are clipped to a limit, the product of the norm after unscaling
+    and the loss scale is this limit at every step.
+    """
 
     min_samples: int = Field(
         5,
         ge=1,
-        description="Minimum number of sampled norms that equal the limit when multiplied by the "
-        "loss scale, to detect manual clipping. The limit is the median over this number of last "
-        "samples.",
+        description="Minimum number of sampled steps at which the product of gradient norm and "
+        "loss scale equals the clipping limit, for a finding about manual clipping. The limit is "
+        "estimated as the median product over this number of last samples.",
     )
     min_constant_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of the sampled norms that equal the limit when multiplied by "
-        "the loss scale, to detect manual clipping. Samples before the first equal one do not "
-        "count.",
+        description="Minimum share of the sampled steps at which the product of gradient norm and "
+        "loss scale equals the limit, for a finding about manual clipping. Steps before the first "
+        "such step are left out.",
     )
     max_relative_deviation: float = Field(
         0.01,
         gt=0,
-        description="Maximum difference between the limit and a norm times the loss scale for the "
-        "two to count as equal, relative to the limit.",
+        description="Maximum difference between the product and the limit for the two to count as "
+        "equal, relative to the limit.",
     )
     min_clip_norm: float = Field(
-        0.01, gt=0, description="Smallest limit that is usual for clipping."
+        0.01,
+        gt=0,
+        description="Smallest usual clipping limit, for a finding about manual clipping.",
     )
     max_clip_norm: float = Field(
-        1000.0, gt=0, description="Largest limit that is usual for clipping."
+        1000.0,
+        gt=0,
+        description="Largest usual clipping limit, for a finding about manual clipping.",
     )
     max_resulting_norm: float = Field(
         0.01,
@@ -80,44 +89,44 @@ def _clips_scaled_gradients(step: OptimizerStep) -> bool:
 def _detect_manual_clipping(
     rule: Rule[ClipBeforeUnscaleSettings], trace: Trace, optimizer: int
 ) -> TraceFinding | None:
-    """Detect gradients whose norm, times the loss scale, is a constant and plausible limit."""
-    scales = {n.step: n.scale for n in trace.scalars if n.scale}
-    sampled = [
-        (step, math.hypot(*measured.grad_norms), scales[step])
-        for step, measured in measurements_of(trace, optimizer)
-        if step in scales and measured.grad_norms
+    """Detect clipping without a torch function: the norm times the loss scale is constant."""
+    settings = rule.settings
+    scales = {scalars.step: scalars.scale for scalars in trace.scalars if scalars.scale}
+    samples = [
+        (step, math.hypot(*statistics.grad_norms), scales[step])
+        for step, statistics in measurements_of(trace, optimizer)
+        if step in scales and statistics.grad_norms
     ]
-    if len(sampled) < rule.settings.min_samples or not all(
-        math.isfinite(norm) for _, norm, _ in sampled
-    ):
+    if len(samples) < settings.min_samples or not all(math.isfinite(n) for _, n, _ in samples):
         return None
-    # Clipping may begin in the middle of the run.
-    limit = median(norm * scale for _, norm, scale in sampled[-rule.settings.min_samples :])
-    at_limit = [
-        sample
-        for sample in sampled
-        if abs(sample[1] * sample[2] - limit) <= rule.settings.max_relative_deviation * limit
+    # The last samples determine the limit, because clipping may begin in the middle of the run.
+    limit = median(norm * scale for _, norm, scale in samples[-settings.min_samples :])
+    samples_at_limit = [
+        (step, norm, scale)
+        for step, norm, scale in samples
+        if abs(norm * scale - limit) <= settings.max_relative_deviation * limit
     ]
-    is_plausible = rule.settings.min_clip_norm <= limit <= rule.settings.max_clip_norm
-    if len(at_limit) < rule.settings.min_samples or not is_plausible:
+    is_usual_limit = settings.min_clip_norm <= limit <= settings.max_clip_norm
+    if len(samples_at_limit) < settings.min_samples or not is_usual_limit:
         return None
-    sampled = sampled[sampled.index(at_limit[0]) :]
+    num_samples = len(samples) - samples.index(samples_at_limit[0])
     if (
-        len(at_limit) < rule.settings.min_constant_share * len(sampled)
-        or max(norm for _, norm, _ in at_limit) > rule.settings.max_resulting_norm
+        len(samples_at_limit) < settings.min_constant_share * num_samples
+        or max(norm for _, norm, _ in samples_at_limit) > settings.max_resulting_norm
     ):
         return None
-    step, norm, scale = at_limit[0]
+    step, norm, scale = samples_at_limit[0]
     return rule.finding(
         severity="error",
         step=step,
-        what=f"{optimizer_name(trace, optimizer)}: in {len(at_limit)} of {len(sampled)} sampled "
-        f"steps the norm of all gradients times the loss scale is {limit:.4g}, as if clipped to "
-        f"that value. The norm used by the step is {norm:.3g}, at a loss scale of {scale:.4g}.",
+        what=f"{optimizer_name(trace, optimizer)}: in {len(samples_at_limit)} of {num_samples} "
+        f"sampled steps the norm of all gradients times the loss scale is {limit:.4g}, as if "
+        f"clipped to that value. Step {step} uses gradients with a norm of {norm:.3g}, at a loss "
+        f"scale of {scale:.4g}.",
         cause=_CAUSE,
         fix=_FIX,
-        num_scaled=len(at_limit),
-        num_steps=len(sampled),
+        num_scaled=len(samples_at_limit),
+        num_steps=num_samples,
     )
 
 
@@ -127,12 +136,14 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
         steps = steps_of(trace, optimizer)
         clipping_steps = tuple(filter(_clips_scaled_gradients, steps))
         if not clipping_steps:
-            manual_finding = _detect_manual_clipping(rule, trace, optimizer)
-            findings += [manual_finding] if manual_finding is not None else []
+            finding = _detect_manual_clipping(rule, trace, optimizer)
+            if finding is not None:
+                findings.append(finding)
             continue
-        clips = [c for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
+        clips = [c for scalars in trace.scalars for c in scalars.clips if c.optimizer == optimizer]
         example = (
-            f", for example a norm of {clips[0].norm:.3g} to a limit of {clips[0].max_norm:.3g}"
+            f", for example from a norm of {clips[0].norm:.3g} to a limit of "
+            f"{clips[0].max_norm:.3g}"
             if clips
             else ""
         )
@@ -141,8 +152,8 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
                 severity="error",
                 step=first_step_of(clipping_steps),
                 what=f"{optimizer_name(trace, optimizer)}: in {count_steps(clipping_steps)} of "
-                f"{count_steps(steps)} steps gradients were clipped while they still contained "
-                f"the loss scale{example}.",
+                f"{count_steps(steps)} steps gradients were clipped while they were still "
+                f"multiplied by the loss scale{example}.",
                 cause=_CAUSE,
                 fix=_FIX,
                 num_scaled=count_steps(clipping_steps),

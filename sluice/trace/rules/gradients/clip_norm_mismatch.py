@@ -14,7 +14,7 @@ class ClipNormMismatchSettings(Settings):
     """Thresholds of the rule ``CLIP_NORM_MISMATCH``."""
 
     min_clips: int = Field(
-        30, ge=1, description="Minimum number of clippings by norm for a finding."
+        30, ge=1, description="Minimum number of recorded clippings by norm for a finding."
     )
     min_clipped_share: float = Field(
         0.98,
@@ -35,25 +35,25 @@ _GRADIENT_SCALED_OPTIMIZERS = frozenset({"SGD", "LBFGS", "ASGD"})
 
 
 def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    kinds = {o.index: o.kind for m in trace.memberships for o in m.optimizers}
+    class_names = {o.index: o.kind for m in trace.memberships for o in m.optimizers}
     findings = []
     for optimizer in stepping_optimizers(trace):
         clips = [
-            (n.step, c.norm, c.max_norm)
-            for n in trace.scalars
-            for c in n.clips
-            if c.optimizer == optimizer and c.max_norm > 0
+            (scalars.step, clip.norm, clip.max_norm)
+            for scalars in trace.scalars
+            for clip in scalars.clips
+            if clip.optimizer == optimizer and clip.max_norm > 0
         ]
         if (
             len(clips) < rule.settings.min_clips
-            or kinds.get(optimizer) not in _GRADIENT_SCALED_OPTIMIZERS
+            or class_names.get(optimizer) not in _GRADIENT_SCALED_OPTIMIZERS
         ):
             continue
         clipped_steps = [step for step, norm, max_norm in clips if norm > max_norm]
-        typical_ratio = median(norm / max_norm for _, norm, max_norm in clips)
+        median_ratio = median(norm / max_norm for _, norm, max_norm in clips)
         if not (
             len(clipped_steps) >= rule.settings.min_clipped_share * len(clips)
-            and typical_ratio > rule.settings.min_norm_ratio
+            and median_ratio > rule.settings.min_norm_ratio
         ):
             continue
         findings.append(
@@ -62,7 +62,7 @@ def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFin
                 step=clipped_steps[0],
                 what=f"{optimizer_name(trace, optimizer)}: {len(clipped_steps)} of {len(clips)} "
                 "sampled clippings had a norm above the limit. The median norm is "
-                f"{typical_ratio:.3g} times the limit.",
+                f"{median_ratio:.3g} times the limit.",
                 cause="Clipped gradients all have the same norm: the limit acts as a second "
                 "learning rate, and the size of the gradient is ignored.",
                 fix="Raise the limit to about the usual norm, or average the loss instead of "
@@ -70,7 +70,7 @@ def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFin
                 "recurrent networks.",
                 num_clipped=len(clipped_steps),
                 num_clips=len(clips),
-                ratio=typical_ratio,
+                ratio=median_ratio,
             )
         )
     return tuple(findings)

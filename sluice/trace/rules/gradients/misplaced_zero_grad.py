@@ -22,8 +22,8 @@ class MisplacedZeroGradSettings(Settings):
     min_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of steps without gradients for a finding. A single step may "
-        "lack them because a batch was dropped on purpose.",
+        description="Minimum number of steps whose gradients were cleared, for a finding. A single "
+        "step may lack gradients because the program dropped its batch on purpose.",
     )
 
 
@@ -52,14 +52,15 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
 def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    () if a weight changed, because the optimizer may clear gradients itself after its update; or if
+    Only steps whose closure is not called exactly once are examined. () if a sampled weight
+    changed: the optimizer then made an update, and may have cleared gradients after it. () also if
     no weight was sampled twice.
     """
     record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
-    optimized = record.parameters if record is not None else ()
+    parameters = record.parameters if record is not None else ()
     values = values_by_parameter(trace)
-    compared = {p for p in optimized if len(values.get(p, ())) > 1}
-    if not compared or compared & changed_parameters(trace):
+    compared_parameters = {p for p in parameters if len(values.get(p, ())) > 1}
+    if not compared_parameters or compared_parameters & changed_parameters(trace):
         return ()
     steps = []
     for sequence in trace.sequences:
@@ -88,8 +89,8 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
                 what=f"{optimizer_name(trace, optimizer)}: in {count_steps(cleared_steps)} of "
                 f"{count_steps(steps)} steps gradients were cleared between backward() and the "
                 "update, so the step used no gradient.",
-                cause="The step discards the gradients of its batch: weights do not follow the "
-                "loss.",
+                cause="The gradients of the batch are discarded, so its loss does not affect the "
+                "weights.",
                 fix="Clear gradients before backward() or after step(). This also applies if you "
                 "clear them manually.",
                 num_emptied=count_steps(cleared_steps),
@@ -105,7 +106,8 @@ MISPLACED_ZERO_GRAD = Rule(
     priority=10,
     requires="Two steps with a backward pass before them.",
     contradicted_by="A gradient that is present when the step begins.",
-    abstains="The optimizer has a closure, and its weights change.",
+    abstains="The optimizer has a closure that it does not call once per step, and its weights "
+    "change or were not sampled twice.",
     settings=MisplacedZeroGradSettings(),
     judge=_judge,
 )

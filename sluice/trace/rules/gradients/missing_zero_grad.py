@@ -21,7 +21,7 @@ class MissingZeroGradSettings(Settings):
         2,
         ge=1,
         description="Minimum number of steps whose gradients were not cleared since the previous "
-        "step, for a finding. A single one may be the end of gradient accumulation.",
+        "step, for a finding. A single such step may be the end of gradient accumulation.",
     )
 
 
@@ -32,7 +32,8 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
         # "carried" marks a step whose gradients were not cleared since the previous step.
         carried_steps = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
         num_carried, num_steps = count_steps(carried_steps), count_steps(steps)
-        # The first step has no earlier gradients.
+        # The first step has no earlier gradients. A program that calls torch.autograd.grad may set
+        # gradients itself.
         if (
             num_carried < rule.settings.min_steps
             or num_carried < (num_steps - 1) / 2

@@ -9,9 +9,10 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
 
 def _find_first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | None:
-    """Return step, loss, parameters and gradient count of the first non-finite gradient.
+    """Find the first step with a non-finite gradient of a finite loss.
 
-    None if all gradients of finite losses are finite.
+    Returns (step, loss, parameters with a non-finite gradient, number of parameters with a
+    gradient); None if all gradients of finite losses are finite.
     """
     candidates = [
         (g.step, g.loss, list(g.parameters), g.num_gradients)
@@ -20,23 +21,24 @@ def _find_first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | N
     ]
     losses = dict(step_losses(trace))
     for optimizer in stepping_optimizers(trace):
-        for step, measured in measurements_of(trace, optimizer):
-            nonfinite = [
+        for step, statistics in measurements_of(trace, optimizer):
+            parameters = [
                 p
-                for p, norm in zip(measured.parameters, measured.grad_norms, strict=True)
+                for p, norm in zip(statistics.parameters, statistics.grad_norms, strict=True)
                 if not math.isfinite(norm)
             ]
-            if nonfinite and math.isfinite(losses.get(step, math.nan)):
-                candidates.append((step, losses[step], nonfinite, len(measured.parameters)))
+            if parameters and math.isfinite(losses.get(step, math.nan)):
+                candidates.append((step, losses[step], parameters, len(statistics.parameters)))
     return min(candidates, key=lambda candidate: candidate[0], default=None)
 
 
-def _closest_to_loss(trace: Trace, nonfinite: list[int]) -> int:
-    """Return the affected parameter that is used last in the forward pass.
+def _closest_to_loss(trace: Trace, parameters: list[int]) -> int:
+    """Return the parameter, of those with a non-finite gradient, that the network uses last.
 
     The failing operation comes after this parameter: backpropagation spreads the non-finite
     gradient to all earlier parameters.
     """
+    # A few passes suffice, because the order of calls rarely changes.
     calls = [call for forward_pass in trace.forward_passes[:4] for call in forward_pass.calls]
     names = {call.module for call in calls}
     # The call of a module with submodules does not show when its own parameters are used.
@@ -47,31 +49,32 @@ def _closest_to_loss(trace: Trace, nonfinite: list[int]) -> int:
         for p in call.parameters
     ]
     positions = {p: i for i, p in enumerate(parameters_in_order)}
-    return max(nonfinite, key=lambda p: (positions.get(p, -1), p))
+    return max(parameters, key=lambda p: (positions.get(p, -1), p))
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     first = _find_first_nonfinite(trace)
     if first is None:
         return ()
-    step, loss, nonfinite, num_gradients = first
+    step, loss, parameters, num_gradients = first
+    # After an earlier non-finite loss, the weights may be non-finite, and so the gradients.
     if any(s < step and not math.isfinite(v) for s, v in step_losses(trace)):
         return ()
-    closest = _closest_to_loss(trace, nonfinite)
+    closest = _closest_to_loss(trace, parameters)
     name = parameter_names(trace).get(closest, f"parameter {closest}")
     return (
         rule.finding(
             severity="error",
             step=step,
             what=f"The loss at step {step} is finite ({loss:.4g}), but the gradients of "
-            f"{len(nonfinite)} of {num_gradients} parameters are not. Of these parameters, {name} "
+            f"{len(parameters)} of {num_gradients} parameters are not. Of these parameters, {name} "
             "is closest to the loss.",
             cause="The derivative of an operation after this parameter is infinite or undefined: "
             "sqrt or a norm at 0, log of 0, or a torch.where whose unused branch is not finite.",
             fix="Keep the operand away from that point: clamp it, add a small constant inside "
             "the root, or apply torch.where to the input instead of the output.",
             loss=loss,
-            num_parameters=len(nonfinite),
+            num_parameters=len(parameters),
             num_gradients=num_gradients,
         ),
     )

@@ -25,13 +25,14 @@ class StepBeforeBackwardSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of all steps that run before backward(), for a finding. A few "
-        "steps may do so intentionally, such as after a dropped batch.",
+        description="Minimum share of the steps that run before backward(), for a finding. One "
+        "step is left out of the total, so a single step of a short run may follow backward(). A "
+        "few steps may run before backward() intentionally, such as after a dropped batch.",
     )
 
 
 def _lacks_new_gradient(step: OptimizerStep) -> bool:
-    """Whether no gradient was computed since the last step."""
+    """Whether no gradient was computed since the previous step."""
     return bool({"none", "stale"} & set(step.end.flags)) and step.last_backward < 0
 
 
@@ -42,7 +43,7 @@ def _separates_passes(step: OptimizerStep) -> bool:
         for i in step.find_before("forward")
         if {"grad", "training"} <= set(step.sequence.events[i].flags)
     ]
-    # A gradient hook steps inside the backward pass, whose event is recorded when the pass ends.
+    # A gradient hook may make the step inside the backward pass, whose event comes after the step.
     is_inside = "in backward" in step.end.flags
     return bool(forwards) and step.last_backward < forwards[-1] and not is_inside
 
@@ -51,18 +52,20 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
-        without_new_gradient = tuple(filter(_lacks_new_gradient, steps))
-        between_passes = tuple(
+        steps_without_gradient = tuple(filter(_lacks_new_gradient, steps))
+        steps_between_passes = tuple(
             s for s in steps if _separates_passes(s) and not s.find_before("grad")
         )
-        early_steps = max(without_new_gradient, between_passes, key=count_steps)
+        early_steps = max(steps_without_gradient, steps_between_passes, key=count_steps)
         if count_steps(early_steps) < max(
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
         ):
             continue
+        typical_step = max(early_steps, key=lambda step: step.sequence.count)
+        # Gradients are absent or zero if zero_grad() is called between backward() and the step.
         gradients_text = (
             "no new gradient"
-            if early_steps is without_new_gradient
+            if {"none", "zero", "stale"} & set(typical_step.end.flags)
             else "the gradients of the previous batch"
         )
         findings.append(
@@ -84,7 +87,7 @@ STEP_BEFORE_BACKWARD = Rule(
     name="backward runs before the optimizer step",
     fault="step before backward",
     priority=20,
-    requires="Two steps.",
+    requires="Two steps of one optimizer.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
     abstains="The optimizer has a closure that it does not call once per step, or fewer than nine "
     "in ten steps run before backward().",

@@ -38,7 +38,7 @@ class UnnormalizedAccumulationSettings(Settings):
 
 
 def _events_by_backward(step: OptimizerStep) -> list[list[TraceEvent]]:
-    """Return one group of events for each backward pass since the gradients were cleared.
+    """Return one group of events for each backward pass since gradients were cleared or used.
 
     A group ends with its backward pass. A block of events that was repeated several times is
     stored once, and is returned twice, so that its passes count as several.
@@ -68,8 +68,8 @@ def _has_undivided_means(step: OptimizerStep) -> bool:
 def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool:
     """Whether the step sums the mean losses of several batches without dividing any of them.
 
-    All losses must be of one network. If not ``may_lack_loader``, the batches must come from a
-    loader.
+    All losses must be of one network. The batches must come from one loader; with
+    ``may_lack_loader``, they may also come from none.
     """
     groups = _events_by_backward(step)
     if len(groups) < 2 or not _has_undivided_means(step):
@@ -95,11 +95,11 @@ def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trac
 
     Batches with the same rows are one batch that is used for several tasks.
     """
-    by_step: dict[tuple[int, int], list[set[int]]] = {}
+    batches_by_step: dict[tuple[int, int], list[set[int]]] = {}
     for record in trace.rows:
         if record.is_learning:
-            by_step.setdefault((record.step, record.network), []).append(set(record.rows))
-    accumulated_batches = [batches for batches in by_step.values() if len(batches) > 1]
+            batches_by_step.setdefault((record.step, record.network), []).append(set(record.rows))
+    accumulated_batches = [batches for batches in batches_by_step.values() if len(batches) > 1]
     return bool(accumulated_batches) and all(
         len(batch & earlier) <= settings.max_shared_row_share * len(batch)
         for batches in accumulated_batches
@@ -111,7 +111,8 @@ def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trac
 def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     losses = [record for record in trace.losses if record.is_learning]
-    kinds = {record.kind for record in losses}
+    if len({record.kind for record in losses}) > 1:
+        return ()
     # The discriminator of a GAN has one constant target for real rows and one for generated rows:
     # its two losses are summed intentionally.
     has_varying_targets = any(record.target_smallest < record.target_largest for record in losses)
@@ -125,10 +126,10 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
             s for s in steps if _sums_undivided_means(s, may_lack_loader=may_lack_loader)
         )
         accumulating_steps = tuple(s for s in steps if len(_events_by_backward(s)) > 1)
-        if len(kinds) > 1 or not all(map(_has_undivided_means, accumulating_steps)):
+        if not all(map(_has_undivided_means, accumulating_steps)):
             continue
-        counts = Counter(len(s.losses) for s in trace.scalars if len(s.losses) > 1)
-        num_batches = counts.most_common(1)[0][0] if counts else 2
+        pass_counts = Counter(len(r.losses) for r in trace.scalars if len(r.losses) > 1)
+        num_batches = pass_counts.most_common(1)[0][0] if pass_counts else 2
         # Half of the steps suffice, because the events of an evaluation are part of the next step.
         # Two losses without a known loss function may belong to a GAN.
         if (

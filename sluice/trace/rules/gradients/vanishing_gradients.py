@@ -33,18 +33,19 @@ class VanishingGradientsSettings(Settings):
 
 
 _PARAMETRIZED = ".parametrizations."
-"""Part of the name of a parametrized weight. Weight normalization splits a weight into a length and
-a direction. The gradient of the direction is orthogonal to it, and zero if the direction has one
-element, so its norm does not show whether gradients vanish."""
+"""Part of the name of a parametrized weight. Such weights are left out. Weight normalization, for
+example, splits a weight into a length and a direction. The gradient of the direction is always
+orthogonal to the direction, and 0 if it has a single element. Its norm therefore does not show
+whether gradients vanish."""
 
 
 def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = parameter_names(trace)
     findings = []
     for optimizer in stepping_optimizers(trace):
-        measured = measurements_of(trace, optimizer)
-        vanishing: list[tuple[int, int, float]] = []
-        for step, statistics in measured:
+        measurements = measurements_of(trace, optimizer)
+        vanishing_gradients: list[tuple[int, int, float]] = []
+        for step, statistics in measurements:
             ratios = [
                 (statistics.grad_norms[i] / statistics.weight_norms[i], statistics.parameters[i])
                 for i in weight_positions(trace, statistics)
@@ -53,27 +54,28 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
             ]
             if len(ratios) < rule.settings.min_weights_per_step:
                 continue
-            largest = max(ratio for ratio, _ in ratios)
-            smallest, parameter = min(ratios, key=lambda ratio: ratio[0])
-            if 0 < smallest < rule.settings.max_ratio * largest:
-                vanishing.append((step, parameter, smallest / largest))
-        if len(vanishing) < max(rule.settings.min_steps, 0.8 * len(measured)):
+            largest_ratio = max(ratio for ratio, _ in ratios)
+            smallest_ratio, parameter = min(ratios, key=lambda pair: pair[0])
+            if 0 < smallest_ratio < rule.settings.max_ratio * largest_ratio:
+                vanishing_gradients.append((step, parameter, smallest_ratio / largest_ratio))
+        if len(vanishing_gradients) < max(rule.settings.min_steps, 0.8 * len(measurements)):
             continue
-        step, parameter, share = vanishing[0]
+        step, parameter, relative_ratio = vanishing_gradients[0]
         findings.append(
             rule.finding(
                 severity="warning",
                 step=step,
-                what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing)} of {len(measured)} "
-                "measured steps, the smallest ratio of gradient norm to weight norm is below "
-                f"{rule.settings.max_ratio:.0e} of the largest one. At step {step}, the ratio of "
-                f"{names[parameter]} is {share:.1e} of the largest one.",
+                what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing_gradients)} of "
+                f"{len(measurements)} measured steps, the smallest ratio of gradient norm to "
+                f"weight norm is below {rule.settings.max_ratio:.0e} of the largest one. At step "
+                f"{step}, the ratio of {names[parameter]} is {relative_ratio:.1e} of the largest "
+                "one.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
                 fix="Use residual connections, normalization layers, or an activation function "
                 "that does not saturate.",
-                share=share,
-                num_shown=len(vanishing),
+                share=relative_ratio,
+                num_vanishing=len(vanishing_gradients),
             )
         )
     return tuple(findings)
@@ -84,8 +86,8 @@ VANISHING_GRADIENTS = Rule(
     fault="vanishing gradients",
     priority=250,
     requires="Four measured steps with four weights each.",
-    contradicted_by="A gradient of this weight as large as the others, relative to the size of "
-    "the weights.",
+    contradicted_by="A gradient of this weight that, relative to the norm of the weight, is as "
+    "large as those of other weights.",
     abstains="Gradients are exactly zero (other rules report that); the weight is parametrized; or "
     "fewer than eight in ten measured steps have a vanishing gradient.",
     settings=VanishingGradientsSettings(),

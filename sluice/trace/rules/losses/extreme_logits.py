@@ -29,7 +29,7 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
     for records in group_by_function(training_loss_calls(trace, "cross_entropy")).values():
         # Extreme logits after a step may be caused by its update, for example by a learning rate
         # that is too high.
-        extreme_calls = [
+        extreme_calls = (
             r
             for r in records
             if r.step == 0
@@ -37,10 +37,10 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
             and max(abs(r.smallest), abs(r.largest)) > rule.settings.max_logit
             and r.reduction == "mean"
             and r.value > rule.settings.min_loss_ratio * math.log(r.input_shape[1])
-        ]
-        if not extreme_calls:
+        )
+        record = next(extreme_calls, None)
+        if record is None:
             continue
-        record = extreme_calls[0]
         findings.append(
             rule.finding(
                 severity="warning",
@@ -63,9 +63,9 @@ EXTREME_LOGITS = Rule(
     name="logits are moderate at the start of training",
     fault="extreme logits",
     priority=500,
-    requires="A call of cross_entropy before the first optimizer step.",
+    requires="A differentiable call of cross_entropy before the first optimizer step.",
     contradicted_by="A network that was pretrained on other classes.",
-    abstains="The logits are large and correct.",
+    abstains="The logits are large and correct, or the loss is not a mean.",
     settings=ExtremeLogitsSettings(),
     judge=_judge,
 )

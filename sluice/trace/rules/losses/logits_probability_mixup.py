@@ -1,6 +1,7 @@
 """Detects loss functions that receive probabilities instead of logits, or the reverse."""
 
 import math
+from dataclasses import dataclass
 
 from pydantic import Field
 
@@ -17,24 +18,24 @@ class LogitsProbabilityMixupSettings(Settings):
     tolerance: float = Field(
         1e-3,
         gt=0,
-        description="Tolerance of three limits: row sums of probabilities are 1, probabilities "
+        description="Tolerance of three conditions: rows of probabilities sum to 1, probabilities "
         "are at least 0, and log-probabilities are at most 0.",
     )
     min_calls: int = Field(
         4,
         ge=1,
-        description="Minimum number of calls for a finding if only the values indicate the fault, "
-        "and not the function that produced them.",
+        description="Minimum number of sampled calls for a finding if only the values indicate the "
+        "fault, and not the operation that produced them. All sampled calls must then indicate it.",
     )
     min_log_sum_deviation: float = Field(
         0.1,
         gt=0,
-        description="If the sum of exp(value) over the classes deviates from 1 by more than this, "
-        "the values are not log-probabilities.",
+        description="Values above 0 are not log-probabilities if the sum of exp(value) over the "
+        "classes deviates from 1 by more than this.",
     )
 
 
-_KINDS = (
+_CHECKED_LOSSES = (
     "cross_entropy",
     "nll_loss",
     "kl_div",
@@ -53,52 +54,60 @@ def _are_probabilities(settings: LogitsProbabilityMixupSettings, record: LossRec
     )
 
 
-def _is_in_unit_interval(record: LossRecord) -> bool:
-    return record.smallest >= 0 and record.largest <= 1
+@dataclass(frozen=True, slots=True)
+class _Mixup:
+    """A call of a loss function with another kind of input than it expects."""
+
+    received: str
+    """Description of the values that the function received."""
+    expected: str
+    """Kind of values that the function expects."""
+    is_conclusive: bool
+    """Whether this call suffices for a finding. If not, all sampled calls must be mix-ups."""
 
 
-def _find_mixup(
-    settings: LogitsProbabilityMixupSettings, record: LossRecord
-) -> tuple[str, str, bool] | None:
-    """Return the received input, the expected input, and whether one call is conclusive.
-
-    None if the values are as expected.
-    """
+def _find_mixup(settings: LogitsProbabilityMixupSettings, record: LossRecord) -> _Mixup | None:
+    """Return the mix-up of one call; None if the function received the expected values."""
     producer = record.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
+    activation_text = f"outputs of a {'sigmoid' if is_sigmoid else 'softmax'} in [0, 1]"
+    # These two are recorded only if their input is the output of a softmax or sigmoid.
     if record.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
-        # Recorded only if the input of the manual loss is the output of a softmax or sigmoid.
-        name = "sigmoid" if is_sigmoid else "softmax"
-        return f"outputs of a {name} in [0, 1]", "logits", True
+        return _Mixup(activation_text, "logits", is_conclusive=True)
     if record.kind == "cross_entropy":
         if is_softmax or _are_probabilities(settings, record):
-            return "probabilities that sum to 1", "logits", is_softmax
+            return _Mixup("probabilities that sum to 1", "logits", is_conclusive=is_softmax)
         if is_sigmoid:
-            return "outputs of a sigmoid in [0, 1]", "logits", True
+            return _Mixup(activation_text, "logits", is_conclusive=True)
     if record.kind == "binary_cross_entropy_with_logits":
         if is_sigmoid or is_softmax:
-            name = "sigmoid" if is_sigmoid else "softmax"
-            return f"outputs of a {name} in [0, 1]", "logits", True
-        if producer and record.smallest != record.largest and _is_in_unit_interval(record):
-            return "only values in [0, 1]", "logits", False
+            return _Mixup(activation_text, "logits", is_conclusive=True)
+        # Constant logits, such as those of a layer with zero weights, are no sign of probabilities.
+        if producer and 0 <= record.smallest < record.largest <= 1:
+            return _Mixup("only values in [0, 1]", "logits", is_conclusive=False)
     if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
         if is_softmax:
-            return "probabilities", "log-probabilities", True
+            return _Mixup("probabilities", "log-probabilities", is_conclusive=True)
+        # For nll_loss, the row sums are those of exp(input).
         is_unnormalized = (
             record.max_row_sum > 1 + settings.min_log_sum_deviation
             or record.min_row_sum < 1 - settings.min_log_sum_deviation
         )
         if record.largest > settings.tolerance and is_unnormalized:
-            return "values above 0 whose exponentials do not sum to 1", "log-probabilities", False
+            return _Mixup(
+                "values above 0 whose exponentials do not sum to 1",
+                "log-probabilities",
+                is_conclusive=False,
+            )
     if record.kind == "kl_div" and (is_softmax or _are_probabilities(settings, record)):
-        return "probabilities that sum to 1", "log-probabilities", is_softmax
+        return _Mixup("probabilities that sum to 1", "log-probabilities", is_conclusive=is_softmax)
     if record.kind == "binary_cross_entropy" and (record.smallest < 0 or record.largest > 1):
-        return "values outside [0, 1]", "probabilities", True
+        return _Mixup("values outside [0, 1]", "probabilities", is_conclusive=True)
     return None
 
 
 _UNKNOWN_PRODUCER = "operation that limits the values to [0, 1]"
-"""Name of the producer in a fix if it is unknown, because only the values indicate the fault."""
+"""Text for the producer in a fix if only the values indicate the fault."""
 
 _FIX = {
     "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
@@ -117,21 +126,29 @@ _FIX = {
 
 def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in group_by_function(training_loss_calls(trace, *_KINDS)).items():
+    calls = training_loss_calls(trace, *_CHECKED_LOSSES)
+    for (kind, _), records in group_by_function(calls).items():
         mixups = [
             (r, mixup) for r in records if (mixup := _find_mixup(rule.settings, r)) is not None
         ]
         if not mixups:
             continue
-        record, (received, expected, is_conclusive) = mixups[0]
-        if not is_conclusive and len(mixups) < max(len(records), rule.settings.min_calls):
+        record, mixup = mixups[0]
+        has_enough_calls = len(mixups) == len(records) >= rule.settings.min_calls
+        if not mixup.is_conclusive and not has_enough_calls:
             continue
-        # Logits may happen to be in [0, 1]. Rows that sum to 1 are hardly a coincidence.
-        needs_confirmation = not is_conclusive and kind == "binary_cross_entropy_with_logits"
-        is_sigmoid = "sigmoid" in received
-        producer = "sigmoid" if is_sigmoid else "softmax" if is_conclusive else _UNKNOWN_PRODUCER
+        # Binary logits may happen to be in [0, 1], so the user must confirm the finding. The other
+        # signs, such as rows that sum to 1, are hardly a coincidence.
+        needs_confirmation = not mixup.is_conclusive and kind == "binary_cross_entropy_with_logits"
+        producer = (
+            "sigmoid"
+            if "sigmoid" in mixup.received
+            else "softmax"
+            if mixup.is_conclusive
+            else _UNKNOWN_PRODUCER
+        )
         effect = (
-            "For other values it raises an error; on a GPU, a device-side assertion fails."
+            "For values outside [0, 1] it raises an error; on a GPU, a device-side assertion fails."
             if kind == "binary_cross_entropy"
             else "The value of the loss is wrong, and its gradients are too small or point in "
             "another direction."
@@ -151,9 +168,9 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
             rule.finding(
                 severity="confirm" if needs_confirmation else "error",
                 step=record.step + 1,
-                what=f"{kind} received {received}{origin} in {len(mixups)} of {len(records)} "
+                what=f"{kind} received {mixup.received}{origin} in {len(mixups)} of {len(records)} "
                 f"sampled calls{range_text}{sums_text}.",
-                cause=f"The function expects {expected}. {effect}",
+                cause=f"The function expects {mixup.expected}. {effect}",
                 fix=_FIX[kind].format(producer=producer),
                 smallest=record.smallest,
                 largest=record.largest,
@@ -167,11 +184,12 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     name="a loss function receives logits or probabilities as it expects",
     fault="logits-probability mix-up",
     priority=520,
-    requires="A differentiable call of a loss function of torch.nn.functional, or a cross entropy "
-    "or logistic loss that the program computes itself.",
+    requires="A differentiable call of cross_entropy, nll_loss, kl_div, binary_cross_entropy or "
+    "binary_cross_entropy_with_logits; or a cross entropy or logistic loss that the program "
+    "computes itself.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="Every call receives the expected values; or one call does, and the operation that "
-    "produced the values is unknown.",
+    abstains="Every call receives the expected values; or at least one call does, and the "
+    "operation that produced the other values is unknown.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

@@ -7,7 +7,7 @@ from sluice.trace.records.losses import MANUAL_DIFFERENCE
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import group_by_function, training_loss_calls
 
-_KINDS = (
+_REGRESSION_LOSSES = (
     "mse_loss",
     "l1_loss",
     "smooth_l1_loss",
@@ -26,7 +26,8 @@ def _count_pairs(input_shape: tuple[int, ...], target_shape: tuple[int, ...]) ->
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in group_by_function(training_loss_calls(trace, *_KINDS)).items():
+    calls = training_loss_calls(trace, *_REGRESSION_LOSSES)
+    for (kind, _), records in group_by_function(calls).items():
         broadcast_calls = [
             r
             for r in records

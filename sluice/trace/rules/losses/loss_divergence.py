@@ -27,59 +27,61 @@ class LossDivergenceSettings(Settings):
         5.0,
         gt=1,
         description="Minimum ratio of the highest learning rate around the jump to the highest "
-        "one before, for the rate to count as raised.",
+        "one before that, for the finding to blame a raised learning rate.",
     )
-    max_steps_to_rate_record: int = Field(
+    max_steps_from_jump: int = Field(
         32,
         ge=1,
-        description="Maximum distance of a recorded learning rate from the jump for the rate to "
-        "count as around the jump [steps]. Not every change is recorded.",
+        description="Number of steps before and after the jump whose learning rates count as rates "
+        "around the jump. It is large, because not every change of the learning rate is recorded.",
     )
     jump: LossJumpSettings = Field(
         LossJumpSettings(), description="Thresholds of a jump of the loss."
     )
 
 
-def _weight_norm(trace: Trace, measured: OptimizerStatistics) -> float:
-    return math.hypot(*(measured.weight_norms[i] for i in weight_positions(trace, measured)))
+def _weight_norm(trace: Trace, statistics: OptimizerStatistics) -> float:
+    return math.hypot(*(statistics.weight_norms[i] for i in weight_positions(trace, statistics)))
 
 
 def _rate_increase(
     settings: LossDivergenceSettings, rates: LearningRates | None, step: int
 ) -> tuple[float, float] | None:
-    """Return the highest learning rate before a step, and the highest one around it.
+    """Return the highest learning rate before the range around a step, and the one in this range.
 
-    None if one of them is unknown, or if their ratio is below ``min_rate_increase``.
+    The range has ``max_steps_from_jump`` steps on both sides. None if one of the two rates is
+    unknown, or if their ratio is below ``min_rate_increase``.
     """
     if rates is None:
         return None
-    recorded = list(zip(rates.steps, rates.values, strict=True))
-    distance = settings.max_steps_to_rate_record
-    rate_before = max((v for s, v in recorded if s < step - distance), default=0.0)
-    rate_around = max((v for s, v in recorded if abs(s - step) <= distance), default=0.0)
+    changes = list(zip(rates.steps, rates.values, strict=True))
+    distance = settings.max_steps_from_jump
+    rate_before = max((rate for s, rate in changes if s < step - distance), default=0.0)
+    rate_around = max((rate for s, rate in changes if abs(s - step) <= distance), default=0.0)
     if 0 < rate_before * settings.min_rate_increase <= rate_around:
         return rate_before, rate_around
     return None
 
 
 def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    stepping = stepping_optimizers(trace)
-    jump = find_loss_jump(step_losses(trace), rule.settings.jump) if len(stepping) == 1 else None
+    optimizers = stepping_optimizers(trace)
+    jump = find_loss_jump(step_losses(trace), rule.settings.jump) if len(optimizers) == 1 else None
     if jump is None:
         return ()
-    measured_steps = measurements_of(trace, stepping[0])
-    before = [statistics for step, statistics in measured_steps if step < jump.step]
-    after = [measurement for measurement in measured_steps if measurement[0] >= jump.step]
-    if not before or not after or before[-1].parameters != after[0][1].parameters:
+    measurements = measurements_of(trace, optimizers[0])
+    earlier = [statistics for step, statistics in measurements if step < jump.step]
+    later = [(step, statistics) for step, statistics in measurements if step >= jump.step]
+    if not earlier or not later or earlier[-1].parameters != later[0][1].parameters:
         return ()
-    step_after, statistics_after = after[0]
-    norm_before = _weight_norm(trace, before[-1])
+    step_after, statistics_after = later[0]
+    norm_before = _weight_norm(trace, earlier[-1])
     growth = _weight_norm(trace, statistics_after) / norm_before if norm_before else math.nan
+    # ``not >=`` includes a growth that is NaN.
     if not growth >= rule.settings.min_weight_growth or math.isinf(growth):
         return ()
-    rates = _rate_increase(rule.settings, learning_rates(trace, stepping[0]), jump.step)
+    rates = _rate_increase(rule.settings, learning_rates(trace, optimizers[0]), jump.step)
     if rates is None:
-        rate_text, at_rate = "", f", at a learning rate of {max(statistics_after.rates):.3g}"
+        increase_text, rate_text = "", f", at a learning rate of {max(statistics_after.rates):.3g}"
         cause = (
             "A single step overshot the minimum by far, because of an exceptionally large gradient "
             "or a briefly higher learning rate."
@@ -89,10 +91,10 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             "learning rate. Resume from an earlier checkpoint."
         )
     else:
-        rate_text = (
+        increase_text = (
             f" The learning rate rose from {rates[0]:.3g} to {rates[1]:.3g} around this step."
         )
-        at_rate = ""
+        rate_text = ""
         cause = "Each step overshoots the minimum, so the loss increases."
         fix = (
             "Check the schedule or the code that sets the learning rate at that step; resume from "
@@ -102,10 +104,10 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
         rule.finding(
             severity="error",
             step=jump.step,
-            what=f"{optimizer_name(trace, stepping[0])}: at step {jump.step} the loss jumps from "
+            what=f"{optimizer_name(trace, optimizers[0])}: at step {jump.step} the loss jumps from "
             f"{jump.median_before:.4g} and does not recover; its median from there on is "
-            f"{jump.median_after:.4g}.{rate_text} At step {step_after} the norm of the "
-            f"weights is {growth:,.1f} times the norm before the jump{at_rate}.",
+            f"{jump.median_after:.4g}.{increase_text} At step {step_after} the norm of the "
+            f"weights is {growth:,.1f} times the norm before the jump{rate_text}.",
             cause=cause,
             fix=fix,
             loss_before=jump.median_before,
@@ -121,7 +123,7 @@ LOSS_DIVERGENCE = Rule(
     fault="learning rate too high",
     priority=270,
     requires="A loss that exceeds the 64 losses before it, or all of them if there are fewer; 16 "
-    "losses before and after it; and measured steps on both sides.",
+    "losses before it and 16 after it; and measured steps before and after it.",
     contradicted_by="A loss that recovers, or weights that keep their size.",
     abstains="There are several optimizers or a gradient scaler, or other parameters are trained "
     "after the jump.",

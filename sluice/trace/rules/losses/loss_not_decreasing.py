@@ -7,7 +7,6 @@ from pydantic import Field
 
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
-from sluice.trace.records.events import TraceEvent
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import step_losses
 from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_optimizers, steps_of
@@ -21,24 +20,25 @@ class LossNotDecreasingSettings(Settings):
         0.8,
         gt=0,
         le=1,
-        description="If a network computes the targets in at least this share of the steps, the "
-        "rule reports nothing.",
+        description="The rule reports nothing if, in at least this share of the steps, a network "
+        "computes the targets, or the loss contains gradients of a network.",
     )
 
 
 def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = [(s, v) for s, v in step_losses(trace) if math.isfinite(v)]
-    losses_per_step = {len(n.losses) for n in trace.scalars}
+    loss_counts = {len(step.losses) for step in trace.scalars}
     optimizers = stepping_optimizers(trace)
-    if len(losses) < rule.settings.min_losses or len(optimizers) != 1 or losses_per_step != {1}:
+    if len(losses) < rule.settings.min_losses or len(optimizers) != 1 or loss_counts != {1}:
         return ()
     if _has_network_targets(rule.settings, trace, optimizers[0]):
         return ()
     quarter = len(losses) // 4
     first_losses = [v for _, v in losses[:quarter]]
     last_losses = [v for _, v in losses[-quarter:]]
-    num_lower = sum(last < first for first in first_losses for last in last_losses)
-    share_lower = num_lower / quarter**2
+    num_lower_pairs = sum(last < first for first in first_losses for last in last_losses)
+    share_lower = num_lower_pairs / quarter**2
+    # Without a trend, the later loss is lower in about half of the pairs (Mann-Whitney U test).
     if share_lower >= 0.5:
         return ()
     return (
@@ -47,8 +47,8 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
             step=losses[-quarter][0],
             what="The loss does not decrease. Its median is "
             f"{statistics.median(first_losses):.4g} in the first {quarter} recorded steps and "
-            f"{statistics.median(last_losses):.4g} in the last {quarter}. If one loss of each of "
-            f"these periods is compared, the later one is lower in {share_lower:.0%} of all pairs.",
+            f"{statistics.median(last_losses):.4g} in the last {quarter}. Of all pairs of one loss "
+            f"from each of these periods, the later loss is lower in {share_lower:.0%}.",
             cause="The network does not learn, or what it learns does not reduce the loss.",
             fix="Overfit a single batch: if the loss does not decrease there, the fault is in "
             "the program, not in the data.",
@@ -61,24 +61,21 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
 def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
     """Whether most steps compute targets with a network, or a loss from gradients of a network.
 
-    Such targets and losses change during training, as in Q-learning and energy-based models.
+    A forward pass without gradients indicates that a network computes targets, as in Q-learning. A
+    call of ``torch.autograd.grad`` indicates that the loss contains gradients, as in energy-based
+    models. Such targets and losses change during training.
     """
     steps = steps_of(trace, optimizer)
-    target_steps = [
-        s
-        for s in steps
+    target_steps = tuple(
+        step
+        for step in steps
         if any(
-            _computes_targets(s.sequence.events[position])
-            for position in s.find_before("forward", "grad")
+            event.kind == "grad" or (event.kind == "forward" and "grad" not in event.flags)
+            for event in step.sequence.events[: step.position]
         )
-    ]
+    )
     min_steps = settings.min_network_target_share * count_steps(steps)
-    return count_steps(tuple(target_steps)) >= min_steps
-
-
-def _computes_targets(event: TraceEvent) -> bool:
-    """Whether a forward or grad event is a pass without gradients or ``torch.autograd.grad``."""
-    return event.kind == "grad" or "grad" not in event.flags
+    return count_steps(target_steps) >= min_steps
 
 
 LOSS_NOT_DECREASING = Rule(

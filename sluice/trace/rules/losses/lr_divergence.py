@@ -29,9 +29,9 @@ class LrDivergenceSettings(Settings):
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="For a finding, nine tenths of the losses in the second half of the steps "
-        "after the divergence must have at least this ratio to the loss at the start. Otherwise "
-        "the training has recovered. Non-finite losses count as above the ratio.",
+        description="A later loss counts as recovered if it is finite and below this factor times "
+        "the loss at the start. For a finding, at most a tenth of the losses in the second half "
+        "of the steps after the divergence may have recovered.",
     )
     min_finite_rise: float = Field(
         3.0,
@@ -56,26 +56,27 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step where the loss begins to diverge, its largest finite value, and its start.
+    """Return the step at which the loss begins to diverge, and two losses.
 
-    None if the loss does not diverge.
+    The two losses are the largest finite one and the one at the start. None if the loss does not
+    diverge.
     """
     start_losses = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
     if len(losses) < 2 * settings.num_start_losses or not start_losses:
         return None
     start_loss = min(start_losses)
     # ``not <=`` includes losses that are NaN.
-    diverged = next(
+    diverged_index = next(
         (i for i, (_, v) in enumerate(losses) if not v <= settings.min_rise * start_loss), None
     )
-    if start_loss <= 0 or diverged is None:
+    if start_loss <= 0 or diverged_index is None:
         return None
-    since_divergence = [v for _, v in losses[diverged:]]
-    last_half = since_divergence[len(since_divergence) // 2 :]
-    max_low = settings.min_rise_at_end * start_loss
-    num_low = sum(math.isfinite(v) and v < max_low for v in last_half)
+    later_losses = [v for _, v in losses[diverged_index:]]
+    last_half = later_losses[len(later_losses) // 2 :]
+    max_recovered_loss = settings.min_rise_at_end * start_loss
+    num_recovered = sum(math.isfinite(v) and v < max_recovered_loss for v in last_half)
     # Even with a network that has diverged, a few batches have a low loss by chance.
-    if num_low > len(last_half) // 10:
+    if num_recovered > len(last_half) // 10:
         return None
     # The loss begins to diverge where it is first more than twice the loss at the start.
     max_normal_loss = min(2.0, settings.min_rise) * start_loss
@@ -84,8 +85,8 @@ def _detect_divergence(
 
 
 def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    stepping = stepping_optimizers(trace)
-    if len(stepping) != 1:
+    optimizers = stepping_optimizers(trace)
+    if len(optimizers) != 1:
         return ()
     divergence = _detect_divergence(rule.settings, step_losses(trace))
     if divergence is None:
@@ -94,11 +95,15 @@ def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding
     if largest_loss < rule.settings.min_finite_rise * start_loss:
         return ()
     updates = [
-        (measured.update_norms[i] / measured.weight_norms[i], update_step, max(measured.rates))
-        for update_step, measured in measurements_of(trace, stepping[0])
+        (
+            statistics.update_norms[i] / statistics.weight_norms[i],
+            update_step,
+            max(statistics.rates),
+        )
+        for update_step, statistics in measurements_of(trace, optimizers[0])
         if update_step <= step + rule.settings.max_steps_after_rise
-        for i in weight_positions(trace, measured)
-        if measured.weight_norms[i] > 0 and math.isfinite(measured.update_norms[i])
+        for i in weight_positions(trace, statistics)
+        if statistics.weight_norms[i] > 0 and math.isfinite(statistics.update_norms[i])
     ]
     largest_ratio, update_step, rate = max(updates, default=(0.0, 0, 0.0))
     if largest_ratio < rule.settings.min_update_ratio:
@@ -107,7 +112,7 @@ def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding
         rule.finding(
             severity="error",
             step=step,
-            what=f"{optimizer_name(trace, stepping[0])}: the loss rose from {start_loss:.4g} "
+            what=f"{optimizer_name(trace, optimizers[0])}: the loss rose from {start_loss:.4g} "
             f"to {largest_loss:.4g} and does not recover. Step {update_step} changed a weight by "
             f"{largest_ratio:.0%} of its norm, at a learning rate of {rate:.3g}.",
             cause="Each step overshoots the minimum, so the loss increases.",

@@ -6,7 +6,6 @@ from pydantic import Field
 
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
-from sluice.trace.records.parameter_values import CorruptedWeightsRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.evaluation_series import evaluation_series
 from sluice.trace.rules._helpers.loss_calls import network_name
@@ -17,7 +16,7 @@ from sluice.trace.rules._helpers.parameters import list_names
 class NonfiniteLossSettings(Settings):
     """Thresholds of the rule ``NONFINITE_LOSS``."""
 
-    min_losses: int = Field(
+    min_nonfinite_losses: int = Field(
         2,
         ge=1,
         description="Minimum number of non-finite losses, or of evaluations with a non-finite "
@@ -27,36 +26,53 @@ class NonfiniteLossSettings(Settings):
 
 def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = step_losses(trace)
-    nonfinite = [i for i, (_, value) in enumerate(losses) if not math.isfinite(value)]
-    if not nonfinite:
+    nonfinite_indices = [i for i, (_, value) in enumerate(losses) if not math.isfinite(value)]
+    if not nonfinite_indices:
         return _judge_evaluations(rule, trace)
-    is_persistent = len(nonfinite) >= rule.settings.min_losses and nonfinite[-1] == len(losses) - 1
-    step, value = losses[nonfinite[0]]
-    steps = f"steps {step - 1} and {step}" if step > 1 else "step 1"
-    corrupted = next((s for s in trace.corrupted_weights if s.step == step - 1), None)
-    if corrupted is not None:
-        return (
-            _build_weights_finding(
-                rule,
-                trace,
-                corrupted,
-                num_losses=len(losses),
-                num_nonfinite=len(nonfinite),
-                is_persistent=is_persistent,
-            ),
+    is_last_nonfinite = nonfinite_indices[-1] == len(losses) - 1
+    is_persistent = (
+        is_last_nonfinite and len(nonfinite_indices) >= rule.settings.min_nonfinite_losses
+    )
+    count_text = f"non-finite at {len(nonfinite_indices)} of {len(losses)} recorded steps"
+    step, value = losses[nonfinite_indices[0]]
+    corrupted = next((w for w in trace.corrupted_weights if w.step == step - 1), None)
+    if corrupted is None:
+        what = f"The loss is {value} at step {step}, and {count_text}."
+        cause = (
+            "A step with this loss makes all weights non-finite."
+            if is_last_nonfinite
+            else "Later losses are finite, so the weights may be intact."
+        )
+        steps_text = f"steps {step - 1} and {step}" if step > 1 else "step 1"
+        fix = (
+            f"Check the batch, the learning rate and the outputs of {steps_text}; resume from an "
+            "earlier checkpoint."
+        )
+    else:
+        names = parameter_names(trace)
+        listed = list_names([names.get(p, f"parameter {p}") for p in corrupted.parameters])
+        what = (
+            f"{len(corrupted.parameters)} of {corrupted.num_parameters} parameters became "
+            f"non-finite after step {step - 1}: {listed}. Their optimizer state is finite. The "
+            f"loss is {count_text}."
+        )
+        cause = (
+            "The gradient did not cause this: the program wrote to the weights between two steps, "
+            "or the update itself is non-finite, as with eps=0 or a non-finite learning rate."
+        )
+        fix = (
+            "Check the code that writes to these weights after a step (projection, clamp, weight "
+            "averaging, checkpoint loading), and the learning rate and eps of the optimizer; "
+            "resume from an earlier checkpoint."
         )
     return (
         rule.finding(
             severity="error" if is_persistent else "warning",
-            step=step,
-            what=f"The loss is {value} at step {step}, and non-finite at {len(nonfinite)} of "
-            f"{len(losses)} recorded steps.",
-            cause="Later losses are finite, so the weights may be intact."
-            if nonfinite[-1] < len(losses) - 1
-            else "A step with this loss makes all weights non-finite.",
-            fix=f"Check the batch, the learning rate and the outputs of {steps}; resume from an "
-            "earlier checkpoint.",
-            num_bad=len(nonfinite),
+            step=step if corrupted is None else step - 1,
+            what=what,
+            cause=cause,
+            fix=fix,
+            num_bad=len(nonfinite_indices),
             num_known=len(losses),
         ),
     )
@@ -68,7 +84,7 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
     losses = [value for record in trace.scalars for value in record.losses]
     if not losses or not all(map(math.isfinite, losses)):
         return ()
-    # The program may exclude elements of a loss that is not reduced.
+    # The program may exclude elements of a loss with the reduction 'none'.
     unreduced_losses = {
         (r.network, r.kind) for r in trace.losses if not r.is_learning and r.reduction == "none"
     }
@@ -78,9 +94,8 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
         if not nonfinite or (nonfinite[0].network, nonfinite[0].kind) in unreduced_losses:
             continue
         first = nonfinite[0]
-        is_persistent = (
-            len(nonfinite) >= rule.settings.min_losses and nonfinite[-1] is evaluations[-1]
-        )
+        is_last_nonfinite = nonfinite[-1] is evaluations[-1]
+        is_persistent = is_last_nonfinite and len(nonfinite) >= rule.settings.min_nonfinite_losses
         findings.append(
             rule.finding(
                 severity="error" if is_persistent else "warning",
@@ -99,33 +114,6 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
     return tuple(findings)
 
 
-def _build_weights_finding(
-    rule: Rule[NonfiniteLossSettings],
-    trace: Trace,
-    record: CorruptedWeightsRecord,
-    *,
-    num_losses: int,
-    num_nonfinite: int,
-    is_persistent: bool,
-) -> TraceFinding:
-    names = parameter_names(trace)
-    listed = list_names([names.get(p, f"parameter {p}") for p in record.parameters])
-    return rule.finding(
-        severity="error" if is_persistent else "warning",
-        step=record.step,
-        what=f"After step {record.step}, {listed} of {record.num_parameters} parameters are "
-        "non-finite, although their optimizer state is finite. The loss is non-finite at "
-        f"{num_nonfinite} of {num_losses} recorded steps.",
-        cause="The gradient did not cause this: the program wrote to the weights between two "
-        "steps, or the update itself is non-finite, as with eps=0 or a non-finite learning rate.",
-        fix="Check the code that writes to these weights after a step (projection, clamp, weight "
-        "averaging, checkpoint loading), and the learning rate and eps of the optimizer; resume "
-        "from an earlier checkpoint.",
-        num_bad=num_nonfinite,
-        num_known=num_losses,
-    )
-
-
 NONFINITE_LOSS = Rule(
     name="the loss is finite",
     fault="non-finite loss",
@@ -135,7 +123,7 @@ NONFINITE_LOSS = Rule(
     contradicted_by="A finite loss at the same step, or a program that excludes non-finite "
     "validation losses.",
     abstains="The training loss went through a gradient scaler, which may overflow; or the "
-    "validation loss is not reduced, so that the program may exclude elements.",
+    "validation loss has the reduction 'none', so that the program may exclude elements.",
     settings=NonfiniteLossSettings(),
     judge=_judge,
 )

@@ -15,20 +15,25 @@ from sluice.trace.rules._helpers.measurements import step_losses
 
 
 class OverfittingSettings(Settings):
-    """Thresholds of the rule ``OVERFITTING``."""
+    """Thresholds of the rule ``OVERFITTING``.
+
+    The rule compares the validation loss with the loss of the backward passes. This is valid only
+    if both come from the same loss function. Therefore, ``min_matches`` and ``min_match_share``
+    check whether the training calls of this function return the loss of the backward pass.
+    """
 
     min_matches: int = Field(
         3,
         ge=1,
-        description="Minimum number of calls of the loss function whose result equals the loss of "
-        "the backward pass, for a finding.",
+        description="Minimum number of training calls of the validation loss function whose "
+        "result equals the loss of the backward pass in the same step, for a finding.",
     )
     min_match_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of the calls of the loss function whose result equals the loss "
-        "of the backward pass, for a finding.",
+        description="Minimum share of the training calls of the validation loss function whose "
+        "result equals the loss of the backward pass in the same step, for a finding.",
     )
     equal_tolerance: float = Field(
         1e-3,
@@ -57,9 +62,9 @@ class OverfittingSettings(Settings):
     min_ratio_without_rise: float = Field(
         100.0,
         gt=1,
-        description="Minimum ratio of the validation loss to the training loss for a finding "
-        "without a rise of the validation loss, which must also exceed the loss of equal "
-        "probabilities for all classes. One of 301 healthy runs reached a ratio of 48.",
+        description="Minimum ratio of the validation loss to the training loss for a finding if "
+        "the validation loss has not risen. The validation loss must then also exceed the loss of "
+        "equal probabilities for all classes. One of 301 healthy runs reached a ratio of 48.",
     )
     min_rise: float = Field(
         1.5,
@@ -71,22 +76,22 @@ class OverfittingSettings(Settings):
         0.25,
         gt=0,
         le=1,
-        description="Minimum ratio of the last validation loss to the first one for a rise to "
-        "count. Below it, the network has learned something.",
+        description="A rise does not count if the last validation loss is below this share of the "
+        "first one: it is then still far lower than at the start.",
     )
 
 
 _BINARY_LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
-def _minimized_calls(
+def _calls_of_minimized_loss(
     settings: OverfittingSettings, trace: Trace, evaluation: EvaluationPassRecord
 ) -> list[LossRecord]:
-    """Return the training calls of an evaluation's loss function whose result is minimized.
+    """Return the training calls whose result is the loss of the backward pass in the same step.
 
-    Only calls for the network of the evaluation count. Their result is minimized if it is the loss
-    of a backward pass. [] if too many results differ, because the program minimizes a sum, a part
-    or another loss.
+    Only calls with the loss function and the network of the evaluation count. [] if too many
+    results differ from the loss of the backward pass: the program then minimizes a sum of losses, a
+    part of this loss, or another loss.
     """
     calls = [
         record
@@ -94,20 +99,20 @@ def _minimized_calls(
         if record.network == evaluation.network and math.isfinite(record.value)
     ]
     backward_losses = dict(step_losses(trace))
-    compared = [record for record in calls if record.step + 1 in backward_losses]
-    matching = [
+    compared_calls = [record for record in calls if record.step + 1 in backward_losses]
+    equal_calls = [
         record
-        for record in compared
+        for record in compared_calls
         if math.isclose(
             record.value, backward_losses[record.step + 1], rel_tol=settings.equal_tolerance
         )
     ]
-    min_matches = max(settings.min_matches, settings.min_match_share * len(compared))
-    return matching if len(matching) >= min_matches else []
+    min_matches = max(settings.min_matches, settings.min_match_share * len(compared_calls))
+    return equal_calls if len(equal_calls) >= min_matches else []
 
 
 def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:
-    """Return the loss of equal probabilities for all classes; infinity when unknown."""
+    """Return the loss of equal probabilities for all classes; infinity if it is unknown."""
     if kind in _BINARY_LOSSES:
         return math.log(2)
     shape = calls[-1].input_shape
@@ -115,16 +120,19 @@ def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:
 
 
 def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+    # The last evaluation may be that of an earlier checkpoint, loaded after the last step.
     if any(load.what == "network" and load.step == trace.num_steps for load in trace.loads):
         return ()
     for evaluations in evaluation_series(trace):
         last = evaluations[-1]
-        calls = _minimized_calls(rule.settings, trace, last)
-        since = rule.settings.recent_start_share * trace.num_steps
-        losses = [v for step, v in step_losses(trace) if step >= since and math.isfinite(v)]
-        if not calls or not losses or last.step < since:
+        calls = _calls_of_minimized_loss(rule.settings, trace, last)
+        recent_start = rule.settings.recent_start_share * trace.num_steps
+        recent_losses = [
+            v for step, v in step_losses(trace) if step >= recent_start and math.isfinite(v)
+        ]
+        if not calls or not recent_losses or last.step < recent_start:
             continue
-        training_loss = statistics.median(losses)
+        training_loss = statistics.median(recent_losses)
         if training_loss < 0 or last.mean < rule.settings.min_ratio * training_loss:
             continue
         best = min(evaluations, key=lambda record: record.mean)
@@ -175,13 +183,13 @@ OVERFITTING = Rule(
     name="the validation loss stays close to the training loss",
     fault="overfitting",
     priority=590,
-    requires="A loss function that one optimizer minimizes directly and that is evaluated without "
-    "gradients, in one of two ways: in four evaluations; or in one evaluation whose loss exceeds "
-    "the loss of equal probabilities and also a hundred times the training loss.",
+    requires="A loss function whose result is the loss of the backward passes, and that is also "
+    "called in four evaluations without gradients. One evaluation suffices if its loss exceeds "
+    "both the loss of equal probabilities and a hundred times the training loss.",
     contradicted_by="A validation loss as low as before, or a training loss of the same size.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
-    "loss; it rose, but is below a quarter of the first validation loss; or weights are loaded "
-    "after the last step.",
+    "loss; the validation loss rose, but is below a quarter of the first one; or weights are "
+    "loaded after the last step.",
     settings=OverfittingSettings(),
     judge=_judge,
 )

@@ -38,7 +38,7 @@ class AllTargetsIgnoredSettings(Settings):
         8,
         ge=1,
         description="Minimum number of text rows in a batch without a target, for a single such "
-        "batch to be an error. With that number of rows it is not a coincidence.",
+        "batch to be an error. With that many rows, the missing targets are not a coincidence.",
     )
 
 
@@ -58,16 +58,16 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         min_harmful_batches = max(
             rule.settings.min_empty_batches, rule.settings.min_empty_share * len(records)
         )
-        num_text_rows = [r.tokens.num_rows for r in empty_batches if r.tokens is not None]
+        text_row_counts = [r.tokens.num_rows for r in empty_batches if r.tokens is not None]
         is_harmful = (
             record.reduction == "mean"
             or len(empty_batches) == len(records)
             or len(empty_batches) >= min_harmful_batches
-            or max(num_text_rows, default=0) >= rule.settings.min_text_rows
+            or max(text_row_counts, default=0) >= rule.settings.min_text_rows
         )
-        tokens = [r.tokens for r in records if r.tokens is not None]
-        num_rows = sum(t.num_rows for t in tokens)
-        num_rows_empty = sum(t.num_unsupervised for t in tokens)
+        text_targets = [r.tokens for r in records if r.tokens is not None]
+        num_rows = sum(targets.num_rows for targets in text_targets)
+        num_rows_empty = sum(targets.num_unsupervised for targets in text_targets)
         rows_text = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
         loss_text = (
             "NaN"
@@ -89,16 +89,18 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 num_rows_empty=num_rows_empty,
             )
         )
+    # Fields and labels are further evidence of the same fault. They count if no loss function
+    # proves an error.
     errors = tuple(f for f in findings if f.severity == "error")
     return (
         errors
-        or _detect_in_batches(rule, trace)
-        or _detect_in_inputs(rule, trace)
+        or _detect_ignored_fields(rule, trace)
+        or _detect_ignored_labels(rule, trace)
         or tuple(findings)
     )
 
 
-def _detect_in_batches(
+def _detect_ignored_fields(
     rule: Rule[AllTargetsIgnoredSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect batches in which a field contains only the ignore index, unlike in other batches.
@@ -107,12 +109,12 @@ def _detect_in_batches(
     every batch is not used as a target.
     """
     training_loaders = {r.loader for r in trace.inputs if r.is_learning}
-    by_field: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
+    fields_by_index: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
     for batch in trace.batches:
         if batch.loader in training_loaders:
-            for position, field_record in enumerate(batch.fields):
-                by_field.setdefault((batch.loader, position), []).append((batch.step, field_record))
-    for (loader, _), fields in by_field.items():
+            for index, field in enumerate(batch.fields):
+                fields_by_index.setdefault((batch.loader, index), []).append((batch.step, field))
+    for (loader, _), fields in fields_by_index.items():
         ignored_fields = [
             (step, field)
             for step, field in fields
@@ -120,7 +122,7 @@ def _detect_in_batches(
         ]
         if not ignored_fields or len(ignored_fields) == len(fields):
             continue
-        step, field = min(ignored_fields, key=lambda entry: entry[0])
+        step, field = ignored_fields[0]
         return (
             rule.finding(
                 severity="error",
@@ -137,10 +139,11 @@ def _detect_in_batches(
     return ()
 
 
-def _detect_in_inputs(
+def _detect_ignored_labels(
     rule: Rule[AllTargetsIgnoredSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect batches whose labels are all ignored, for networks that compute the loss."""
+    """Detect batches whose labels are all ignored, for networks that compute the loss from them."""
+    # The last record of a network covers all its inspected calls.
     for record in reversed(trace.inputs):
         for tokens in record.other_tokens if record.is_learning else ():
             num_empty = tokens.num_ignored  # number of batches, not of tokens
@@ -166,9 +169,9 @@ ALL_TARGETS_IGNORED = Rule(
     name="every batch has a target that is not ignored",
     fault="all targets ignored",
     priority=540,
-    requires="One of: a differentiable call of cross_entropy or nll_loss with class ids, or of a "
-    "custom masked loss; batches of a training loader with -100 in a field; labels with -100 that "
-    "a network receives.",
+    requires="One of: a differentiable call of cross_entropy or nll_loss with class ids; a custom "
+    "masked loss; batches of a training loader with -100 in a field; labels with -100 that a "
+    "network receives.",
     contradicted_by="A program that drops such a batch before its backward pass.",
     abstains="A field contains only -100 in every sampled batch, so it is not used as a target.",
     settings=AllTargetsIgnoredSettings(),

@@ -26,8 +26,10 @@ def _is_inverted(mask: PaddingMaskRecord) -> bool:
     One position per row may differ: an end-of-text token may count as a token or as padding.
     """
     num_tokens = mask.num_positions - mask.num_padding
-    return mask.num_padding_masked <= mask.num_rows < mask.num_padding and (
-        abs(mask.num_masked - mask.num_padding_masked - num_tokens) <= mask.num_rows
+    num_tokens_masked = mask.num_masked - mask.num_padding_masked
+    return (
+        mask.num_padding_masked <= mask.num_rows < mask.num_padding
+        and num_tokens - num_tokens_masked <= mask.num_rows
     )
 
 
@@ -45,13 +47,13 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
         name = names.get(network, "a network")
         where = f"{name}.{first.module}" if first.module else f"An attention layer of {name}"
         num_tokens = first.num_positions - first.num_padding
-        num_hidden = first.num_masked - first.num_padding_masked
+        num_tokens_masked = first.num_masked - first.num_padding_masked
         findings.append(
             rule.finding(
                 severity="error",
                 step=first.step + 1,
-                what=f"{where} received a mask that hides {num_hidden} of {num_tokens} token "
-                f"positions and {first.num_padding_masked} of {first.num_padding} padding "
+                what=f"{where} received a mask that hides {num_tokens_masked} of {num_tokens} "
+                f"token positions and {first.num_padding_masked} of {first.num_padding} padding "
                 "positions.",
                 cause="Attention sees only padding.",
                 fix=fix,
@@ -65,7 +67,8 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in networks_with_mask:
             continue
-        # Effects of replaced padding and of replaced real tokens on the outputs at other tokens.
+        # Changes of the outputs at other tokens: ``largest_effect`` is caused by replaced padding,
+        # ``real_effect`` by replaced tokens.
         padding_effect, token_effect = probe.largest_effect, probe.real_effect
         if not (padding_effect > rule.settings.min_effect and token_effect == 0):
             continue
@@ -90,10 +93,11 @@ INVERTED_PADDING_MASK = Rule(
     name="a padding mask hides the padding",
     fault="inverted padding mask",
     priority=120,
-    requires="Rows that end in zeros, or in repeats of one token that occurs only at ends. Also "
-    "one of: a mask passed to a torch attention module; attention weights in the graph of the "
-    "loss; a copy of the network that can be probed.",
-    contradicted_by="The output at one position depends on the token at another position.",
+    requires="Rows with padding: zero vectors at their ends, or repeats of a token that occurs "
+    "only at the ends, or only at the beginnings, of rows. Also one of: a mask passed to a torch "
+    "attention module; attention weights in the graph of the loss; a copy of the network that can "
+    "be probed.",
+    contradicted_by="An output that depends on the token at another position.",
     abstains="Fewer than two rows are padded; the input has as many rows as positions, and padding "
     "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or "
     "rows are the second dimension, and no torch attention module receives a mask.",

@@ -13,14 +13,14 @@ class TargetsNotShiftedSettings(Settings):
     min_own_effect: float = Field(
         1e-3,
         gt=0,
-        description="Minimum change of an output when its own token changes, relative to the "
-        "largest output, for a finding. Smaller changes may be rounding.",
+        description="Minimum change of an output when the input token at its own position changes, "
+        "relative to the largest output, for a finding. Smaller changes may be rounding.",
     )
     max_earlier_effect: float = Field(
         1e-4,
         ge=0,
-        description="Maximum change of an output when only later tokens change, relative to the "
-        "largest output, for the network to count as causal.",
+        description="Maximum change of an output when only input tokens at later positions change, "
+        "relative to the largest output, for the network to count as causal.",
     )
 
 
@@ -31,8 +31,8 @@ def _judge(rule: Rule[TargetsNotShiftedSettings], trace: Trace) -> tuple[TraceFi
             severity="error",
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: its targets are the input tokens at "
-            "the same positions, and each output depends on its own token "
-            f"({probe.largest_effect:.1%} of the largest output) but not on later ones.",
+            "the same positions, and each output depends on the token at its own position "
+            f"({probe.largest_effect:.1%} of the largest output) but not on later tokens.",
             cause="The targets are not shifted: the network can copy its input and does not learn "
             "to predict the next token.",
             fix="Use the tokens from the second one on as targets: logits[:, :-1] with ids[:, 1:].",
@@ -51,8 +51,8 @@ TARGETS_NOT_SHIFTED = Rule(
     priority=135,
     requires="A loss whose targets are the input tokens of a network, and a copy of the network "
     "that can be probed.",
-    contradicted_by="Outputs that do not change when their own token changes, because the network "
-    "shifts its input itself.",
+    contradicted_by="Outputs that do not change when the token at their own position changes, "
+    "because the network shifts its input itself.",
     abstains="An output also depends on later tokens, as in an autoencoder, or some targets differ "
     "from the input, as for masked tokens.",
     settings=TargetsNotShiftedSettings(),

@@ -18,34 +18,37 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             for sequence in trace.sequences
             for event in training_forwards(sequence, network.index)
         }
-        num_in_train_mode = num_in_eval_mode = first_step = 0
+        num_evaluations_in_train_mode = first_step = 0
+        has_evaluation_in_eval_mode = False
         for sequence in trace.sequences:
-            held_out_passes = [
+            evaluation_passes = [
                 event
                 for _, event in forward_events(sequence, network.index)
                 if "grad" not in event.flags and event.related_id not in training_loaders | {-1}
             ]
-            if any("evaluating" in event.flags for event in held_out_passes):
-                num_in_eval_mode += sequence.count
+            has_evaluation_in_eval_mode |= any(
+                "evaluating" in event.flags for event in evaluation_passes
+            )
             # "sensitive training": dropout or batch norm is in training mode.
             if any(
-                {"training", "sensitive training"} <= set(event.flags) for event in held_out_passes
+                {"training", "sensitive training"} <= set(event.flags)
+                for event in evaluation_passes
             ):
-                num_in_train_mode += sequence.count
+                num_evaluations_in_train_mode += sequence.count
                 first_step = first_step or sequence.first_step
-        if not num_in_train_mode or num_in_eval_mode:
+        if not num_evaluations_in_train_mode or has_evaluation_in_eval_mode:
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
                 step=first_step,
-                what=f"{network.name} was evaluated {pluralize(num_in_train_mode, 'time')} without "
-                "gradients, on data that it is not trained on, always in training mode and never "
-                "in evaluation mode.",
+                what=f"{network.name} was evaluated "
+                f"{pluralize(num_evaluations_in_train_mode, 'time')} without gradients, on batches "
+                "of a loader that is not used for its training. It was always in training mode.",
                 cause="Dropout makes the score noisy, and batch norm updates its statistics with "
                 "evaluation data.",
                 fix="Call model.eval() before an evaluation and model.train() after it.",
-                num_wrong=num_in_train_mode,
+                num_wrong=num_evaluations_in_train_mode,
             )
         )
     return tuple(findings)

@@ -32,21 +32,21 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                 first_step = first_step or sequence.first_step
             elif "training" in flags:
                 num_train_steps += sequence.count
+        if num_eval_steps < rule.settings.min_steps:
+            continue
         stays_in_eval = any(_stays_in_eval(sequence, network.index) for sequence in trace.sequences)
-        is_created_in_eval = not num_train_steps and not any(
-            _is_set_to_eval(sequence, network.index)
+        was_created_in_eval = not num_train_steps and not any(
+            _calls_eval(sequence, network.index)
             for sequence in trace.sequences
             if sequence.first_step <= first_step
         )
-        if num_eval_steps < rule.settings.min_steps:
-            continue
         # Partly frozen networks are fine-tuned, often with frozen batch norm statistics.
         if _is_partly_frozen(trace, network) and not (num_train_steps and stays_in_eval):
             continue
         findings.append(
             rule.finding(
                 severity="error"
-                if num_train_steps or stays_in_eval or is_created_in_eval
+                if num_train_steps or stays_in_eval or was_created_in_eval
                 else "confirm",
                 step=first_step,
                 what=f"{network.name} made {num_eval_steps} of its "
@@ -55,7 +55,7 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
                     ": the network was created in that mode, for example as a copy."
-                    if is_created_in_eval
+                    if was_created_in_eval
                     else ": train() is not called after an evaluation."
                     if num_train_steps or stays_in_eval
                     else "."
@@ -68,7 +68,8 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
     return tuple(findings)
 
 
-def _is_set_to_eval(sequence: StepSequence, network: int) -> bool:
+def _calls_eval(sequence: StepSequence, network: int) -> bool:
+    """Whether the program sets the network or any submodule to evaluation mode in a sequence."""
     return any(
         event.kind == "mode" and event.object_id in (network, -1) and "eval" in event.flags
         for event in sequence.events
@@ -77,16 +78,16 @@ def _is_set_to_eval(sequence: StepSequence, network: int) -> bool:
 
 def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
     """Whether the evaluation mode of an evaluation is still set when training continues."""
-    training_ids = {id(event) for event in training_forwards(sequence, network)}
+    training_event_ids = {id(event) for event in training_forwards(sequence, network)}
     is_eval = was_evaluated = False
     for event in sequence.events:
         if event.kind == "mode" and event.object_id in (network, -1):
             # "restored": code that restores the earlier mode calls train(False), which keeps
-            # evaluation mode after the evaluation.
+            # evaluation mode after the evaluation. Any other change of mode is intended.
             was_evaluated = was_evaluated and is_eval and "restored" in event.flags
             is_eval = "eval" in event.flags
         elif event.kind == "forward" and event.object_id == network:
-            if id(event) in training_ids:
+            if id(event) in training_event_ids:
                 return was_evaluated and "training" not in event.flags
             was_evaluated = was_evaluated or (is_eval and "grad" not in event.flags)
     return False
