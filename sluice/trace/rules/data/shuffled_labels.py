@@ -78,8 +78,8 @@ def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFindi
         widths = {s.num_features for s in samples}
         if len(kinds) > 1 or len(widths) > 1 or _repeats_targets(samples):
             continue
-        first_step = samples[0].step if phase else 0
-        finding = _detect_independence(rule, trace, network, samples, since=first_step)
+        since = samples[0].step if phase else 0
+        finding = _detect_independence(rule, trace, network, samples, since=since)
         if finding is not None:
             findings.setdefault(network, finding)
     return tuple(findings.values())

@@ -117,9 +117,9 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
         training_loaders = {r.loader for r in training if r.loader != -1}
         overlaps = []
         for loader in sorted({r.loader for r in evaluation} - training_loaders):
-            of_loader = [r for r in evaluation if r.loader == loader]
-            of_loader = _drop_training_set_passes(rule.settings, of_loader, training)
-            overlaps.append(_find_overlap(trace, training, of_loader))
+            passes = [r for r in evaluation if r.loader == loader]
+            passes = _drop_training_set_passes(rule.settings, passes, training)
+            overlaps.append(_find_overlap(trace, training, passes))
         for overlap in overlaps:
             # Another evaluation without any training row is the validation set.
             has_validation = any(o is not overlap and not o.num_shared for o in overlaps)
@@ -217,13 +217,12 @@ def _find_overlap(
         if first_training_steps.get(row, math.inf) < r.step and row not in selected_rows
     }
     coverage = _coverage(trace, training, len(first_training_steps))
-    num_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
+    num_batch_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
     # Rows of integers may be equal by chance even if no sampled pair is. Rule of three: if n pairs
     # contain no duplicate, the rate of duplicates is below 3 / n (95% confidence).
     upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
-    chance = (num_duplicates + upper_margin) / max(num_pairs, 1)  # that two rows are equal
-    if all(r.is_continuous for r in training):
-        chance = 0.0
+    num_row_pairs = len(evaluation_rows) * len(first_training_steps)
+    expected_by_chance = num_row_pairs * (num_duplicates + upper_margin) / max(num_batch_pairs, 1)
     return _Overlap(
         loader=evaluation[0].loader,
         num_shared=len(shared_rows),
@@ -231,7 +230,7 @@ def _find_overlap(
         num_in_largest_pass=max(r.num_rows for r in evaluation),
         share=len(shared_rows) / max(len(evaluation_rows), 1) / coverage,
         first_training_step=min((first_training_steps[row] for row in shared_rows), default=0),
-        expected_by_chance=len(evaluation_rows) * len(first_training_steps) * chance,
+        expected_by_chance=0.0 if all(r.is_continuous for r in training) else expected_by_chance,
     )
 
 

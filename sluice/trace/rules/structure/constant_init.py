@@ -1,6 +1,6 @@
 """Detects layers whose neurons are all initialized with the same weights."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from pydantic import Field
 
@@ -45,13 +45,13 @@ class ConstantInitSettings(Settings):
     max_gates: int = Field(
         4,
         ge=1,
-        description="Maximum number of distinct rows of a weight whose rows count as equal: one "
-        "per gate of a recurrent layer.",
+        description="Maximum number of distinct rows of a weight whose rows count as equal. A "
+        "recurrent layer with equal neurons has one distinct row per gate.",
     )
 
 
 _LAYER_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
-"""Classes of the layers whose weights must not start with one value."""
+"""Classes of the layers whose weights must not be initialized with one value."""
 
 _FIX = (
     "Initialize with random values: torch's default initialization, or nn.init.xavier_uniform_ "
@@ -65,12 +65,12 @@ def _has_equal_rows(settings: ConstantInitSettings, sample: ParameterValuesRecor
     return 1 <= sample.num_distinct_rows <= max_distinct_rows
 
 
-def _rows_stay_equal(
+def _do_rows_stay_equal(
     settings: ConstantInitSettings,
     parameter: ParameterRecord,
     samples: tuple[ParameterValuesRecord, ...],
 ) -> bool:
-    """Whether the rows are equal in the first sample, and equal or equal per gate in later ones."""
+    """Whether all rows are equal in the first sample, and in later ones at least those per gate."""
     return (
         parameter.is_trainable
         and bool(parameter.names)
@@ -96,15 +96,12 @@ def _detect_constant_weights(
     """Detect weights initialized with one value, even if other layers make their rows differ later.
 
     Zero is a good initial value for the last layer of a branch, but not for consecutive layers: the
-    gradient of the first one is zero until the layers after it have changed, step by step.
+    gradient of a layer is zero as long as the layer after it is zero.
     """
     records, names = parameter_records(trace), parameter_names(trace)
     values = values_by_parameter(trace)
     calls = [call for forward in trace.forward_passes for call in forward.calls]
     layer_weights = {p for call in calls if call.kind in _LAYER_KINDS for p in call.parameters}
-    parameters_of_other_modules = [
-        call.parameters for call in calls if call.kind not in _LAYER_KINDS
-    ]
     zero_gradient_steps = _zero_gradient_steps(trace)
     constant_weights = []
     stuck_at_zero = set[int]()
@@ -119,17 +116,19 @@ def _detect_constant_weights(
         ):
             continue
         if first.smallest == first.largest == 0:
+            # A single zero layer, or the layer before it, has a gradient at one of these steps.
             if {first.step, first.step + 1} <= zero_gradient_steps.get(parameter, set()):
                 stuck_at_zero.add(parameter)
         elif first.step == 1 and first.smallest == first.largest and parameter in layer_weights:
             constant_weights.append(parameter)
-    # One factor of a product may be zero at the start, as in LoRA, but not both.
-    constant_weights += {
+    # Other modules may multiply parameters. One factor may be zero at the start, as in LoRA.
+    zero_factors = {
         p
-        for p in stuck_at_zero
-        if p in layer_weights
-        or any(_are_factors(stuck_at_zero, p, module) for module in parameters_of_other_modules)
+        for call in calls
+        if call.kind not in _LAYER_KINDS and len(stuck_at_zero.intersection(call.parameters)) > 1
+        for p in stuck_at_zero.intersection(call.parameters)
     }
+    constant_weights += stuck_at_zero & layer_weights | zero_factors
     if not constant_weights:
         return ()
     constant_weights.sort()
@@ -162,25 +161,22 @@ def _zero_gradient_steps(trace: Trace) -> dict[int, set[int]]:
     return steps
 
 
-def _are_factors(stuck_at_zero: Collection[int], parameter: int, module: Sequence[int]) -> bool:
-    """Whether the parameters of a module include this one and another one stuck at zero."""
-    return parameter in module and sum(p in stuck_at_zero for p in module) > 1
-
-
 def _detect_equal_rows(
     rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
 ) -> tuple[TraceFinding, ...]:
     """Detect weights whose rows are equal and stay equal."""
     records, names = parameter_records(trace), parameter_names(trace)
     changed_indices, values = changed_parameters(trace), values_by_parameter(trace)
-    with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
+    parameters_with_gradient = {
+        p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient
+    }
     equal_row_weights = [
         p
         for p, samples in values.items()
         if p in optimized
-        and p in with_gradient
+        and p in parameters_with_gradient
         and p in records
-        and _rows_stay_equal(rule.settings, records[p], samples)
+        and _do_rows_stay_equal(rule.settings, records[p], samples)
     ]
     # If no parameter changed, the learning rate is zero; another rule reports that.
     if not equal_row_weights or changed_indices.isdisjoint(optimized):
@@ -209,9 +205,9 @@ CONSTANT_INIT = Rule(
     name="neurons of a layer are initialized with different weights",
     fault="constant initialization",
     priority=240,
-    requires="Either three samples of a weight with at least four rows and some parameter that "
-    "learns, or the initial values of a weight with at least four rows and columns.",
-    contradicted_by="Rows that differ only beyond the first 512, which are sampled.",
+    requires="Either three samples of a weight with at least four rows, while some parameter "
+    "changes, or the initial values of a weight with at least four rows and four columns.",
+    contradicted_by="A row after the first 512 that differs; only the first 512 are sampled.",
     abstains="The rows differ after the first steps, as for a zero-initialized output layer or "
     "LoRA; or nothing learns.",
     settings=ConstantInitSettings(),
