@@ -150,61 +150,65 @@ def _detect_constant_columns(
         or len(constant_columns) == len(training.columns)
     ):
         return None
-    is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
-    for reason, columns in (
-        (
-            "they are a large part of the table, and their constants differ",
-            constant_columns
-            if _are_missing_part(rule.settings, constant_columns, training)
-            else [],
+    settings = rule.settings
+    columns_by_reason = {
+        "they are a large part of the table, and their constants differ": constant_columns
+        if _are_missing_part(settings, constant_columns, training)
+        else [],
+        "the evaluation contains other values there": _find_varying_in_evaluation(
+            settings, constant_columns, training, evaluations
         ),
-        (
-            "the evaluation contains other values there",
-            _find_varying_in_evaluation(rule.settings, constant_columns, training, evaluations),
-        ),
-        (
-            "all others are standardized",
-            constant_columns if _are_varying_standardized(rule.settings, training) else [],
-        ),
-        (
-            "the columns on both sides are standardized",
-            [c for c in constant_columns if _is_between_standardized(rule.settings, c, training)],
-        ),
-        (
-            "no other column is constant",
-            constant_columns if _are_isolated(rule.settings, constant_columns, training) else [],
-        ),
-        (
-            "the neighboring columns vary",
-            [c for c in constant_columns if _do_neighbors_vary(rule.settings, c, training)],
-        ),
-    ):
+        "all others are standardized": constant_columns
+        if _are_varying_standardized(settings, training)
+        else [],
+        "the columns on both sides are standardized": [
+            c for c in constant_columns if _is_between_standardized(settings, c, training)
+        ],
+        "no other column is constant": constant_columns
+        if _are_isolated(settings, constant_columns, training)
+        else [],
+        "the neighboring columns vary": [
+            c for c in constant_columns if _do_neighbors_vary(settings, c, training)
+        ],
+    }
+    for reason, columns in columns_by_reason.items():
         if columns:
-            # A scaler also produces a constant 0 for pixels or words that never occur, so the two
-            # reasons about standardized columns are not conclusive in a wide table.
-            may_be_intentional = "standardized" in reason and len(columns) > 1 and not is_narrow
-            first = columns[0]
-            positions = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
-            total = math.prod(training.shape[1:]) if training.by_position else training.shape[-1]
-            observation = (
-                f"column {positions} of {total} is {first.smallest:.4g}"
-                if len(columns) == 1
-                else f"columns {positions} of {total} are constant (the first is always "
-                f"{first.smallest:.4g})"
-            )
-            return rule.finding(
-                severity="confirm" if may_be_intentional else "error",
-                step=training.first_step + 1,
-                what=f"{network_name(trace, training.network)}: {observation} in all "
-                f"{training.num_rows} sampled rows, from the first batch on, and {reason}.",
-                cause="The network receives no information from a constant column.",
-                fix="Check the preprocessing step that fills or drops values.",
-                confidence=0.5 if may_be_intentional else 0.9,
-                column=first.column,
-                num_columns=len(columns),
-                num_rows=training.num_rows,
-            )
+            return _build_finding(rule, trace, training, columns, reason)
     return None
+
+
+def _build_finding(
+    rule: Rule[ConstantColumnSettings],
+    trace: Trace,
+    training: InputRecord,
+    columns: list[ColumnRecord],
+    reason: str,
+) -> TraceFinding:
+    # A scaler also produces a constant 0 for pixels or words that never occur, so the two reasons
+    # about standardized columns are not conclusive in a wide table.
+    is_wide = len(training.columns) > rule.settings.max_narrow_columns
+    may_be_intentional = is_wide and "standardized" in reason and len(columns) > 1
+    first = columns[0]
+    positions = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
+    total = math.prod(training.shape[1:]) if training.by_position else training.shape[-1]
+    observation = (
+        f"column {positions} of {total} is {first.smallest:.4g}"
+        if len(columns) == 1
+        else f"columns {positions} of {total} are constant (the first is always "
+        f"{first.smallest:.4g})"
+    )
+    return rule.finding(
+        severity="confirm" if may_be_intentional else "error",
+        step=training.first_step + 1,
+        what=f"{network_name(trace, training.network)}: {observation} in all {training.num_rows} "
+        f"sampled rows, from the first batch on, and {reason}.",
+        cause="The network receives no information from a constant column.",
+        fix="Check the preprocessing step that fills or drops values.",
+        confidence=0.5 if may_be_intentional else 0.9,
+        column=first.column,
+        num_columns=len(columns),
+        num_rows=training.num_rows,
+    )
 
 
 def _are_missing_part(

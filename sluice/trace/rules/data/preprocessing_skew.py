@@ -147,9 +147,9 @@ def _compare_columns(
     training: Sequence[ColumnRecord],
     evaluation: Sequence[ColumnRecord],
 ) -> _ColumnDifference | None:
-    """Return the difference of all columns or, if their medians do not differ, of changed columns.
+    """Return the difference of all columns together or, without one, that of the changed columns.
 
-    None if there are too few columns, or no changed ones.
+    None if there are too few columns, or none that changed.
     """
     by_index = {column.column: column for column in evaluation}
     pairs = [
@@ -163,7 +163,7 @@ def _compare_columns(
     if len(pairs) < settings.min_columns:
         return None
     difference = _ColumnDifference(kind, pairs)
-    if _is_significant(settings, difference):
+    if _is_beyond_drift(settings, difference):
         return difference
     changed_pairs = [
         (t, e) for t, e in pairs if _is_outside_any_trend(settings, t, e)
@@ -181,8 +181,8 @@ def _log_scale(training: ColumnRecord, evaluation: ColumnRecord) -> float:
     return math.log(evaluation.std / training.std)
 
 
-def _is_significant(settings: PreprocessingSkewSettings, difference: _ColumnDifference) -> bool:
-    """Whether columns are shifted, or have a larger or smaller scale.
+def _is_beyond_drift(settings: PreprocessingSkewSettings, difference: _ColumnDifference) -> bool:
+    """Whether columns are shifted, or have a larger or smaller scale, and no drift explains it.
 
     If consecutive samples are similar, as for prices, the level drifts. A different level after the
     training rows is then no evidence of different preprocessing, unless it is beyond any drift.

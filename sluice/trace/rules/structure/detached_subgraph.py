@@ -1,6 +1,6 @@
 """Detects parameters that take part in every step but never receive a gradient."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from pydantic import Field
@@ -39,13 +39,15 @@ class DetachedSubgraphSettings(Settings):
 
 
 _FIX = (
-    "Remove detach(), .data or no_grad() there. To freeze the parameters, set requires_grad to "
-    "False and remove them from the optimizer."
+    "Remove detach(), .data or no_grad() between these parameters and the loss. To freeze the "
+    "parameters, set requires_grad to False and remove them from the optimizer."
 )
 
 
 Detachment = tuple[int, set[int], str]
 """First step, parameters and location of a part of the network that is detached from the loss."""
+_Detector = Callable[[Trace, frozenset[int], int], Detachment | None]
+"""Function of a trace, the unreached parameters, and the first step that counts."""
 
 
 def _detect_detached_input(
@@ -71,6 +73,7 @@ def _detect_detached_input(
 
 
 def _forward_passes_since(trace: Trace, since: int) -> list[ForwardPassRecord]:
+    """Return the forward passes of step ``since`` and of later steps."""
     return [forward_pass for forward_pass in trace.forward_passes if forward_pass.step + 1 >= since]
 
 
@@ -97,7 +100,7 @@ def _detect_probed(
 
 
 def _training_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
-    """Return the complete sequences with a backward pass that first occur at a step or later."""
+    """Return complete sequences with a backward pass that first occur at ``since`` or later."""
     return [
         sequence
         for sequence in trace.sequences
@@ -134,10 +137,11 @@ def _detect_network_without_grad(
             if event.kind == "forward" and event.object_id == network.index
         ]
         num_calls = sum(count for _, count, flags in calls if "training" in flags)
-        has_gradients = any("grad" in flags for _, _, flags in calls)
-        if num_calls >= settings.reach.min_measured_steps and not has_gradients:
+        is_grad_enabled = any("grad" in flags for _, _, flags in calls)
+        if num_calls >= settings.reach.min_measured_steps and not is_grad_enabled:
+            first_step, _, _ = calls[0]
             return (
-                calls[0][0],
+                first_step,
                 parameters,
                 f"at {network.name}, which runs without gradients (no_grad)",
             )
@@ -169,10 +173,15 @@ def _detect_module_without_grad(
 def _detect_detachment(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int], since: int = 0
 ) -> tuple[TraceFinding, ...]:
-    """Return a finding about the detachment with the strongest evidence; () without one."""
-    detectors: Sequence[
-        tuple[Severity, Callable[[Trace, frozenset[int], int], Detachment | None]]
-    ] = (
+    """Return a finding about the first detachment that is found; () without one.
+
+    Args:
+        rule: This rule.
+        trace: Trace of one process.
+        unreached: Parameters without a gradient at step ``since`` and later.
+        since: First step that counts.
+    """
+    detectors: tuple[tuple[Severity, _Detector], ...] = (
         ("error", _detect_detached_input),
         ("error", partial(_detect_probed, rule.settings)),
         ("error", partial(_detect_network_without_grad, rule.settings)),
