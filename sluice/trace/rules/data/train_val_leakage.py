@@ -270,9 +270,9 @@ def _judge_overlap(
     num_training = len({row for r in training for row in r.rows})
     if num_shared > rule.settings.min_full_share * num_training:
         return None  # an evaluation on all rows, including the training set
-    num_shared_of_pass = num_shared / overlap.num_evaluated * overlap.num_in_largest_pass
     is_large_pass = overlap.num_in_largest_pass > rule.settings.max_held_out_ratio * num_training
-    if is_large_pass and num_shared_of_pass > rule.settings.min_majority_share * num_training:
+    num_shared_in_pass = num_shared / overlap.num_evaluated * overlap.num_in_largest_pass
+    if is_large_pass and num_shared_in_pass > rule.settings.min_majority_share * num_training:
         return None  # an evaluation on all rows, of which only the first rows were recorded
     is_fully_shared = overlap.share >= rule.settings.min_full_share
     if is_fully_shared and has_validation:

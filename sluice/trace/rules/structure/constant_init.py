@@ -85,14 +85,15 @@ def _judge(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding
     if trace.membership is None:
         return ()
     optimized = trace.membership.optimized
-    return _detect_equal_rows(rule, trace, optimized) or _detect_constant_weights(
-        rule, trace, optimized
-    )
+    finding = _detect_equal_rows(rule, trace, optimized)
+    if finding is None:
+        finding = _detect_constant_weights(rule, trace, optimized)
+    return () if finding is None else (finding,)
 
 
 def _detect_constant_weights(
     rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
-) -> tuple[TraceFinding, ...]:
+) -> TraceFinding | None:
     """Detect weights initialized with one value, even if other layers make their rows differ later.
 
     Zero is a good initial value for the last layer of a branch, but not for consecutive layers: the
@@ -130,23 +131,21 @@ def _detect_constant_weights(
     }
     constant_weights += stuck_at_zero & layer_weights | zero_factors
     if not constant_weights:
-        return ()
+        return None
     constant_weights.sort()
     first_value = values[constant_weights[0]][0].largest
     step = min(values[p][0].step for p in constant_weights)
-    return (
-        rule.finding(
-            severity="error",
-            step=step,
-            confidence=0.95,
-            what=f"{pluralize(len(constant_weights), 'weight')} "
-            f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value "
-            f"everywhere ({first_value:.3g} in the first): "
-            f"{list_names([names[p] for p in constant_weights])}.",
-            cause="All neurons of a layer start out equal, and only their biases distinguish them.",
-            fix=_FIX,
-            num_weights=len(constant_weights),
-        ),
+    return rule.finding(
+        severity="error",
+        step=step,
+        confidence=0.95,
+        what=f"{pluralize(len(constant_weights), 'weight')} "
+        f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value "
+        f"everywhere ({first_value:.3g} in the first): "
+        f"{list_names([names[p] for p in constant_weights])}.",
+        cause="All neurons of a layer start out equal, and only their biases distinguish them.",
+        fix=_FIX,
+        num_weights=len(constant_weights),
     )
 
 
@@ -163,7 +162,7 @@ def _zero_gradient_steps(trace: Trace) -> dict[int, set[int]]:
 
 def _detect_equal_rows(
     rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
-) -> tuple[TraceFinding, ...]:
+) -> TraceFinding | None:
     """Detect weights whose rows are equal and stay equal."""
     records, names = parameter_records(trace), parameter_names(trace)
     changed_indices, values = changed_parameters(trace), values_by_parameter(trace)
@@ -180,24 +179,22 @@ def _detect_equal_rows(
     ]
     # If no parameter changed, the learning rate is zero; another rule reports that.
     if not equal_row_weights or changed_indices.isdisjoint(optimized):
-        return ()
+        return None
     unchanged = [p for p in equal_row_weights if p not in changed_indices]
     first_step = min(values[p][0].step for p in equal_row_weights)
     num_rows = values[equal_row_weights[0]][-1].num_rows
-    return (
-        rule.finding(
-            severity="error",
-            step=first_step,
-            what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
-            f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
-            f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first)"
-            + (f"; {len(unchanged)} never changed." if unchanged else "."),
-            cause="All neurons of a layer compute the same output and receive the same gradient: "
-            "the layer is equivalent to one neuron.",
-            fix=_FIX,
-            num_weights=len(equal_row_weights),
-            num_unchanged=len(unchanged),
-        ),
+    return rule.finding(
+        severity="error",
+        step=first_step,
+        what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
+        f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
+        f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first)"
+        + (f"; {len(unchanged)} never changed." if unchanged else "."),
+        cause="All neurons of a layer compute the same output and receive the same gradient: "
+        "the layer is equivalent to one neuron.",
+        fix=_FIX,
+        num_weights=len(equal_row_weights),
+        num_unchanged=len(unchanged),
     )
 
 

@@ -33,7 +33,7 @@ class TiedWeightsBrokenSettings(Settings):
 _FIX = "Assign the embedding's weight to the output layer after every change of either."
 
 
-def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect two names of one parameter that become the names of two parameters."""
     for before, after in pairwise(trace.memberships):
         indices = {name: p.index for p in after.parameters for name in p.names}
@@ -44,24 +44,20 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple
                     and other_name in indices
                     and indices[name] != indices[other_name]
                 ):
-                    return (
-                        rule.finding(
-                            severity="error",
-                            step=after.step,
-                            what=f"{name} and {other_name} were one parameter up to step "
-                            f"{after.step - 1}, and are two parameters now.",
-                            cause="One of the weights was reassigned or created again after the "
-                            "tying. The two diverge from this step on.",
-                            fix=_FIX,
-                            num_names=len(parameter.names),
-                        ),
+                    return rule.finding(
+                        severity="error",
+                        step=after.step,
+                        what=f"{name} and {other_name} were one parameter up to step "
+                        f"{after.step - 1}, and are two parameters now.",
+                        cause="One of the weights was reassigned or created again after the "
+                        "tying. The two diverge from this step on.",
+                        fix=_FIX,
+                        num_names=len(parameter.names),
                     )
-    return ()
+    return None
 
 
-def _detect_rebuilt(
-    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
-) -> tuple[TraceFinding, ...]:
+def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect a network that lacks the weight tying of the first network of its class.
 
     Networks of this class must have loaded a state after the first step.
@@ -90,22 +86,20 @@ def _detect_rebuilt(
                 first_indices[name] == first_indices[other_name]
                 and indices[name] != indices[other_name]
             ):
-                return (
-                    rule.finding(
-                        severity="error",
-                        step=min(load_steps) + 1,
-                        what=f"{name} and {other_name} are tied in the first {network.kind}. In "
-                        f"{network.name}, which was created later and loaded a state, they are two "
-                        "parameters.",
-                        cause="The weights were not tied again. The two diverge from this step on.",
-                        fix=_FIX,
-                        num_names=len(indices),
-                    ),
+                return rule.finding(
+                    severity="error",
+                    step=min(load_steps) + 1,
+                    what=f"{name} and {other_name} are tied in the first {network.kind}. In "
+                    f"{network.name}, which was created later and loaded a state, they are two "
+                    "parameters.",
+                    cause="The weights were not tied again. The two diverge from this step on.",
+                    fix=_FIX,
+                    num_names=len(indices),
                 )
-    return ()
+    return None
 
 
-def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect an embedding that starts with the values of another weight of its network."""
     records, names = parameter_records(trace), parameter_names(trace)
     values, embedding_weights = values_by_parameter(trace), _embedding_weights(trace)
@@ -122,25 +116,21 @@ def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple
                 and initial.num_distinct_rows > 1
                 and all(s.value for s in _tying_settings(network, record, records[other]))
             ):
-                return (
-                    rule.finding(
-                        severity="error",
-                        step=initial.step,
-                        confidence=0.95,
-                        what=f"{names[embedding]} and {names[other]} started with the same "
-                        f"{record.shape[0]} x {record.shape[1]} values but are two parameters.",
-                        cause="The weight tying of output and embedding was lost in a copy: the "
-                        "two diverge from the first step on.",
-                        fix=_FIX,
-                        num_rows=record.shape[0],
-                    ),
+                return rule.finding(
+                    severity="error",
+                    step=initial.step,
+                    confidence=0.95,
+                    what=f"{names[embedding]} and {names[other]} started with the same "
+                    f"{record.shape[0]} x {record.shape[1]} values but are two parameters.",
+                    cause="The weight tying of output and embedding was lost in a copy: the "
+                    "two diverge from the first step on.",
+                    fix=_FIX,
+                    num_rows=record.shape[0],
                 )
-    return ()
+    return None
 
 
-def _detect_declared(
-    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
-) -> tuple[TraceFinding, ...]:
+def _detect_declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect a network that starts with two weights although its settings declare weight tying."""
     records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_network_records(trace):
@@ -155,53 +145,46 @@ def _detect_declared(
                 rule.settings, parameters.get(embedding), parameters.get(output_weight)
             ):
                 continue
-            settings = _tying_settings(network, records[embedding], records[output_weight])
-            if settings and all(s.value for s in settings):
-                return (
-                    rule.finding(
-                        severity="error",
-                        step=membership.step,
-                        confidence=0.97,
-                        what=f"{settings[0].owner} has {settings[0].attribute} = True, but "
-                        f"{names[embedding]} and {names[output_weight]} are two parameters.",
-                        cause="The weights were never tied, or one of them was replaced "
-                        "afterwards: they diverge from the first step on.",
-                        fix=_FIX,
-                        num_rows=records[embedding].shape[0],
-                    ),
+            tying_settings = _tying_settings(network, records[embedding], records[output_weight])
+            if tying_settings and all(s.value for s in tying_settings):
+                return rule.finding(
+                    severity="error",
+                    step=membership.step,
+                    confidence=0.97,
+                    what=f"{tying_settings[0].owner} has {tying_settings[0].attribute} = True, but "
+                    f"{names[embedding]} and {names[output_weight]} are two parameters.",
+                    cause="The weights were never tied, or one of them was replaced "
+                    "afterwards: they diverge from the first step on.",
+                    fix=_FIX,
+                    num_rows=records[embedding].shape[0],
                 )
-    return ()
+    return None
 
 
-def _detect_replaced(
-    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
-) -> tuple[TraceFinding, ...]:
+def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect a tie that is broken before the first step because a parameter was replaced."""
     names, embedding_weights = parameter_names(trace), _embedding_weights(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}
         for new, other in network.broken_ties:
-            settings = _tying_settings(network, parameters[new], parameters[other])
+            tying_settings = _tying_settings(network, parameters[new], parameters[other])
             if not _could_be_tied(rule.settings, parameters[new], parameters[other]) or not all(
-                s.value for s in settings
+                s.value for s in tying_settings
             ):
                 continue
-            return (
-                rule.finding(
-                    # A new output layer with the old embedding may be intentional.
-                    severity="error" if new in embedding_weights else "confirm",
-                    step=membership.step,
-                    confidence=0.95,
-                    what=f"{names[new]} and {names[other]} were one parameter when the network "
-                    f"was created. {names[new]} was replaced before the first step, so they are "
-                    "two parameters now.",
-                    cause="The weights were not tied again. The two diverge from the first step "
-                    "on.",
-                    fix=_FIX,
-                    num_names=2,
-                ),
+            return rule.finding(
+                # A new output layer with the old embedding may be intentional.
+                severity="error" if new in embedding_weights else "confirm",
+                step=membership.step,
+                confidence=0.95,
+                what=f"{names[new]} and {names[other]} were one parameter when the network "
+                f"was created. {names[new]} was replaced before the first step, so they are "
+                "two parameters now.",
+                cause="The weights were not tied again. The two diverge from the first step on.",
+                fix=_FIX,
+                num_names=2,
             )
-    return ()
+    return None
 
 
 def _embedding_weights(trace: Trace) -> set[int]:
@@ -274,9 +257,9 @@ def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFi
         _detect_copied,
         _detect_replaced,
     ):
-        findings = detect(rule, trace)
-        if findings:
-            return findings
+        finding = detect(rule, trace)
+        if finding is not None:
+            return (finding,)
     return ()
 
 
