@@ -110,17 +110,19 @@ def _detect_constant_weights(
         record, samples = records.get(parameter), values.get(parameter)
         if record is None or not samples or not record.is_trainable or not record.names:
             continue
-        first = samples[0]
+        initial = samples[0]
         if (
-            first.num_distinct_rows != 1
+            initial.num_distinct_rows != 1
             or min(record.shape[:2], default=0) < rule.settings.min_rows
         ):
             continue
-        if first.smallest == first.largest == 0:
+        if initial.smallest == initial.largest == 0:
             # A single zero layer, or the layer before it, has a gradient at one of these steps.
-            if {first.step, first.step + 1} <= zero_gradient_steps.get(parameter, set()):
+            if {initial.step, initial.step + 1} <= zero_gradient_steps.get(parameter, set()):
                 stuck_at_zero.add(parameter)
-        elif first.step == 1 and first.smallest == first.largest and parameter in layer_weights:
+        elif (
+            initial.step == 1 and initial.smallest == initial.largest and parameter in layer_weights
+        ):
             constant_weights.append(parameter)
     # Other modules may multiply parameters. One factor may be zero at the start, as in LoRA.
     zero_factors = {
@@ -180,7 +182,7 @@ def _detect_equal_rows(
     # If no parameter changed, the learning rate is zero; another rule reports that.
     if not equal_row_weights or changed_indices.isdisjoint(optimized):
         return None
-    unchanged = [p for p in equal_row_weights if p not in changed_indices]
+    unchanged_weights = [p for p in equal_row_weights if p not in changed_indices]
     first_step = min(values[p][0].step for p in equal_row_weights)
     num_rows = values[equal_row_weights[0]][-1].num_rows
     return rule.finding(
@@ -189,12 +191,12 @@ def _detect_equal_rows(
         what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
         f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
         f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first)"
-        + (f"; {len(unchanged)} never changed." if unchanged else "."),
+        + (f"; {len(unchanged_weights)} never changed." if unchanged_weights else "."),
         cause="All neurons of a layer compute the same output and receive the same gradient: "
         "the layer is equivalent to one neuron.",
         fix=_FIX,
         num_weights=len(equal_row_weights),
-        num_unchanged=len(unchanged),
+        num_unchanged=len(unchanged_weights),
     )
 
 
