@@ -96,7 +96,10 @@ def _detect_rejected(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
 
 
 def _detect_negative(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
-    """Detect negative indices, which select rows from the end, where other indices select these."""
+    """Detect negative indices that share rows with other indices.
+
+    A negative index selects a row from the end of the table.
+    """
     first = next(
         (r for r in trace.out_of_range_indices if r.kind == "index" and r.num_shared), None
     )
@@ -305,10 +308,10 @@ def _detect_shifted_columns(
         counts = [*map(sum, zip(*(r.column_counts for r in one_hot_records), strict=True))]
         num_rows = sum(r.target_shape[0] for r in one_hot_records)
         num_empty = sum(r.num_rows_without_class for r in one_hot_records)
-        smaller_end, larger_end = sorted((counts[0], counts[-1]))
-        other_counts = [*counts[1:-1], larger_end]
+        smaller_end_count, larger_end_count = sorted((counts[0], counts[-1]))
+        other_counts = [*counts[1:-1], larger_end_count]
         if (
-            smaller_end > 0
+            smaller_end_count > 0
             or min(other_counts) < rule.settings.min_rows_of_other_classes
             or not min(other_counts) / 2 <= num_empty <= 2 * max(other_counts)
         ):
@@ -335,7 +338,7 @@ def _detect_shifted_columns(
 
 
 def _has_class_targets(settings: IndexOutOfRangeSettings, record: LossRecord) -> bool:
-    """Whether the targets are one class index per row, not ignored and not a token of a text."""
+    """Whether the targets are one class index per row, and none is ignored or a token."""
     return (
         record.target_is_integer
         and len(record.input_shape) == 2

@@ -27,16 +27,16 @@ class TrainValLeakageSettings(Settings):
         0.005,
         gt=0,
         le=1,
-        description="Minimum share of the evaluation rows that are also training rows, for a "
-        "finding.",
+        description="Minimum estimated share of the evaluation rows that are also training rows, "
+        "for a finding.",
     )
     min_full_share: float = Field(
         0.85,
         gt=0,
         le=1,
-        description="Minimum share of the evaluation rows that are training rows, for the "
-        "evaluation to count as one on training rows only. An evaluation of more than this share "
-        "of the recorded training rows counts as one on all rows and is not reported.",
+        description="Minimum estimated share of the evaluation rows that are training rows, for "
+        "the evaluation to count as one on training rows only. An evaluation of more than this "
+        "share of the recorded training rows counts as one on all rows and is not reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -45,7 +45,12 @@ class TrainValLeakageSettings(Settings):
         "for a finding.",
     )
     min_majority_share: float = Field(
-        0.5, gt=0, le=1, description="Minimum share of rows that counts as the majority."
+        0.5,
+        gt=0,
+        le=1,
+        description="Minimum share of a pass that is training rows, and minimum share of the "
+        "training rows that such passes contain, for the passes to count as passes on the training "
+        "set.",
     )
     max_failed_split_share: float = Field(
         0.6,
@@ -71,14 +76,14 @@ class TrainValLeakageSettings(Settings):
     min_action_steps: int = Field(
         8,
         ge=1,
-        description="Minimum number of steps with a forward pass on a single row, for these passes "
+        description="Minimum number of steps with a forward pass on a single row, for such passes "
         "to count as the selection of actions in reinforcement learning.",
     )
     max_actions_per_step: int = Field(
         8,
         ge=1,
-        description="Maximum mean number of forward passes on a single row per step, for these "
-        "passes to count as the selection of actions in reinforcement learning.",
+        description="Maximum mean number of forward passes on a single row, per step with such a "
+        "pass, for them to count as the selection of actions in reinforcement learning.",
     )
 
 

@@ -25,8 +25,11 @@ from sluice.trace.rules._helpers.parameters import first_misspelled_step, first_
 class UnintendedFreezeSettings(Settings):
     """Thresholds of the rule ``UNINTENDED_FREEZE``."""
 
-    min_frozen_weights: int = Field(
-        2, ge=1, description="Minimum number of frozen weight matrices for a finding."
+    min_frozen_matrices: int = Field(
+        2,
+        ge=1,
+        description="Minimum number of frozen weight matrices, for a finding that all matrices are "
+        "frozen, or that the frozen ones have their initial values.",
     )
     min_values: int = Field(
         100,
@@ -34,25 +37,26 @@ class UnintendedFreezeSettings(Settings):
         description="Minimum number of values of a weight matrix, for its largest value to show "
         "whether the matrix has its initial values.",
     )
-    min_bound_share: float = Field(
+    min_bound_ratio: float = Field(
         0.95,
         gt=0,
         le=1,
         description="Minimum ratio of the largest absolute value of a weight matrix to the bound "
         "of a uniform initialization, for the matrix to count as untrained.",
     )
-    min_inner_weights: int = Field(
+    min_inner_matrices: int = Field(
         4,
         ge=1,
-        description="Minimum number of frozen weight matrices between a trained first one and a "
-        "trained last one, for a finding.",
+        description="Minimum number of frozen weight matrices between the first and the last one, "
+        "for a finding that only these two are trained.",
     )
     min_inner_share: float = Field(
         0.9,
         gt=0,
         le=1,
         description="Minimum number of values in the frozen matrices between the first and the "
-        "last one, as a share of the values of all weight matrices, for a finding.",
+        "last one, as a share of the values of all weight matrices, for a finding that only these "
+        "two are trained.",
     )
 
 
@@ -87,9 +91,11 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 _build_untrained_finding(rule, trace, network, untrained_matrices, frozen_matrices)
             )
             continue
-        if len(frozen_matrices) < max(
-            rule.settings.min_frozen_weights, len(weight_matrices)
-        ) or len(frozen_parameters) == len(parameters):
+        if (
+            len(frozen_matrices) < rule.settings.min_frozen_matrices
+            or len(frozen_matrices) < len(weight_matrices)
+            or len(frozen_parameters) == len(parameters)
+        ):
             continue
         findings.append(
             rule.finding(
@@ -148,7 +154,7 @@ def _find_untrained_matrices(
     """Return the frozen weight matrices in optimizers that have their initial values.
 
     Only matrices that never had a gradient count. [] if fewer than half of these matrices, or fewer
-    than ``min_frozen_weights``, have their initial values. The largest of many uniform initial
+    than ``min_frozen_matrices``, have their initial values. The largest of many uniform initial
     values is just below the bound of the initialization; after training, the largest value usually
     exceeds the bound.
     """
@@ -164,7 +170,7 @@ def _find_untrained_matrices(
     ]
     return (
         untrained_matrices
-        if len(untrained_matrices) >= max(settings.min_frozen_weights, len(optimizer_matrices) / 2)
+        if len(untrained_matrices) >= max(settings.min_frozen_matrices, len(optimizer_matrices) / 2)
         else []
     )
 
@@ -181,7 +187,7 @@ def _is_below_uniform_bound(
     # Bounds of torch's default initialization, kaiming_uniform_ and xavier_uniform_.
     bounds = fan_in**-0.5, (6 / fan_in) ** 0.5, (6 / (fan_in + fan_out)) ** 0.5
     return any(
-        settings.min_bound_share * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
+        settings.min_bound_ratio * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
     )
 
 
@@ -233,7 +239,7 @@ def _find_inner_matrices(
     records = {p.index: p for p in weight_matrices}
     order = dict.fromkeys(p for c in last_calls for p in c.parameters)
     matrices = [records[p] for p in order if p in records]
-    if len(matrices) != len(weight_matrices) or len(matrices) < settings.min_inner_weights + 2:
+    if len(matrices) != len(weight_matrices) or len(matrices) < settings.min_inner_matrices + 2:
         return []
     first, *inner_matrices, last = matrices
     if not (first.is_trainable and last.is_trainable) or any(
