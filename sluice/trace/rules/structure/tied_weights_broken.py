@@ -60,7 +60,7 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
 def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect a network that lacks the weight tying of the first network of its class.
 
-    Networks of this class must have loaded a state after the first step.
+    The network must have loaded a state after the first step.
     """
     networks = {n.index: n for m in trace.memberships for n in m.networks}
     first_indices_by_kind: dict[str, dict[str, int]] = {}
@@ -77,7 +77,9 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
         load_steps = [
             load.step
             for load in trace.loads
-            if (load.what, load.kind) == ("network", network.kind) and load.step
+            if (load.what, load.kind) == ("network", network.kind)
+            and load.step
+            and load.object_id in (network.index, -1)  # -1: loaded before the first call
         ]
         if first_indices is indices or first_indices.keys() != indices.keys() or not load_steps:
             continue
