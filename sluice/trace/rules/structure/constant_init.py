@@ -45,8 +45,9 @@ class ConstantInitSettings(Settings):
     max_gates: int = Field(
         4,
         ge=1,
-        description="Maximum number of distinct rows of a weight whose rows count as equal. A "
-        "recurrent layer with equal neurons has one distinct row per gate.",
+        description="Maximum number of gates of a recurrent layer. If all its neurons are equal, "
+        "its weight still has one distinct row per gate. So the rows of a weight count as equal up "
+        "to this number of distinct rows.",
     )
 
 
@@ -70,7 +71,10 @@ def _do_rows_stay_equal(
     parameter: ParameterRecord,
     samples: tuple[ParameterValuesRecord, ...],
 ) -> bool:
-    """Whether all rows are equal in the first sample, and in later ones at least those per gate."""
+    """Whether all rows are equal in the first sample and stay equal in all later ones.
+
+    In later samples of a recurrent layer, the rows of different gates may differ.
+    """
     return (
         parameter.is_trainable
         and bool(parameter.names)
@@ -117,14 +121,16 @@ def _detect_constant_weights(
         ):
             continue
         if initial.smallest == initial.largest == 0:
-            # A single zero layer, or the layer before it, has a gradient at one of these steps.
+            # A zero layer that learns has a gradient at the first of these steps or, if the next
+            # layer also starts at zero, at the second.
             if {initial.step, initial.step + 1} <= zero_gradient_steps.get(parameter, set()):
                 stuck_at_zero.add(parameter)
         elif (
             initial.step == 1 and initial.smallest == initial.largest and parameter in layer_weights
         ):
             constant_weights.append(parameter)
-    # Other modules may multiply parameters. One factor may be zero at the start, as in LoRA.
+    # Other modules may use the product of two parameters. One of them may start at zero, as in
+    # LoRA, but not both.
     zero_factors = {
         p
         for call in calls

@@ -14,7 +14,7 @@ from sluice.trace.rules._helpers.loss_jumps import LossJumpSettings, find_loss_j
 from sluice.trace.rules._helpers.measurements import parameter_records, step_losses
 
 _ACTIVATIONS = frozenset({"ReLU", "ReLU6", "GELU", "SiLU", "Hardswish", "Threshold"})
-"""Classes of activations that return 0 for sufficiently small inputs."""
+"""Classes of activations that return 0 for sufficiently negative inputs."""
 
 
 class DeadUnitsSettings(Settings):

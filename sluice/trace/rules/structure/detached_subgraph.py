@@ -226,7 +226,10 @@ def _detect_in_late_optimizers(
 def _detect_called_networks(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int]
 ) -> tuple[TraceFinding, ...]:
-    """Detect networks beside others that nearly every step calls but that no gradient reaches."""
+    """Detect networks that nearly every step calls but that no gradient reaches.
+
+    () if the program has only one network.
+    """
     if trace.membership is None or len(trace.membership.networks) < 2:
         return ()
     sequences, findings = _training_sequences(trace), []

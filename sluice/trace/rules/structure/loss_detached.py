@@ -155,9 +155,9 @@ LOSS_DETACHED = Rule(
     priority=180,
     requires="Two steps that follow a backward pass.",
     contradicted_by="A new gradient at the step.",
-    abstains="Backward passes start at a tensor with a graph, and another optimizer had gradients, "
-    "the gradients were cleared between backward() and step(), or a parameter outside all "
-    "optimizers received a gradient.",
+    abstains="Backward passes start at a tensor with a graph, and one of these holds: another "
+    "optimizer had gradients, the gradients were cleared between backward() and step(), or a "
+    "parameter outside all optimizers received a gradient.",
     settings=LossDetachedSettings(),
     judge=_judge,
 )

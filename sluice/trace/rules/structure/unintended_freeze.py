@@ -54,9 +54,9 @@ class UnintendedFreezeSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Minimum number of values in the frozen matrices between the first and the "
-        "last one, as a share of the values of all weight matrices, for a finding that only these "
-        "two are trained.",
+        description="Minimum share of the values of all weight matrices that are in the frozen "
+        "matrices between the first and the last one, for a finding that only these two are "
+        "trained.",
     )
 
 
@@ -151,10 +151,10 @@ def _build_misspelled_finding(
 def _find_untrained_matrices(
     settings: UnintendedFreezeSettings, trace: Trace, frozen_matrices: list[ParameterRecord]
 ) -> list[ParameterRecord]:
-    """Return the frozen weight matrices in optimizers that have their initial values.
+    """Return the frozen weight matrices of optimizers, if they still have their initial values.
 
-    Only matrices that never had a gradient count. [] if fewer than half of these matrices, or fewer
-    than ``min_frozen_matrices``, have their initial values. The largest of many uniform initial
+    Only matrices that never had a gradient count. [] if fewer than half of these, or fewer than
+    ``min_frozen_matrices``, have their initial values. The largest of many uniform initial
     values is just below the bound of the initialization; after training, the largest value usually
     exceeds the bound.
     """

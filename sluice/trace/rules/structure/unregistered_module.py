@@ -15,13 +15,17 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     parameters_with_gradient = {
         p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient
     }
-    lost_parameters = parameters_with_gradient - registered_parameters - membership.optimized
+    unregistered_parameters = (
+        parameters_with_gradient - registered_parameters - membership.optimized
+    )
     findings = []
     for network in membership.networks:
-        modules = [m for m in network.unregistered_modules if lost_parameters & set(m.parameters)]
+        modules = [
+            m for m in network.unregistered_modules if unregistered_parameters & set(m.parameters)
+        ]
         if not modules:
             continue
-        parameters = lost_parameters & {p for m in modules for p in m.parameters}
+        parameters = unregistered_parameters & {p for m in modules for p in m.parameters}
         kinds = sorted({m.kind for m in modules})
         step = next(
             m.step
