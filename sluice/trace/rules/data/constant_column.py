@@ -21,26 +21,26 @@ class ConstantColumnSettings(Settings):
     min_rows: int = Field(
         200,
         ge=1,
-        description="Minimum number of sampled training rows for a finding. An evaluation is "
-        "compared if at least a quarter of this number of its rows is sampled.",
+        description="Minimum number of sampled training rows for a finding. An evaluation needs "
+        "a quarter of this number to be compared.",
     )
     min_table_rows: int = Field(
         1000,
         ge=1,
-        description="Minimum number of sampled training rows for a finding about a missing part "
-        "of a table, or about isolated constant columns.",
+        description="Minimum number of sampled training rows for two findings about tables: a "
+        "large part of the columns is constant, or a few isolated columns are.",
     )
     min_constant_columns: int = Field(
         3,
         ge=1,
-        description="Minimum number of constant columns for a part of a table to count as missing.",
+        description="Minimum number of constant columns that count as a large part of a table.",
     )
     min_constant_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Minimum share of constant columns among all columns for a part of a table to "
-        "count as missing.",
+        description="Minimum share of constant columns among all columns, for them to count as a "
+        "large part of a table.",
     )
     max_mean_difference: float = Field(
         0.5,
@@ -87,7 +87,8 @@ class ConstantColumnSettings(Settings):
         gt=0,
         le=1,
         description="Minimum correlation between the standard deviations of neighboring "
-        "positions, for the deviations to count as changing gradually.",
+        "positions, for an input to count as an image or a curve: their deviations change "
+        "gradually from position to position.",
     )
     min_neighbor_pairs: int = Field(
         16,
@@ -105,8 +106,9 @@ class ConstantColumnSettings(Settings):
     min_neighbor_std_ratio: float = Field(
         0.4,
         gt=0,
-        description="Minimum ratio of a neighbor's standard deviation to the median over all "
-        "varying positions, for the neighbor to count as varying.",
+        description="Minimum ratio of two standard deviations, that of a constant position's "
+        "neighbor and the median over all varying positions, for the neighbor to count as "
+        "varying.",
     )
 
 
@@ -152,14 +154,14 @@ def _detect_constant_columns(
         return None
     settings = rule.settings
     columns_by_reason = {
-        "they are a large part of the table, and their constants differ": constant_columns
-        if _are_missing_part(settings, constant_columns, training)
+        "they are a large part of the table and have different values": constant_columns
+        if _are_large_part(settings, constant_columns, training)
         else [],
         "the evaluation contains other values there": _find_varying_in_evaluation(
             settings, constant_columns, training, evaluations
         ),
         "all others are standardized": constant_columns
-        if _are_varying_standardized(settings, training)
+        if _are_varying_columns_standardized(settings, training)
         else [],
         "the columns on both sides are standardized": [
             c for c in constant_columns if _is_between_standardized(settings, c, training)
@@ -184,8 +186,8 @@ def _build_finding(
     columns: list[ColumnRecord],
     reason: str,
 ) -> TraceFinding:
-    # A scaler also produces a constant 0 for pixels or words that never occur, so the two reasons
-    # about standardized columns are not conclusive in a wide table.
+    # A scaler also produces a constant 0 for pixels or words that never occur. So in a wide table,
+    # several constant columns among standardized ones are not conclusive.
     is_wide = len(training.columns) > rule.settings.max_narrow_columns
     may_be_intentional = is_wide and "standardized" in reason and len(columns) > 1
     first = columns[0]
@@ -211,7 +213,7 @@ def _build_finding(
     )
 
 
-def _are_missing_part(
+def _are_large_part(
     settings: ConstantColumnSettings, constant_columns: list[ColumnRecord], record: InputRecord
 ) -> bool:
     """Whether the constant columns are a large part of a table, and their values differ.
@@ -234,10 +236,13 @@ def _find_varying_in_evaluation(
     training: InputRecord,
     evaluations: list[InputRecord],
 ) -> list[ColumnRecord]:
-    """Return the constant columns that vary in the first evaluation on rows of the same task."""
+    """Return the constant columns that vary in an evaluation.
+
+    Only the first evaluation that is distributed like training is compared.
+    """
     for record in evaluations:
         by_index = {c.column: c for c in record.columns}
-        if record.num_rows >= settings.min_rows // 4 and _is_same_task(
+        if record.num_rows >= settings.min_rows // 4 and _is_distributed_like_training(
             settings, training, by_index
         ):
             return [
@@ -253,10 +258,10 @@ def _varies(settings: ConstantColumnSettings, column: ColumnRecord) -> bool:
     return value_range > 0 and column.std / value_range > settings.min_relative_std
 
 
-def _is_same_task(
+def _is_distributed_like_training(
     settings: ConstantColumnSettings, training: InputRecord, evaluation: Mapping[int, ColumnRecord]
 ) -> bool:
-    """Whether most columns of an evaluation have about the mean and deviation of training."""
+    """Whether most columns of an evaluation have about the mean and std of training."""
     pairs = [
         (t, evaluation[t.column]) for t in training.columns if t.std and t.column in evaluation
     ]
@@ -273,7 +278,9 @@ def _is_standardized(settings: ConstantColumnSettings, column: ColumnRecord) -> 
     return abs(column.mean) < settings.max_standardized_mean and low < column.std < high
 
 
-def _are_varying_standardized(settings: ConstantColumnSettings, record: InputRecord) -> bool:
+def _are_varying_columns_standardized(
+    settings: ConstantColumnSettings, record: InputRecord
+) -> bool:
     """Whether all columns that vary are standardized."""
     return all(_is_standardized(settings, c) for c in record.columns if c.largest > c.smallest)
 

@@ -102,7 +102,8 @@ def _detect_copied_stream(
     workers_by_content: dict[tuple[int, int], list[int]] = {}
     for worker in sorted({worker for worker, _ in contents}):
         first, second = contents.get((worker, 1)), contents.get((worker, 2))
-        # If all batches are equal, so are those of workers that read different parts.
+        # A worker with two equal batches is not compared. Its stream may repeat one batch, so that
+        # workers yield equal batches even if they read different parts.
         if first is not None and second is not None and first != second:
             workers_by_content.setdefault((first, second), []).append(worker)
     copied_workers = max(workers_by_content.values(), key=len, default=[])
@@ -115,8 +116,9 @@ def _detect_copied_stream(
         step=step_by_epoch.get(first_epoch, 0) + 1,
         what=f"Loader {loader}: {len(copied_workers)} of {num_workers} workers yield the same "
         "batches of a stream, row for row.",
-        cause="A worker is a copy of the process: it has the same generator, or reads the whole "
-        "stream instead of its part. The network receives the same rows from each of them.",
+        cause="Workers are copies of the process: they have the same generator, or each of them "
+        "reads the whole stream instead of its part. The network receives the same rows several "
+        "times.",
         fix="Call info = torch.utils.data.get_worker_info() in __iter__. Yield every "
         "info.num_workers-th row, starting at row info.id, and seed generators with info.seed.",
         num_copied=len(copied_workers),
@@ -148,7 +150,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         if not copied_workers and not (is_reset and has_second_draw):
             continue
         step_by_epoch = {e.epoch: e.step for e in loader_epochs(trace, loader)}
-        visible_epoch = first_epoch if copied_workers else sorted(records_by_epoch)[1]
+        first_fault_epoch = first_epoch if copied_workers else sorted(records_by_epoch)[1]
         num_workers = len({r.worker for r in first_records})
         epochs_text = (
             f"; all {len(records_by_epoch)} epochs start with the same numbers" if is_reset else ""
@@ -163,7 +165,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         findings.append(
             rule.finding(
                 severity="error" if num_drawing_again > 1 else "confirm",
-                step=step_by_epoch.get(visible_epoch, 0) + 1,
+                step=step_by_epoch.get(first_fault_epoch, 0) + 1,
                 what=f"Loader {loader}: {_describe_source(source)}, and {workers_text}"
                 f"{epochs_text}.",
                 cause=f"A worker repeats the random numbers of another worker or epoch: {cause}",
@@ -184,9 +186,9 @@ DUPLICATE_WORKER_SEEDS = Rule(
     "in two workers or in two epochs; two batches of a stream, recorded in each of two workers.",
     contradicted_by="A state of the generator that differs between workers, or between epochs, "
     "when they load their first batch.",
-    abstains="No numbers are drawn from the generator; each row seeds it; the dataset is a stream "
-    "whose workers agree on an order and yield different rows of it; or workers are spawned, not "
-    "forked.",
+    abstains="The workers draw no numbers from the generator, or seed it again for each row; the "
+    "dataset is a stream whose workers agree on an order and yield different rows of it; or the "
+    "workers are spawned, not forked.",
     settings=NoThresholds(),
     judge=_judge,
 )

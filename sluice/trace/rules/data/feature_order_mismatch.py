@@ -1,6 +1,7 @@
 """Detects evaluation inputs whose columns are in another order than in training.
 
-Standardized columns have equal means and deviations, so their correlations identify them.
+Standardized columns have equal means and standard deviations. Only their correlations show which
+column is which.
 """
 
 import itertools
@@ -41,15 +42,16 @@ class FeatureOrderMismatchSettings(Settings):
     min_initial_difference_ratio: float = Field(
         6.0,
         gt=1,
-        description="Minimum ratio of the sum of squared differences between the correlations in "
-        "training and evaluation to the sum expected by chance, for the correlations to count as "
-        "different.",
+        description="Minimum difference between the correlations in training and evaluation, for "
+        "them to count as different. It is the sum of squared differences, divided by the sum "
+        "expected by chance.",
     )
     max_remaining_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Maximum ratio of the sum of squared differences after reordering to the sum "
-        "expected by chance, for the new order to count as the explanation.",
+        description="Maximum difference after reordering, for the new order to count as the "
+        "explanation. It is the sum of squared differences, divided by the sum expected by "
+        "chance.",
     )
     max_remaining_share: float = Field(
         0.15,
@@ -89,25 +91,29 @@ def _find_order(
         if the columns are too few or cannot be compared.
     """
     min_columns = settings.min_channels if training.channels else settings.min_columns
-    in_training = _correlation_matrix(training.correlations)
-    in_evaluation = _correlation_matrix(evaluation.correlations)
+    training_correlations = _correlation_matrix(training.correlations)
+    evaluation_correlations = _correlation_matrix(evaluation.correlations)
     if (
-        len(in_training) != len(in_evaluation)
-        or len(in_training) < min_columns
+        len(training_correlations) != len(evaluation_correlations)
+        or len(training_correlations) < min_columns
         or bool(training.channels) != bool(evaluation.channels)
     ):
         return None
-    pairs = [*itertools.combinations(range(len(in_training)), 2)]
+    pairs = [*itertools.combinations(range(len(training_correlations)), 2)]
     # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n.
     inverse_rows = 1 / training.num_rows + 1 / evaluation.num_rows
-    expected_by_chance = sum((1 - in_evaluation[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs)
-    order = [*range(len(in_training))]
-    initial_difference = difference = _squared_difference(in_training, in_evaluation, order)
+    expected_by_chance = sum(
+        (1 - evaluation_correlations[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs
+    )
+    order = [*range(len(training_correlations))]
+    initial_difference = difference = _squared_difference(
+        training_correlations, evaluation_correlations, order
+    )
     if initial_difference < settings.min_initial_difference_ratio * expected_by_chance:
         return None
     while True:
         best_difference, best_order = min(
-            (_squared_difference(in_training, in_evaluation, swapped), swapped)
+            (_squared_difference(training_correlations, evaluation_correlations, swapped), swapped)
             for swapped in (_swap(order, i, j) for i, j in pairs)
         )
         if best_difference >= difference:
@@ -131,11 +137,13 @@ def _correlation_matrix(upper_triangle: Sequence[float]) -> list[list[float]]:
 
 
 def _squared_difference(
-    in_training: list[list[float]], in_evaluation: list[list[float]], order: ColumnOrder
+    training_correlations: list[list[float]],
+    evaluation_correlations: list[list[float]],
+    order: ColumnOrder,
 ) -> float:
     """Return the sum of squared differences of the correlations, for one order of the columns."""
     return sum(
-        (in_training[order[i]][order[j]] - in_evaluation[i][j]) ** 2
+        (training_correlations[order[i]][order[j]] - evaluation_correlations[i][j]) ** 2
         for i, j in itertools.combinations(range(len(order)), 2)
     )
 
@@ -180,7 +188,7 @@ FEATURE_ORDER_MISMATCH = Rule(
     priority=580,
     requires="48 training rows and 48 evaluation rows, either of at least four columns or of "
     "images with at least three channels. The columns or channels must be correlated.",
-    contradicted_by="An evaluation whose columns have other correlations for another reason.",
+    contradicted_by="Columns whose correlations differ in the evaluation for another reason.",
     abstains="Another evaluation of the network matches training; the network is trained on "
     "several loaders or on the output of another network; or the evaluation inputs were generated "
     "by a network or a sampler.",

@@ -23,8 +23,8 @@ class IndexOutOfRangeSettings(Settings):
     min_rows_per_class: int = Field(
         20,
         ge=1,
-        description="Minimum number of rows, divided by the number of classes, for a finding about "
-        "classes that are numbered from -1 or from 1.",
+        description="Minimum mean number of rows per class, for a finding about classes that are "
+        "numbered from -1 or from 1.",
     )
     min_rows: int = Field(
         200,

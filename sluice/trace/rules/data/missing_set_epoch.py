@@ -33,8 +33,11 @@ def _has_same_order(
     if earlier.num_indices == later.num_indices:
         return earlier.order == later.order
     # One of the epochs was not completed, so only the recorded first rows of both are compared.
-    num_both = min(len(earlier.first), len(later.first))
-    return num_both >= settings.min_rows and earlier.first[:num_both] == later.first[:num_both]
+    num_compared = min(len(earlier.first), len(later.first))
+    return (
+        num_compared >= settings.min_rows
+        and earlier.first[:num_compared] == later.first[:num_compared]
+    )
 
 
 def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:

@@ -40,8 +40,8 @@ def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) 
 def _first_nonfinite_step(trace: Trace) -> float:
     """Return the first step with corrupted weights, a non-finite loss or a non-finite gradient.
 
-    Infinity without such a step. Non-finite inputs at later steps may be consequences. Gradients
-    count only if the loss is finite.
+    Infinity without such a step. Non-finite inputs at later steps may be consequences. A
+    non-finite gradient counts only if the loss is finite; otherwise it follows from the loss.
     """
     loss_steps = [s.step for s in trace.scalars if not all(map(math.isfinite, s.losses))]
     gradient_steps = [g.step for g in trace.nonfinite_gradients if math.isfinite(g.loss)]

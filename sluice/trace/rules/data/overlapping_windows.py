@@ -1,4 +1,8 @@
-"""Detects evaluation windows that overlap training windows."""
+"""Detects evaluation windows that overlap training windows.
+
+Overlapping windows are not equal rows, but they contain the same values of a series. So the rule
+compares single values of targets and inputs, bit for bit.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,9 +35,8 @@ class OverlappingWindowsSettings(Settings):
     min_common_rows: int = Field(
         5,
         ge=1,
-        description="Minimum number of common rows that would be recorded if the evaluation used "
-        "training rows. With a smaller expected number, the absence of common rows is not "
-        "conclusive.",
+        description="Minimum expected number of evaluation rows among the recorded training rows, "
+        "if all of them were training rows. Below it, the absence of such rows is not conclusive.",
     )
 
 
@@ -84,11 +87,13 @@ def _find_shared_target(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> _ValueComparison | None:
-    """Return the comparison of a target if all targets and inputs have the values of training.
+    """Return the comparison of a target if nearly all target and input values occur in training.
 
-    Only continuous targets that differ from the input count. None without such a target, if any of
-    the targets or the input has too few values or new values, or if the epoch may have training
-    rows.
+    Only continuous targets that differ from the input are compared.
+
+    Returns:
+        None if there is no such target, if a target or the input has too few values or too many new
+        ones, or if the epoch may contain training rows.
     """
     inputs = [f for f in epoch.fields if not f.place]  # the tensor at place 0 is the input
     targets = [
@@ -123,9 +128,9 @@ def _has_only_new_rows(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> bool:
-    """Whether an epoch has no training row, although common rows would have been recorded.
+    """Whether an epoch has no training row, and enough rows were recorded to show this.
 
-    Evaluation on training rows is the subject of another rule. An epoch with as many rows as a
+    Another rule reports an evaluation on training rows. An epoch with as many rows as a
     training epoch is the training set, perhaps in other windows.
     """
     training_loaders = {e.loader for e in training}
@@ -134,7 +139,7 @@ def _has_only_new_rows(
     if min(dataset_sizes) < 1 or epoch.num_indices in epoch_sizes:
         return False
     training_contents = [e.contents for e in training]
-    rows, training_rows = _comparable_values(epoch.contents, training_contents)
+    rows, training_rows = _comparable_hashes(epoch.contents, training_contents)
     sampled_share = hash_share_up_to(common_threshold([epoch.contents, *training_contents]))
     # Estimated share of the training rows that was recorded.
     coverage = min(len(training_rows) / sampled_share / sum(dataset_sizes), 1.0)
@@ -150,7 +155,7 @@ def _compare_values(
     the targets of training.
     """
     pairs = [
-        _comparable_values(field.values, sketches)
+        _comparable_hashes(field.values, sketches)
         for sketches in _training_sketches(training, is_input=not field.place)
     ]
     num_shared, num_compared = max(
@@ -179,7 +184,7 @@ def _training_sketches(
             ]
 
 
-def _comparable_values(
+def _comparable_hashes(
     one: SketchRecord, others: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Return the hashes of one sketch, and of all others, up to where all sketches are complete."""

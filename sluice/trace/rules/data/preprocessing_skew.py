@@ -70,8 +70,8 @@ class PreprocessingSkewSettings(Settings):
         gt=0,
         description="Minimum difference of the means that no drift explains [std of the training "
         "inputs]. Used if the level drifts, and for columns whose ranges in training and "
-        "evaluation are disjoint. A linear trend reaches a difference of 2 in the rows after "
-        "training.",
+        "evaluation are disjoint. With a linear trend, the difference is about 2 for rows "
+        "just after training.",
     )
     max_relative_change: float = Field(
         1.2,
@@ -147,9 +147,10 @@ def _compare_columns(
     training: Sequence[ColumnRecord],
     evaluation: Sequence[ColumnRecord],
 ) -> _ColumnDifference | None:
-    """Return the difference of all columns together or, without one, that of the changed columns.
+    """Return the difference of all columns if they differ as a whole.
 
-    None if there are too few columns, or none that changed.
+    Otherwise, return that of the changed columns. None if no column changed, or if there are too
+    few columns.
     """
     by_index = {column.column: column for column in evaluation}
     pairs = [

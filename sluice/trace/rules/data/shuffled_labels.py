@@ -24,38 +24,42 @@ class ShuffledLabelsSettings(Settings):
     min_steps_without_evaluation_many_classes: int = Field(
         100,
         ge=1,
-        description="Minimum number of steps for an error on more than two classes without an "
+        description="Minimum number of steps for an error, with more than two classes and without "
+        "an evaluation.",
+    )
+    min_steps_without_evaluation_two_classes: int = Field(
+        300,
+        ge=1,
+        description="Minimum number of steps for an error, with two classes and without an "
         "evaluation.",
     )
     min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Minimum z-score of the dependence of the targets on the inputs, relative to "
-        "shuffled targets, for numeric targets or two classes to count as dependent.",
+        description="Minimum z-score for numeric targets or two classes to count as dependent on "
+        "the inputs. The z-score compares the dependence of the targets with that of shuffled "
+        "targets.",
     )
     min_z_score_for_confirm: float = Field(
         2.0,
         gt=0,
-        description="Minimum z-score of the dependence for a finding on numeric targets or two "
-        "classes to need confirmation, whatever the other evidence is.",
+        description="Minimum z-score at which a finding about numeric targets or two classes "
+        "needs confirmation, whatever the other evidence is. Below it, the finding may be an "
+        "error.",
     )
     min_z_score_many_classes: float = Field(
         4.0,
         gt=0,
-        description="Minimum z-score of the dependence for more than two classes to count as "
-        "dependent on the inputs. The z-score exceeds 3 by chance in 1% of data sets with "
+        description="Minimum z-score for more than two classes to count as dependent on the "
+        "inputs. The z-score exceeds 3 by chance in 1% of data sets with "
         "shuffled classes.",
-    )
-    min_steps_without_evaluation_two_classes: int = Field(
-        300,
-        ge=1,
-        description="Minimum number of steps for an error on two classes without an evaluation.",
     )
     min_late_loss_ratio: float = Field(
         0.985,
         gt=0,
-        description="Minimum ratio of the mean of the second half of the recorded losses to the "
-        "loss of the best constant prediction, for an error on two classes without an evaluation.",
+        description="Minimum ratio of the late training loss to the loss of the best constant "
+        "prediction, for an error, with two classes and without an evaluation. The late loss is "
+        "the mean of the second half of the recorded losses.",
     )
     min_loss_ratio: float = Field(
         0.97,

@@ -34,9 +34,10 @@ class TrainValLeakageSettings(Settings):
         0.85,
         gt=0,
         le=1,
-        description="Minimum estimated share of the evaluation rows that are training rows, for "
-        "the evaluation to count as one on training rows only. An evaluation of more than this "
-        "share of the recorded training rows counts as one on all rows and is not reported.",
+        description="Minimum estimated share of training rows among the evaluation rows, for all "
+        "of them to count as training rows. It is also the maximum share of the recorded training "
+        "rows that an evaluation may contain. An evaluation of a larger share is one on all rows "
+        "and is not reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -48,17 +49,17 @@ class TrainValLeakageSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of a pass that is training rows, and minimum share of the "
-        "training rows that such passes contain, for the passes to count as passes on the training "
-        "set.",
+        description="Minimum share of training rows among the rows of an evaluation pass, for the "
+        "pass to count as one on the training set. Together, such passes must also contain at "
+        "least this share of the training rows.",
     )
     max_failed_split_share: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Share of the training rows below which an evaluation on training rows alone "
-        "counts as a failed split. From this share on, it counts as an intentional training "
-        "score.",
+        description="Maximum share of the training rows in an evaluation on training rows alone, "
+        "for it to count as a failed split. An evaluation on a larger share counts as an "
+        "intentional training score.",
     )
     max_held_out_ratio: int = Field(
         2,
@@ -70,8 +71,8 @@ class TrainValLeakageSettings(Settings):
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Minimum number of steps whose evaluation passes have other rows than the "
-        "passes at a neighboring step, for the passes of these steps to count as part of training.",
+        description="Minimum number of steps with passes on other rows than at a neighboring "
+        "step, for these passes to count as part of the training loop and not as an evaluation.",
     )
     min_action_steps: int = Field(
         8,
@@ -222,12 +223,14 @@ def _find_overlap(
         if first_training_steps.get(row, math.inf) < r.step and row not in selected_rows
     }
     coverage = _coverage(trace, training, len(first_training_steps))
-    num_batch_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
+    num_pairs_in_batches, num_duplicates = _count_duplicates([*training, *evaluation])
     # Rows of integers may be equal by chance even if no sampled pair is. Rule of three: if n pairs
     # contain no duplicate, the rate of duplicates is below 3 / n (95% confidence).
     upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
     num_row_pairs = len(evaluation_rows) * len(first_training_steps)
-    expected_by_chance = num_row_pairs * (num_duplicates + upper_margin) / max(num_batch_pairs, 1)
+    expected_by_chance = (
+        num_row_pairs * (num_duplicates + upper_margin) / max(num_pairs_in_batches, 1)
+    )
     return _Overlap(
         loader=evaluation[0].loader,
         num_shared=len(shared_rows),
