@@ -54,9 +54,9 @@ class UnintendedFreezeSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of the values of all weight matrices that are in the frozen "
-        "matrices between the first and the last one, for a finding that only these two are "
-        "trained.",
+        description="Minimum share of values in the frozen matrices between the first and the "
+        "last one, for a finding that only these two are trained. The share is relative to the "
+        "values of all weight matrices.",
     )
 
 
