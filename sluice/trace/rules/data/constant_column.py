@@ -21,26 +21,26 @@ class ConstantColumnSettings(Settings):
     min_rows: int = Field(
         200,
         ge=1,
-        description="Minimum number of training rows for a finding. An evaluation is compared if "
-        "it has at least a quarter of this number.",
+        description="Minimum number of sampled training rows for a finding. An evaluation needs "
+        "a quarter of this number to be compared.",
     )
     min_table_rows: int = Field(
         1000,
         ge=1,
-        description="Minimum number of training rows for a finding about a missing part of a "
-        "table, or about isolated constant columns.",
+        description="Minimum number of sampled training rows for two findings about tables: a "
+        "large part of the columns is constant, or a few isolated columns are.",
     )
     min_constant_columns: int = Field(
         3,
         ge=1,
-        description="Minimum number of constant columns for a part of a table to count as missing.",
+        description="Minimum number of constant columns that count as a large part of a table.",
     )
     min_constant_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Minimum share of constant columns among all columns for a part of a table to "
-        "count as missing.",
+        description="Minimum share of constant columns among all columns, for them to count as a "
+        "large part of a table.",
     )
     max_mean_difference: float = Field(
         0.5,
@@ -82,50 +82,52 @@ class ConstantColumnSettings(Settings):
         description="Lower and upper limit of the standard deviation of a standardized column.",
     )
     min_columns: int = Field(5, ge=2, description="Minimum number of columns for a finding.")
-    min_correlation: float = Field(
+    min_neighbor_correlation: float = Field(
         0.3,
         gt=0,
         le=1,
         description="Minimum correlation between the standard deviations of neighboring "
-        "positions, for the deviations to count as changing gradually.",
+        "positions, for an input to count as an image or a curve: their deviations change "
+        "gradually from position to position.",
     )
     min_neighbor_pairs: int = Field(
         16,
         ge=2,
-        description="Minimum number of pairs of neighboring positions to compute the correlation "
-        "of their standard deviations.",
+        description="Minimum number of pairs of neighboring positions for the correlation of "
+        "their standard deviations.",
     )
     min_image_side: int = Field(
         6,
         ge=2,
-        description="Minimum length of the shorter side of an image [pixels]. Smaller inputs are "
-        "patches.",
+        description="Minimum length of each of the last two dimensions of an input with more than "
+        "two dimensions, for its neighboring positions to be compared. Smaller inputs may be "
+        "patches or short vectors.",
     )
-    min_neighbor_std: float = Field(
+    min_neighbor_std_ratio: float = Field(
         0.4,
         gt=0,
-        description="Minimum ratio of a neighbor's standard deviation to the median over all "
-        "positions, for the neighbor to count as varying.",
+        description="Minimum ratio of two standard deviations, that of a constant position's "
+        "neighbor and the median over all varying positions, for the neighbor to count as "
+        "varying.",
     )
 
 
 _MAX_LISTED = 8
-"""Maximum number of columns that the message lists."""
+"""Maximum number of columns whose positions the message lists."""
 
 
 def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in sorted({record.network for record in trace.inputs}):
         records = latest_input_records(trace, network).values()
-        training = [record for record in records if record.is_learning]
+        training_records = [record for record in records if record.is_learning]
         evaluations = [record for record in records if not record.is_learning]
-        if (
-            len(training) != 1
-            or training[0].num_rows < rule.settings.min_rows
-            or training[0].matches_model_output
-        ):
+        if len(training_records) != 1:
             continue
-        finding = _detect_constant_columns(rule, trace, training[0], evaluations)
+        training = training_records[0]
+        if training.num_rows < rule.settings.min_rows or training.matches_model_output:
+            continue
+        finding = _detect_constant_columns(rule, trace, training, evaluations)
         if finding is not None:
             findings.append(finding)
     return tuple(findings)
@@ -137,106 +139,117 @@ def _detect_constant_columns(
     training: InputRecord,
     evaluations: list[InputRecord],
 ) -> TraceFinding | None:
-    outermost = {0, max((c.column for c in training.columns), default=0)}
-    constant = [
+    end_columns = {0, max((c.column for c in training.columns), default=0)}
+    constant_columns = [
         c
         for c in training.columns
         # A column of ones at either end is an intercept.
-        if c.smallest == c.largest and not (c.smallest == 1 and c.column in outermost)
+        if c.smallest == c.largest and not (c.smallest == 1 and c.column in end_columns)
     ]
     if (
-        not constant
+        not constant_columns
         or len(training.columns) < rule.settings.min_columns
-        or len(constant) == len(training.columns)
+        or len(constant_columns) == len(training.columns)
     ):
         return None
-    is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
-    for reason, columns in (
-        (
-            "they are a large part of the table, and their constants differ",
-            constant if _is_missing_part(rule.settings, constant, training) else [],
+    settings = rule.settings
+    columns_by_reason = {
+        "they are a large part of the table and have different values": constant_columns
+        if _are_large_part(settings, constant_columns, training)
+        else [],
+        "the evaluation contains other values there": _find_varying_in_evaluation(
+            settings, constant_columns, training, evaluations
         ),
-        (
-            "the evaluation contains other values there",
-            _columns_varying_in_evaluation(rule.settings, constant, training, evaluations),
-        ),
-        (
-            "all others are standardized",
-            constant if _are_others_standardized(rule.settings, training) else [],
-        ),
-        (
-            "the columns on both sides are standardized",
-            [c for c in constant if _is_between_standardized(rule.settings, c, training)],
-        ),
-        (
-            "no other column is constant",
-            constant if _is_isolated(rule.settings, constant, training) else [],
-        ),
-        (
-            "the neighboring columns vary",
-            [c for c in constant if _do_neighbors_vary(rule.settings, c, training)],
-        ),
-    ):
+        "all others are standardized": constant_columns
+        if _are_varying_columns_standardized(settings, training)
+        else [],
+        "the columns on both sides are standardized": [
+            c for c in constant_columns if _is_between_standardized(settings, c, training)
+        ],
+        "no other column is constant": constant_columns
+        if _are_isolated(settings, constant_columns, training)
+        else [],
+        "the neighboring columns vary": [
+            c for c in constant_columns if _do_neighbors_vary(settings, c, training)
+        ],
+    }
+    for reason, columns in columns_by_reason.items():
         if columns:
-            # A scaler also produces a constant 0 for pixels or words that never occur.
-            may_be_intentional = "standardized" in reason and len(columns) > 1 and not is_narrow
-            column = columns[0]
-            listed = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
-            num_columns = (
-                math.prod(training.shape[1:]) if training.by_position else training.shape[-1]
-            )
-            subject = (
-                f"column {listed} of {num_columns} is {column.smallest:.4g}"
-                if len(columns) == 1
-                else f"columns {listed} of {num_columns} are constant, the first one "
-                f"{column.smallest:.4g},"
-            )
-            return rule.finding(
-                severity="confirm" if may_be_intentional else "error",
-                step=training.first_step + 1,
-                what=f"{network_name(trace, training.network)}: {subject} in all "
-                f"{training.num_rows} sampled rows, from the first batch on, and {reason}.",
-                cause="The network receives no information from a constant column.",
-                fix="Check the preprocessing step that fills or drops values.",
-                confidence=0.5 if may_be_intentional else 0.9,
-                column=column.column,
-                num_columns=len(columns),
-                num_rows=training.num_rows,
-            )
+            return _build_finding(rule, trace, training, columns, reason)
     return None
 
 
-def _is_missing_part(
-    settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
-) -> bool:
-    """Whether a large part of the columns of a table is constant, and their constants differ.
+def _build_finding(
+    rule: Rule[ConstantColumnSettings],
+    trace: Trace,
+    training: InputRecord,
+    columns: list[ColumnRecord],
+    reason: str,
+) -> TraceFinding:
+    # A scaler also produces a constant 0 for pixels or words that never occur. So in a wide table,
+    # several constant columns among standardized ones are not conclusive.
+    is_wide = len(training.columns) > rule.settings.max_narrow_columns
+    may_be_intentional = is_wide and "standardized" in reason and len(columns) > 1
+    first = columns[0]
+    positions = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
+    total = math.prod(training.shape[1:]) if training.by_position else training.shape[-1]
+    observation = (
+        f"column {positions} of {total} is {first.smallest:.4g}"
+        if len(columns) == 1
+        else f"columns {positions} of {total} are constant (the first is always "
+        f"{first.smallest:.4g})"
+    )
+    return rule.finding(
+        severity="confirm" if may_be_intentional else "error",
+        step=training.first_step + 1,
+        what=f"{network_name(trace, training.network)}: {observation} in all {training.num_rows} "
+        f"sampled rows, from the first batch on, and {reason}.",
+        cause="The network receives no information from a constant column.",
+        fix="Check the preprocessing step that fills or drops values.",
+        confidence=0.5 if may_be_intentional else 0.9,
+        column=first.column,
+        num_columns=len(columns),
+        num_rows=training.num_rows,
+    )
 
-    A part with one constant may be intentional: ones, or zeros where nothing was counted.
+
+def _are_large_part(
+    settings: ConstantColumnSettings, constant_columns: list[ColumnRecord], record: InputRecord
+) -> bool:
+    """Whether the constant columns are a large part of a table, and their values differ.
+
+    Columns with one common value may be intentional: ones, or counts that are all zero.
     """
     return (
         len(record.shape) == 2
         and record.num_rows >= settings.min_table_rows
         and len(record.columns) == record.shape[-1]
-        and len(constant)
+        and len(constant_columns)
         >= max(settings.min_constant_columns, settings.min_constant_share * len(record.columns))
-        and len({c.smallest for c in constant}) > 1
+        and len({c.smallest for c in constant_columns}) > 1
     )
 
 
-def _columns_varying_in_evaluation(
+def _find_varying_in_evaluation(
     settings: ConstantColumnSettings,
-    constant: list[ColumnRecord],
+    constant_columns: list[ColumnRecord],
     training: InputRecord,
     evaluations: list[InputRecord],
 ) -> list[ColumnRecord]:
-    """Return the columns that vary in the first evaluation on similarly distributed rows."""
+    """Return the constant columns that vary in an evaluation.
+
+    Only the first evaluation that is distributed like training is compared.
+    """
     for record in evaluations:
-        columns = {c.column: c for c in record.columns}
-        if record.num_rows < settings.min_rows // 4 or not _is_similarly_distributed(
-            settings, training, columns
+        by_index = {c.column: c for c in record.columns}
+        if record.num_rows >= settings.min_rows // 4 and _is_distributed_like_training(
+            settings, training, by_index
         ):
-            continue
-        return [c for c in constant if c.column in columns and _varies(settings, columns[c.column])]
+            return [
+                c
+                for c in constant_columns
+                if c.column in by_index and _varies(settings, by_index[c.column])
+            ]
     return []
 
 
@@ -245,10 +258,10 @@ def _varies(settings: ConstantColumnSettings, column: ColumnRecord) -> bool:
     return value_range > 0 and column.std / value_range > settings.min_relative_std
 
 
-def _is_similarly_distributed(
+def _is_distributed_like_training(
     settings: ConstantColumnSettings, training: InputRecord, evaluation: Mapping[int, ColumnRecord]
 ) -> bool:
-    """Whether most columns are distributed as in training: the rows are of the same task."""
+    """Whether most columns of an evaluation have about the mean and std of training."""
     pairs = [
         (t, evaluation[t.column]) for t in training.columns if t.std and t.column in evaluation
     ]
@@ -265,89 +278,93 @@ def _is_standardized(settings: ConstantColumnSettings, column: ColumnRecord) -> 
     return abs(column.mean) < settings.max_standardized_mean and low < column.std < high
 
 
-def _are_others_standardized(settings: ConstantColumnSettings, record: InputRecord) -> bool:
+def _are_varying_columns_standardized(
+    settings: ConstantColumnSettings, record: InputRecord
+) -> bool:
+    """Whether all columns that vary are standardized."""
     return all(_is_standardized(settings, c) for c in record.columns if c.largest > c.smallest)
 
 
 def _is_between_standardized(
     settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord
 ) -> bool:
-    """Whether a column of zeros is between two standardized columns.
+    """Whether a column of zeros is between two standardized columns of a table.
 
-    All other columns of the table must be standardized, 0/1 or constant. A category without any row
-    is surrounded by other 0/1 columns.
+    All other columns must be standardized, 0/1 or constant. Zeros between 0/1 columns do not count:
+    they may be a category without any row.
     """
     if len(record.shape) != 2 or column.smallest:
         return False
     standardized = {
         c.column for c in record.columns if _is_standardized(settings, c) and c.smallest < 0
     }
-    has_other_columns = any(
+    has_unscaled_column = any(
         c.column not in standardized
         and c.smallest != c.largest
         and (c.smallest, c.largest) != (0, 1)
         for c in record.columns
     )
-    return not has_other_columns and {column.column - 1, column.column + 1} <= standardized
+    return not has_unscaled_column and {column.column - 1, column.column + 1} <= standardized
 
 
-def _is_isolated(
-    settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
+def _are_isolated(
+    settings: ConstantColumnSettings, constant_columns: list[ColumnRecord], record: InputRecord
 ) -> bool:
-    """Whether one or two neighboring columns of a narrow table are constant, one of them at 0.
+    """Whether the constant columns of a narrow table are few and adjacent, and one is always 0.
 
     The table must come from a loader. Two constant columns must have different values, such as the
     sine and cosine of an hour that is always midnight. Columns next to a 0/1 column do not count:
     they may be categories without any row.
     """
-    positions, values = [c.column for c in constant], {c.smallest for c in constant}
+    positions = [c.column for c in constant_columns]
+    values = {c.smallest for c in constant_columns}
+    first, last = min(positions), max(positions)
     if (
-        len(constant) > settings.max_isolated_columns
-        or 0 not in values
+        record.loader < 0
         or len(record.shape) != 2
-        or record.loader < 0
+        or record.num_rows < settings.min_table_rows
+        or not len(record.columns) == record.shape[1] <= settings.max_narrow_columns
+        or len(constant_columns) > settings.max_isolated_columns
+        or last - first != len(values) - 1  # not adjacent, or with equal values
+        or 0 not in values
     ):
         return False
-    if max(positions) - min(positions) != len(values) - 1:
-        return False
-    is_complete = len(record.columns) == record.shape[1] <= settings.max_narrow_columns
-    neighbors = (min(positions) - 1, max(positions) + 1)
-    is_next_to_binary = any(
-        (c.smallest, c.largest) == (0, 1) for c in record.columns if c.column in neighbors
+    return not any(
+        (c.smallest, c.largest) == (0, 1)
+        for c in record.columns
+        if c.column in (first - 1, last + 1)
     )
-    return is_complete and record.num_rows >= settings.min_table_rows and not is_next_to_binary
 
 
 def _do_neighbors_vary(
     settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord
 ) -> bool:
-    """Whether a position of an image or curve is constant while both neighbors vary.
+    """Whether both neighbors of a constant position of an image or curve vary.
 
     Only inputs whose standard deviations change gradually from position to position are checked. At
     the unused border of an image only one neighbor varies, so the border is not reported.
     """
     if len(record.shape) > 2 and min(record.shape[-2:]) < settings.min_image_side:
-        return False  # patches or short vectors: adjacent positions are not neighbors
+        return False
     stds = {c.column: c.std for c in record.columns}
     neighbor_stds = [stds[i] for i in (column.column - 1, column.column + 1) if i in stds]
     std_pairs = [(stds[i], stds[j]) for i, j in pairwise(sorted(stds)) if stds[i] and stds[j]]
     if len(neighbor_stds) < 2 or len(std_pairs) < settings.min_neighbor_pairs:
         return False
     left, right = zip(*std_pairs, strict=True)
-    if (
-        len(set(left)) < 2
-        or len(set(right)) < 2
-        or correlation(left, right) < settings.min_correlation
-    ):
+    if len(set(left)) < 2 or len(set(right)) < 2:
+        return False  # the correlation of a constant is undefined
+    if correlation(left, right) < settings.min_neighbor_correlation:
         return False
-    return min(neighbor_stds) > settings.min_neighbor_std * median(s for s in stds.values() if s)
+    typical_std = median(std for std in stds.values() if std)
+    return min(neighbor_stds) > settings.min_neighbor_std_ratio * typical_std
 
 
 CONSTANT_COLUMN = Rule(
     name="every input column varies",
     fault="constant column",
     priority=460,
-    requires="200 training rows of numbers in at least five columns.",
+    requires="200 training rows of floats with at least five columns.",
     contradicted_by="A column that is reserved for later use.",
     abstains="Another network returns rows of this shape, such as an encoder with an inactive "
     "feature; the other columns are not standardized, and nothing else shows that values are "

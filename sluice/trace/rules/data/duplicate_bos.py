@@ -15,19 +15,19 @@ class DuplicateBosSettings(Settings):
         0.98,
         gt=0,
         le=1,
-        description="Minimum share of the rows that start with one token, for the token to count "
-        "as the BOS token.",
+        description="Minimum share of the rows that start with the most frequent first token, for "
+        "this token to count as the BOS token.",
     )
-    min_doubled_rows: int = Field(
+    min_double_bos_rows: int = Field(
         3, ge=1, description="Minimum number of rows that start with two BOS tokens, for a finding."
     )
-    min_doubled_share: float = Field(
+    min_double_bos_share: float = Field(
         0.02,
         gt=0,
         le=1,
         description="Minimum share of rows that start with two BOS tokens, for a finding.",
     )
-    min_error_share: float = Field(
+    min_double_bos_share_for_error: float = Field(
         0.1,
         gt=0,
         le=1,
@@ -37,31 +37,31 @@ class DuplicateBosSettings(Settings):
 
 def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     latest_records = {r.network: r for r in trace.inputs if r.is_learning and r.num_rows}
-    findings = []
-    statistics = [
-        (r, tokens) for r in latest_records.values() for tokens in (r.tokens, *r.other_tokens)
+    token_inputs = [
+        (record, tokens)
+        for record in latest_records.values()
+        for tokens in (record.tokens, *record.other_tokens)
+        if tokens is not None
     ]
-    for record, tokens in statistics:
+    findings = []
+    for record, tokens in token_inputs:
+        double_bos_share = tokens.num_doubled / max(tokens.num_rows, 1)
         if (
-            tokens is None
-            or tokens.num_longer  # three or more times: left padding
+            tokens.num_longer  # rows with the token three or more times, as with left padding
             or tokens.num_first < rule.settings.min_bos_share * tokens.num_rows
+            or tokens.num_doubled < rule.settings.min_double_bos_rows
+            or double_bos_share < rule.settings.min_double_bos_share
         ):
             continue
-        doubled_share = tokens.num_doubled / max(tokens.num_rows, 1)
-        if (
-            tokens.num_doubled < rule.settings.min_doubled_rows
-            or doubled_share < rule.settings.min_doubled_share
-        ):
-            continue
-        first_rows = "All" if tokens.num_first == tokens.num_rows else tokens.num_first
+        is_error = double_bos_share >= rule.settings.min_double_bos_share_for_error
+        num_text = "All" if tokens.num_first == tokens.num_rows else str(tokens.num_first)
         findings.append(
             rule.finding(
-                severity="error" if doubled_share >= rule.settings.min_error_share else "confirm",
+                severity="error" if is_error else "confirm",
                 step=record.first_step + 1,
                 what=f"{network_name(trace, record.network)}: {tokens.num_doubled} of "
-                f"{tokens.num_rows} rows ({doubled_share:.0%}) start with token {tokens.first} "
-                f"twice. {first_rows} rows start with it, and it occurs nowhere else in the "
+                f"{tokens.num_rows} rows ({double_bos_share:.0%}) start with token {tokens.first} "
+                f"twice. {num_text} rows start with it, and it occurs nowhere else in the "
                 "affected rows.",
                 cause="A BOS token was added to texts that already contain one: the learned "
                 "sequences differ from prompts with a single BOS token.",
@@ -78,7 +78,7 @@ DUPLICATE_BOS = Rule(
     name="a text starts with one BOS token",
     fault="duplicate BOS token",
     priority=450,
-    requires="Integer inputs of which at least 98% of the rows start with the same token. At "
+    requires="Token inputs in training, at least 98% of whose rows start with the same token. At "
     "least three rows, and at least 2% of the rows, start with it twice.",
     contradicted_by="Texts that intentionally start with the same token twice.",
     abstains="Some rows start with the token three or more times, as with left padding.",

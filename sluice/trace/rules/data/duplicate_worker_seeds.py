@@ -13,11 +13,12 @@ _PROCESS_GENERATORS = ("torch", "random", "numpy.random")
 """Generators of the worker process, which torch seeds differently in each worker. A worker_init_fn
 may seed them again."""
 
-_OWNED_GENERATOR_CAUSE = (
-    "a worker is a copy of the process and keeps its generators unless worker_init_fn seeds them."
+_OBJECT_GENERATOR_CAUSE = (
+    "workers are copies of the main process, so a generator of the dataset or of collate_fn has "
+    "the same state in all of them unless worker_init_fn seeds it."
 )
-_OWNED_GENERATOR_FIX = (
-    "Use torch's random numbers, which torch seeds differently in each worker, or seed the "
+_OBJECT_GENERATOR_FIX = (
+    "Use torch's global generator, which torch seeds differently in each worker, or seed this "
     "generator in worker_init_fn from torch.initial_seed()."
 )
 _PROCESS_GENERATOR_CAUSE = (
@@ -25,19 +26,21 @@ _PROCESS_GENERATOR_CAUSE = (
     "again with the same number, in the workers or before each epoch."
 )
 _PROCESS_GENERATOR_FIX = (
-    "Seed the program once, before the first epoch. In worker_init_fn and the dataset, do not seed "
-    "this generator, or use torch.utils.data.get_worker_info().seed % 2**32."
+    "Seed the program once, before the first epoch. Do not seed this generator in worker_init_fn "
+    "or in the dataset; if you must, use torch.utils.data.get_worker_info().seed % 2**32 as seed."
 )
 
 
-def _draws_numbers(record: WorkerRandomnessRecord) -> bool:
-    """Whether a batch draws numbers from the generator without seeding it again."""
+def _draws_without_seeding(record: WorkerRandomnessRecord) -> bool:
+    """Whether loading a batch draws numbers from the generator without seeding it again."""
     return record.after != record.before and record.reseeded != "yes"
 
 
 def _draw_equal_numbers(first: WorkerRandomnessRecord, second: WorkerRandomnessRecord) -> bool:
     """Whether two workers draw the same numbers for their first batches."""
-    if first.before != second.before or not (_draws_numbers(first) and _draws_numbers(second)):
+    if first.before != second.before or not (
+        _draws_without_seeding(first) and _draws_without_seeding(second)
+    ):
         return False
     # If it is unknown whether a generator was seeded again, the states after the batch must be
     # equal, too.
@@ -50,7 +53,7 @@ def _draws_in_second_batch(records: Sequence[WorkerRandomnessRecord], worker: in
     False for a worker that draws all its random numbers in the first batch, or that seeds the
     generator for each row.
     """
-    return any(r.worker == worker and r.batch == 2 and _draws_numbers(r) for r in records)
+    return any(r.worker == worker and r.batch == 2 and _draws_without_seeding(r) for r in records)
 
 
 def _find_copied_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset[int]:
@@ -71,15 +74,17 @@ def _describe_source(source: str) -> str:
     return f"{owner} contains a generator ({source})"
 
 
-def _repeats_epochs(by_epoch: dict[int, list[WorkerRandomnessRecord]]) -> bool:
-    """Whether every epoch starts with the same state in the same worker, and draws from it."""
-    first_batches = [[r for r in records if r.batch == 1] for records in by_epoch.values()]
+def _is_reset_every_epoch(
+    records_by_epoch: dict[int, list[WorkerRandomnessRecord]],
+) -> bool:
+    """Whether each worker starts every epoch with the same state, and draws numbers from it."""
+    first_batches = [[r for r in records if r.batch == 1] for records in records_by_epoch.values()]
     states = {tuple(sorted((r.worker, r.before) for r in records)) for records in first_batches}
     return (
         len(first_batches) > 1
         and all(first_batches)
         and len(states) == 1
-        and all(_draws_numbers(r) for records in first_batches for r in records)
+        and all(_draws_without_seeding(r) for records in first_batches for r in records)
     )
 
 
@@ -97,20 +102,23 @@ def _detect_copied_stream(
     workers_by_content: dict[tuple[int, int], list[int]] = {}
     for worker in sorted({worker for worker, _ in contents}):
         first, second = contents.get((worker, 1)), contents.get((worker, 2))
+        # A worker with two equal batches is not compared. Its stream may repeat one batch, so that
+        # workers yield equal batches even if they read different parts.
         if first is not None and second is not None and first != second:
             workers_by_content.setdefault((first, second), []).append(worker)
     copied_workers = max(workers_by_content.values(), key=len, default=[])
     if len(copied_workers) < 2:
         return None
     num_workers = len({worker for worker, _ in contents})
-    epoch_steps = {e.epoch: e.step for e in loader_epochs(trace, loader)}
+    step_by_epoch = {e.epoch: e.step for e in loader_epochs(trace, loader)}
     return rule.finding(
         severity="error",
-        step=epoch_steps.get(first_epoch, 0) + 1,
+        step=step_by_epoch.get(first_epoch, 0) + 1,
         what=f"Loader {loader}: {len(copied_workers)} of {num_workers} workers yield the same "
         "batches of a stream, row for row.",
-        cause="A worker is a copy of the process: it has the same generator, or reads the whole "
-        "stream instead of its part. The network receives every row once per worker.",
+        cause="Workers are copies of the process: they have the same generator, or each of them "
+        "reads the whole stream instead of its part. The network receives the same rows several "
+        "times.",
         fix="Call info = torch.utils.data.get_worker_info() in __iter__. Yield every "
         "info.num_workers-th row, starting at row info.id, and seed generators with info.seed.",
         num_copied=len(copied_workers),
@@ -120,30 +128,32 @@ def _detect_copied_stream(
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    streams = {loader.index for loader in trace.loaders if loader.is_stream}
-    stream_findings = [_detect_copied_stream(rule, trace, loader) for loader in sorted(streams)]
-    findings = [finding for finding in stream_findings if finding is not None]
-    sources = dict.fromkeys((r.loader, r.source) for r in trace.workers if r.loader not in streams)
-    for loader, source in sources:
-        records = [r for r in trace.workers if (r.loader, r.source) == (loader, source)]
-        by_epoch: dict[int, list[WorkerRandomnessRecord]] = {}
-        for record in records:
-            by_epoch.setdefault(record.epoch, []).append(record)
-        first_epoch = min(by_epoch)
-        copied_workers = _find_copied_workers(by_epoch[first_epoch])
-        continuing_workers = [
-            w for w in copied_workers if _draws_in_second_batch(by_epoch[first_epoch], w)
-        ]
-        repeats_epochs = _repeats_epochs(by_epoch)
-        draws_in_second_batch = any(
-            _draws_in_second_batch(records, w) for w in {r.worker for r in records}
-        )
-        if not copied_workers and not (repeats_epochs and draws_in_second_batch):
+    stream_loaders = {loader.index for loader in trace.loaders if loader.is_stream}
+    findings = [
+        finding
+        for loader in sorted(stream_loaders)
+        if (finding := _detect_copied_stream(rule, trace, loader)) is not None
+    ]
+    for loader, source in dict.fromkeys((r.loader, r.source) for r in trace.workers):
+        if loader in stream_loaders:
             continue
-        epoch_steps = {e.epoch: e.step for e in loader_epochs(trace, loader)}
-        num_workers = len({r.worker for r in by_epoch[first_epoch]})
+        records = [r for r in trace.workers if (r.loader, r.source) == (loader, source)]
+        records_by_epoch: dict[int, list[WorkerRandomnessRecord]] = {}
+        for record in records:
+            records_by_epoch.setdefault(record.epoch, []).append(record)
+        first_epoch = min(records_by_epoch)
+        first_records = records_by_epoch[first_epoch]
+        copied_workers = _find_copied_workers(first_records)
+        num_drawing_again = sum(_draws_in_second_batch(first_records, w) for w in copied_workers)
+        is_reset = _is_reset_every_epoch(records_by_epoch)
+        has_second_draw = any(_draws_in_second_batch(records, r.worker) for r in records)
+        if not copied_workers and not (is_reset and has_second_draw):
+            continue
+        step_by_epoch = {e.epoch: e.step for e in loader_epochs(trace, loader)}
+        first_fault_epoch = first_epoch if copied_workers else sorted(records_by_epoch)[1]
+        num_workers = len({r.worker for r in first_records})
         epochs_text = (
-            f"; all {len(by_epoch)} epochs start with the same numbers" if repeats_epochs else ""
+            f"; all {len(records_by_epoch)} epochs start with the same numbers" if is_reset else ""
         )
         workers_text = (
             f"{len(copied_workers)} of {num_workers} workers draw the same random numbers from it"
@@ -151,19 +161,18 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             else f"it is reset at every epoch in {pluralize(num_workers, 'worker')}"
         )
         is_process_generator = source in _PROCESS_GENERATORS
-        reason = _PROCESS_GENERATOR_CAUSE if is_process_generator else _OWNED_GENERATOR_CAUSE
+        cause = _PROCESS_GENERATOR_CAUSE if is_process_generator else _OBJECT_GENERATOR_CAUSE
         findings.append(
             rule.finding(
-                severity="error" if len(continuing_workers) > 1 else "confirm",
-                step=epoch_steps.get(first_epoch if copied_workers else sorted(by_epoch)[1], 0) + 1,
+                severity="error" if num_drawing_again > 1 else "confirm",
+                step=step_by_epoch.get(first_fault_epoch, 0) + 1,
                 what=f"Loader {loader}: {_describe_source(source)}, and {workers_text}"
                 f"{epochs_text}.",
-                cause="The augmentation of one worker equals that of another worker or epoch: "
-                + reason,
-                fix=_PROCESS_GENERATOR_FIX if is_process_generator else _OWNED_GENERATOR_FIX,
+                cause=f"A worker repeats the random numbers of another worker or epoch: {cause}",
+                fix=_PROCESS_GENERATOR_FIX if is_process_generator else _OBJECT_GENERATOR_FIX,
                 num_copied=len(copied_workers),
                 num_workers=num_workers,
-                num_epochs=len(by_epoch),
+                num_epochs=len(records_by_epoch),
             )
         )
     return tuple(findings)
@@ -177,9 +186,9 @@ DUPLICATE_WORKER_SEEDS = Rule(
     "in two workers or in two epochs; two batches of a stream, recorded in each of two workers.",
     contradicted_by="A state of the generator that differs between workers, or between epochs, "
     "when they load their first batch.",
-    abstains="No numbers are drawn from the generator; each row seeds it; the dataset is a stream "
-    "whose workers agree on an order and yield different rows of it; or workers are spawned, not "
-    "forked.",
+    abstains="The workers draw no numbers from the generator, or seed it again for each row; the "
+    "dataset is a stream whose workers agree on an order and yield different rows of it; or the "
+    "workers are spawned, not forked.",
     settings=NoThresholds(),
     judge=_judge,
 )

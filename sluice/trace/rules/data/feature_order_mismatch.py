@@ -1,6 +1,7 @@
 """Detects evaluation inputs whose columns are in another order than in training.
 
-Standardized columns have equal distributions; their correlations identify them.
+Standardized columns have equal means and standard deviations. Only their correlations show which
+column is which.
 """
 
 import itertools
@@ -41,21 +42,23 @@ class FeatureOrderMismatchSettings(Settings):
     min_initial_difference_ratio: float = Field(
         6.0,
         gt=1,
-        description="Minimum ratio of the squared difference of all correlations to the "
-        "expectation by chance, for the correlations to count as different.",
+        description="Minimum difference between the correlations in training and evaluation, for "
+        "them to count as different. It is the sum of squared differences, divided by the sum "
+        "expected by chance.",
     )
     max_remaining_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Maximum ratio of the squared difference after reordering to the expectation "
-        "by chance, for the new order to count as the explanation.",
+        description="Maximum difference after reordering, for the new order to count as the "
+        "explanation. It is the sum of squared differences, divided by the sum expected by "
+        "chance.",
     )
     max_remaining_share: float = Field(
         0.15,
         gt=0,
         le=1,
-        description="Maximum ratio of the squared difference after reordering to the difference "
-        "before, for the new order to count as the explanation.",
+        description="Maximum ratio of the sum of squared differences after reordering to the sum "
+        "before it, for the new order to count as the explanation.",
     )
 
 
@@ -70,7 +73,8 @@ def _judge(rule: Rule[FeatureOrderMismatchSettings], trace: Trace) -> tuple[Trac
     ):
         match = consistent_difference(evaluations, partial(_find_order, rule.settings, training))
         if match is not None:
-            findings.append(_build_finding(rule, trace, training, *match))
+            evaluation, order = match
+            findings.append(_build_finding(rule, trace, training, evaluation, order))
     return tuple(findings)
 
 
@@ -79,38 +83,45 @@ def _find_order(
 ) -> ColumnOrder | None:
     """Return the order of the training columns that explains the correlations of the evaluation.
 
-    The search swaps the two columns that reduce the difference most, until no swap reduces it.
+    Each iteration of the search makes the swap of two columns that reduces the difference of the
+    correlations most. The search ends when no swap reduces the difference.
 
     Returns:
-        None if the correlations are about those of training, if no order explains them, or if the
-        columns are too few or cannot be compared.
+        None if the correlations are about equal to those of training, if no order explains them, or
+        if the columns are too few or cannot be compared.
     """
     min_columns = settings.min_channels if training.channels else settings.min_columns
-    expected = _correlation_matrix(training.correlations)
-    observed = _correlation_matrix(evaluation.correlations)
+    training_correlations = _correlation_matrix(training.correlations)
+    evaluation_correlations = _correlation_matrix(evaluation.correlations)
     if (
-        len(expected) != len(observed)
-        or len(expected) < min_columns
+        len(training_correlations) != len(evaluation_correlations)
+        or len(training_correlations) < min_columns
         or bool(training.channels) != bool(evaluation.channels)
     ):
         return None
-    pairs = [*itertools.combinations(range(len(expected)), 2)]
+    pairs = [*itertools.combinations(range(len(training_correlations)), 2)]
     # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n.
     inverse_rows = 1 / training.num_rows + 1 / evaluation.num_rows
-    expected_by_chance = sum((1 - observed[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs)
-    order = [*range(len(expected))]
-    original_misfit = misfit = _misfit(expected, observed, order)
-    if original_misfit < settings.min_initial_difference_ratio * expected_by_chance:
+    expected_by_chance = sum(
+        (1 - evaluation_correlations[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs
+    )
+    order = [*range(len(training_correlations))]
+    initial_difference = difference = _squared_difference(
+        training_correlations, evaluation_correlations, order
+    )
+    if initial_difference < settings.min_initial_difference_ratio * expected_by_chance:
         return None
     while True:
-        swaps = [_swap(order, i, j) for i, j in pairs]
-        best_misfit, best_order = min((_misfit(expected, observed, swap), swap) for swap in swaps)
-        if best_misfit >= misfit:
+        best_difference, best_order = min(
+            (_squared_difference(training_correlations, evaluation_correlations, swapped), swapped)
+            for swapped in (_swap(order, i, j) for i, j in pairs)
+        )
+        if best_difference >= difference:
             break
-        misfit, order = best_misfit, best_order
+        difference, order = best_difference, best_order
     is_explained = (
-        misfit < settings.max_remaining_difference_ratio * expected_by_chance
-        and misfit < settings.max_remaining_share * original_misfit
+        difference < settings.max_remaining_difference_ratio * expected_by_chance
+        and difference < settings.max_remaining_share * initial_difference
     )
     return order if is_explained else None
 
@@ -125,10 +136,14 @@ def _correlation_matrix(upper_triangle: Sequence[float]) -> list[list[float]]:
     return matrix
 
 
-def _misfit(expected: list[list[float]], observed: list[list[float]], order: ColumnOrder) -> float:
-    """Return the squared difference of the correlations, with training columns in this order."""
+def _squared_difference(
+    training_correlations: list[list[float]],
+    evaluation_correlations: list[list[float]],
+    order: ColumnOrder,
+) -> float:
+    """Return the sum of squared differences of the correlations, for one order of the columns."""
     return sum(
-        (expected[order[i]][order[j]] - observed[i][j]) ** 2
+        (training_correlations[order[i]][order[j]] - evaluation_correlations[i][j]) ** 2
         for i, j in itertools.combinations(range(len(order)), 2)
     )
 
@@ -148,19 +163,22 @@ def _build_finding(
 ) -> TraceFinding:
     kind = "channel" if training.channels else "column"
     columns = training.channels or training.columns
-    moved = [(columns[i].column, columns[j].column) for i, j in enumerate(order) if i != j]
-    examples = ", ".join(f"{kind} {i} contains {kind} {j} of training" for i, j in moved[:4])
+    moved_columns = [(columns[i].column, columns[j].column) for i, j in enumerate(order) if i != j]
+    examples = ", ".join(
+        f"{kind} {i} contains {kind} {j} of training" for i, j in moved_columns[:4]
+    )
     return rule.finding(
         severity="error",
-        step=max(evaluation.first_step, 1),  # 0 for an evaluation before the first step
-        what=f"{network_name(trace, training.network)}: {len(moved)} of its {len(order)} input "
-        f"{kind}s are in another order in the evaluation. According to the correlations, {examples}"
-        f"{', and so on' if len(moved) > 4 else ''} ({training.num_rows} training rows, "
+        step=max(evaluation.first_step, 1),  # first_step is 0 if no optimizer step precedes it
+        what=f"{network_name(trace, training.network)}: {len(moved_columns)} of {len(order)} "
+        f"compared input {kind}s are in another order in the evaluation. According to the "
+        f"correlations, {examples}{', and so on' if len(moved_columns) > 4 else ''} "
+        f"({training.num_rows} training rows, "
         f"{evaluation.num_rows} evaluation rows).",
         cause=f"The network receives each of these {kind}s in place of another one.",
-        fix=f"Select the {kind}s by name, from one list, everywhere rows are prepared.",
+        fix=f"Define the order of the {kind}s once, and use it wherever rows are prepared.",
         confidence=0.95,
-        num_columns=len(moved),
+        num_columns=len(moved_columns),
     )
 
 
@@ -170,7 +188,7 @@ FEATURE_ORDER_MISMATCH = Rule(
     priority=580,
     requires="48 training rows and 48 evaluation rows, either of at least four columns or of "
     "images with at least three channels. The columns or channels must be correlated.",
-    contradicted_by="An evaluation whose columns have different correlations for another reason.",
+    contradicted_by="Columns whose correlations differ in the evaluation for another reason.",
     abstains="Another evaluation of the network matches training; the network is trained on "
     "several loaders or on the output of another network; or the evaluation inputs were generated "
     "by a network or a sampler.",

@@ -23,25 +23,26 @@ class IndexOutOfRangeSettings(Settings):
     min_rows_per_class: int = Field(
         20,
         ge=1,
-        description="Minimum number of rows per class for a finding about a class that never "
-        "occurs.",
+        description="Minimum mean number of rows per class, for a finding about classes that are "
+        "numbered from -1 or from 1.",
     )
     min_rows: int = Field(
         200,
         ge=1,
-        description="Minimum number of rows for a finding about a class that never occurs, and of "
-        "indices for a finding about clamped indices.",
+        description="Minimum number of rows for a finding about classes that are numbered from 1, "
+        "and of indices for a finding about clamped indices.",
     )
     max_classes: int = Field(
         1000,
         ge=2,
-        description="Maximum number of outputs that count as classes. More outputs are a "
-        "vocabulary.",
+        description="Maximum number of outputs that count as classes, for a finding about classes "
+        "that are numbered from 1. More outputs are a vocabulary.",
     )
-    min_rows_of_occurring_class: int = Field(
+    min_rows_of_other_classes: int = Field(
         10,
         ge=1,
-        description="Minimum number of rows of a class for the class to count as occurring.",
+        description="Minimum number of rows of each other class for a finding about a column of "
+        "one-hot targets that is never 1.",
     )
     min_clamped_share: float = Field(
         0.2,
@@ -62,27 +63,27 @@ class IndexOutOfRangeSettings(Settings):
 _BINARY_LOSSES = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
 
 
-def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_rejected(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect ids that an embedding or a class loss rejects; one finding for each function."""
-    findings: dict[str, TraceFinding] = {}
+    findings_by_kind: dict[str, TraceFinding] = {}
     for record in trace.out_of_range_indices:
-        if record.kind in findings or record.kind in ("index", "class index", "clamped"):
+        if record.kind in findings_by_kind or record.kind in ("index", "class index", "clamped"):
             continue
         is_embedding = record.kind == "embedding"
-        size = record.largest + 1
         if record.smallest >= 0:
-            table = f"a table of {size} rows" if is_embedding else f"{size} outputs"
+            min_size = record.largest + 1
+            table = f"a table of {min_size} rows" if is_embedding else f"{min_size} outputs"
             fix = f"Use {table}, or number the ids from 0."
         elif is_embedding:
             fix = "Number the ids from 0, and reserve one of them for padding instead of -1."
         else:
             fix = "Number the ids from 0; mask with ignore_index, not with -1."
-        findings[record.kind] = rule.finding(
+        findings_by_kind[record.kind] = rule.finding(
             severity="error",
             step=record.step + 1,
             what=f"{record.kind}: {record.num_outside} of {record.num_ids} "
-            f"{'' if is_embedding else 'class '}ids are outside 0 to {record.num_allowed - 1}: "
-            f"{format_range(record.smallest, record.largest)}.",
+            f"{'' if is_embedding else 'class '}ids are outside 0 to {record.num_allowed - 1}; "
+            f"the range of all ids is {format_range(record.smallest, record.largest)}.",
             cause="On a CPU this raises IndexError; on a GPU it fails a device-side assertion, "
             "often reported at a later call.",
             fix=fix,
@@ -91,11 +92,14 @@ def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
             largest=record.largest,
             num_allowed=record.num_allowed,
         )
-    return list(findings.values())
+    return list(findings_by_kind.values())
 
 
-def _detect_wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
-    """Detect negative indices that select rows which other indices select as well."""
+def _detect_negative(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+    """Detect negative indices that share rows with other indices.
+
+    A negative index selects a row from the end of the table.
+    """
     first = next(
         (r for r in trace.out_of_range_indices if r.kind == "index" and r.num_shared), None
     )
@@ -124,16 +128,19 @@ def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
     findings = []
     records = [r for r in trace.out_of_range_indices if r.kind == "clamped"]
     for network, num_allowed in sorted({(r.network, r.num_allowed) for r in records}):
-        group = [r for r in records if (r.network, r.num_allowed) == (network, num_allowed)]
-        num_outside, num_ids = sum(r.num_outside for r in group), sum(r.num_ids for r in group)
-        min_outside = rule.settings.min_clamped_share * num_ids
-        if num_outside < min_outside or num_ids < rule.settings.min_rows:
+        table_records = [r for r in records if (r.network, r.num_allowed) == (network, num_allowed)]
+        num_outside = sum(r.num_outside for r in table_records)
+        num_ids = sum(r.num_ids for r in table_records)
+        if (
+            num_outside < rule.settings.min_clamped_share * num_ids
+            or num_ids < rule.settings.min_rows
+        ):
             continue
-        largest = max(r.largest for r in group)
+        largest = max(r.largest for r in table_records)
         findings.append(
             rule.finding(
                 severity="error" if num_allowed > rule.settings.max_buckets else "confirm",
-                step=group[0].step + 1,
+                step=table_records[0].step + 1,
                 what=f"{network_name(trace, network)} received ids up to {largest} for a table of "
                 f"{num_allowed} rows. It mapped all ids from {num_allowed} on, {num_outside} of "
                 f"{num_ids}, to row {num_allowed - 1}.",
@@ -184,23 +191,26 @@ def _detect_numbered_from_minus_one(
 def _detect_targets_outside_unit_interval(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
-    """Detect targets of a binary loss that are not probabilities, such as 1 and 2, not 0 and 1."""
+    """Detect targets of a binary loss outside [0, 1], such as 1 and 2 for two classes."""
     findings = []
     for (kind, _), records in group_by_function(
         training_loss_calls(trace, *_BINARY_LOSSES)
     ).items():
-        outside = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
-        if not outside:
+        outside_records = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
+        if not outside_records:
             continue
-        low = min(r.target_smallest for r in outside)
-        high = max(r.target_largest for r in outside)
+        low = min(r.target_smallest for r in outside_records)
+        high = max(r.target_largest for r in outside_records)
         findings.append(
             rule.finding(
                 severity="error",
-                step=outside[0].step + 1,
-                what=f"{kind} received targets outside [0, 1] ({format_range(low, high, '.4g')}) "
-                f"in {len(outside)} of {len(records)} sampled calls.",
-                cause="The loss has no lower bound there: outputs grow without limit.",
+                step=outside_records[0].step + 1,
+                what=f"{kind} received targets outside [0, 1]: the targets range from {low:.4g} to "
+                f"{high:.4g} in {len(outside_records)} of {len(records)} sampled calls.",
+                cause="The loss has no lower bound for such targets: outputs grow without limit."
+                if kind == "binary_cross_entropy_with_logits"
+                else "The loss is defined only for targets in [0, 1]; recent versions of torch "
+                "raise an error for others.",
                 fix="Use the targets 0 and 1 for the two classes.",
                 smallest=low,
                 largest=high,
@@ -215,7 +225,7 @@ def _detect_numbered_from_one(
     """Detect classes that range from 1 to C - 1, so that class 0 never occurs."""
     findings = []
     for (kind, _), records in group_by_function(training_loss_calls(trace, *CLASS_LOSSES)).items():
-        if not all(_has_one_class_per_row(rule.settings, r) for r in records):
+        if not all(_has_class_targets(rule.settings, r) for r in records):
             continue
         num_classes = records[0].input_shape[1]
         num_rows = sum(r.num_supervised for r in records)
@@ -231,7 +241,7 @@ def _detect_numbered_from_one(
             rule.finding(
                 severity="confirm",
                 step=records[0].step + 1,
-                what=f"{kind}: {num_rows} targets are 1 to {high:.0f} and never 0, for "
+                what=f"{kind}: {num_rows} targets range from 1 to {high:.0f} and are never 0, for "
                 f"{num_classes} outputs.",
                 cause="Classes that are numbered from 1 leave one output unused, and a list of "
                 "class names is shifted by one.",
@@ -254,8 +264,8 @@ def _detect_missing_one_hot_column(
         evaluation_records = [
             r for r in trace.losses if r.kind == kind and r.network == network and not r.is_learning
         ]
-        # Training rows without a label may be excluded on purpose; evaluation rows are not, and
-        # they are never mixed by augmentation.
+        # Training rows may be without a 1 on purpose: unlabeled, or mixed by augmentation.
+        # Evaluation rows are neither.
         counted_records = evaluation_records or records
         num_empty = sum(r.num_rows_without_class for r in counted_records)
         num_rows = sum(r.target_shape[0] for r in counted_records if r.target_shape)
@@ -269,8 +279,8 @@ def _detect_missing_one_hot_column(
                 step=records[0].step + 1,
                 what=f"{kind}: {num_empty} of {num_rows} rows of one-hot targets {where} have no "
                 f"1 in any of the {num_columns} columns.",
-                cause="One class has no column, as with drop_first=True: the network cannot "
-                "learn from its rows or predict it.",
+                cause="One class has no column, as with drop_first=True of pandas.get_dummies: "
+                "the network cannot learn from its rows or predict it.",
                 fix="Use one column per class, or pass class indices to the loss.",
                 num_rows=num_empty,
                 num_columns=num_columns,
@@ -298,12 +308,13 @@ def _detect_shifted_columns(
         counts = [*map(sum, zip(*(r.column_counts for r in one_hot_records), strict=True))]
         num_rows = sum(r.target_shape[0] for r in one_hot_records)
         num_empty = sum(r.num_rows_without_class for r in one_hot_records)
-        smaller_end, larger_end = sorted((counts[0], counts[-1]))
-        others = [*counts[1:-1], larger_end]
-        is_one_end_empty = (
-            not smaller_end and min(others) >= rule.settings.min_rows_of_occurring_class
-        )
-        if not is_one_end_empty or not min(others) / 2 <= num_empty <= 2 * max(others):
+        smaller_end_count, larger_end_count = sorted((counts[0], counts[-1]))
+        other_counts = [*counts[1:-1], larger_end_count]
+        if (
+            smaller_end_count > 0
+            or min(other_counts) < rule.settings.min_rows_of_other_classes
+            or not min(other_counts) / 2 <= num_empty <= 2 * max(other_counts)
+        ):
             continue
         empty_column, class_without_column = (
             (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
@@ -313,8 +324,8 @@ def _detect_shifted_columns(
                 severity="error",
                 step=one_hot_records[0].step + 1,
                 what=f"{network_name(trace, network)}, {kind}: column {empty_column} of one-hot "
-                f"targets is never 1 in {num_rows} rows, although each of the {len(others)} other "
-                f"columns is, and {num_empty} rows have no 1 at all.",
+                f"targets is never 1 in {num_rows} rows, although each of the {len(other_counts)} "
+                f"other columns is, and {num_empty} rows have no 1 at all.",
                 cause="Classes are numbered one position off: rows of class "
                 f"{class_without_column} match no column, and output {empty_column} is never "
                 "trained.",
@@ -326,8 +337,8 @@ def _detect_shifted_columns(
     return findings
 
 
-def _has_one_class_per_row(settings: IndexOutOfRangeSettings, record: LossRecord) -> bool:
-    """Whether the targets are one class index per row, none of them ignored."""
+def _has_class_targets(settings: IndexOutOfRangeSettings, record: LossRecord) -> bool:
+    """Whether the targets are one class index per row, and none is ignored or a token."""
     return (
         record.target_is_integer
         and len(record.input_shape) == 2
@@ -340,8 +351,8 @@ def _has_one_class_per_row(settings: IndexOutOfRangeSettings, record: LossRecord
 
 def _judge(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     return (
-        *_detect_outside(rule, trace),
-        *_detect_wrapped(rule, trace),
+        *_detect_rejected(rule, trace),
+        *_detect_negative(rule, trace),
         *_detect_clamped(rule, trace),
         *_detect_numbered_from_minus_one(rule, trace),
         *_detect_targets_outside_unit_interval(rule, trace),

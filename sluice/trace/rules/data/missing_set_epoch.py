@@ -18,12 +18,12 @@ class MissingSetEpochSettings(Settings):
     min_rows: int = Field(
         8,
         ge=2,
-        description="Minimum number of distinct rows among the first 32 rows of an epoch, for a "
-        "finding. Fewer rows may have the same order by chance.",
+        description="Minimum number of distinct row indices among the first 32 of an epoch, for "
+        "the epoch to be compared. Fewer rows may have the same order by chance.",
     )
 
 
-def _has_enough_rows(settings: MissingSetEpochSettings, epoch: EpochRecord) -> bool:
+def _is_comparable(settings: MissingSetEpochSettings, epoch: EpochRecord) -> bool:
     return len(set(epoch.first)) >= settings.min_rows and epoch.num_batches > 1
 
 
@@ -32,25 +32,25 @@ def _has_same_order(
 ) -> bool:
     if earlier.num_indices == later.num_indices:
         return earlier.order == later.order
-    # One of the epochs was not completed, so only the rows that both began with are compared.
-    num_common = min(len(earlier.first), len(later.first))
+    # One of the epochs was not completed, so only the recorded first rows of both are compared.
+    num_compared = min(len(earlier.first), len(later.first))
     return (
-        num_common >= settings.min_rows and earlier.first[:num_common] == later.first[:num_common]
+        num_compared >= settings.min_rows
+        and earlier.first[:num_compared] == later.first[:num_compared]
     )
 
 
 def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for loader in training_loaders(trace):
-        epochs = [
-            e for e in loader_epochs(trace, loader.index) if _has_enough_rows(rule.settings, e)
-        ]
+        epochs = [e for e in loader_epochs(trace, loader.index) if _is_comparable(rule.settings, e)]
         pairs = list(itertools.pairwise(epochs))
-        repeated = [
+        repeated_epochs = [
             later for earlier, later in pairs if _has_same_order(rule.settings, earlier, later)
         ]
-        if not loader.shuffles or not repeated or len(repeated) < len(pairs) / 2:
+        if not loader.shuffles or not repeated_epochs or len(repeated_epochs) < len(pairs) / 2:
             continue
+        # ``sets_epoch`` only says that the sampler has the method set_epoch().
         is_set_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
         epoch_text = (
             f", whose epoch is always {epochs[0].sampler_epoch}" if is_set_epoch_missing else ""
@@ -58,16 +58,16 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
         findings.append(
             rule.finding(
                 severity="error" if is_set_epoch_missing else "confirm",
-                step=repeated[0].step + 1,
-                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): in {len(repeated)} of "
-                f"{pluralize(len(pairs), 'comparison')}, a recorded epoch has the same order of "
-                "rows as the one recorded before it.",
+                step=repeated_epochs[0].step + 1,
+                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): in "
+                f"{len(repeated_epochs)} of {pluralize(len(pairs), 'comparison')}, a recorded "
+                "epoch has the same order of rows as the one recorded before it.",
                 cause="The loader draws the same random order again, so these epochs have the same "
                 "batches in the same order.",
                 fix="Call sampler.set_epoch(epoch) at the start of each epoch."
                 if is_set_epoch_missing
                 else "Create the generator once, before the first epoch, and do not seed it again.",
-                num_repeated=len(repeated),
+                num_repeated=len(repeated_epochs),
                 num_compared=len(pairs),
             )
         )
@@ -81,9 +81,9 @@ MISSING_SET_EPOCH = Rule(
     requires="Two epochs of a shuffling loader that is used for training.",
     contradicted_by="A sampler that keeps one order intentionally, such as for a reproducible "
     "curriculum.",
-    abstains="An epoch has one batch, or fewer than eight different row indices among its first "
-    "32; its sampler yields none; or fewer than half of the recorded epochs repeat the order of "
-    "the one before.",
+    abstains="Fewer than two epochs can be compared, because the others have one batch, no row "
+    "indices, or fewer than eight distinct ones among the first 32; or fewer than half of the "
+    "compared epochs repeat the order of the one before.",
     settings=MissingSetEpochSettings(),
     judge=_judge,
 )

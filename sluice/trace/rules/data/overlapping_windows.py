@@ -1,4 +1,8 @@
-"""Detects evaluation windows that overlap training windows."""
+"""Detects evaluation windows that overlap training windows.
+
+Overlapping windows are not equal rows, but they contain the same values of a series. So the rule
+compares single values of targets and inputs, bit for bit.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,19 +35,19 @@ class OverlappingWindowsSettings(Settings):
     min_common_rows: int = Field(
         5,
         ge=1,
-        description="Minimum expected number of common rows if the evaluation used training rows. "
-        "With a smaller expectation, the absence of common rows is not conclusive.",
+        description="Minimum expected number of evaluation rows among the recorded training rows, "
+        "if all of them were training rows. Below it, the absence of such rows is not conclusive.",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _SharedValues:
-    """Comparison of the distinct sampled values of an evaluation field with training values."""
+class _ValueComparison:
+    """Comparison of an evaluation tensor (an input or a target) with a tensor of training."""
 
     num_shared: int
-    """Number of values that also occur in training."""
+    """Number of compared values that also occur in training."""
     num_compared: int
-    """Number of distinct sampled values of the evaluation that were compared."""
+    """Number of distinct sampled values of the evaluation tensor that were compared."""
 
 
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -54,12 +58,12 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
         for epoch in _input_epochs(trace, network, is_learning=False):
             if epoch.loader in skipped_loaders:
                 continue
-            shared = _find_shared_target(
+            comparison = _find_shared_target(
                 rule.settings, trace, epoch, [e for e in training if e.step < epoch.step]
             )
-            if shared is not None:
+            if comparison is not None:
                 skipped_loaders.add(epoch.loader)  # one finding for each loader
-                findings.append(_build_finding(rule, trace, network, epoch, shared))
+                findings.append(_build_finding(rule, trace, network, epoch, comparison))
     return tuple(findings)
 
 
@@ -82,13 +86,16 @@ def _find_shared_target(
     trace: Trace,
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
-) -> _SharedValues | None:
-    """Return the comparison of a target if all targets and inputs are shared with training.
+) -> _ValueComparison | None:
+    """Return the comparison of a target if nearly all target and input values occur in training.
 
-    None if the values of any target or input are too few or not shared, if the epoch may have
-    training rows, or if no target is continuous and differs from the inputs.
+    Only continuous targets that differ from the input are compared.
+
+    Returns:
+        None if there is no such target, if a target or the input has too few values or too many new
+        ones, or if the epoch may contain training rows.
     """
-    inputs = [f for f in epoch.fields if not f.place]
+    inputs = [f for f in epoch.fields if not f.place]  # the tensor at place 0 is the input
     targets = [
         f
         for f in epoch.fields
@@ -97,19 +104,19 @@ def _find_shared_target(
     if not targets or not _has_only_new_rows(settings, trace, epoch, training):
         return None
     # The inputs must be shared as well: new inputs with known targets are new rows.
-    matches = [_best_match(settings, field, training) for field in (*targets, *inputs)]
+    comparisons = [_compare_values(settings, field, training) for field in (*targets, *inputs)]
     is_shared = all(
-        match.num_compared >= settings.min_values
-        and match.num_shared >= settings.min_shared_share * match.num_compared
-        for match in matches
+        c.num_compared >= settings.min_values
+        and c.num_shared >= settings.min_shared_share * c.num_compared
+        for c in comparisons
     )
-    return matches[0] if is_shared else None
+    return comparisons[0] if is_shared else None
 
 
 def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> bool:
-    """Whether equal values of a field must be copies, because values rarely repeat by chance.
+    """Whether equal values of a tensor must be copies, because values rarely repeat by chance.
 
-    Quantized values repeat, and so do values that are looked up for each row.
+    Quantized values repeat, and so do values that are looked up in a table for each row.
     """
     training_fields = [f for e in training for f in e.fields if f.place == field.place]
     return bool(training_fields) and all(f.is_continuous for f in (field, *training_fields))
@@ -121,34 +128,34 @@ def _has_only_new_rows(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> bool:
-    """Whether an epoch has no training row, although common rows would have been recorded.
+    """Whether an epoch has no training row, and enough rows were recorded to show this.
 
-    Evaluation on training rows is the subject of another rule. An epoch with as many rows as
-    training is the training set, perhaps in other windows.
+    Another rule reports an evaluation on training rows. An epoch with as many rows as a
+    training epoch is the training set, perhaps in other windows.
     """
-    loaders = {e.loader for e in training}
-    sizes = [loader.num_rows for loader in trace.loaders if loader.index in loaders]
-    full_sizes = {e.num_indices for e in training if e.is_finished and e.num_indices}
-    if min(sizes) < 1 or epoch.num_indices in full_sizes:
+    training_loaders = {e.loader for e in training}
+    dataset_sizes = [x.num_rows for x in trace.loaders if x.index in training_loaders]
+    epoch_sizes = {e.num_indices for e in training if e.is_finished and e.num_indices}
+    if min(dataset_sizes) < 1 or epoch.num_indices in epoch_sizes:
         return False
-    rows, training_rows = _comparable_values(epoch.contents, [e.contents for e in training])
-    sampled_share = hash_share_up_to(
-        common_threshold([epoch.contents, *(e.contents for e in training)])
-    )
-    coverage = min(len(training_rows) / sampled_share / sum(sizes), 1.0)
+    training_contents = [e.contents for e in training]
+    rows, training_rows = _comparable_hashes(epoch.contents, training_contents)
+    sampled_share = hash_share_up_to(common_threshold([epoch.contents, *training_contents]))
+    # Estimated share of the training rows that was recorded.
+    coverage = min(len(training_rows) / sampled_share / sum(dataset_sizes), 1.0)
     return not rows & training_rows and coverage * len(rows) >= settings.min_common_rows
 
 
-def _best_match(
+def _compare_values(
     settings: OverlappingWindowsSettings, field: FloatFieldRecord, training: Sequence[EpochRecord]
-) -> _SharedValues:
-    """Compare an evaluation field with the training field that contains most of its values.
+) -> _ValueComparison:
+    """Compare an evaluation tensor with the training tensor that contains most of its values.
 
     Inputs are compared only with inputs: evaluation inputs without augmentation noise may equal
     the targets of training.
     """
     pairs = [
-        _comparable_values(field.values, sketches)
+        _comparable_hashes(field.values, sketches)
         for sketches in _training_sketches(training, is_input=not field.place)
     ]
     num_shared, num_compared = max(
@@ -156,24 +163,31 @@ def _best_match(
         key=lambda pair: pair[0] / pair[1] if pair[1] >= settings.min_values else 0.0,
         default=(0, 0),
     )
-    return _SharedValues(num_shared, num_compared)
+    return _ValueComparison(num_shared, num_compared)
 
 
 def _training_sketches(
     training: Sequence[EpochRecord], *, is_input: bool
 ) -> Iterator[list[SketchRecord]]:
-    """Yield the sketches of each tensor of each training loader, of inputs only if ``is_input``."""
-    places = {(e.loader, f.place) for e in training for f in e.fields}
-    for loader, place in sorted(p for p in places if not (is_input and p[1])):
-        yield [
-            f.values for e in training if e.loader == loader for f in e.fields if f.place == place
-        ]
+    """Yield, for each tensor of each training loader, its sketches in all epochs.
+
+    If ``is_input``, only for inputs.
+    """
+    for loader, place in sorted({(e.loader, f.place) for e in training for f in e.fields}):
+        if not (is_input and place):
+            yield [
+                f.values
+                for e in training
+                if e.loader == loader
+                for f in e.fields
+                if f.place == place
+            ]
 
 
-def _comparable_values(
+def _comparable_hashes(
     one: SketchRecord, others: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the hashes of one sketch, and of all others, up to the limit that all reach."""
+    """Return the hashes of one sketch, and of all others, up to where all sketches are complete."""
     limit = common_threshold([one, *others])
     return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))
 
@@ -183,19 +197,19 @@ def _build_finding(
     trace: Trace,
     network: int,
     epoch: EpochRecord,
-    shared: _SharedValues,
+    comparison: _ValueComparison,
 ) -> TraceFinding:
     return rule.finding(
         severity="error",
         step=epoch.step + 1,
-        what=f"{network_name(trace, network)}: {shared.num_shared} of {shared.num_compared} "
-        f"distinct sampled target values of loader {epoch.loader} are, bit for bit, in training "
-        "windows, although no evaluation window equals a training window.",
+        what=f"{network_name(trace, network)}: {comparison.num_shared} of "
+        f"{comparison.num_compared} distinct sampled target values of loader {epoch.loader} are, "
+        "bit for bit, in training windows, although no evaluation window equals a training window.",
         cause="Windows of one series overlap: training windows contain the targets of the "
         "evaluation, so scores say nothing about new data.",
         fix="Split the series by time, with a gap of one window, before windows are cut from it.",
-        num_shared=shared.num_shared,
-        num_evaluated=shared.num_compared,
+        num_shared=comparison.num_shared,
+        num_evaluated=comparison.num_compared,
         loader=epoch.loader,
     )
 
@@ -206,9 +220,9 @@ OVERLAPPING_WINDOWS = Rule(
     priority=560,
     requires="Batches of loaders with continuous targets, for training and later for evaluation.",
     contradicted_by="A series that repeats itself bit for bit.",
-    abstains="The inputs are new; an evaluation row equals a training row; there are as many rows "
-    "as in training; the targets are the inputs, or repeat in their column; or too few rows were "
-    "recorded.",
+    abstains="The inputs are new; an evaluation row equals a training row; the evaluation has as "
+    "many rows as a training epoch; the targets equal the inputs, or their values repeat; or too "
+    "few rows were recorded.",
     settings=OverlappingWindowsSettings(),
     judge=_judge,
 )

@@ -47,17 +47,17 @@ class PreprocessingSkewSettings(Settings):
         description="Minimum difference of the means, for a column with a larger scale to count "
         "as shifted as well [std of the training inputs].",
     )
-    max_equal_shift: float = Field(
+    max_unchanged_shift: float = Field(
         0.3,
         gt=0,
-        description="Maximum difference of the means of a column that is distributed as in "
-        "training [std of the training inputs].",
+        description="Maximum difference of the means for a column to count as unchanged [std of "
+        "the training inputs].",
     )
-    max_equal_log_scale: float = Field(
+    max_unchanged_log_scale: float = Field(
         math.log(1.5),
         gt=0,
-        description="Maximum absolute logarithm of the ratio of the standard deviations of a "
-        "column that is distributed as in training.",
+        description="Maximum absolute logarithm of the ratio of the standard deviations for a "
+        "column to count as unchanged.",
     )
     min_columns_for_partial_change: int = Field(
         4,
@@ -68,9 +68,10 @@ class PreprocessingSkewSettings(Settings):
     min_conclusive_shift: float = Field(
         6.0,
         gt=0,
-        description="Minimum difference of the means that drift cannot explain, for a single "
-        "column or for a series whose level drifts [std of the training inputs]. A linear trend "
-        "reaches a difference of 2 in the rows after training.",
+        description="Minimum difference of the means that no drift explains [std of the training "
+        "inputs]. Used if the level drifts, and for columns whose ranges in training and "
+        "evaluation are disjoint. With a linear trend, the difference is about 2 for rows "
+        "just after training.",
     )
     max_relative_change: float = Field(
         1.2,
@@ -91,17 +92,23 @@ class PreprocessingSkewSettings(Settings):
     )
 
 
-class _ColumnShift(NamedTuple):
-    """Columns or channels that differ between training and evaluation."""
+class _ColumnDifference(NamedTuple):
+    """Difference of columns or channels between training and evaluation."""
 
     kind: str
     """'column' or 'channel'."""
-    shift: float
-    """Median shift, in standard deviations of the training inputs."""
-    log_scale: float
-    """Median logarithm of the ratio of the standard deviations."""
     pairs: list[tuple[ColumnRecord, ColumnRecord]]
     """Statistics of each column in training and in evaluation."""
+
+    @property
+    def shift(self) -> float:
+        """Median absolute difference of the means, in standard deviations of training."""
+        return median(_shift(t, e) for t, e in self.pairs)
+
+    @property
+    def log_scale(self) -> float:
+        """Median logarithm of the ratio of the standard deviations."""
+        return median(_log_scale(t, e) for t, e in self.pairs)
 
 
 def _judge(rule: Rule[PreprocessingSkewSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -109,18 +116,19 @@ def _judge(rule: Rule[PreprocessingSkewSettings], trace: Trace) -> tuple[TraceFi
     for training, evaluations in training_and_evaluation_inputs(
         trace, min_rows=rule.settings.min_rows
     ):
-        difference = consistent_difference(
-            evaluations, partial(_find_shift, rule.settings, training)
+        match = consistent_difference(
+            evaluations, partial(_find_difference, rule.settings, training)
         )
-        if difference is not None:
-            findings.append(_build_finding(rule, trace, training, *difference))
+        if match is not None:
+            evaluation, difference = match
+            findings.append(_build_finding(rule, trace, training, evaluation, difference))
     return tuple(findings)
 
 
-def _find_shift(
+def _find_difference(
     settings: PreprocessingSkewSettings, training: InputRecord, evaluation: InputRecord
-) -> _ColumnShift | None:
-    """Return the difference of the channels, or else of the columns.
+) -> _ColumnDifference | None:
+    """Return the difference of the channels or, if they do not differ, of the columns.
 
     None without a difference, or if the shapes of the inputs cannot be compared.
     """
@@ -138,7 +146,12 @@ def _compare_columns(
     kind: str,
     training: Sequence[ColumnRecord],
     evaluation: Sequence[ColumnRecord],
-) -> _ColumnShift | None:
+) -> _ColumnDifference | None:
+    """Return the difference of all columns if they differ as a whole.
+
+    Otherwise, return that of the changed columns. None if no column changed, or if there are too
+    few columns.
+    """
     by_index = {column.column: column for column in evaluation}
     pairs = [
         (t, by_index[t.column])
@@ -150,18 +163,13 @@ def _compare_columns(
     pairs = [(t, e) for t, e in pairs if t.std >= typical_std / 4]
     if len(pairs) < settings.min_columns:
         return None
-    shift = median(_shift(t, e) for t, e in pairs)
-    log_scale = median(_log_scale(t, e) for t, e in pairs)
-    if _is_different(settings, shift, log_scale, [e for _, e in pairs]):
-        return _ColumnShift(kind, shift, log_scale, pairs)
+    difference = _ColumnDifference(kind, pairs)
+    if _is_beyond_drift(settings, difference):
+        return difference
     changed_pairs = [
         (t, e) for t, e in pairs if _is_outside_any_trend(settings, t, e)
-    ] or _rescaled_columns(settings, pairs)
-    if not changed_pairs:
-        return None
-    shift = median(_shift(t, e) for t, e in changed_pairs)
-    log_scale = median(_log_scale(t, e) for t, e in changed_pairs)
-    return _ColumnShift(kind, shift, log_scale, changed_pairs)
+    ] or _find_rescaled_columns(settings, pairs)
+    return _ColumnDifference(kind, changed_pairs) if changed_pairs else None
 
 
 def _shift(training: ColumnRecord, evaluation: ColumnRecord) -> float:
@@ -174,19 +182,15 @@ def _log_scale(training: ColumnRecord, evaluation: ColumnRecord) -> float:
     return math.log(evaluation.std / training.std)
 
 
-def _is_different(
-    settings: PreprocessingSkewSettings,
-    shift: float,
-    log_scale: float,
-    evaluation: Sequence[ColumnRecord],
-) -> bool:
-    """Whether columns are shifted, or have a larger or smaller scale.
+def _is_beyond_drift(settings: PreprocessingSkewSettings, difference: _ColumnDifference) -> bool:
+    """Whether columns are shifted, or have a larger or smaller scale, and no drift explains it.
 
     If consecutive samples are similar, as for prices, the level drifts. A different level after the
     training rows is then no evidence of different preprocessing, unless it is beyond any drift.
     """
+    shift, log_scale = difference.shift, difference.log_scale
     # ``step`` is the RMS change between consecutive samples.
-    relative_changes = [c.step / c.std for c in evaluation if not math.isnan(c.step)]
+    relative_changes = [e.step / e.std for _, e in difference.pairs if not math.isnan(e.step)]
     if relative_changes and median(relative_changes) < settings.max_relative_change:
         return (
             shift > settings.min_conclusive_shift
@@ -198,27 +202,27 @@ def _is_different(
 def _is_outside_any_trend(
     settings: PreprocessingSkewSettings, training: ColumnRecord, evaluation: ColumnRecord
 ) -> bool:
-    """Whether the ranges are disjoint, and the means further apart than a trend explains."""
+    """Whether the two ranges are disjoint, and the means further apart than a trend explains."""
     is_disjoint = evaluation.smallest > training.largest or evaluation.largest < training.smallest
     distance = abs(evaluation.mean - training.mean)
     return is_disjoint and distance > settings.min_conclusive_shift * training.std
 
 
-def _rescaled_columns(
+def _find_rescaled_columns(
     settings: PreprocessingSkewSettings,
     pairs: list[tuple[ColumnRecord, ColumnRecord]],
 ) -> list[tuple[ColumnRecord, ColumnRecord]]:
-    """Return columns that are both shifted and stretched, while most others are unchanged.
+    """Return columns that are both shifted and stretched, if most columns are unchanged.
 
     An example is a logarithm that is applied in one place only. A trend shifts a column, but
-    reduces its variation in the rows after training; a rise in volatility only stretches it. So
-    both changes together, in few columns, indicate different preprocessing.
+    reduces its variation in the rows after training; a rise in volatility only stretches a column.
+    So both changes together, in few columns, indicate different preprocessing.
     """
     if len(pairs) < settings.min_columns_for_partial_change:
         return []
     differences = [(_shift(t, e), _log_scale(t, e)) for t, e in pairs]
     num_unchanged = sum(
-        shift < settings.max_equal_shift and abs(log_scale) < settings.max_equal_log_scale
+        shift < settings.max_unchanged_shift and abs(log_scale) < settings.max_unchanged_log_scale
         for shift, log_scale in differences
     )
     changed_pairs = [
@@ -235,8 +239,8 @@ def _position_of(kind: str, column: ColumnRecord, inputs: InputRecord) -> str:
     if kind != "column" or not inputs.by_position or len(shape) < 2:
         return str(column.column)
     positions, remaining = list[int](), column.column
-    for width in reversed(shape):
-        remaining, position = divmod(remaining, width)
+    for size in reversed(shape):
+        remaining, position = divmod(remaining, size)
         positions.append(position)
     return str(positions[::-1])
 
@@ -246,25 +250,26 @@ def _build_finding(
     trace: Trace,
     training: InputRecord,
     evaluation: InputRecord,
-    difference: _ColumnShift,
+    difference: _ColumnDifference,
 ) -> TraceFinding:
-    kind, shift, log_scale, pairs = difference
+    kind, pairs = difference
+    shift, scale = difference.shift, math.exp(difference.log_scale)
     in_training, in_evaluation = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
-        step=max(evaluation.first_step, 1),  # 0 for an evaluation before the first step
+        step=max(evaluation.first_step, 1),  # first_step is 0 if no optimizer step precedes it
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
         f"the evaluation. {kind.capitalize()} {_position_of(kind, in_training, training)} has "
         f"mean {in_training.mean:.4g} and standard deviation {in_training.std:.4g} in training "
         f"({training.num_rows} rows), and mean {in_evaluation.mean:.4g} and standard deviation "
-        f"{in_evaluation.std:.4g} in the evaluation ({evaluation.num_rows} rows). The median over "
-        f"{pluralize(len(pairs), kind)} is a shift of {shift:.2g} standard "
-        f"deviations and a scale of {math.exp(log_scale):.3g}.",
+        f"{in_evaluation.std:.4g} in the evaluation ({evaluation.num_rows} rows). Over "
+        f"{pluralize(len(pairs), kind)}, the median shift is {shift:.2g} standard deviations, and "
+        f"the median ratio of the standard deviations is {scale:.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,
         shift=shift,
-        scale=math.exp(log_scale),
+        scale=scale,
         num_columns=len(pairs),
     )
 
@@ -273,12 +278,12 @@ PREPROCESSING_SKEW = Rule(
     name="evaluation inputs are preprocessed like training inputs",
     fault="preprocessing skew",
     priority=570,
-    requires="48 training rows of numbers, and 48 evaluation rows.",
+    requires="48 training rows of floats, and 48 evaluation rows.",
     contradicted_by="An evaluation that is intentionally on data of another kind.",
-    abstains="Consecutive samples are similar, as levels in a time series, and none is far "
-    "outside the training range; another evaluation of the network matches training; the network "
-    "is trained on several loaders or on the output of another network; or the evaluation inputs "
-    "were generated by a network or a sampler.",
+    abstains="Consecutive samples are similar, as in a time series, and no more different from "
+    "training than a drift explains; another evaluation of the network matches training; the "
+    "network is trained on several loaders or on the output of another network; or the evaluation "
+    "inputs were generated by a network or a sampler.",
     settings=PreprocessingSkewSettings(),
     judge=_judge,
 )

@@ -21,41 +21,45 @@ class ShuffledLabelsSettings(Settings):
         400, ge=2, description="Minimum number of rows with a target for a finding."
     )
     min_steps: int = Field(30, ge=1, description="Minimum number of steps for a finding.")
-    min_steps_without_evaluation: int = Field(
+    min_steps_without_evaluation_many_classes: int = Field(
         100,
         ge=1,
-        description="Minimum number of steps for an error on more than two classes without an "
+        description="Minimum number of steps for an error, with more than two classes and without "
+        "an evaluation.",
+    )
+    min_steps_without_evaluation_two_classes: int = Field(
+        300,
+        ge=1,
+        description="Minimum number of steps for an error, with two classes and without an "
         "evaluation.",
     )
     min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Minimum z-score of the dependence of the targets on the inputs, relative to "
-        "shuffled targets, for numeric targets or two classes to count as dependent.",
+        description="Minimum z-score for numeric targets or two classes to count as dependent on "
+        "the inputs. The z-score compares the dependence of the targets with that of shuffled "
+        "targets.",
     )
     min_z_score_for_confirm: float = Field(
         2.0,
         gt=0,
-        description="Minimum z-score of the dependence for a finding on numeric targets or two "
-        "classes to need confirmation.",
+        description="Minimum z-score at which a finding about numeric targets or two classes "
+        "needs confirmation, whatever the other evidence is. Below it, the finding may be an "
+        "error.",
     )
     min_z_score_many_classes: float = Field(
         4.0,
         gt=0,
-        description="Minimum z-score of the dependence for more than two classes to count as "
-        "dependent on the inputs. The z-score exceeds 3 by chance in 1% of data sets with "
+        description="Minimum z-score for more than two classes to count as dependent on the "
+        "inputs. The z-score exceeds 3 by chance in 1% of data sets with "
         "shuffled classes.",
-    )
-    min_steps_without_evaluation_two_classes: int = Field(
-        300,
-        ge=1,
-        description="Minimum number of steps for an error on two classes without an evaluation.",
     )
     min_late_loss_ratio: float = Field(
         0.985,
         gt=0,
-        description="Minimum ratio of the mean loss in the second half of the steps to the loss "
-        "of the best constant prediction, for an error on two classes without an evaluation.",
+        description="Minimum ratio of the late training loss to the loss of the best constant "
+        "prediction, for an error, with two classes and without an evaluation. The late loss is "
+        "the mean of the second half of the recorded losses.",
     )
     min_loss_ratio: float = Field(
         0.97,
@@ -63,10 +67,10 @@ class ShuffledLabelsSettings(Settings):
         description="Minimum ratio of a loss to the loss of the best constant prediction, for the "
         "network to count as having learned nothing.",
     )
-    min_rows_per_class: int = Field(
+    min_rows_of_second_class: int = Field(
         10,
         ge=1,
-        description="Minimum number of rows of the second most frequent class for a finding.",
+        description="Minimum number of rows of the second most frequent class, for a finding.",
     )
 
 
@@ -78,9 +82,8 @@ def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFindi
         widths = {s.num_features for s in samples}
         if len(kinds) > 1 or len(widths) > 1 or _repeats_targets(samples):
             continue
-        finding = _detect_independence(
-            rule, trace, network, samples, since=samples[0].step if phase else 0
-        )
+        since = samples[0].step if phase else 0
+        finding = _detect_independence(rule, trace, network, samples, since=since)
         if finding is not None:
             findings.setdefault(network, finding)
     return tuple(findings.values())
@@ -94,7 +97,7 @@ def _detect_independence(
     *,
     since: int,
 ) -> TraceFinding | None:
-    """Test the samples of one network and training phase, which starts after step ``since``."""
+    """Test the samples of one network in one training phase, which starts after step ``since``."""
     targets = [t for s in samples for t in s.targets]
     num_steps = trace.num_steps - since
     num_distinct_targets = len(set(targets))
@@ -105,27 +108,24 @@ def _detect_independence(
     ):
         return None
     kind, is_class = samples[0].kind, samples[0].is_class
-    if is_class and Counter(targets).most_common(2)[1][1] < rule.settings.min_rows_per_class:
+    if is_class and Counter(targets).most_common(2)[1][1] < rule.settings.min_rows_of_second_class:
         return None
-    batch_constant_losses = [s.prior for s in samples if s.prior is not None]
-    constant_loss = (
-        fmean(batch_constant_losses) if batch_constant_losses else _constant_loss(kind, targets)
-    )
+    batch_baselines = [s.prior for s in samples if s.prior is not None]
+    baseline = fmean(batch_baselines) if batch_baselines else _baseline_loss(kind, targets)
+    if baseline is None:
+        return None
+    min_loss = rule.settings.min_loss_ratio * baseline
     evaluations = [
         e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
     ]
+    # An evaluation before the first step of the phase counts only if no other follows.
     later_losses = [e.mean for e in evaluations if e.step > since]
     evaluation_losses = later_losses or [e.mean for e in evaluations]
-    if constant_loss is None or any(
-        # Also true for a loss that is NaN.
-        not v >= rule.settings.min_loss_ratio * constant_loss
-        for v in evaluation_losses
-    ):
+    # ``not >=`` is also true for a loss that is NaN.
+    if any(not loss >= min_loss for loss in evaluation_losses):
         return None
     losses = [v for n in trace.scalars if n.step > since for v in n.losses if math.isfinite(v)]
-    if not evaluation_losses and (
-        not losses or fmean(losses) < rule.settings.min_loss_ratio * constant_loss
-    ):
+    if not evaluation_losses and (not losses or fmean(losses) < min_loss):
         return None
     has_many_classes = is_class and num_distinct_targets > 2
     z_score = _compute_z_score(samples, targets)
@@ -134,15 +134,17 @@ def _detect_independence(
     ):
         return None
     is_clearly_independent = has_many_classes or z_score < rule.settings.min_z_score_for_confirm
-    is_conclusive = has_many_classes and num_steps >= rule.settings.min_steps_without_evaluation
+    is_training_conclusive = (
+        has_many_classes and num_steps >= rule.settings.min_steps_without_evaluation_many_classes
+    )
     if losses and num_distinct_targets == 2:
         late_loss = fmean(losses[len(losses) // 2 :])
-        is_conclusive = (
+        is_training_conclusive = (
             num_steps >= rule.settings.min_steps_without_evaluation_two_classes
-            and late_loss >= rule.settings.min_late_loss_ratio * constant_loss
+            and late_loss >= rule.settings.min_late_loss_ratio * baseline
         )
     is_certain = (
-        (bool(evaluation_losses) or is_conclusive)
+        (bool(evaluation_losses) or is_training_conclusive)
         and not samples[0].is_integer
         and is_clearly_independent
     )
@@ -156,13 +158,13 @@ def _detect_independence(
         step=samples[0].step + 1,
         what=f"{network_name(trace, network)}: over {len(targets)} rows the targets depend on "
         f"the inputs no more than shuffled targets do (z-score {z_score:.1f}), and {loss_text}; "
-        f"the best constant prediction has a loss of {constant_loss:.4g}.",
+        f"the best constant prediction has a loss of {baseline:.4g}.",
         cause="Targets that do not match their rows can only be memorized.",
         fix="Check that inputs and targets are shuffled, sorted and joined together.",
         confidence=0.95 if is_certain else 0.6,
         num_rows=len(targets),
         deviations=z_score,
-        prior=constant_loss,
+        prior=baseline,
     )
 
 
@@ -176,8 +178,8 @@ def _repeats_targets(samples: Sequence[TargetSampleRecord]) -> bool:
     return len(targets_by_batch) > 1 and len({t[:shortest] for t in targets_by_batch}) == 1
 
 
-def _constant_loss(kind: str, targets: Sequence[float]) -> float | None:
-    """Return the loss of the best constant prediction; None when it has no closed form."""
+def _baseline_loss(kind: str, targets: Sequence[float]) -> float | None:
+    """Return the loss of the best constant prediction; None if it is undefined or unknown."""
     if kind in ("cross_entropy", "nll_loss"):
         shares = [count / len(targets) for count in Counter(targets).values()]
         return -sum(p * math.log(p) for p in shares)
@@ -193,6 +195,7 @@ def _constant_loss(kind: str, targets: Sequence[float]) -> float | None:
 
 
 def _compute_z_score(samples: Sequence[TargetSampleRecord], targets: Sequence[float]) -> float:
+    """Return the z-score of the dependence of the targets on the inputs."""
     import torch
 
     from sluice.trace.inspection.target_sketch import decode_features

@@ -27,17 +27,17 @@ class TrainValLeakageSettings(Settings):
         0.005,
         gt=0,
         le=1,
-        description="Minimum share of the evaluation rows that are also training rows, for a "
-        "finding.",
+        description="Minimum estimated share of the evaluation rows that are also training rows, "
+        "for a finding.",
     )
     min_full_share: float = Field(
         0.85,
         gt=0,
         le=1,
-        description="Minimum share of the evaluation rows that are training rows, for the "
-        "evaluation to count as one on training rows only. If more than this share of the "
-        "recorded training rows are evaluated, the evaluation counts as one on all rows and is not "
-        "reported.",
+        description="Minimum estimated share of training rows among the evaluation rows, for all "
+        "of them to count as training rows. It is also the maximum share of the recorded training "
+        "rows that an evaluation may contain. An evaluation of a larger share is one on all rows "
+        "and is not reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -45,16 +45,21 @@ class TrainValLeakageSettings(Settings):
         description="Minimum ratio of the number of shared rows to the number expected by chance, "
         "for a finding.",
     )
-    majority_share: float = Field(
-        0.5, gt=0, le=1, description="Minimum share of rows that counts as the majority."
+    min_majority_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Minimum share of training rows among the rows of an evaluation pass, for the "
+        "pass to count as one on the training set. Together, such passes must also contain at "
+        "least this share of the training rows.",
     )
     max_failed_split_share: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Share of the training rows below which an evaluation on training rows alone "
-        "counts as a failed split. From this share on, it counts as an intentional training "
-        "score.",
+        description="Maximum share of the training rows in an evaluation on training rows alone, "
+        "for it to count as a failed split. An evaluation on a larger share counts as an "
+        "intentional training score.",
     )
     max_held_out_ratio: int = Field(
         2,
@@ -66,20 +71,20 @@ class TrainValLeakageSettings(Settings):
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Minimum number of steps whose evaluation passes have other rows than those "
-        "at a neighboring step, for these passes to count as part of training.",
+        description="Minimum number of steps with passes on other rows than at a neighboring "
+        "step, for these passes to count as part of the training loop and not as an evaluation.",
     )
     min_action_steps: int = Field(
         8,
         ge=1,
-        description="Minimum number of steps with a forward pass on a single row, for these passes "
+        description="Minimum number of steps with a forward pass on a single row, for such passes "
         "to count as the selection of actions in reinforcement learning.",
     )
     max_actions_per_step: int = Field(
         8,
         ge=1,
-        description="Maximum mean number of forward passes on a single row per step, for these "
-        "passes to count as the selection of actions in reinforcement learning.",
+        description="Maximum mean number of forward passes on a single row, per step with such a "
+        "pass, for them to count as the selection of actions in reinforcement learning.",
     )
 
 
@@ -90,14 +95,15 @@ class _Overlap:
     loader: int
     """Index of the evaluation loader; -1 for rows that are not from a loader."""
     num_shared: int
-    """Number of distinct evaluation rows that were used for training before."""
+    """Number of distinct evaluation rows that were used for training before the evaluation."""
     num_evaluated: int
     """Number of distinct evaluation rows."""
     num_in_largest_pass: int
     """Number of rows of the largest evaluation pass."""
     share: float
-    """Estimated share of the evaluation rows that are training rows, recorded or not."""
-    first_step: int
+    """Estimated share of the evaluation rows that are training rows, including the training rows
+    that were not recorded."""
+    first_training_step: int
     """Number of optimizer steps before the first training pass on a shared row."""
     expected_by_chance: float
     """Number of shared rows that is expected if rows are equal only by chance."""
@@ -109,27 +115,17 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
         training = [r for r in trace.rows if r.network == network and r.is_learning]
         if not training:
             continue
-        evaluation = _without_training_loop_passes(
-            rule.settings,
-            _without_single_row_passes(
-                rule.settings,
-                [r for r in trace.rows if r.network == network and not r.is_learning],
-            ),
-            num_optimizers=max(len(stepping_optimizers(trace)), 1),
+        evaluation = [r for r in trace.rows if r.network == network and not r.is_learning]
+        evaluation = _drop_single_row_passes(rule.settings, evaluation)
+        evaluation = _drop_training_loop_passes(
+            rule.settings, evaluation, num_optimizers=max(len(stepping_optimizers(trace)), 1)
         )
-        evaluation_loaders = {r.loader for r in evaluation} - {
-            r.loader for r in training if r.loader != -1
-        }
-        overlaps = [
-            _find_overlap(
-                trace,
-                training,
-                _without_training_set_passes(
-                    rule.settings, [r for r in evaluation if r.loader == loader], training
-                ),
-            )
-            for loader in sorted(evaluation_loaders)
-        ]
+        training_loaders = {r.loader for r in training if r.loader != -1}
+        overlaps = []
+        for loader in sorted({r.loader for r in evaluation} - training_loaders):
+            passes = [r for r in evaluation if r.loader == loader]
+            passes = _drop_training_set_passes(rule.settings, passes, training)
+            overlaps.append(_find_overlap(trace, training, passes))
         for overlap in overlaps:
             # Another evaluation without any training row is the validation set.
             has_validation = any(o is not overlap and not o.num_shared for o in overlaps)
@@ -141,13 +137,13 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
     return tuple(findings)
 
 
-def _without_single_row_passes(
+def _drop_single_row_passes(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord]
 ) -> list[RowsRecord]:
     """Drop passes on single rows if many steps have a few of them.
 
-    Such passes select actions in reinforcement learning. A row-by-row evaluation has all its passes
-    at few steps.
+    Such passes select actions in reinforcement learning. An evaluation row by row makes all its
+    passes at few steps.
     """
     single_row_steps = [record.step for record in evaluation if record.num_rows == 1]
     num_steps = len(set(single_row_steps))
@@ -159,7 +155,7 @@ def _without_single_row_passes(
     return [record for record in evaluation if record.num_rows > 1]
 
 
-def _without_training_loop_passes(
+def _drop_training_loop_passes(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord], *, num_optimizers: int
 ) -> list[RowsRecord]:
     """Drop forward passes that belong to training: passes on different rows at consecutive steps.
@@ -167,21 +163,21 @@ def _without_training_loop_passes(
     Examples are the next states in reinforcement learning, and the tokens that a decoder generates.
     If several optimizers alternate, steps up to ``num_optimizers`` apart count as consecutive.
     """
-    rows: dict[int, set[int]] = {}
+    rows_by_step: dict[int, set[int]] = {}
     for record in evaluation:
-        rows.setdefault(record.step, set()).update(record.rows)
+        rows_by_step.setdefault(record.step, set()).update(record.rows)
     loop_steps = {
         step
-        for step in rows
+        for step, rows in rows_by_step.items()
         for neighbor in range(step - num_optimizers, step + num_optimizers + 1)
-        if neighbor in rows and rows[neighbor] != rows[step]
+        if rows_by_step.get(neighbor, rows) != rows
     }
     if len(loop_steps) < settings.min_loop_steps:
         return evaluation
     return [record for record in evaluation if record.step not in loop_steps]
 
 
-def _without_training_set_passes(
+def _drop_training_set_passes(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord], training: list[RowsRecord]
 ) -> list[RowsRecord]:
     """Drop forward passes on the training set, if there are passes on other rows.
@@ -190,17 +186,18 @@ def _without_training_set_passes(
     most of the training rows. Leaked rows are only a few of the training rows.
     """
     training_rows = {row for r in training for row in r.rows}
-    remaining: list[RowsRecord] = []
-    covered: set[int] = set()
+    remaining_passes: list[RowsRecord] = []
+    covered_rows: set[int] = set()
     for record in evaluation:
-        shared = training_rows.intersection(record.rows)
-        if len(shared) < settings.majority_share * len(set(record.rows)):
-            remaining.append(record)
+        shared_rows = training_rows.intersection(record.rows)
+        if len(shared_rows) < settings.min_majority_share * len(set(record.rows)):
+            remaining_passes.append(record)
         else:
-            covered |= shared
+            covered_rows |= shared_rows
     return (
-        remaining
-        if remaining and len(covered) >= settings.majority_share * len(training_rows)
+        remaining_passes
+        if remaining_passes
+        and len(covered_rows) >= settings.min_majority_share * len(training_rows)
         else evaluation
     )
 
@@ -213,45 +210,44 @@ def _find_overlap(
     for record in training:
         for row in record.rows:
             first_training_steps.setdefault(row, record.step)
-    rows = {row for r in evaluation for row in r.rows}
+    evaluation_rows = {row for r in evaluation for row in r.rows}
     # A row that was evaluated before it was used for training may have been selected by that
-    # evaluation, as in pseudo-labeling. A network that has made no step selects nothing.
-    selected = {
+    # evaluation, as in pseudo-labeling. Before the first step, a network selects nothing.
+    selected_rows = {
         row for r in evaluation for row in r.rows if 0 < r.step <= first_training_steps.get(row, -1)
     }
-    shared = {
+    shared_rows = {
         row
         for r in evaluation
         for row in r.rows
-        if first_training_steps.get(row, math.inf) < r.step and row not in selected
+        if first_training_steps.get(row, math.inf) < r.step and row not in selected_rows
     }
     coverage = _coverage(trace, training, len(first_training_steps))
-    num_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
+    num_pairs_in_batches, num_duplicates = _count_duplicates([*training, *evaluation])
     # Rows of integers may be equal by chance even if no sampled pair is. Rule of three: if n pairs
     # contain no duplicate, the rate of duplicates is below 3 / n (95% confidence).
     upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
+    num_row_pairs = len(evaluation_rows) * len(first_training_steps)
+    expected_by_chance = (
+        num_row_pairs * (num_duplicates + upper_margin) / max(num_pairs_in_batches, 1)
+    )
     return _Overlap(
         loader=evaluation[0].loader,
-        num_shared=len(shared),
-        num_evaluated=len(rows),
+        num_shared=len(shared_rows),
+        num_evaluated=len(evaluation_rows),
         num_in_largest_pass=max(r.num_rows for r in evaluation),
-        share=len(shared) / max(len(rows), 1) / coverage,
-        first_step=min((first_training_steps[row] for row in shared), default=0),
-        expected_by_chance=0.0
-        if all(r.is_continuous for r in training)
-        else len(rows)
-        * len(first_training_steps)
-        * (num_duplicates + upper_margin)
-        / max(num_pairs, 1),
+        share=len(shared_rows) / max(len(evaluation_rows), 1) / coverage,
+        first_training_step=min((first_training_steps[row] for row in shared_rows), default=0),
+        expected_by_chance=0.0 if all(r.is_continuous for r in training) else expected_by_chance,
     )
 
 
 def _coverage(trace: Trace, training: list[RowsRecord], num_recorded: int) -> float:
     """Return the share of the training rows that was recorded; 1 if their number is unknown."""
-    indices = {r.loader for r in training}
-    sizes = [x.num_rows for x in trace.loaders if x.index in indices and x.num_rows > 0]
-    if len(indices) == len(sizes):
-        return min(num_recorded / sum(sizes), 1.0)
+    loaders = {r.loader for r in training}
+    dataset_sizes = [x.num_rows for x in trace.loaders if x.index in loaders and x.num_rows > 0]
+    if len(dataset_sizes) == len(loaders):
+        return min(num_recorded / sum(dataset_sizes), 1.0)
     return 1.0
 
 
@@ -282,24 +278,24 @@ def _judge_overlap(
     num_training = len({row for r in training for row in r.rows})
     if num_shared > rule.settings.min_full_share * num_training:
         return None  # an evaluation on all rows, including the training set
-    num_shared_of_pass = num_shared / overlap.num_evaluated * overlap.num_in_largest_pass
     is_large_pass = overlap.num_in_largest_pass > rule.settings.max_held_out_ratio * num_training
-    if is_large_pass and num_shared_of_pass > rule.settings.majority_share * num_training:
+    num_shared_in_pass = num_shared / overlap.num_evaluated * overlap.num_in_largest_pass
+    if is_large_pass and num_shared_in_pass > rule.settings.min_majority_share * num_training:
         return None  # an evaluation on all rows, of which only the first rows were recorded
     is_fully_shared = overlap.share >= rule.settings.min_full_share
     if is_fully_shared and has_validation:
         return None  # the training score, next to a validation set
-    # Then a part of the training rows is used as the held-out set by mistake.
+    # An evaluation on only a part of the training rows is meant as one on held-out rows.
     is_failed_split = (
         is_fully_shared and num_shared < rule.settings.max_failed_split_share * num_training
     )
     loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
     return rule.finding(
         severity="confirm" if is_fully_shared and not is_failed_split else "error",
-        step=overlap.first_step + 1,
+        step=overlap.first_training_step + 1,
         what=f"{network_name(trace, network)}: {num_shared} of {overlap.num_evaluated} evaluation "
         f"rows{loader} are among the {num_training} recorded training rows. The first of these "
-        f"shared rows was used for training at step {overlap.first_step + 1}.",
+        f"shared rows was used for training at step {overlap.first_training_step + 1}.",
         cause="Scores on training rows do not measure the performance on new rows."
         if not is_fully_shared
         else "Nearly all evaluation rows are training rows, so this is the training score.",

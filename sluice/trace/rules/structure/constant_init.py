@@ -1,6 +1,6 @@
 """Detects layers whose neurons are all initialized with the same weights."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from pydantic import Field
 
@@ -45,13 +45,14 @@ class ConstantInitSettings(Settings):
     max_gates: int = Field(
         4,
         ge=1,
-        description="Maximum number of distinct rows of a weight whose rows count as equal: one "
-        "per gate of a recurrent layer.",
+        description="Maximum number of gates of a recurrent layer. If all its neurons are equal, "
+        "its weight still has one distinct row per gate. So the rows of a weight count as equal up "
+        "to this number of distinct rows.",
     )
 
 
 _LAYER_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
-"""Classes of the layers whose weights must not start with one value."""
+"""Classes of the layers whose weights must not be initialized with one value."""
 
 _FIX = (
     "Initialize with random values: torch's default initialization, or nn.init.xavier_uniform_ "
@@ -65,12 +66,15 @@ def _has_equal_rows(settings: ConstantInitSettings, sample: ParameterValuesRecor
     return 1 <= sample.num_distinct_rows <= max_distinct_rows
 
 
-def _rows_stay_equal(
+def _do_rows_stay_equal(
     settings: ConstantInitSettings,
     parameter: ParameterRecord,
     samples: tuple[ParameterValuesRecord, ...],
 ) -> bool:
-    """Whether the rows are equal in the first sample, and equal or equal per gate in later ones."""
+    """Whether all rows are equal in the first sample and stay equal in all later ones.
+
+    In later samples of a recurrent layer, the rows of different gates may differ.
+    """
     return (
         parameter.is_trainable
         and bool(parameter.names)
@@ -85,26 +89,24 @@ def _judge(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding
     if trace.membership is None:
         return ()
     optimized = trace.membership.optimized
-    return _detect_equal_rows(rule, trace, optimized) or _detect_constant_weights(
-        rule, trace, optimized
-    )
+    finding = _detect_equal_rows(rule, trace, optimized)
+    if finding is None:
+        finding = _detect_constant_weights(rule, trace, optimized)
+    return () if finding is None else (finding,)
 
 
 def _detect_constant_weights(
     rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
-) -> tuple[TraceFinding, ...]:
+) -> TraceFinding | None:
     """Detect weights initialized with one value, even if other layers make their rows differ later.
 
     Zero is a good initial value for the last layer of a branch, but not for consecutive layers: the
-    gradient of the first one is zero until the layers after it have changed, step by step.
+    gradient of a layer is zero as long as the layer after it is zero.
     """
     records, names = parameter_records(trace), parameter_names(trace)
     values = values_by_parameter(trace)
     calls = [call for forward in trace.forward_passes for call in forward.calls]
     layer_weights = {p for call in calls if call.kind in _LAYER_KINDS for p in call.parameters}
-    parameters_of_other_modules = [
-        call.parameters for call in calls if call.kind not in _LAYER_KINDS
-    ]
     zero_gradient_steps = _zero_gradient_steps(trace)
     constant_weights = []
     stuck_at_zero = set[int]()
@@ -112,42 +114,46 @@ def _detect_constant_weights(
         record, samples = records.get(parameter), values.get(parameter)
         if record is None or not samples or not record.is_trainable or not record.names:
             continue
-        first = samples[0]
+        initial = samples[0]
         if (
-            first.num_distinct_rows != 1
+            initial.num_distinct_rows != 1
             or min(record.shape[:2], default=0) < rule.settings.min_rows
         ):
             continue
-        if first.smallest == first.largest == 0:
-            if {first.step, first.step + 1} <= zero_gradient_steps.get(parameter, set()):
+        if initial.smallest == initial.largest == 0:
+            # A zero layer that learns has a gradient at the first of these steps or, if the next
+            # layer also starts at zero, at the second.
+            if {initial.step, initial.step + 1} <= zero_gradient_steps.get(parameter, set()):
                 stuck_at_zero.add(parameter)
-        elif first.step == 1 and first.smallest == first.largest and parameter in layer_weights:
+        elif (
+            initial.step == 1 and initial.smallest == initial.largest and parameter in layer_weights
+        ):
             constant_weights.append(parameter)
-    # One factor of a product may be zero at the start, as in LoRA, but not both.
-    constant_weights += {
+    # Other modules may use the product of two parameters. One of them may start at zero, as in
+    # LoRA, but not both.
+    zero_factors = {
         p
-        for p in stuck_at_zero
-        if p in layer_weights
-        or any(_are_factors(stuck_at_zero, p, module) for module in parameters_of_other_modules)
+        for call in calls
+        if call.kind not in _LAYER_KINDS and len(stuck_at_zero.intersection(call.parameters)) > 1
+        for p in stuck_at_zero.intersection(call.parameters)
     }
+    constant_weights += stuck_at_zero & layer_weights | zero_factors
     if not constant_weights:
-        return ()
+        return None
     constant_weights.sort()
     first_value = values[constant_weights[0]][0].largest
     step = min(values[p][0].step for p in constant_weights)
-    return (
-        rule.finding(
-            severity="error",
-            step=step,
-            confidence=0.95,
-            what=f"{pluralize(len(constant_weights), 'weight')} "
-            f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value "
-            f"everywhere ({first_value:.3g} in the first): "
-            f"{list_names([names[p] for p in constant_weights])}.",
-            cause="All neurons of a layer start out equal, and only their biases distinguish them.",
-            fix=_FIX,
-            num_weights=len(constant_weights),
-        ),
+    return rule.finding(
+        severity="error",
+        step=step,
+        confidence=0.95,
+        what=f"{pluralize(len(constant_weights), 'weight')} "
+        f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value "
+        f"everywhere ({first_value:.3g} in the first): "
+        f"{list_names([names[p] for p in constant_weights])}.",
+        cause="All neurons of a layer start out equal, and only their biases distinguish them.",
+        fix=_FIX,
+        num_weights=len(constant_weights),
     )
 
 
@@ -162,46 +168,41 @@ def _zero_gradient_steps(trace: Trace) -> dict[int, set[int]]:
     return steps
 
 
-def _are_factors(stuck_at_zero: Collection[int], parameter: int, module: Sequence[int]) -> bool:
-    """Whether the parameters of a module include this one and another one stuck at zero."""
-    return parameter in module and sum(p in stuck_at_zero for p in module) > 1
-
-
 def _detect_equal_rows(
     rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
-) -> tuple[TraceFinding, ...]:
+) -> TraceFinding | None:
     """Detect weights whose rows are equal and stay equal."""
     records, names = parameter_records(trace), parameter_names(trace)
     changed_indices, values = changed_parameters(trace), values_by_parameter(trace)
-    with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
+    parameters_with_gradient = {
+        p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient
+    }
     equal_row_weights = [
         p
         for p, samples in values.items()
         if p in optimized
-        and p in with_gradient
+        and p in parameters_with_gradient
         and p in records
-        and _rows_stay_equal(rule.settings, records[p], samples)
+        and _do_rows_stay_equal(rule.settings, records[p], samples)
     ]
     # If no parameter changed, the learning rate is zero; another rule reports that.
     if not equal_row_weights or changed_indices.isdisjoint(optimized):
-        return ()
-    unchanged = [p for p in equal_row_weights if p not in changed_indices]
+        return None
+    unchanged_weights = [p for p in equal_row_weights if p not in changed_indices]
     first_step = min(values[p][0].step for p in equal_row_weights)
     num_rows = values[equal_row_weights[0]][-1].num_rows
-    return (
-        rule.finding(
-            severity="error",
-            step=first_step,
-            what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
-            f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
-            f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first)"
-            + (f"; {len(unchanged)} never changed." if unchanged else "."),
-            cause="All neurons of a layer compute the same output and receive the same gradient: "
-            "the layer is equivalent to one neuron.",
-            fix=_FIX,
-            num_weights=len(equal_row_weights),
-            num_unchanged=len(unchanged),
-        ),
+    return rule.finding(
+        severity="error",
+        step=first_step,
+        what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
+        f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
+        f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first)"
+        + (f"; {len(unchanged_weights)} never changed." if unchanged_weights else "."),
+        cause="All neurons of a layer compute the same output and receive the same gradient: "
+        "the layer is equivalent to one neuron.",
+        fix=_FIX,
+        num_weights=len(equal_row_weights),
+        num_unchanged=len(unchanged_weights),
     )
 
 
@@ -209,9 +210,9 @@ CONSTANT_INIT = Rule(
     name="neurons of a layer are initialized with different weights",
     fault="constant initialization",
     priority=240,
-    requires="Either three samples of a weight with at least four rows and some parameter that "
-    "learns, or the initial values of a weight with at least four rows and columns.",
-    contradicted_by="Rows that differ only beyond the first 512, which are sampled.",
+    requires="Either three samples of a weight with at least four rows, while some parameter "
+    "changes, or the initial values of a weight with at least four rows and four columns.",
+    contradicted_by="A row after the first 512 that differs; only the first 512 are sampled.",
     abstains="The rows differ after the first steps, as for a zero-initialized output layer or "
     "LoRA; or nothing learns.",
     settings=ConstantInitSettings(),

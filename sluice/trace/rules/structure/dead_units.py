@@ -1,5 +1,6 @@
 """Detects layers without any active neuron."""
 
+import math
 from collections.abc import Iterator
 from itertools import takewhile
 
@@ -13,6 +14,7 @@ from sluice.trace.rules._helpers.loss_jumps import LossJumpSettings, find_loss_j
 from sluice.trace.rules._helpers.measurements import parameter_records, step_losses
 
 _ACTIVATIONS = frozenset({"ReLU", "ReLU6", "GELU", "SiLU", "Hardswish", "Threshold"})
+"""Classes of activations that return 0 for sufficiently negative inputs."""
 
 
 class DeadUnitsSettings(Settings):
@@ -21,8 +23,8 @@ class DeadUnitsSettings(Settings):
     min_steps: int = Field(
         3,
         ge=1,
-        description="Minimum number of consecutive measured steps without an active neuron for a "
-        "finding. The last measured step of the layer must be one of them.",
+        description="Minimum number of measured steps without an active neuron, up to the last "
+        "measured step of the layer, for a finding.",
     )
     min_values: int = Field(
         32,
@@ -35,13 +37,14 @@ class DeadUnitsSettings(Settings):
     )
 
 
-def _inactive_outputs(
+def _find_inactive_outputs(
     settings: DeadUnitsSettings, trace: Trace
 ) -> Iterator[tuple[int, OutputStatistics]]:
     """Yield each output without an active neuron, with its step.
 
-    The output of an activation is inactive if it is 0 everywhere. That of another layer is inactive
-    if it is negative everywhere and the layer has no gradient although others have.
+    The output of an activation is inactive if it is 0 everywhere. The output of another layer is
+    inactive if it is negative everywhere and the gradient of the layer is 0 although that of others
+    is not.
     """
     records = parameter_records(trace)
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
@@ -51,7 +54,7 @@ def _inactive_outputs(
             for index, norm in zip(optimizer.parameters, optimizer.grad_norms, strict=True):
                 for name in records[index].names if index in records else ():
                     grad_norms_by_module.setdefault(name.rpartition(".")[0], []).append(norm)
-        has_gradients = any(n > 0 for norms in grad_norms_by_module.values() for n in norms)
+        has_gradients = any(norm > 0 for norms in grad_norms_by_module.values() for norm in norms)
         for output in measured.outputs:
             if output.numel < settings.min_values:
                 continue
@@ -62,7 +65,7 @@ def _inactive_outputs(
                 is_inactive = (
                     output.largest < 0
                     and has_gradients
-                    and max(grad_norms_by_module.get(module, [1.0])) == 0
+                    and max(grad_norms_by_module.get(module, [math.nan])) == 0
                 )
             if is_inactive:
                 yield measured.step, output
@@ -74,26 +77,26 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
     for measured in trace.statistics:
         for output in measured.outputs:
             measured_steps.setdefault((output.network, output.module), []).append(measured.step)
-    inactive_outputs: dict[tuple[int, str], dict[int, OutputStatistics]] = {}
-    for step, output in _inactive_outputs(rule.settings, trace):
+    inactive_outputs: dict[tuple[int, str], dict[int, OutputStatistics]] = {}  # by layer and step
+    for step, output in _find_inactive_outputs(rule.settings, trace):
         inactive_outputs.setdefault((output.network, output.module), {})[step] = output
     jump = find_loss_jump(step_losses(trace), rule.settings.jump)
     findings = []
     for (network, module), outputs in inactive_outputs.items():
         steps = measured_steps[network, module]
-        num_inactive = len([*takewhile(outputs.__contains__, reversed(steps))])
-        if num_inactive < rule.settings.min_steps:
+        num_inactive_steps = len([*takewhile(outputs.__contains__, reversed(steps))])
+        if num_inactive_steps < rule.settings.min_steps:
             continue
         output = outputs[steps[-1]]
-        step = since = steps[-num_inactive]
+        step = since = steps[-num_inactive_steps]
         what = (
             f"{names.get(network, 'a network')}.{module} ({output.kind}): none of {output.numel} "
-            f"values is positive in the last {num_inactive} of {len(steps)} measured steps, from "
-            f"step {since} on."
+            f"values is positive in the last {num_inactive_steps} of {len(steps)} measured steps, "
+            f"from step {since} on."
         )
         # The layer became inactive after the previous measured step. A jump of the loss since then
         # shows when.
-        last_active_step = steps[-num_inactive - 1] if num_inactive < len(steps) else 0
+        last_active_step = steps[-num_inactive_steps - 1] if num_inactive_steps < len(steps) else 0
         if jump is not None and last_active_step < jump.step <= since:
             step = jump.step
             what += (
@@ -109,10 +112,11 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
                 "it can recover.",
                 fix="Check the bias and the weights of this layer: use a zero bias and torch's "
                 "default initialization, or a lower learning rate.",
-                num_silent=num_inactive,
+                num_inactive=num_inactive_steps,
                 num_measured=len(steps),
             )
         )
+    # Only the earliest finding: the other layers may be inactive because of that layer.
     return tuple(sorted(findings, key=lambda finding: finding.step)[:1])
 
 
@@ -120,8 +124,7 @@ DEAD_UNITS = Rule(
     name="every layer has active neurons",
     fault="dead units",
     priority=230,
-    requires="Either three measured steps of an activation, or three measured steps of a layer "
-    "with its gradients.",
+    requires="Three measured steps of an activation, or of another layer and its gradients.",
     contradicted_by="A positive value in the output, or a gradient in the layer.",
     abstains="Only some neurons are inactive, or the layer was not called.",
     settings=DeadUnitsSettings(),

@@ -1,15 +1,17 @@
 """Detects parameters that take part in every step but never receive a gradient."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from pydantic import Field
 
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
+from sluice.findings.fault import Severity
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.events import StepSequence
 from sluice.trace.records.forward_passes import ForwardPassRecord
+from sluice.trace.records.membership import Membership, NetworkRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.gradient_reach import (
     GradientReachSettings,
@@ -37,36 +39,41 @@ class DetachedSubgraphSettings(Settings):
 
 
 _FIX = (
-    "Remove detach(), .data or no_grad() there. To freeze the parameters, set requires_grad to "
-    "False and remove them from the optimizer."
+    "Remove detach(), .data or no_grad() between these parameters and the loss. To freeze the "
+    "parameters, set requires_grad to False and remove them from the optimizer."
 )
 
 
 Detachment = tuple[int, set[int], str]
 """First step, parameters and location of a part of the network that is detached from the loss."""
+_Detector = Callable[[Trace, frozenset[int], int], Detachment | None]
+"""Function of a trace, the unreached parameters, and the first step that counts."""
 
 
-def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Detachment | None:
-    """Detect a module whose input is a detached output of an unreached module."""
-    called_parameters: dict[int, set[int]] = {}
+def _detect_detached_input(
+    trace: Trace, unreached: frozenset[int], since: int
+) -> Detachment | None:
+    """Detect a module whose input was detached from the output of a module before it."""
+    parameters_by_step: dict[int, set[int]] = {}
     for forward_pass in _forward_passes_since(trace, since):
-        runs_without_grad = any(
+        has_call_without_grad = any(
             set(c.parameters) & unreached and not c.output_requires_grad for c in forward_pass.calls
         )
+        parameters_before = parameters_by_step.setdefault(forward_pass.step, set())
         for call in forward_pass.calls:
-            parameters_before = called_parameters.setdefault(forward_pass.step, set())
             if call.detached_from and call.output_requires_grad and parameters_before & unreached:
                 location = f"between {call.detached_from} and {call.module or call.kind}"
                 return (
                     forward_pass.step + 1,
                     parameters_before & unreached,
-                    location + (" (no_grad)" if runs_without_grad else ""),
+                    location + (" (no_grad)" if has_call_without_grad else ""),
                 )
             parameters_before.update(call.parameters)
     return None
 
 
 def _forward_passes_since(trace: Trace, since: int) -> list[ForwardPassRecord]:
+    """Return the forward passes of step ``since`` and of later steps."""
     return [forward_pass for forward_pass in trace.forward_passes if forward_pass.step + 1 >= since]
 
 
@@ -75,8 +82,13 @@ def _detect_probed(
 ) -> Detachment | None:
     """Detect parameters that, according to a probe, affect an output that the loss uses."""
     for probe in trace.probes:
-        parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
-        if probe.probe == "weights" and parameters and probe.largest_effect > settings.min_effect:
+        parameters = set(probe.parameters) & unreached
+        if (
+            probe.probe == "weights"
+            and probe.step + 1 >= since
+            and parameters
+            and probe.largest_effect > settings.min_effect
+        ):
             first_calls = next(
                 (f.calls for f in trace.forward_passes if f.network == probe.network), ()
             )
@@ -88,7 +100,7 @@ def _detect_probed(
 
 
 def _training_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
-    """Return the complete sequences with a backward pass that begin at a step or later."""
+    """Return complete sequences with a backward pass that first occur at ``since`` or later."""
     return [
         sequence
         for sequence in trace.sequences
@@ -98,18 +110,26 @@ def _training_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
     ]
 
 
+def _find_unreached_networks(
+    membership: Membership, unreached: frozenset[int]
+) -> list[tuple[NetworkRecord, set[int]]]:
+    """Return the networks whose optimized parameters are all unreached, with these parameters."""
+    return [
+        (network, parameters)
+        for network in membership.networks
+        if (parameters := set(network.parameters) & membership.optimized)
+        and parameters <= unreached
+    ]
+
+
 def _detect_network_without_grad(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
 ) -> Detachment | None:
     """Detect a network that training steps call in training mode, but never with gradients."""
-    membership = trace.membership
-    if membership is None:
+    if trace.membership is None:
         return None
     sequences = _training_sequences(trace, since)
-    for network in membership.networks:
-        parameters = set(network.parameters) & unreached
-        if not parameters or parameters != set(network.parameters) & membership.optimized:
-            continue
+    for network, parameters in _find_unreached_networks(trace.membership, unreached):
         calls = [
             (sequence.first_step, sequence.count, event.flags)
             for sequence in sequences
@@ -117,10 +137,11 @@ def _detect_network_without_grad(
             if event.kind == "forward" and event.object_id == network.index
         ]
         num_calls = sum(count for _, count, flags in calls if "training" in flags)
-        has_gradients = any("grad" in flags for _, _, flags in calls)
-        if num_calls >= settings.reach.min_measured_steps and not has_gradients:
+        is_grad_enabled = any("grad" in flags for _, _, flags in calls)
+        if num_calls >= settings.reach.min_measured_steps and not is_grad_enabled:
+            first_step, _, _ = calls[0]
             return (
-                calls[0][0],
+                first_step,
                 parameters,
                 f"at {network.name}, which runs without gradients (no_grad)",
             )
@@ -130,7 +151,7 @@ def _detect_network_without_grad(
 def _detect_module_without_grad(
     trace: Trace, unreached: frozenset[int], since: int
 ) -> Detachment | None:
-    """Detect modules that run without gradients in a pass whose other modules have gradients."""
+    """Detect modules that run without gradients in a pass that has gradients elsewhere."""
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     for forward_pass in _forward_passes_since(trace, since):
         calls = [
@@ -149,15 +170,24 @@ def _detect_module_without_grad(
     return None
 
 
-def _locate_detachment(
+def _detect_detachment(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int], since: int = 0
 ) -> tuple[TraceFinding, ...]:
-    for severity, detect in (
-        ("error", _detect_detached),
+    """Return a finding about the first detachment that is found; () without one.
+
+    Args:
+        rule: This rule.
+        trace: Trace of one process.
+        unreached: Parameters without a gradient at step ``since`` and later.
+        since: First step that counts.
+    """
+    detectors: tuple[tuple[Severity, _Detector], ...] = (
+        ("error", _detect_detached_input),
         ("error", partial(_detect_probed, rule.settings)),
         ("error", partial(_detect_network_without_grad, rule.settings)),
         ("confirm", _detect_module_without_grad),
-    ):
+    )
+    for severity, detect in detectors:
         detachment = detect(trace, unreached, since)
         if detachment is not None:
             step, parameters, location = detachment
@@ -167,47 +197,46 @@ def _locate_detachment(
 
 
 def _judge(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    unreached = unreached_parameters(trace, rule.settings.reach)
     if has_manual_gradients(trace):
         return ()
+    unreached = unreached_parameters(trace, rule.settings.reach)
     if unreached:
-        return _locate_detachment(rule, trace, unreached) or _detect_unreached_networks(
+        return _detect_detachment(rule, trace, unreached) or _detect_called_networks(
             rule, trace, unreached
         )
-    return _detect_later(rule, trace)
+    return _detect_in_late_optimizers(rule, trace)
 
 
-def _detect_later(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    """Detect parameters that no gradient reaches in the steps of a later optimizer."""
+def _detect_in_late_optimizers(
+    rule: Rule[DetachedSubgraphSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
+    """Detect parameters without a gradient in an optimizer that makes its first step late."""
     for optimizer in trace.membership.optimizers if trace.membership is not None else ():
         steps = steps_of(trace, optimizer.index)
         since = first_step_of(steps) if steps else 1
-        unreached = (
-            unreached_by_optimizer(trace, optimizer, rule.settings.reach, since)
-            if since > 1
-            else frozenset()
-        )
-        findings = _locate_detachment(rule, trace, unreached, since) if unreached else ()
+        if since <= 1:
+            continue
+        unreached = unreached_by_optimizer(trace, optimizer, rule.settings.reach, since)
+        findings = _detect_detachment(rule, trace, unreached, since) if unreached else ()
         if findings:
             return findings
     return ()
 
 
-def _detect_unreached_networks(
+def _detect_called_networks(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int]
 ) -> tuple[TraceFinding, ...]:
-    """Detect separate networks that nearly every step calls but that no gradient reaches."""
-    membership = trace.membership
-    if membership is None or len(membership.networks) < 2:
+    """Detect networks that nearly every step calls but that no gradient reaches.
+
+    () if the program has only one network.
+    """
+    if trace.membership is None or len(trace.membership.networks) < 2:
         return ()
     sequences, findings = _training_sequences(trace), []
-    # Several alternating optimizers share the steps.
+    # If several optimizers alternate, each makes only a part of the steps.
     num_optimizers = max(len(stepping_optimizers(trace)), 1)
     min_steps = 0.9 * sum(sequence.count for sequence in sequences) / num_optimizers
-    for network in membership.networks:
-        parameters = set(network.parameters) & unreached
-        if not parameters or parameters != set(network.parameters) & membership.optimized:
-            continue
+    for network, parameters in _find_unreached_networks(trace.membership, unreached):
         calling_sequences = [
             sequence
             for sequence in sequences
@@ -228,18 +257,18 @@ def _detect_unreached_networks(
 def _build_finding(
     rule: Rule[DetachedSubgraphSettings],
     trace: Trace,
-    severity: str,
+    severity: Severity,
     step: int,
     parameters: Iterable[int],
     details: str,
     since: int = 0,
 ) -> TraceFinding:
-    """Return a finding about parameters without a gradient, or without one from a step on."""
+    """Return a finding about parameters without a gradient in any step, or from ``since`` on."""
     names = parameter_names(trace)
     unreached_names = [names[p] for p in sorted(parameters)]
     period = f"in any step from step {since} on" if since > 1 else "in any step"
     return rule.finding(
-        severity="error" if severity == "error" else "confirm",
+        severity=severity,
         step=step,
         what=f"{pluralize(len(unreached_names), 'parameter')} of the optimizer "
         f"{'is' if len(unreached_names) == 1 else 'are'} used but "

@@ -36,14 +36,14 @@ class LossDetachedSettings(Settings):
 
 
 def _starts_at_leaf(step: OptimizerStep) -> bool:
-    """Whether every backward pass started at a tensor without a graph, so no gradient is new."""
+    """Whether every backward pass started at a tensor without a graph, and no gradient is new."""
     passes = step.find_before("backward", "grad")
     has_only_leaves = all("leaf" in step.sequence.events[i].flags for i in passes)
     return bool(passes) and has_only_leaves and "fresh" not in step.end.flags
 
 
 def _lacks_gradient(step: OptimizerStep) -> bool:
-    """Whether the step has no gradient, although none was cleared after its backward pass."""
+    """Whether the step has no gradient, although no gradient was cleared after backward()."""
     last_zero_grad = max(step.find_before("zero"), default=-1)
     return (
         last_zero_grad < step.last_backward
@@ -56,7 +56,10 @@ def _lacks_gradient(step: OptimizerStep) -> bool:
 def _trailing_steps_without_gradient(
     settings: LossDetachedSettings, steps: tuple[OptimizerStep, ...]
 ) -> tuple[OptimizerStep, ...]:
-    """Return the steps without a gradient; () if there are too few, or if a later step has one."""
+    """Return the steps without a gradient if they are the last ones of the training.
+
+    () if there are too few, or if a later step has a gradient.
+    """
     without_gradient = tuple(filter(_lacks_gradient, steps))
     if count_steps(without_gradient) < settings.min_steps_at_end:
         return ()
@@ -67,9 +70,10 @@ def _trailing_steps_without_gradient(
 
 
 def _is_any_parameter_reached(trace: Trace, since: int) -> bool:
-    """Whether a gradient reached any parameter from the given step on.
+    """Whether a gradient reached any parameter at step ``since`` or later.
 
-    Parameters of optimizers count only if ``since`` is 1: their gradient may be older otherwise.
+    If ``since`` is above 1, parameters of optimizers do not count: the record does not show whether
+    their gradient is older.
     """
     return any(
         parameter.has_had_gradient and (since == 1 or parameter.index not in membership.optimized)
@@ -82,19 +86,16 @@ def _is_any_parameter_reached(trace: Trace, since: int) -> bool:
 def _detect_unreached_networks(
     rule: Rule[LossDetachedSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
+    """Detect networks whose outputs a training loss uses, but that no gradient reaches."""
     membership, unreached = trace.membership, unreached_parameters(trace, rule.settings.reach)
-    loss_by_network = {r.network: r for r in reversed(trace.losses) if r.is_learning}
+    if membership is None:
+        return ()
+    first_loss_by_network = {r.network: r for r in reversed(trace.losses) if r.is_learning}
     findings = []
-    for network in membership.networks if membership is not None else ():
-        parameters = set(network.parameters) & unreached
-        loss = loss_by_network.get(network.index)
-        if (
-            membership is None
-            or loss is None
-            or not parameters
-            or parameters != set(network.parameters) & membership.optimized
-        ):
+    for network in membership.networks:
+        parameters = set(network.parameters) & membership.optimized
+        loss = first_loss_by_network.get(network.index)
+        if loss is None or not parameters or not parameters <= unreached:
             continue
         findings.append(
             rule.finding(
@@ -114,7 +115,7 @@ def _detect_unreached_networks(
 
 
 def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    findings = [*_detect_unreached_networks(rule, trace)]
+    findings = list(_detect_unreached_networks(rule, trace))
     steps_by_optimizer = {o: steps_of(trace, o) for o in stepping_optimizers(trace)}
     is_gradient_always_missing = all(
         steps and all(map(_lacks_gradient, steps)) for steps in steps_by_optimizer.values()
@@ -136,7 +137,7 @@ def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding
                 step=first_step_of(steps_without_gradient),
                 what=f"{optimizer_name(trace, optimizer)}: in "
                 f"{count_steps(steps_without_gradient)} of {count_steps(steps)} steps backward() "
-                f"{reason}; the step had no new gradient.",
+                f"{reason}; these steps had no new gradient.",
                 cause="The loss was detached from the network (detach(), item(), a new tensor) "
                 "and set to require a gradient again: nothing learns.",
                 fix="Call backward() on the loss that is computed from the network; remove "
@@ -154,8 +155,9 @@ LOSS_DETACHED = Rule(
     priority=180,
     requires="Two steps that follow a backward pass.",
     contradicted_by="A new gradient at the step.",
-    abstains="Another optimizer had gradients, the gradients were cleared between backward() "
-    "and step(), or a parameter outside all optimizers received a gradient.",
+    abstains="Backward passes start at a tensor with a graph, and one of these holds: another "
+    "optimizer had gradients, the gradients were cleared between backward() and step(), or a "
+    "parameter outside all optimizers received a gradient.",
     settings=LossDetachedSettings(),
     judge=_judge,
 )

@@ -1,4 +1,4 @@
-"""Detects recurrent and attention layers that take the rows of a batch for positions."""
+"""Detects recurrent and attention layers that treat the rows of a batch as positions."""
 
 from pydantic import Field
 
@@ -23,14 +23,14 @@ def _judge(rule: Rule[MixedRowsSettings], trace: Trace) -> tuple[TraceFinding, .
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     return tuple(
         rule.finding(
-            # Rows of a matrix may be related intentionally, as the nodes of a graph.
+            # torch treats a matrix as one sequence, whose rows may be related intentionally.
             severity="confirm" if probe.is_matrix else "error",
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: other rows of the batch change the "
-            f"output of a row by {probe.largest_effect:.1%} in evaluation mode. Layers that read "
-            f"sequences: {list_names(probe.modules)}.",
-            cause="These layers take the first dimension of their input for positions, but it is "
-            "the rows of the batch: the network reads a sequence of unrelated rows.",
+            f"output of a row by {probe.largest_effect:.1%} of the largest output, in evaluation "
+            f"mode. Layers that read sequences: {list_names(probe.modules)}.",
+            cause="These layers treat the first dimension of their input as positions, but it "
+            "contains the rows of the batch: the network reads a sequence of unrelated rows.",
             fix="Create the layers with batch_first=True, and give them inputs of shape (rows, "
             "positions, features).",
             num_changed=probe.changed,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 from pydantic import Field
 
@@ -33,36 +33,35 @@ class TiedWeightsBrokenSettings(Settings):
 _FIX = "Assign the embedding's weight to the output layer after every change of either."
 
 
-def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect two names of one parameter that become the names of two parameters."""
     for before, after in pairwise(trace.memberships):
         indices = {name: p.index for p in after.parameters for name in p.names}
-        for tied in before.parameters:
-            for name, other_name in combinations(tied.names, 2):
+        for parameter in before.parameters:
+            for name, other_name in combinations(parameter.names, 2):
                 if (
                     name in indices
                     and other_name in indices
                     and indices[name] != indices[other_name]
                 ):
-                    return (
-                        rule.finding(
-                            severity="error",
-                            step=after.step,
-                            what=f"{name} and {other_name} were one parameter up to step "
-                            f"{after.step - 1}, and are two parameters now.",
-                            cause="One of the weights was reassigned or created again after the "
-                            "tying. The two diverge from this step on.",
-                            fix=_FIX,
-                            num_names=len(tied.names),
-                        ),
+                    return rule.finding(
+                        severity="error",
+                        step=after.step,
+                        what=f"{name} and {other_name} were one parameter up to step "
+                        f"{after.step - 1}, and are two parameters now.",
+                        cause="One of the weights was reassigned or created again after the "
+                        "tying. The two diverge from this step on.",
+                        fix=_FIX,
+                        num_names=len(parameter.names),
                     )
-    return ()
+    return None
 
 
-def _detect_rebuilt(
-    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
-) -> tuple[TraceFinding, ...]:
-    """Detect a rebuilt network that loads a state but lacks the weight tying of the first one."""
+def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+    """Detect a network that lacks the weight tying of the first network of its class.
+
+    The network must have loaded a state after the first step.
+    """
     networks = {n.index: n for m in trace.memberships for n in m.networks}
     first_indices_by_kind: dict[str, dict[str, int]] = {}
     for network in networks.values():
@@ -78,7 +77,9 @@ def _detect_rebuilt(
         load_steps = [
             load.step
             for load in trace.loads
-            if (load.what, load.kind) == ("network", network.kind) and load.step
+            if (load.what, load.kind) == ("network", network.kind)
+            and load.step
+            and load.object_id in (network.index, -1)  # -1: loaded before the first call
         ]
         if first_indices is indices or first_indices.keys() != indices.keys() or not load_steps:
             continue
@@ -87,61 +88,52 @@ def _detect_rebuilt(
                 first_indices[name] == first_indices[other_name]
                 and indices[name] != indices[other_name]
             ):
-                return (
-                    rule.finding(
-                        severity="error",
-                        step=min(load_steps) + 1,
-                        what=f"{name} and {other_name} are tied in the first {network.kind}. In "
-                        f"{network.name}, which was created later and loaded a state, they are two "
-                        "parameters.",
-                        cause="The weights were not tied again. The two diverge from this step on.",
-                        fix=_FIX,
-                        num_names=len(indices),
-                    ),
+                return rule.finding(
+                    severity="error",
+                    step=min(load_steps) + 1,
+                    what=f"{name} and {other_name} are tied in the first {network.kind}. In "
+                    f"{network.name}, which was created later and loaded a state, they are two "
+                    "parameters.",
+                    cause="The weights were not tied again. The two diverge from this step on.",
+                    fix=_FIX,
+                    num_names=len(indices),
                 )
-    return ()
+    return None
 
 
-def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect an embedding that starts with the values of another weight of its network."""
     records, names = parameter_records(trace), parameter_names(trace)
-    values, embeddings = values_by_parameter(trace), _embedding_weights(trace)
+    values, embedding_weights = values_by_parameter(trace), _embedding_weights(trace)
     for network in trace.memberships[0].networks if trace.memberships else ():
         weights = [p for p in network.parameters if p in values and p in records]
-        for table in (p for p in weights if p in embeddings):
-            for other in (p for p in weights if p not in embeddings):
-                table_values, other_values = values[table][0], values[other][0]
-                if (
-                    _could_be_tied(rule.settings, records[table], records[other])
-                    and table_values.fingerprint == other_values.fingerprint
-                    and table_values.step == other_values.step
-                    and table_values.num_distinct_rows > 1
-                    and all(
-                        setting.value
-                        for setting in _tying_settings(network, records[table], records[other])
-                    )
-                ):
-                    return (
-                        rule.finding(
-                            severity="error",
-                            step=table_values.step,
-                            confidence=0.95,
-                            what=f"{names[table]} and {names[other]} started with the same "
-                            f"{records[table].shape[0]} x {records[table].shape[1]} values but are "
-                            "two parameters.",
-                            cause="The weight tying of output and embedding was lost in a copy: "
-                            "the two diverge from the first step on.",
-                            fix=_FIX,
-                            num_rows=records[table].shape[0],
-                        ),
-                    )
-    return ()
+        embeddings = [p for p in weights if p in embedding_weights]
+        for embedding, other in product(embeddings, weights):
+            record, initial = records[embedding], values[embedding][0]
+            if (
+                other not in embedding_weights
+                and _could_be_tied(rule.settings, record, records[other])
+                and initial.fingerprint == values[other][0].fingerprint
+                and initial.step == values[other][0].step
+                and initial.num_distinct_rows > 1
+                and all(s.value for s in _tying_settings(network, record, records[other]))
+            ):
+                return rule.finding(
+                    severity="error",
+                    step=initial.step,
+                    confidence=0.95,
+                    what=f"{names[embedding]} and {names[other]} started with the same "
+                    f"{record.shape[0]} x {record.shape[1]} values but are two parameters.",
+                    cause="The weight tying of output and embedding was lost in a copy: the "
+                    "two diverge from the first step on.",
+                    fix=_FIX,
+                    num_rows=record.shape[0],
+                )
+    return None
 
 
-def _detect_declared(
-    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
-) -> tuple[TraceFinding, ...]:
-    """Detect a network whose settings declare weight tying but that starts with two weights."""
+def _detect_declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+    """Detect a network that starts with two weights although its settings declare weight tying."""
     records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters if p.index in network.parameters}
@@ -150,58 +142,51 @@ def _detect_declared(
             sum(n.startswith(network.name + ".") for n in p.names) > 1 for p in parameters.values()
         ):
             continue
-        for table, output_weight in _candidate_pairs(trace, network):
+        for embedding, output_weight in _candidate_pairs(trace, network):
             if not _could_be_tied(
-                rule.settings, parameters.get(table), parameters.get(output_weight)
+                rule.settings, parameters.get(embedding), parameters.get(output_weight)
             ):
                 continue
-            tying = _tying_settings(network, records[table], records[output_weight])
-            if tying and all(setting.value for setting in tying):
-                return (
-                    rule.finding(
-                        severity="error",
-                        step=membership.step,
-                        confidence=0.97,
-                        what=f"{tying[0].owner} has {tying[0].attribute} = True, but "
-                        f"{names[table]} and {names[output_weight]} are two parameters.",
-                        cause="The weights were never tied, or one of them was replaced "
-                        "afterwards: they diverge from the first step on.",
-                        fix=_FIX,
-                        num_rows=records[table].shape[0],
-                    ),
+            tying_settings = _tying_settings(network, records[embedding], records[output_weight])
+            if tying_settings and all(s.value for s in tying_settings):
+                return rule.finding(
+                    severity="error",
+                    step=membership.step,
+                    confidence=0.97,
+                    what=f"{tying_settings[0].owner} has {tying_settings[0].attribute} = True, but "
+                    f"{names[embedding]} and {names[output_weight]} are two parameters.",
+                    cause="The weights were never tied, or one of them was replaced "
+                    "afterwards: they diverge from the first step on.",
+                    fix=_FIX,
+                    num_rows=records[embedding].shape[0],
                 )
-    return ()
+    return None
 
 
-def _detect_replaced(
-    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
-) -> tuple[TraceFinding, ...]:
+def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect a tie that is broken before the first step because a parameter was replaced."""
-    names, embeddings = parameter_names(trace), _embedding_weights(trace)
+    names, embedding_weights = parameter_names(trace), _embedding_weights(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}
         for new, other in network.broken_ties:
-            tying = _tying_settings(network, parameters[new], parameters[other])
+            tying_settings = _tying_settings(network, parameters[new], parameters[other])
             if not _could_be_tied(rule.settings, parameters[new], parameters[other]) or not all(
-                setting.value for setting in tying
+                s.value for s in tying_settings
             ):
                 continue
-            return (
-                rule.finding(
-                    # A new output layer with the old embedding may be intentional.
-                    severity="error" if new in embeddings else "confirm",
-                    step=membership.step,
-                    confidence=0.95,
-                    what=f"{names[new]} and {names[other]} were one parameter when the network "
-                    f"was created. {names[new]} was replaced before the first step, so they are "
-                    "two parameters now.",
-                    cause="The weights were not tied again. The two diverge from the first step "
-                    "on.",
-                    fix=_FIX,
-                    num_names=2,
-                ),
+            return rule.finding(
+                # A new output layer with the old embedding may be intentional.
+                severity="error" if new in embedding_weights else "confirm",
+                step=membership.step,
+                confidence=0.95,
+                what=f"{names[new]} and {names[other]} were one parameter when the network "
+                f"was created. {names[new]} was replaced before the first step, so they are "
+                "two parameters now.",
+                cause="The weights were not tied again. The two diverge from the first step on.",
+                fix=_FIX,
+                num_names=2,
             )
-    return ()
+    return None
 
 
 def _embedding_weights(trace: Trace) -> set[int]:
@@ -215,7 +200,7 @@ def _embedding_weights(trace: Trace) -> set[int]:
 
 
 def _first_network_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRecord]]:
-    """Yield the first record of every network."""
+    """Yield the first record of every network, with the membership that contains it."""
     recorded: set[int] = set()
     for membership in trace.memberships:
         for network in membership.networks:
@@ -227,16 +212,16 @@ def _first_network_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRe
 def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int, int]]:
     """Yield each embedding used once in the first pass, with each weight of the last linear layer.
 
-    Other weights of the same shape are position embeddings or layers in between. An embedding that
-    is used twice may be shared on purpose.
+    Other weights of the same shape may belong to position embeddings or inner layers. An embedding
+    that is used twice may be shared on purpose.
     """
     first_calls = next((f.calls for f in trace.forward_passes if f.network == network.index), ())
     calls = [c for c in first_calls if c.module and c.parameters]
-    tables = Counter(p for c in calls if c.kind == "Embedding" for p in c.parameters)
+    embeddings = Counter(p for c in calls if c.kind == "Embedding" for p in c.parameters)
     output_weights = next((c.parameters for c in reversed(calls) if c.kind == "Linear"), ())
-    for table, num_uses in tables.items():
+    for embedding, num_uses in embeddings.items():
         if num_uses == 1:
-            yield from ((table, output_weight) for output_weight in output_weights)
+            yield from ((embedding, output_weight) for output_weight in output_weights)
 
 
 def _could_be_tied(
@@ -274,9 +259,9 @@ def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFi
         _detect_copied,
         _detect_replaced,
     ):
-        findings = detect(rule, trace)
-        if findings:
-            return findings
+        finding = detect(rule, trace)
+        if finding is not None:
+            return (finding,)
     return ()
 
 
@@ -284,12 +269,12 @@ TIED_WEIGHTS_BROKEN = Rule(
     name="tied parameters stay tied",
     fault="tied weights broken",
     priority=190,
-    requires="One of: two snapshots of a network, or of two networks of one class; the initial "
-    "values of an embedding and of another weight; a setting that declares weight tying; weights "
-    "that were tied when the network was created.",
+    requires="One of: two snapshots of one network, or snapshots of two networks of one class; the "
+    "initial values of an embedding and of another weight; a setting that declares weight tying; "
+    "weights that were tied when the network was created.",
     contradicted_by="An output layer that intentionally starts as a copy of the embedding.",
     abstains="Two layers of one kind start with equal weights, such as copied transformer layers; "
-    "a setting declares that the weights are not tied; or one of the two is frozen.",
+    "a setting declares that the weights are not tied; or one of the two weights is frozen.",
     settings=TiedWeightsBrokenSettings(),
     judge=_judge,
 )

@@ -1,6 +1,6 @@
 """Detects layers that are probably frozen by mistake.
 
-A weight matrix is a parameter with at least two dimensions, unlike a bias or the weight of a norm.
+Here, a weight matrix is any parameter with at least two dimensions: no bias, no weight of a norm.
 """
 
 import math
@@ -19,40 +19,44 @@ from sluice.trace.records.parameter_values import ParameterValuesRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import trained_networks
 from sluice.trace.rules._helpers.measurements import values_by_parameter
-from sluice.trace.rules._helpers.parameters import first_misspelled_step, list_names
+from sluice.trace.rules._helpers.parameters import first_misspelled_step, first_names, list_names
 
 
 class UnintendedFreezeSettings(Settings):
     """Thresholds of the rule ``UNINTENDED_FREEZE``."""
 
-    min_frozen_weights: int = Field(
-        2, ge=1, description="Minimum number of frozen weight matrices for a finding."
+    min_frozen_matrices: int = Field(
+        2,
+        ge=1,
+        description="Minimum number of frozen weight matrices, for a finding that all matrices are "
+        "frozen, or that the frozen ones have their initial values.",
     )
     min_values: int = Field(
         100,
         ge=1,
-        description="Minimum number of values of a weight matrix for the largest one to identify "
-        "the initialization.",
+        description="Minimum number of values of a weight matrix, for its largest value to show "
+        "whether the matrix has its initial values.",
     )
-    min_bound_share: float = Field(
+    min_bound_ratio: float = Field(
         0.95,
         gt=0,
         le=1,
         description="Minimum ratio of the largest absolute value of a weight matrix to the bound "
         "of a uniform initialization, for the matrix to count as untrained.",
     )
-    min_inner_weights: int = Field(
+    min_inner_matrices: int = Field(
         4,
         ge=1,
-        description="Minimum number of frozen weight matrices between a trained first one and a "
-        "trained last one, for a finding.",
+        description="Minimum number of frozen weight matrices between the first and the last one, "
+        "for a finding that only these two are trained.",
     )
     min_inner_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of the values of all weight matrices that the frozen ones "
-        "between the first and the last contain, for a finding.",
+        description="Minimum share of values in the frozen matrices between the first and the "
+        "last one, for a finding that only these two are trained. The share is relative to the "
+        "values of all weight matrices.",
     )
 
 
@@ -68,9 +72,9 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
         frozen_matrices = [p for p in weight_matrices if not p.is_trainable]
         frozen_parameters = [p for p in parameters if not p.is_trainable]
         misspelled_attributes = [
-            m
-            for m in network.misspelled_attributes
-            if m.value and _are_parameters_frozen(m, records)
+            a
+            for a in network.misspelled_attributes
+            if a.value and _are_parameters_frozen(a, records)
         ]
         if misspelled_attributes:
             findings.append(_build_misspelled_finding(rule, trace, network, misspelled_attributes))
@@ -87,8 +91,11 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 _build_untrained_finding(rule, trace, network, untrained_matrices, frozen_matrices)
             )
             continue
-        min_frozen = max(rule.settings.min_frozen_weights, len(weight_matrices))
-        if len(frozen_matrices) < min_frozen or len(frozen_parameters) == len(parameters):
+        if (
+            len(frozen_matrices) < rule.settings.min_frozen_matrices
+            or len(frozen_matrices) < len(weight_matrices)
+            or len(frozen_parameters) == len(parameters)
+        ):
             continue
         findings.append(
             rule.finding(
@@ -97,7 +104,7 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 what=f"{network.name}: {len(frozen_parameters)} of {len(parameters)} parameters "
                 f"are frozen, including all {len(weight_matrices)} weight matrices and the "
                 "output layer: "
-                f"{list_names([p.names[0] for p in reversed(frozen_matrices)])}.",
+                f"{list_names(first_names(reversed(frozen_matrices)))}.",
                 cause="Only norms and biases are trained; the output layer does not learn.",
                 fix="Set requires_grad to True for the output layer, or for all layers that "
                 "should be trained.",
@@ -121,18 +128,18 @@ def _build_misspelled_finding(
     network: NetworkRecord,
     attributes: list[MisspelledAttributeRecord],
 ) -> TraceFinding:
-    first = attributes[0]
-    is_module = first.attribute == "requires_grad"
+    attribute = attributes[0].attribute
+    is_of_module = attribute == "requires_grad"  # the right name, but on a module
     return rule.finding(
-        severity="confirm" if is_module else "error",
+        severity="confirm" if is_of_module else "error",
         step=first_misspelled_step(trace, attributes),
         what=f"{network.name}: {list_names([a.owner for a in attributes])} "
-        f"{'has' if len(attributes) == 1 else 'have'} {first.attribute} = True, but "
+        f"{'has' if len(attributes) == 1 else 'have'} {attribute} = True, but "
         "requires_grad of the parameters is False.",
         cause="torch reads only the requires_grad attribute of parameters; on a module it has no "
         "effect."
-        if is_module
-        else f"torch never reads {first.attribute}: the attribute is called requires_grad, and "
+        if is_of_module
+        else f"torch never reads {attribute}: the attribute is called requires_grad, and "
         "Python accepts any name.",
         fix="Call requires_grad_(True) on the module or parameter: a wrong method name raises an "
         "error.",
@@ -144,11 +151,12 @@ def _build_misspelled_finding(
 def _find_untrained_matrices(
     settings: UnintendedFreezeSettings, trace: Trace, frozen_matrices: list[ParameterRecord]
 ) -> list[ParameterRecord]:
-    """Return the optimizer's frozen weight matrices that have their initial values.
+    """Return the frozen weight matrices of optimizers, if they still have their initial values.
 
-    [] if fewer than half of the optimizer's frozen weight matrices without a gradient have them, or
-    fewer than ``min_frozen_weights``. The largest of many uniform initial values is just below the
-    bound of the initialization; after training, the largest value usually exceeds the bound.
+    Only matrices that never had a gradient count. [] if fewer than half of these, or fewer than
+    ``min_frozen_matrices``, have their initial values. The largest of many uniform initial
+    values is just below the bound of the initialization; after training, the largest value usually
+    exceeds the bound.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
     optimizer_matrices = [
@@ -162,7 +170,7 @@ def _find_untrained_matrices(
     ]
     return (
         untrained_matrices
-        if len(untrained_matrices) >= max(settings.min_frozen_weights, len(optimizer_matrices) / 2)
+        if len(untrained_matrices) >= max(settings.min_frozen_matrices, len(optimizer_matrices) / 2)
         else []
     )
 
@@ -179,7 +187,7 @@ def _is_below_uniform_bound(
     # Bounds of torch's default initialization, kaiming_uniform_ and xavier_uniform_.
     bounds = fan_in**-0.5, (6 / fan_in) ** 0.5, (6 / (fan_in + fan_out)) ** 0.5
     return any(
-        settings.min_bound_share * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
+        settings.min_bound_ratio * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
     )
 
 
@@ -195,7 +203,7 @@ def _build_untrained_finding(
         step=_first_frozen_step(trace, untrained_matrices),
         what=f"{network.name}: {len(frozen_matrices)} weight matrices are frozen. At least "
         f"{len(untrained_matrices)} of them are in the optimizer and have torch's initial values: "
-        f"{list_names([p.names[0] for p in untrained_matrices if p.names])}.",
+        f"{list_names(first_names(untrained_matrices))}.",
         cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
         "unfrozen later.",
         fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
@@ -223,7 +231,7 @@ def _find_inner_matrices(
 ) -> list[ParameterRecord]:
     """Return the weight matrices between the first and the last one if only these two are trained.
 
-    [] otherwise, or if the matrices in between contain too small a share of all values.
+    [] otherwise, or if the matrices between them contain too small a share of all values.
     """
     last_calls = next(
         (f.calls for f in reversed(trace.forward_passes) if f.network == network.index), ()
@@ -231,7 +239,7 @@ def _find_inner_matrices(
     records = {p.index: p for p in weight_matrices}
     order = dict.fromkeys(p for c in last_calls for p in c.parameters)
     matrices = [records[p] for p in order if p in records]
-    if len(matrices) != len(weight_matrices) or len(matrices) < settings.min_inner_weights + 2:
+    if len(matrices) != len(weight_matrices) or len(matrices) < settings.min_inner_matrices + 2:
         return []
     first, *inner_matrices, last = matrices
     if not (first.is_trainable and last.is_trainable) or any(
@@ -255,7 +263,7 @@ def _build_inner_finding(
         step=_first_frozen_step(trace, inner_matrices),
         what=f"{network.name}: the first and the last of {len(weight_matrices)} weight matrices "
         f"are trained, and all {len(inner_matrices)} between them are frozen: "
-        f"{list_names([p.names[0] for p in inner_matrices if p.names])}.",
+        f"{list_names(first_names(inner_matrices))}.",
         cause="The code that selects layers to freeze, by name or type, selected more layers than "
         "intended.",
         fix="Set requires_grad to True for the layers that should be trained, and print their "
@@ -270,11 +278,11 @@ UNINTENDED_FREEZE = Rule(
     fault="unintended freeze",
     priority=160,
     requires="A snapshot of the networks and optimizers. A finding about misspelled attributes "
-    "also requires an attribute whose name resembles requires_grad.",
+    "also requires an attribute with a name that resembles requires_grad.",
     contradicted_by="An intentional tuning of norms or biases alone.",
     abstains="At least one weight matrix is trained, and the frozen ones were loaded or are in no "
-    "optimizer, such as a backbone below a new head. This does not apply if only the first and the "
-    "last weight matrix are trained.",
+    "optimizer, such as a backbone below a new head. If only the first and the last weight matrix "
+    "are trained, a finding is still possible.",
     settings=UnintendedFreezeSettings(),
     judge=_judge,
 )

@@ -11,20 +11,22 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
     if membership is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
         return ()
-    registered = {p.index for p in membership.parameters if p.names}
-    with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
-    unregistered_parameters = with_gradient - registered - membership.optimized
+    registered_parameters = {p.index for p in membership.parameters if p.names}
+    parameters_with_gradient = {
+        p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient
+    }
+    unregistered_parameters = (
+        parameters_with_gradient - registered_parameters - membership.optimized
+    )
     findings = []
     for network in membership.networks:
-        unregistered_modules = [
+        modules = [
             m for m in network.unregistered_modules if unregistered_parameters & set(m.parameters)
         ]
-        if not unregistered_modules:
+        if not modules:
             continue
-        parameters = unregistered_parameters & {
-            p for m in unregistered_modules for p in m.parameters
-        }
-        kinds = sorted({module.kind for module in unregistered_modules})
+        parameters = unregistered_parameters & {p for m in modules for p in m.parameters}
+        kinds = sorted({m.kind for m in modules})
         step = next(
             m.step
             for m in trace.memberships
@@ -36,13 +38,13 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 severity="error",
                 step=step,
                 what=f"{network.name} calls "
-                f"{pluralize(len(unregistered_modules), 'unregistered module')} "
+                f"{pluralize(len(modules), 'unregistered module')} "
                 f"({', '.join(kinds)}), with gradients for "
                 f"{pluralize(len(parameters), 'parameter')} that no optimizer contains.",
                 cause="A plain list or dict hides modules: parameters(), to(), train() and "
                 "state_dict() do not include them, and they never learn.",
                 fix="Use an nn.ModuleList or nn.ModuleDict.",
-                num_modules=len(unregistered_modules),
+                num_modules=len(modules),
                 num_parameters=len(parameters),
             )
         )
@@ -53,10 +55,10 @@ UNREGISTERED_MODULE = Rule(
     name="every trained module is registered in its network",
     fault="unregistered module",
     priority=150,
-    requires="Recorded networks and optimizers, and a module that is called inside a network.",
+    requires="Recorded networks and optimizers, and an unregistered module that a network calls.",
     contradicted_by="An optimizer, or another network, that contains the parameters.",
-    abstains="The module receives no gradient, such as a teacher; or the program sets gradients "
-    "itself.",
+    abstains="The module receives no gradient, such as the teacher in a distillation; or the "
+    "program sets gradients itself.",
     settings=NoThresholds(),
     judge=_judge,
 )

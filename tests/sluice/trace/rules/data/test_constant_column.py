@@ -88,7 +88,7 @@ def test_a_finding_lists_all_constant_columns(trace_of):
     findings = judge(trace_of(make_table_program(corrupt)))
 
     (finding,) = (f for f in findings if f.fault == "constant column")
-    assert ": columns 0, 1, 2 of 9 are constant, the first one 0, in all " in finding.what
+    assert ": columns 0, 1, 2 of 9 are constant (the first is always 0) in all " in finding.what
 
 
 def test_the_finding_counts_all_columns_of_a_table_that_is_sampled(trace_of):

@@ -134,3 +134,15 @@ def test_shifted_one_hot_classes_are_reported(trace_of, kind):
         assert f"column {0 if offset == 1 else 4} of one-hot targets is never 1" in found[0].what
     else:
         assert not found
+
+
+def test_the_cause_for_targets_that_binary_cross_entropy_rejects_names_the_error(trace_of):
+    def program():
+        model = nn.Linear(6, 1)
+        with pytest.raises(RuntimeError, match="between 0 and 1"):
+            F.binary_cross_entropy(model(random_rows(16)).sigmoid(), torch.full((16, 1), 2.0))
+
+    (finding,) = [f for f in judge(trace_of(program)) if f.fault == "index out of range"]
+
+    assert "raise an error" in finding.cause
+    assert "no lower bound" not in finding.cause
