@@ -56,30 +56,30 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
     )
 
 
-def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
-    """Return the number of recorded steps of a scheduler: in total, or before an optimizer step.
+def count_scheduler_calls(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
+    """Return the number of recorded calls of ``scheduler.step()``: all, or before an optimizer step.
 
     Args:
         trace: Trace of one process.
         scheduler: Index of the scheduler.
-        before: Optimizer step before which scheduler steps are counted; None for all steps. With a
-            step, the number is an upper bound if steps with different sequences alternate.
+        before: Optimizer step before which calls are counted; None for all calls. With a step, the
+            number is an upper bound if steps with different sequences alternate.
     """
-    num_steps = 0
+    num_calls = 0
     for sequence in trace.sequences:
         per_sequence = sum(
             event.kind == "schedule" and event.object_id == scheduler for event in sequence.events
         )
         if per_sequence and (before is None or sequence.first_step < before):
             limit = sequence.count if before is None else before - sequence.first_step
-            num_steps += per_sequence * min(sequence.count, limit)
-    return num_steps
+            num_calls += per_sequence * min(sequence.count, limit)
+    return num_calls
 
 
-def first_schedule_step(trace: Trace, scheduler: int) -> int:
-    """Return the number of the optimizer step that follows the scheduler's first step.
+def step_of_first_scheduler_call(trace: Trace, scheduler: int) -> int:
+    """Return the number of the optimizer step that follows the first call of ``scheduler.step()``.
 
-    If no optimizer step follows, it is the last one before. 0 if the scheduler never stepped.
+    If no optimizer step follows, it is the last one before. 0 without a call.
     """
     return min(
         (

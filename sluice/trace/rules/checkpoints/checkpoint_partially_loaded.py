@@ -7,7 +7,6 @@ from pydantic import Field
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.environment import FileReadRecord
-from sluice.trace.records.membership import OptimizerRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.learning_rates import learning_rates
 from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
@@ -28,23 +27,22 @@ class CheckpointPartiallyLoadedSettings(Settings):
 def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for read in trace.reads:
-        loaded_kinds = {load.what for load in trace.loads if load.step >= read.step}
+        loaded_roles = {load.role for load in trace.loads if load.step >= read.step}
         trains_later = any(not s.is_open and s.last_step > read.step for s in trace.sequences)
+        # A scheduler may also continue by its argument last_epoch, without a load.
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
         unloaded_states = [
-            *["the optimizer"] * ("optimizer" in read.states and "optimizer" not in loaded_kinds),
-            *["the scheduler"]
-            * (
-                "scheduler" in read.states
-                and "scheduler" not in loaded_kinds
-                and has_fresh_scheduler
-            ),
+            f"the {role}"
+            for role in ("optimizer", "scheduler")
+            if role in read.states
+            and role not in loaded_roles
+            and (role == "optimizer" or has_fresh_scheduler)
         ]
-        if not unloaded_states or "network" not in loaded_kinds or not trains_later:
+        if not unloaded_states or "network" not in loaded_roles or not trains_later:
             continue
         # A program that loads only weights may be fine-tuning; one that also loads the optimizer
         # state resumes a run.
-        is_resume = "optimizer" in loaded_kinds or _is_resume(rule.settings, trace, read)
+        is_resume = "optimizer" in loaded_roles or _is_resume(rule.settings, trace, read)
         findings.append(
             rule.finding(
                 severity="error" if is_resume else "confirm",
@@ -55,7 +53,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
                 cause="Training continues without the optimizer moments, the step count or the "
                 "previous learning rate.",
                 fix="Load every state that the checkpoint contains.",
-                num_unread=len(unloaded_states),
+                num_unloaded=len(unloaded_states),
             )
         )
     return tuple(findings[:1])
@@ -64,7 +62,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
 def _is_resume(
     settings: CheckpointPartiallyLoadedSettings, trace: Trace, read: FileReadRecord
 ) -> bool:
-    """Whether this run wrote the file, and a new optimizer continues where another one stopped.
+    """Whether this run wrote into the file's folder, and a new optimizer continues an old one.
 
     A second phase of training is not a resume: its optimizer has another class, other parameters
     or another learning rate.
@@ -76,7 +74,9 @@ def _is_resume(
     if not read.path or os.path.dirname(read.path) not in written_folders:
         return False
     descriptions = {
-        o.index: (o.kind, _group_sizes(o)) for m in trace.memberships for o in m.optimizers
+        o.index: (o.kind, [len(group.parameters) for group in o.groups])
+        for m in trace.memberships
+        for o in m.optimizers
     }
     step_ranges = {
         o: (first_step_of(steps), max(s.sequence.last_step for s in steps))
@@ -98,10 +98,6 @@ def _is_resume(
             if abs(first_rate - last_rate) <= settings.max_rate_change * last_rate:
                 return True
     return False
-
-
-def _group_sizes(optimizer: OptimizerRecord) -> tuple[int, ...]:
-    return tuple(len(group.parameters) for group in optimizer.groups)
 
 
 CHECKPOINT_PARTIALLY_LOADED = Rule(

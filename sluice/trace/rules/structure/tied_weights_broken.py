@@ -78,7 +78,7 @@ def _detect_rebuilt(
         load_steps = [
             load.step
             for load in trace.loads
-            if (load.what, load.kind) == ("network", network.kind) and load.step
+            if (load.role, load.kind) == ("network", network.kind) and load.step
         ]
         if first_indices is indices or first_indices.keys() != indices.keys() or not load_steps:
             continue
