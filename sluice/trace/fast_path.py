@@ -29,7 +29,7 @@ from sluice.trace.thread_state import ThreadState
 
 
 def install_fast_path(sink: EventSink) -> None:
-    """Wrap the hooks that are installed later."""
+    """Make ``sink.patches`` wrap the slow hooks among those that are installed later."""
     predictor = StepPredictor(sink)
     wrappers: dict[tuple[Any, str], Callable[..., Any]] = {
         (nn.Module, "__call__"): _wrap_call,
@@ -51,7 +51,7 @@ def install_fast_path(sink: EventSink) -> None:
 def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
     """Return a wrapper for ``Module.__call__``, which also runs for modules inside a network."""
     local = sink.local
-    # False if another library replaced ``__call__`` before the trace.
+    # False if another library had replaced ``__call__`` before the trace began.
     is_torch_call = original is nn.Module._wrapped_call_impl
 
     @functools.wraps(original)
@@ -59,8 +59,9 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
         thread = local.thread
         forward = thread.forward
         if forward.is_running:
-            if not forward.inspects_modules or compiler.is_compiling():
-                if is_torch_call and module._compiled_call_impl is None:  # as torch itself does
+            if not forward.observes_modules or compiler.is_compiling():
+                # What ``original`` does, with one function call less.
+                if is_torch_call and module._compiled_call_impl is None:
                     return module._call_impl(*args, **kwargs)
                 return original(module, *args, **kwargs)
             return hook(module, *args, **kwargs)
@@ -112,7 +113,7 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
             return hook(tensors, *args, **kwargs)
         try:
             is_matched = (
-                type(tensors) is Tensor  # iterating over a generator would consume it
+                type(tensors) is Tensor  # not a generator, which can be read only once
                 and prediction.codes[prediction.position] in sink.events.backward_codes
                 and not backward_state.is_scaled
                 and tensors.numel() == 1
@@ -137,7 +138,7 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
             backward_state.is_running = False
         if prediction.position >= 0:
             prediction.position += 1
-        else:  # the program did something else during the pass
+        else:  # an unexpected event during the pass ended the prediction
             ended = BackwardEnded(thread, tensors, backward_state.is_scaled)
             sink.run_safely(sink.bus.publish, ended)
         return None

@@ -22,12 +22,12 @@ class TraceBegan:
 
 @dataclass(slots=True)
 class TraceEnding:
-    """The trace ends: subscribers may still record a step."""
+    """The trace is about to end: subscribers may still record events and steps."""
 
 
 @dataclass(slots=True)
 class TraceEnded:
-    """No event follows: subscribers write their remaining records."""
+    """The trace has ended: no event follows, and subscribers write their remaining records."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class BackwardBegins:
 
     thread: ThreadState
     loss: Tensor | None
-    """The tensor of the pass; None if there are several."""
+    """Argument of ``backward``; None unless it is a single plain tensor."""
 
 
 @dataclass(slots=True)
@@ -162,6 +162,6 @@ class StepsDelivered:
 
 @dataclass(slots=True)
 class UnexpectedEvent:
-    """The running step differs from the predicted one, or the prediction must end."""
+    """The running step differs from the predicted one, or must be recorded fully."""
 
     thread: ThreadState

@@ -6,7 +6,10 @@ from sluice.base.settings import Settings
 
 
 class TraceSettings(Settings):
-    """Limits of a trace. The order of events is recorded at every step, whatever the limits."""
+    """Limits of a trace, and the response to non-finite losses.
+
+    The order of events is recorded at every step, whatever the limits.
+    """
 
     cost_share: float = Field(
         0.005,
@@ -18,14 +21,14 @@ class TraceSettings(Settings):
     max_steps_between_samples: int = Field(
         100,
         ge=1,
-        description="Maximum interval between two samples of gradient and weight norms, even if "
-        "these samples then exceed cost_share [steps].",
+        description="Maximum interval between two samples of gradient and weight norms, which may "
+        "therefore exceed cost_share [steps].",
     )
     fast_step_s: float = Field(
         0.02,
         ge=0,
-        description="Median step time below which the tracer takes its fast path: of steps that "
-        "repeat a known sequence of events, only the losses are recorded [s].",
+        description="Median step time below which the tracer uses its fast path: it records only "
+        "the losses of steps that repeat a known sequence of events [s].",
     )
     full_sample_every: int = Field(
         16,
@@ -55,7 +58,7 @@ class TraceSettings(Settings):
         1024,
         ge=16,
         description="Number of first values of a series, such as the losses, that are all kept in "
-        "the history. Of later values it keeps every second, then every fourth, and so on.",
+        "the history. Of the later values, every second is kept, then every fourth, and so on.",
     )
     row_sample_size: int = Field(
         256,

@@ -4,8 +4,8 @@ The state consists of small records. Each record has one owner: the module or pa
 it. Other modules only read it, except for fields whose docstring names another writer. The fast
 path writes what the hook that it replaces would write.
 
-The records have slots to stay small: each event reads some of their fields between two operations
-of the program, which usually evict them from the processor's cache.
+The records have slots to stay small: the tracer reads some of their fields at each event, and the
+operations of the program in between usually evict these fields from the processor's cache.
 """
 
 import threading
@@ -21,7 +21,7 @@ from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
 from sluice.trace.sampling.step_statistics import PendingStep
 
-_NUM_SNAPSHOTS_PER_OPTIMIZER = 2
+_MAX_SNAPSHOTS_PER_OPTIMIZER = 2
 """Maximum number of parameters per optimizer whose gradients are compared to detect edits."""
 _MAX_SUMMED_NUMEL = 2**14
 """Maximum number of elements of a gradient whose sum is stored. A write to a larger gradient counts
@@ -84,7 +84,8 @@ class OpenStep:
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
     pending: PendingStep | None = None
-    """Statistics computed before the running step; set by ``sampling.sampling``."""
+    """Statistics that were computed before the running step, to be completed after it; set by
+    ``sampling.sampling``."""
     output_statistics: list[list[OutputStatistics]] = field(default_factory=list)
     """Outputs measured since the last step with statistics; cleared by ``sampling.sampling``."""
     began_ns: int = 0
@@ -110,8 +111,8 @@ class ForwardPass:
     """The running forward pass. Owner: ``hooks.modules``."""
 
     is_running: bool = False
-    inspects_modules: bool = False
-    """Whether the modules inside the running forward pass are inspected."""
+    observes_modules: bool = False
+    """Whether calls of the modules inside the running forward pass are handled."""
     measures_outputs: bool = False
     """Whether the outputs of the modules inside the running forward pass are measured."""
     entry: Any = None
@@ -122,7 +123,8 @@ class ForwardPass:
     """Whether the tracer runs its own copy of a network, to probe it; set by
     ``hooks.probes``."""
     changes_mode: bool = False
-    """Whether ``train()`` or ``eval()`` runs, which calls itself for every child module."""
+    """Whether ``train()`` or ``eval()`` runs. It calls itself for every child module, and only the
+    outermost call is recorded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,8 +176,8 @@ class LossCalls:
     """Last calls of loss functions. Owner: ``hooks.losses``."""
 
     last: Any = None
-    """Last differentiable call: name, weak references to input and target, keyword arguments. None
-    unless input and target were its only positional arguments."""
+    """Last differentiable call: function name, weak references to input and target, keyword
+    arguments. None if it had other positional arguments than input and target."""
     shifted_input: Any = None
     """Weak reference to the input tensor that, shifted by one position, equals the targets of the
     last loss."""
@@ -206,7 +208,7 @@ class GradientEdits:
             )
             for entry in entries
             for group in entry.groups[:1]
-            for parameter in group["params"][:_NUM_SNAPSHOTS_PER_OPTIMIZER]
+            for parameter in group["params"][:_MAX_SNAPSHOTS_PER_OPTIMIZER]
             if parameter.grad is not None
         ]
 
@@ -243,7 +245,7 @@ class ThreadState:
     loss_calls: LossCalls = field(default_factory=LossCalls)
     edits: GradientEdits = field(default_factory=GradientEdits)
     skips_details: bool = False
-    """Whether the running step repeats a known one, so that its calls are not inspected."""
+    """Whether the running step is predicted, so that its calls are not inspected."""
 
     index: int = -1
     """Index of the thread; -1 before its first event."""
@@ -275,7 +277,7 @@ class ThreadState:
             self.forward.measured_networks = ()
 
     def begin_trace(self, began_ns: int) -> None:
-        """Discard what belongs to an earlier trace; flags of running calls remain."""
+        """Discard what belongs to an earlier trace. Flags of calls that run now are kept."""
         self.prediction, self.step, self.call = Prediction(), OpenStep(), NetworkCall()
         self.clear_step()
         self.step.began_ns = began_ns

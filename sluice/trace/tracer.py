@@ -101,7 +101,7 @@ class Tracer:
             self.note("failed", text)
             self.recorder.flush()
             self.recorder.close()
-        except Exception as second_error:  # the disk is full or the folder removed, as before
+        except Exception as second_error:  # for example, the disk is still full
             kind = type(second_error).__name__
             lost_text = f" The last seconds of the trace are lost ({kind})."
         self.print_line(

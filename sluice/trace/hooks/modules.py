@@ -44,7 +44,7 @@ def watch_modules(sink: EventSink) -> None:
         forward = thread.forward
         if forward.is_running:
             output = original(module, *args, **kwargs)
-            if forward.inspects_modules and not compiler.is_compiling():
+            if forward.observes_modules and not compiler.is_compiling():
                 sink.run_safely(handler.on_module_call, module, args, kwargs, output)
             return output
         # torch.compile and torch.export must not trace this wrapper. Reading the flags directly
@@ -69,7 +69,7 @@ def watch_modules(sink: EventSink) -> None:
         try:
             output = original(module, *args, **kwargs)
         finally:
-            forward.is_running = forward.inspects_modules = False
+            forward.is_running = forward.observes_modules = False
         try:
             sink.bus.publish(NetworkReturned(thread, entry, module, args, kwargs, output))
         except Exception as error:  # as in ``Tracer.run_safely``
@@ -145,7 +145,7 @@ class _CallHandler:
                     sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
                 entry.module_names = {id(m): name for name, m in module.named_modules()}
             entry.invalidate_mode()
-            forward.measures_outputs, forward.inspects_modules = is_measured, True
+            forward.measures_outputs, forward.observes_modules = is_measured, True
             if is_measured:
                 forward.measured_networks += (entry.index,)
             if is_inspected:

@@ -57,7 +57,7 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
 
 
 def count_scheduler_calls(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
-    """Return the number of recorded calls of ``scheduler.step()``: all, or before an optimizer step.
+    """Return the number of recorded calls of ``scheduler.step()``: all, or those before a step.
 
     Args:
         trace: Trace of one process.

@@ -27,7 +27,7 @@ class GradientUnderflowSettings(Settings):
         2,
         ge=1,
         description="Minimum number of measured steps with zero gradients for a finding. At least "
-        "half of the measured steps must have them.",
+        "half of the measured steps must have zero gradients.",
     )
     min_zero_share: float = Field(
         0.5,
@@ -42,8 +42,12 @@ def _uses_float16(trace: Trace, step: int, measured_step: OptimizerStatistics) -
     records = parameter_records(trace)
     if any(records[p].dtype == "float16" for p in measured_step.parameters if p in records):
         return True
-    outputs = (m.outputs for m in trace.statistics if m.step == step)
-    return any(o.dtype == "float16" for statistics in outputs for o in statistics)
+    return any(
+        output.dtype == "float16"
+        for statistics in trace.statistics
+        if statistics.step == step
+        for output in statistics.outputs
+    )
 
 
 def _last_scaled_step(trace: Trace, optimizer: int) -> int:
@@ -67,7 +71,7 @@ def _weights_with_zero_gradient(trace: Trace, measured_step: OptimizerStatistics
 
 
 def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    losses = {n.step: n.losses for n in trace.scalars}
+    losses_by_step = {scalars.step: scalars.losses for scalars in trace.scalars}
     names = parameter_names(trace)
     findings = []
     for optimizer in stepping_optimizers(trace):
@@ -78,7 +82,7 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
             for step, measured_step in measurements_of(trace, optimizer)
             if step > last_scaled_step
             and _uses_float16(trace, step, measured_step)
-            and any(loss != 0 for loss in losses.get(step, (1.0,)))
+            and any(loss != 0 for loss in losses_by_step.get(step, (1.0,)))
         ]
         underflows = [
             (step, zero_weights)
@@ -101,7 +105,7 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
-                num_empty=len(underflows),
+                num_underflows=len(underflows),
                 num_measured=len(measured_steps),
                 num_weights=len(zero_weights),
             )

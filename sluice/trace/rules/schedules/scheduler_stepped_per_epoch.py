@@ -129,7 +129,7 @@ SCHEDULER_STEPPED_PER_EPOCH = Rule(
     "five optimizer steps.",
     contradicted_by="A training run that was intentionally cut short.",
     abstains="The schedule is stepped more than once per epoch; its length is far from the number "
-    "of optimizer steps, and it is not an unfinished warmup; or the order of some steps is unknown.",
+    "of optimizer steps, and it is no unfinished warmup; or the order of some steps is unknown.",
     settings=SchedulerSteppedPerEpochSettings(),
     judge=_judge,
 )
