@@ -165,7 +165,8 @@ def _register_fork_callbacks() -> None:
     Neither callback can be unregistered, so both are registered once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
-    # A forked multiprocessing process exits without running atexit callbacks.
+    # A forked multiprocessing process exits without running atexit callbacks. The first argument
+    # must exist as long as the registration.
     register_after_fork(_begin_in_child, lambda _: _register_exit_callback())
 
 

@@ -54,7 +54,7 @@ def run_traced(
 
 
 def _signal_text(code: int) -> str:
-    """Name the signal that an exit code above 128 encodes, with its likely cause."""
+    """Return a text that names the signal of an exit code above 128, and its likely cause."""
     try:
         name = signal.Signals(code - SIGNAL_EXIT_BASE).name
     except ValueError:

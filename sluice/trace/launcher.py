@@ -86,7 +86,10 @@ def prepare_folder(out: Path) -> StorageError | None:
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the program, and forward SIGTERM to it."""
+    """Wait for the program, forward SIGTERM to it, and return its exit code.
+
+    The exit code is negative if a signal ended the program.
+    """
 
     def forward_signal(number: int, _: FrameType | None) -> None:
         process.send_signal(number)

@@ -115,12 +115,8 @@ class Tracer:
 
     def end(self, raised: str) -> None:
         """Write the remaining records and detach."""
-        if not self.is_on:
-            return
-        self.run_safely(self._write_end, raised)
-        if self.is_on:
-            self.detach()
-            self.recorder.close()
+        self.end_process(raised)
+        self.detach()
 
     def end_process(self, raised: str) -> None:
         """Write the remaining records of a process that exits now, without restoring patches."""

@@ -142,16 +142,16 @@ def _find_restored_save(
 ) -> StateSaveRecord | None:
     """Return the first save of a state that is loaded after the last step; None if it is not early.
 
-    An early state was saved at the first evaluation or before it. If it was saved before it, the
-    last evaluation must follow the last step and have a loss at least as high as the first one;
+    A state is early if it was saved at the first evaluation or before it. In the second case, the
+    last evaluation must follow the last step, with a loss at least as high as the first one:
     otherwise the load may begin another training run. The save is found by the content of the
     loaded state, because the file may have been copied.
     """
     loaded_contents = {load.content for load in _final_loads(trace)} - {0}
     # The first save with this content: the same weights may be saved again.
     first_saves: dict[int, StateSaveRecord] = {}
-    for candidate in trace.saves:
-        first_saves.setdefault(candidate.content, candidate)
+    for save in trace.saves:
+        first_saves.setdefault(save.content, save)
     restored = [first_saves[content] for content in loaded_contents if content in first_saves]
     first = evaluations[0]
     last = [e for e in trace.evaluations if (e.network, e.kind) == (first.network, first.kind)][-1]

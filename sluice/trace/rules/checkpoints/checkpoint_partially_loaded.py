@@ -26,15 +26,15 @@ class CheckpointPartiallyLoadedSettings(Settings):
 
 def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for read in trace.reads:
-        loaded_roles = {load.role for load in trace.loads if load.step >= read.step}
-        trains_later = any(not s.is_open and s.last_step > read.step for s in trace.sequences)
+    for file_read in trace.reads:
+        loaded_roles = {load.role for load in trace.loads if load.step >= file_read.step}
+        trains_later = any(not s.is_open and s.last_step > file_read.step for s in trace.sequences)
         # A scheduler may also continue by its argument last_epoch, without a load.
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
         unloaded_states = [
             f"the {role}"
             for role in ("optimizer", "scheduler")
-            if role in read.states
+            if role in file_read.states
             and role not in loaded_roles
             and (role == "optimizer" or has_fresh_scheduler)
         ]
@@ -42,12 +42,12 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
             continue
         # A program that loads only weights may be fine-tuning; one that also loads the optimizer
         # state resumes a run.
-        is_resume = "optimizer" in loaded_roles or _is_resume(rule.settings, trace, read)
+        is_resume = "optimizer" in loaded_roles or _is_resume(rule.settings, trace, file_read)
         findings.append(
             rule.finding(
                 severity="error" if is_resume else "confirm",
-                step=read.step + 1,
-                what=f"The file that was read after step {read.step} contains the state of "
+                step=file_read.step + 1,
+                what=f"The file that was read after step {file_read.step} contains the state of "
                 f"{' and of '.join(unloaded_states)}, which was never loaded, although the weights "
                 "were.",
                 cause="Training continues without the optimizer moments, the step count or the "
@@ -60,7 +60,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
 
 
 def _is_resume(
-    settings: CheckpointPartiallyLoadedSettings, trace: Trace, read: FileReadRecord
+    settings: CheckpointPartiallyLoadedSettings, trace: Trace, file_read: FileReadRecord
 ) -> bool:
     """Whether this run wrote into the file's folder, and a new optimizer continues an old one.
 
@@ -69,9 +69,9 @@ def _is_resume(
     """
     # Only folders are compared, because the file may have been renamed after it was written.
     written_folders = {
-        os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step
+        os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= file_read.step
     }
-    if not read.path or os.path.dirname(read.path) not in written_folders:
+    if not file_read.path or os.path.dirname(file_read.path) not in written_folders:
         return False
     descriptions = {
         o.index: (o.kind, [len(group.parameters) for group in o.groups])
@@ -86,8 +86,8 @@ def _is_resume(
     for old, (_, last_old_step) in step_ranges.items():
         for new, (first_new_step, _) in step_ranges.items():
             if (
-                last_old_step > read.step
-                or first_new_step <= read.step
+                last_old_step > file_read.step
+                or first_new_step <= file_read.step
                 or descriptions.get(old) != descriptions.get(new)
             ):
                 continue

@@ -35,7 +35,7 @@ class ResumeStateLostSettings(Settings):
         ge=1,
         description="Number of first steps of an optimizer within which its initial loss must be "
         "recorded. The initial losses before and after the restart are compared with the median "
-        "loss of the last steps before the restart, twice as many.",
+        "loss of the last steps before the restart (twice this number of steps).",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -180,7 +180,7 @@ def _starts_over(
     return restart_losses[0] - median(last_losses) > decrease / 2
 
 
-def _restarted_scheduler(
+def _find_restarted_scheduler(
     trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> SchedulerRecord | None:
     """Return the new scheduler that restarts a schedule before its end; None without one."""
@@ -214,13 +214,13 @@ def _repeats_first_rates(
         or scheduled_optimizers & {before.optimizer.index, after.optimizer.index}
     ):
         return False
-    jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
+    min_jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
     steps, values = new_rates.steps[:num_repeated], new_rates.values[:num_repeated]
     first_values = [old_rates.at(before.first_step + step - after.first_step) for step in steps]
-    is_varying = len(values) == num_repeated and 0 < jump * min(values) < max(values)
+    is_varying = len(values) == num_repeated and 0 < min_jump * min(values) < max(values)
     last_value = old_rates.values[-1]
-    is_jump = last_value > 0 and not 1 / jump < values[0] / last_value < jump
-    return is_varying and is_jump and all(map(math.isclose, values, first_values))
+    has_jump = last_value > 0 and not 1 / min_jump < values[0] / last_value < min_jump
+    return is_varying and has_jump and all(map(math.isclose, values, first_values))
 
 
 def _is_same_training(
@@ -247,7 +247,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             continue
         if count_steps(before.steps) < rule.settings.min_steps_before:
             continue
-        is_loaded = any(
+        is_state_loaded = any(
             x.role == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
         )
         is_loaded_elsewhere = _is_state_loaded_elsewhere(trace, before, after)
@@ -259,10 +259,14 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             _initial_options(after, includes_rate=includes_rate)
         )
         scheduler = (
-            _restarted_scheduler(trace, before, after) if is_loaded or has_same_options else None
+            _find_restarted_scheduler(trace, before, after)
+            if is_state_loaded or has_same_options
+            else None
         )
-        is_state_lost = has_same_options and not is_loaded and before.has_state
-        repeats_rates = is_loaded and _repeats_first_rates(rule.settings, trace, before, after)
+        is_state_lost = has_same_options and not is_state_loaded and before.has_state
+        repeats_rates = is_state_loaded and _repeats_first_rates(
+            rule.settings, trace, before, after
+        )
         if not (is_state_lost or scheduler or repeats_rates) or not _is_same_training(
             rule.settings, trace, before, after
         ):

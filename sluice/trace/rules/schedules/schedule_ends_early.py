@@ -138,6 +138,8 @@ def _detect_early_end(
     ):
         is_short = not num_epochs and schedule_length <= settings.max_cosine_steps
         return "error" if is_short else "confirm", length_text
+    # StepLR with a step size that is meant in epochs: for half of the steps, the rate is at most a
+    # tenth of its peak.
     step_size = scheduler.options.get("step_size", 0)
     is_step_size_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
     if is_per_batch and is_step_size_in_epochs and rates.low_share(0.1) >= 0.5:
