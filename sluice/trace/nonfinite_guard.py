@@ -52,7 +52,7 @@ class NonFiniteGuard:
         self._last_good_state: dict[str, Any] | None = None
         self._has_saved_bundle = False
         self._step_to_skip = 0
-        """Number of the last step that the guard skips; 0 before the first one."""
+        """Number of the latest step that the guard skips or skipped; 0 without one."""
         self._rng_state = torch.get_rng_state()
         """Random state of torch after the last step, from which the running step began."""
 
@@ -105,7 +105,7 @@ class NonFiniteGuard:
         if not self._has_saved_bundle:
             self._has_saved_bundle = True
             self._save_bundle(value)
-        # By number, so that it expires if a gradient scaler skips the step itself.
+        # Stored by number: if a gradient scaler skips this step itself, the guard skips none.
         if settings.skip_nonfinite:
             self._step_to_skip = last_step + 1
 

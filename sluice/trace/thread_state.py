@@ -62,7 +62,7 @@ class Prediction:
     """Entry of the optimizer that is predicted to end the step."""
     step_position: int = -1
     """Index of the optimizer step in ``codes``."""
-    repeats_left: int = 0
+    predicted_steps_left: int = 0
     """Number of steps that may still be predicted before the next fully recorded step."""
     repeated_patterns: list[StepPattern] = field(default_factory=list)
     """Patterns that were repeated since the last fully recorded step."""

@@ -38,42 +38,42 @@ class StepPredictor:
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
         sink.bus.subscribe(StepsDelivered, self._learn)
         sink.bus.subscribe(PredictionMayBegin, self._start)
-        for kind in _INTERRUPTIONS:
-            sink.bus.subscribe(kind, lambda event: self.stop(event.thread))
+        for event_type in _INTERRUPTIONS:
+            sink.bus.subscribe(event_type, lambda event: self.stop(event.thread))
 
     def _reset(self) -> None:
         sink = self._sink
         self._patterns = StepPatterns(sink.events.interner, sink.objects)
-        self._max_repeats = 0
+        self._max_predicted_steps = 0
         """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
         predicted, because steps are slow or each one must be recorded fully."""
 
     def _learn(self, delivered: StepsDelivered) -> None:
-        """Learn from ended steps if steps may be predicted, and update ``_max_repeats``."""
+        """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         is_allowed = is_fast and not sampling.every_step_needed_by
-        self._max_repeats = settings.full_sample_every - 1 if is_allowed else 0
-        if self._max_repeats:
+        self._max_predicted_steps = settings.full_sample_every - 1 if is_allowed else 0
+        if self._max_predicted_steps:
             self._patterns.add(delivered.steps)
 
     def _start(self, event: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
-        if not self._max_repeats:
+        if not self._max_predicted_steps:
             return
         thread = event.thread
         pattern = self._patterns.get(event.codes, thread.index)
         successor = None if pattern is None else pattern.successor
         if successor is None:
             return
-        num_repeats = self._max_repeats
+        num_steps = self._max_predicted_steps
         if successor is not pattern:
             # An even number: with an odd one, the fully recorded steps would all be of one of two
             # alternating optimizers.
-            num_repeats -= num_repeats % 2
-        num_repeats = min(num_repeats, event.due_step - self._sink.steps.last - 1)
-        if num_repeats > 0:
-            thread.prediction.repeats_left = num_repeats
+            num_steps -= num_steps % 2
+        num_steps = min(num_steps, event.due_step - self._sink.steps.last - 1)
+        if num_steps > 0:
+            thread.prediction.predicted_steps_left = num_steps
             thread.skips_details = True
             _predict(thread.prediction, successor)
 
@@ -102,11 +102,11 @@ class StepPredictor:
             prediction.repeated_patterns.append(pattern)
         pattern.steps_and_losses += step_number, thread.step.losses
         thread.step.losses = []
-        prediction.repeats_left -= 1
+        prediction.predicted_steps_left -= 1
         successor = pattern.successor
-        if successor is pattern and prediction.repeats_left:
+        if successor is pattern and prediction.predicted_steps_left:
             prediction.position = 0
-        elif successor is not None and prediction.repeats_left:
+        elif successor is not None and prediction.predicted_steps_left:
             _predict(prediction, successor)
         else:
             self._close(thread, pattern, ())

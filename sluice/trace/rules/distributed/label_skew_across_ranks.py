@@ -85,7 +85,7 @@ def _judge(
             for row, size in zip(counts, sizes, strict=True)
         )
         z_score = _z_score(rule.settings, counts)
-        if not (z_score > rule.settings.min_z_score and distance > rule.settings.min_distance):
+        if z_score <= rule.settings.min_z_score or distance <= rule.settings.min_distance:
             continue
         missing_labels = [
             f"rank {rank} has no label {label}"

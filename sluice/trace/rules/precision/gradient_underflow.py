@@ -62,14 +62,6 @@ def _last_scaled_step(trace: Trace, optimizer: int) -> int:
     )
 
 
-def _weights_with_zero_gradient(trace: Trace, measured_step: OptimizerStatistics) -> list[int]:
-    return [
-        measured_step.parameters[i]
-        for i in weight_positions(trace, measured_step)
-        if measured_step.grad_norms[i] == 0
-    ]
-
-
 def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses_by_step = {scalars.step: scalars.losses for scalars in trace.scalars}
     names = parameter_names(trace)
@@ -84,13 +76,14 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
             and _uses_float16(trace, step, measured_step)
             and any(loss != 0 for loss in losses_by_step.get(step, (1.0,)))
         ]
-        underflows = [
-            (step, zero_weights)
-            for step, measured_step in measured_steps
-            if len(zero_weights := _weights_with_zero_gradient(trace, measured_step))
-            >= rule.settings.min_zero_share * len(list(weight_positions(trace, measured_step)))
-            > 0
-        ]
+        underflows = []
+        for step, measured_step in measured_steps:
+            positions = list(weight_positions(trace, measured_step))
+            zero_weights = [
+                measured_step.parameters[i] for i in positions if measured_step.grad_norms[i] == 0
+            ]
+            if positions and len(zero_weights) >= rule.settings.min_zero_share * len(positions):
+                underflows.append((step, zero_weights))
         if len(underflows) < max(rule.settings.min_steps, len(measured_steps) / 2):
             continue
         step, zero_weights = underflows[0]
