@@ -68,7 +68,8 @@ class RuleBase(Generic[SettingsT]):
     ) -> TraceFinding:
         """Return a finding of this rule.
 
-        ``confidence`` defaults to a value for the severity: 0.99, 0.6 or 0.3.
+        ``confidence`` defaults to a value for the severity: 0.99, 0.6 or 0.3. ``evidence`` contains
+        the numbers on which the finding is based.
         """
         return TraceFinding(
             rule=self.name,

@@ -193,12 +193,12 @@ class GradientEdits:
     """
 
     snapshots: list[tuple[Any, Any, int, Any]] = field(default_factory=list)
-    """State of some gradients after the second and later backward passes of a step: parameter,
-    gradient, its version counter, its sum."""
+    """State of some gradients after the latest change by torch: parameter, gradient, and version
+    counter and sum of the gradient. Empty before the second backward pass of a step."""
     is_edited: bool = False
 
     def snapshot(self, entries: Iterable[OptimizerEntry]) -> None:
-        """Store the state of some gradients after a backward pass."""
+        """Store the state of some gradients after a backward pass, clipping or unscaling."""
         self.snapshots = [
             (
                 parameter,

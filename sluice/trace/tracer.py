@@ -128,6 +128,7 @@ class Tracer:
 
     def _write_end(self, raised: str) -> None:
         self.bus.publish(TraceEnding())
+        # The predictions end, so that the matched events of the running steps are recorded.
         for thread in self.events.threads:
             if thread.prediction.position >= 0:
                 self.bus.publish(UnexpectedEvent(thread))

@@ -101,8 +101,8 @@ class StepPatterns:
         # Otherwise, the prediction is updated when the count reaches a multiple of _MIN_REPEATS.
         if not is_due_early and count // _MIN_REPEATS == old_count // _MIN_REPEATS:
             return
-        is_most_frequent = previous.successor is None or count > counts.get(previous.successor, 0)
-        if previous.successor is not pattern and is_most_frequent:
+        has_highest_count = previous.successor is None or count > counts.get(previous.successor, 0)
+        if previous.successor is not pattern and has_highest_count:
             pattern.optimizer_entry = pattern.optimizer_entry or self._optimizer_entry(
                 pattern.codes[:-1]
             )
