@@ -69,7 +69,7 @@ class RuleBase(Generic[SettingsT]):
         """Return a finding of this rule.
 
         ``confidence`` defaults to a value for the severity: 0.99, 0.6 or 0.3. ``evidence`` contains
-        the numbers on which the finding is based.
+        the values on which the finding is based.
         """
         return TraceFinding(
             rule=self.name,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.optimizer_steps import steps_of
+from sluice.trace.rules._helpers.optimizer_steps import last_step_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,8 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
     steps = steps_of(trace, optimizer)
     if not records or not steps:
         return None
-    last_step = max(step.sequence.last_step for step in steps)
     return LearningRates(
-        tuple(r.step for r in records), tuple(max(r.rates) for r in records), last_step
+        tuple(r.step for r in records), tuple(max(r.rates) for r in records), last_step_of(steps)
     )
 
 

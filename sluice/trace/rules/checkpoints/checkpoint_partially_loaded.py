@@ -9,7 +9,12 @@ from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.environment import FileReadRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.learning_rates import learning_rates
-from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
+from sluice.trace.rules._helpers.optimizer_steps import (
+    first_step_of,
+    last_step_of,
+    stepping_optimizers,
+    steps_of,
+)
 
 
 class CheckpointPartiallyLoadedSettings(Settings):
@@ -79,7 +84,7 @@ def _is_resume(
         for o in m.optimizers
     }
     step_ranges = {
-        o: (first_step_of(steps), max(s.sequence.last_step for s in steps))
+        o: (first_step_of(steps), last_step_of(steps))
         for o in stepping_optimizers(trace)
         if (steps := steps_of(trace, o))
     }

@@ -18,7 +18,13 @@ from sluice.trace.rules._helpers.learning_rates import (
     learning_rates,
 )
 from sluice.trace.rules._helpers.loaders import training_loader_indices
-from sluice.trace.rules._helpers.optimizer_steps import OptimizerStep, count_steps, steps_of
+from sluice.trace.rules._helpers.optimizer_steps import (
+    OptimizerStep,
+    count_steps,
+    first_step_of,
+    last_step_of,
+    steps_of,
+)
 
 
 class ResumeStateLostSettings(Settings):
@@ -69,11 +75,11 @@ class _OptimizerUse:
 
     @property
     def first_step(self) -> int:
-        return min(s.sequence.first_step for s in self.steps)
+        return first_step_of(self.steps)
 
     @property
     def last_step(self) -> int:
-        return max(s.sequence.last_step for s in self.steps)
+        return last_step_of(self.steps)
 
     @property
     def trainable_parameters(self) -> frozenset[int]:

@@ -11,6 +11,7 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import (
     count_steps,
     first_step_of,
+    last_step_of,
     optimizer_name,
     stepping_optimizers,
     steps_of,
@@ -35,7 +36,7 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
     Optimizers that follow each other, such as a new one for every task, are not compared.
     """
     step_ranges = sorted(
-        (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
+        (first_step_of(steps), last_step_of(steps), optimizer)
         for optimizer in stepping_optimizers(trace)
         if (steps := steps_of(trace, optimizer))
     )
