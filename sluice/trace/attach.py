@@ -165,8 +165,8 @@ def _register_fork_callbacks() -> None:
     Neither callback can be unregistered, so both are registered once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
-    # A forked multiprocessing process exits without running atexit callbacks. The first argument
-    # must exist as long as the registration.
+    # A forked multiprocessing process exits without running atexit callbacks. The registration ends
+    # when its first argument is deleted, so a function of this module is passed.
     register_after_fork(_begin_in_child, lambda _: _register_exit_callback())
 
 
@@ -197,8 +197,8 @@ def _register_exit_callback() -> None:
         for tracer in tracers:
             tracer.end_process(error_texts[0] if error_texts else "")
 
-    # ``run`` keeps the exception for the finalizer. Since Python 3.13 finalizers run after it was
-    # handled, when ``sys.exception()`` is None.
+    # Since Python 3.13, ``sys.exception()`` is None when finalizers run, so ``run`` keeps the text
+    # of the exception for ``end_traces``.
     process.run = run  # type: ignore[method-assign]
     Finalize(None, end_traces, exitpriority=0)
 

@@ -73,7 +73,7 @@ class TracedBlock:
 
     def __exit__(self, *exception: Any) -> None:
         self._stack.__exit__(*exception)
-        with suppress(StorageError):  # nothing was trained, an outer trace records, or a full disk
+        with suppress(StorageError):  # nothing trained, recorded by the outer trace, or disk full
             self.reports = report_traces(self.folder)
 
     @property

@@ -1,7 +1,7 @@
 """Fast path for repeated steps: records only the step pattern and the losses.
 
-Recording every short step fully would cost a few percent of its time. Each event of a predicted
-step is only compared with the prediction, and the loss is stored.
+Recording every short step fully would cost a few percent of its time. So steps that repeat a known
+pattern are predicted: their events are only compared with the prediction, and the loss is stored.
 
 Hooks do not know about predictions. This module wraps the few hooks that do much work at every
 step: a wrapper calls the original function of torch if the call is predicted, and otherwise the
@@ -176,7 +176,7 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
 
 
 def _wrap_clip(
-    flag: str, sink: EventSink, predictor: StepPredictor, original: Any, hook: Any
+    kind: str, sink: EventSink, predictor: StepPredictor, original: Any, hook: Any
 ) -> Any:
     local = sink.local
 
@@ -187,7 +187,7 @@ def _wrap_clip(
         if prediction.position < 0 or not sink.is_on:
             return hook(parameters, *args, **kwargs)
         entry = prediction.optimizer_entry
-        if prediction.codes[prediction.position] != entry.clip_codes.get(flag):
+        if prediction.codes[prediction.position] != entry.clip_codes.get(kind):
             sink.run_safely(predictor.stop, thread)
             return hook(parameters, *args, **kwargs)
         try:

@@ -14,7 +14,8 @@ from sluice.trace.settings import TraceSettings
 
 _SITECUSTOMIZE_FOLDER = Path(__file__).parent / "injected"
 SIGNAL_EXIT_BASE = 128
-"""Exit code of a program that a signal ended, minus the number of the signal, as in shells."""
+"""If a signal ended the program, the exit code is this number plus the number of the signal, as in
+shells."""
 
 
 def launch(

@@ -103,16 +103,18 @@ class _TorchImports:
     """
 
     def __init__(self) -> None:
-        self._places_by_id: dict[int, list[tuple[Any, str]]] = {}
+        self._owners_by_function_id: dict[int, list[tuple[Any, str]]] = {}
+        """Modules that contain a function, and its name in each, by the id of the function."""
         self._num_modules = 0
+        """Number of imported modules at the last scan."""
 
     def find(self, function: Any) -> list[tuple[Any, str]]:
         """Return the modules that held a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
-            self._num_modules, self._places_by_id = len(sys.modules), {}
+            self._num_modules, self._owners_by_function_id = len(sys.modules), {}
             for module in list(sys.modules.values()):
                 self._scan(module)
-        return self._places_by_id.get(id(function), [])
+        return self._owners_by_function_id.get(id(function), [])
 
     def _scan(self, module: Any) -> None:
         try:
@@ -121,7 +123,7 @@ class _TorchImports:
             return
         for name, value in attributes:
             if type(value) in _FUNCTION_TYPES and str(value.__module__).startswith("torch"):
-                self._places_by_id.setdefault(id(value), []).append((module, name))
+                self._owners_by_function_id.setdefault(id(value), []).append((module, name))
 
 
 _TORCH_IMPORTS = _TorchImports()

@@ -139,7 +139,7 @@ class StepEnded:
 
 @dataclass(slots=True)
 class WeightsLoaded:
-    """A network loaded other weights."""
+    """Weights were loaded into a network."""
 
 
 @dataclass(slots=True)

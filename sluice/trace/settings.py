@@ -21,8 +21,8 @@ class TraceSettings(Settings):
     max_steps_between_samples: int = Field(
         100,
         ge=1,
-        description="Maximum interval between two samples of gradient and weight norms, which may "
-        "therefore exceed cost_share [steps].",
+        description="Maximum interval between two samples of gradient and weight norms [steps]. "
+        "Samples at this interval may cost more than cost_share.",
     )
     fast_step_s: float = Field(
         0.02,
@@ -57,8 +57,9 @@ class TraceSettings(Settings):
     history_rows: int = Field(
         1024,
         ge=16,
-        description="Number of first values of a series, such as the losses, that are all kept in "
-        "the history. Of the later values, every second is kept, then every fourth, and so on.",
+        description="Number of values at the start of a series, such as the losses, that are all "
+        "kept in the history. Of the later values, every second is kept, then every fourth, and so "
+        "on.",
     )
     row_sample_size: int = Field(
         256,
@@ -85,7 +86,8 @@ class TraceSettings(Settings):
         0,
         ge=0,
         description="Number of consecutive non-finite losses after which the program is stopped "
-        "and its last good state is saved; 0 for never. Reads the loss of every backward pass.",
+        "and its last good state is saved; 0 for never. Every loss is then read from its device, "
+        "which synchronizes with it.",
     )
     skip_nonfinite: bool = Field(
         False, description="Skip optimizer steps on the gradients of a non-finite loss."

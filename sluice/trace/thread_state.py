@@ -2,7 +2,7 @@
 
 The state consists of small records. Each record has one owner: the module or package that writes
 it. Other modules only read it, except for fields whose docstring names another writer. The fast
-path writes what the hook that it replaces would write.
+path runs instead of some hooks, and then writes what they would write.
 
 The records have slots to stay small: the tracer reads some of their fields at each event, and the
 operations of the program in between usually evict these fields from the processor's cache.
@@ -35,8 +35,8 @@ class StepPattern:
     codes: list[int]
     """Event codes of the step, followed by a sentinel that is not a valid code."""
     events_without_times: list[int]
-    """Event codes of the step, each followed by 0 instead of its time, as in
-    ``EndedStep.events``."""
+    """Event codes of the step without the sentinel, in the layout of ``EndedStep.events``: each
+    code is followed by 0 instead of its time."""
     successor_counts: "dict[StepPattern, int]" = field(default_factory=dict)
     """Number of times that each pattern followed this one."""
     successor: "StepPattern | None" = None
@@ -80,14 +80,17 @@ class OpenStep:
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
     """Gradient clips since the last step: optimizer index, norm and maximum norm."""
     loss_scale: Any = None
-    """Scale of the gradient scaler in this step; set by ``hooks.grad_scaler``."""
+    """Scale that an update of the gradient scaler set since the last step; None without an update.
+    Set by ``hooks.grad_scaler``."""
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
     pending: PendingStep | None = None
-    """Statistics that were computed before the running step, to be completed after it; set by
-    ``sampling.sampling``."""
+    """Statistics that were computed just before an optimizer updates its parameters, to be
+    completed after the update; set by ``sampling.sampling``."""
     output_statistics: list[list[OutputStatistics]] = field(default_factory=list)
-    """Outputs measured since the last step with statistics; cleared by ``sampling.sampling``."""
+    """Requested statistics of module outputs, since the last step with statistics. Each inner list
+    belongs to one output; it is empty until the values are read. Cleared by
+    ``sampling.sampling``."""
     began_ns: int = 0
     """Start time of the running step, which is the end of the previous one [ns]. Not updated while
     steps are predicted; set when the prediction ends."""
@@ -194,7 +197,8 @@ class GradientEdits:
 
     snapshots: list[tuple[Any, Any, int, Any]] = field(default_factory=list)
     """State of some gradients after the latest change by torch: parameter, gradient, and version
-    counter and sum of the gradient. Empty before the second backward pass of a step."""
+    counter and sum of the gradient. Empty until the second backward pass of a step ends, because
+    only accumulated gradients are watched."""
     is_edited: bool = False
 
     def snapshot(self, entries: Iterable[OptimizerEntry]) -> None:
@@ -250,8 +254,8 @@ class ThreadState:
     index: int = -1
     """Index of the thread; -1 before its first event."""
     max_events_length: int = 0
-    """Length of ``step.events`` above which repeated blocks are folded; 0 before the first
-    event."""
+    """Length of ``step.events`` above which blocks of events that repeat are reduced to one block;
+    0 before the first event."""
     num_steps: int = 0
     """Number of steps that ended in this thread."""
     last_loss: Any = None
@@ -265,8 +269,8 @@ class ThreadState:
     in_scaler: bool = False
     """Whether a gradient scaler runs. Owner: ``hooks.grad_scaler``."""
     clipped_norm: Any = None
-    """Norm of the gradients that are being clipped. None until its value is read, which happens
-    only on the CPU, because reading from a GPU would synchronize. Owner: ``hooks.clipping``."""
+    """Norm of the gradients in the running or last clip. None if its value was not read: on a GPU,
+    reading it would synchronize. Owner: ``hooks.clipping``."""
 
     def clear_step(self) -> None:
         """Discard what was recorded of the step that ended."""

@@ -237,9 +237,9 @@ def _step_sequences(
     """Read the event sequences of the steps.
 
     Returns:
-        The sequences, sorted by first step; the position of each complete sequence among them, by
-        stored index; and the number of steps whose sequence was not recorded, because there were
-        too many distinct ones.
+        The sequences, sorted by first step; the position among them of each sequence that is not
+        open, by stored index; and the number of steps whose sequence was not recorded, because
+        there were too many distinct ones.
     """
     line_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}  # first step, last step, number of steps
@@ -255,7 +255,7 @@ def _step_sequences(
     sequences: list[StepSequence] = []
     positions: dict[int, int] = {}
     for stored_index, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
-        is_open = stored_index < 0  # then it is -1 - index
+        is_open = stored_index < 0  # the stored index is then -1 - index
         line = line_by_index[-1 - stored_index if is_open else stored_index]
         if not is_open:
             positions[stored_index] = len(sequences)

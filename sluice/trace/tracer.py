@@ -1,4 +1,4 @@
-"""The tracer of one process: creates the parts of a trace, and ends it.
+"""The tracer of one process: creates and connects the parts that record a trace, and ends it.
 
 A failure of the tracer must not stop the program or change what it computes. Every call from a hook
 goes through ``run_safely``; hooks that run at every step have their own ``try`` block instead.
@@ -38,8 +38,8 @@ class Tracer:
         print_line: Prints one line for the user.
     """
 
-    # Reading a slot takes one memory access, reading a dictionary entry five. Code that runs
-    # between two operations of the program does not find its data in the processor's cache.
+    # Reading a slot takes one memory access, reading a dictionary entry five. Each access is slow,
+    # because the operations of the program evict the tracer's data from the processor's cache.
     __slots__ = (
         "__weakref__", "_began_ns", "_describe", "bus", "clock", "events", "is_on", "local",
         "objects", "patches", "print_line", "recorder", "sampling", "settings", "steps",

@@ -24,15 +24,15 @@ _MIN_REPEATS = 256
 """Number of times that a pattern must follow another one before it is predicted after it."""
 
 _MIN_REPEATS_KNOWN = 8
-"""Number of times that suffices if the pattern is already predicted after a different one. This is
-the case after the first step of an epoch, which often has its own pattern."""
+"""Number of times that suffices if the pattern is already predicted after a different one. For
+example, the usual pattern follows itself, and once per epoch the pattern of the first step."""
 
 _MAX_PATTERNS = 64
 """Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
 patterns if every one has a successor."""
 
 _END_CODE = -2
-"""Sentinel after the last event code; differs from codes and from -1, the unknown code."""
+"""Sentinel after the last event code. Codes are not negative, and -1 stands for an unknown code."""
 
 
 class StepPatterns:

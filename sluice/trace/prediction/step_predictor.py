@@ -88,8 +88,9 @@ class StepPredictor:
         self._close(thread, pattern, matched_codes)
         thread.step.events = [number for code in matched_codes for number in (code, now)]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
-        zero_or_backward = {zero_grad_code, *self._sink.events.backward_codes}
-        last_code = next((c for c in reversed(matched_codes) if c in zero_or_backward), None)
+        # Which happened last: ``zero_grad`` or a backward pass?
+        gradient_codes = {zero_grad_code, *self._sink.events.backward_codes}
+        last_code = next((c for c in reversed(matched_codes) if c in gradient_codes), None)
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
@@ -135,18 +136,21 @@ class StepPredictor:
             thread.last_loss = losses[-1] if losses else None
             sink.steps.add_repeated(
                 last_step, thread.index, pattern.events_without_times, steps_and_losses,
-                (), None, 0, 0, 0, 0,
+                (), None, 0, 0, 0, 0,  # no clips, loss scale and times
             )  # fmt: skip
         self._update_gradient_trackers(patterns, current, matched_codes)
 
     def _update_gradient_trackers(
         self, patterns: Sequence[StepPattern], current: StepPattern, matched_codes: Sequence[int]
     ) -> None:
-        """Record the state of the gradients, which was not inspected during predicted steps.
+        """Update the gradient trackers, which did not see the predicted steps.
 
-        This concerns the optimizers of these steps and that of the running step. ``patterns`` are
-        the patterns of these steps, sorted by their last step. For the other arguments, see
-        ``_close``.
+        These are the trackers of the optimizers that made the steps, or will end the running step.
+
+        Args:
+            patterns: Patterns of the predicted steps that ended, sorted by their last step.
+            current: As in ``_close``.
+            matched_codes: As in ``_close``.
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._sink.events.backward_codes

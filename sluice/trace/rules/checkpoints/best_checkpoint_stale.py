@@ -43,8 +43,8 @@ class BestCheckpointStaleSettings(Settings):
         0.7,
         gt=0,
         le=1,
-        description="Minimum ratio of the second validation loss to the first one, for a "
-        "checkpoint saved at the second evaluation to be ignored.",
+        description="A checkpoint saved at the second evaluation is ignored if the ratio of the "
+        "second validation loss to the first one is above this value.",
     )
     max_lowest_loss_ratio: float = Field(
         0.8,
@@ -57,8 +57,8 @@ class BestCheckpointStaleSettings(Settings):
         0.99,
         gt=0,
         le=1,
-        description="Ratio to the validation loss of the last improvement, below which a loss "
-        "counts as the next improvement.",
+        description="A validation loss counts as an improvement if its ratio to the loss of the "
+        "previous improvement is below this value.",
     )
 
 
@@ -140,12 +140,12 @@ def _skips_improvements(
 def _find_restored_save(
     trace: Trace, evaluations: Sequence[EvaluationPassRecord]
 ) -> StateSaveRecord | None:
-    """Return the first save of a state that is loaded after the last step; None if it is not early.
+    """Return an early save of a state that is loaded after the last step; None without one.
 
-    A state is early if it was saved at the first evaluation or before it. In the second case, the
-    last evaluation must follow the last step, with a loss at least as high as the first one:
-    otherwise the load may begin another training run. The save is found by the content of the
-    loaded state, because the file may have been copied.
+    Early means at the first evaluation, or before it. A state from before the first evaluation
+    counts only if the network is evaluated after the last step, with a loss at least as high as the
+    first one: otherwise the load may begin another training run. The save is found by the content
+    of the loaded state, because the file may have been copied.
     """
     loaded_contents = {load.content for load in _final_loads(trace)} - {0}
     # The first save with this content: the same weights may be saved again.
@@ -175,7 +175,7 @@ def _location(save: StateSaveRecord) -> str:
     return save.path or "the copy in memory"
 
 
-def _is_selected(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
+def _is_best_checkpoint(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
     """Whether the saved states are meant to be the best ones.
 
     The file name contains "best", or a network loads a state after the last step.
@@ -234,13 +234,13 @@ def _detect_stale(
         losses = [e.mean for e in evaluations]
         first = evaluations[0]
         num_improvements = _count_improvements(rule.settings, losses[1:], losses[0])
-        stale_states = []  # where and when a state was written; is_selected
+        stale_states = []  # text on where and when it was written; is_best_checkpoint
         for saves in _saves_by_path(trace, first.step):
             saved_steps = {save.step for save in saves}
             if _skips_improvements(rule.settings, evaluations, saved_steps):
                 when = "at the first two" if evaluations[1].step in saved_steps else "at the first"
                 stale_states.append(
-                    (f"{_location(saves[0])} was written {when}", _is_selected(trace, saves))
+                    (f"{_location(saves[0])} was written {when}", _is_best_checkpoint(trace, saves))
                 )
         restored = _find_restored_save(trace, evaluations)
         if restored is not None:
@@ -249,10 +249,10 @@ def _detect_stale(
             stale_states.append((f"{state} was written {when}", True))
         if not stale_states:
             continue
-        state_written, is_selected = stale_states[0]
+        state_written, is_best_checkpoint = stale_states[0]
         return (
             rule.finding(
-                severity="error" if is_selected else "confirm",
+                severity="error" if is_best_checkpoint else "confirm",
                 step=next(
                     e.step
                     for e in evaluations[1:]

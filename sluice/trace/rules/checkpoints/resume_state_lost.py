@@ -39,9 +39,10 @@ class ResumeStateLostSettings(Settings):
     num_initial_steps: int = Field(
         5,
         ge=1,
-        description="Number of first steps of an optimizer within which its initial loss must be "
-        "recorded. The initial losses before and after the restart are compared with the median "
-        "loss of the last steps before the restart (twice this number of steps).",
+        description="The initial loss of an optimizer is the first one that is recorded within "
+        "this number of its first steps. The initial losses of the old and the new optimizer are "
+        "compared with the median loss of the last steps before the restart (twice this number of "
+        "steps).",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -66,7 +67,7 @@ class ResumeStateLostSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class _OptimizerUse:
-    """An optimizer and its steps, from the first to the last."""
+    """An optimizer with its parameters and its steps."""
 
     optimizer: OptimizerRecord
     membership: Membership
@@ -120,7 +121,7 @@ def _initial_options(use: _OptimizerUse, *, includes_rate: bool) -> list[dict[st
 
 
 def _is_state_loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
-    """Whether optimizer states were loaded between the two optimizers, none into the second."""
+    """Whether optimizer states were loaded at the restart, but not into the second optimizer."""
     restart_steps = range(before.last_step, after.first_step)
     loads = [x for x in trace.loads if x.role == "optimizer" and x.step in restart_steps]
     return bool(loads) and all(x.object_id != after.optimizer.index for x in loads)
@@ -257,7 +258,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             x.role == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
         )
         is_loaded_elsewhere = _is_state_loaded_elsewhere(trace, before, after)
-        # The rate of a resumed run may be that of its last step, not the initial one.
+        # A resumed run may create its optimizer with the last learning rate before the restart.
         includes_rate = not (
             is_loaded_elsewhere and _rate_continues(rule.settings, trace, before, after)
         )

@@ -35,7 +35,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         rule.finding(
             severity="confirm",
             step=first_unoptimized_step(trace, unoptimized),
-            what=f"{_describe_subject(len(unoptimized))} in no optimizer: "
+            what=f"{_describe_parameters(len(unoptimized))} in no optimizer: "
             f"{list_names(first_names(unoptimized))}.",
             cause="Such parameters keep their initial values, and their gradients are never used.",
             fix="Add them to the optimizer. To freeze them, set requires_grad to False, which also "
@@ -61,7 +61,7 @@ def _have_master_weights(
     return not Counter(p.shape for p in parameters) - num_copies
 
 
-def _describe_subject(num: int) -> str:
+def _describe_parameters(num: int) -> str:
     return (
         "1 parameter receives gradients and is"
         if num == 1

@@ -20,15 +20,16 @@ class Bf16UpdateLostSettings(Settings):
         0.35,
         gt=0,
         le=1,
-        description="The finding is an error if every measured step changes less than this share "
-        "of the sampled values with a gradient (median over the weights).",
+        description="A finding is an error if the changed share of every measured step is below "
+        "this value. The changed share of a weight is the share of its sampled values with a "
+        "gradient that the step changes; that of a step is the median over its weights.",
     )
     max_median_changed_share: float = Field(
         0.4,
         gt=0,
         le=1,
-        description="A finding is reported if the median of these shares over the measured steps "
-        "is less than this share.",
+        description="A finding is reported if the median of the changed shares of all measured "
+        "steps is below this value.",
     )
 
 
