@@ -91,7 +91,10 @@ class ScalarBackwardBegins:
 
 @dataclass(slots=True)
 class NonFiniteLoss:
-    """A backward pass is about to run on a loss that is NaN or infinite."""
+    """A backward pass is about to run on a loss that is NaN or infinite.
+
+    Only for losses on the CPU, because reading from a GPU would synchronize.
+    """
 
     thread: ThreadState
 

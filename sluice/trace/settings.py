@@ -33,9 +33,9 @@ class TraceSettings(Settings):
     full_sample_every: int = Field(
         16,
         ge=1,
-        description="Maximum interval between two steps that the fast path records fully: with "
-        "gradient state, learning rates, norms and event times; 1 to record every step fully "
-        "[steps].",
+        description="Maximum interval between two fully recorded steps while the fast path is used "
+        "[steps]. A full record includes gradient state, learning rates, norms and event times. "
+        "1 records every step fully.",
     )
     flush_s: float = Field(
         2.0,

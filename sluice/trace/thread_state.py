@@ -78,7 +78,8 @@ class OpenStep:
     losses: list[Any] = field(default_factory=list)
     """Losses of the backward passes since the last step."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
-    """Gradient clips since the last step: optimizer index, norm and maximum norm."""
+    """Gradient clips by norm since the last step: optimizer index, norm before clipping, and
+    maximum norm."""
     loss_scale: Any = None
     """Scale that an update of the gradient scaler set since the last step; None without an update.
     Set by ``hooks.grad_scaler``."""
@@ -119,7 +120,7 @@ class ForwardPass:
     measures_outputs: bool = False
     """Whether the outputs of the modules inside the running forward pass are measured."""
     entry: Any = None
-    """Entry of the network whose forward pass runs."""
+    """Entry of the network whose forward pass runs or ran last."""
     measured_networks: tuple[int, ...] = ()
     """Indices of the networks whose outputs were measured since the last step."""
     is_probe: bool = False
@@ -262,8 +263,8 @@ class ThreadState:
     """Loss of the last backward pass of the previous step; None if the step had no loss."""
 
     last_loader: int = -1
-    """Index of the loader that returned the last batch; -1 before the first batch. Owner:
-    ``hooks.data_loaders``."""
+    """Index of the loader that returned the last batch; -1 before the first batch, and after the
+    last batch of an epoch. Owner: ``hooks.data_loaders``."""
     in_scheduler: bool = False
     """Whether a learning-rate scheduler runs. Owner: ``hooks.schedulers``."""
     in_scaler: bool = False
