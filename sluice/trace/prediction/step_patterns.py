@@ -32,7 +32,7 @@ _MAX_PATTERNS = 64
 patterns if every one has a successor."""
 
 _END_CODE = -2
-"""Sentinel after the last event code. Codes are not negative, and -1 stands for an unknown code."""
+"""Sentinel after the last event code. Codes are not negative; -1 means that a code is unknown."""
 
 
 class StepPatterns:
