@@ -9,22 +9,22 @@ from sluice.base.errors import SluiceError
 from sluice.trace.command import run_traced
 from sluice.trace.settings import TraceSettings
 
-_STOP = (
+_STOP_HELP = (
     "stop the program, with its last good state on disk, after this number of consecutive "
     "non-finite losses; 0 for never; the state is copied after 0, 1, 2, 4, 8, ... steps, then "
     "every 100 steps"
 )
-_SKIP = "skip optimizer steps on the gradients of a non-finite loss"
+_SKIP_HELP = "skip optimizer steps on the gradients of a non-finite loss"
 
 
 def main(arguments: list[str]) -> int:
-    """Run one traced program and return its exit code."""
+    """Run one program with the tracer; return its exit code, or that of an error of Sluice."""
     parser = argparse.ArgumentParser(
-        prog="python -m sluice.trace", usage="%(prog)s [--out DIR] -- python train.py ..."
+        prog="python -m sluice.trace", usage="%(prog)s [options] -- python train.py ..."
     )
-    parser.add_argument("--out", type=Path, help="folder of the traces")
-    parser.add_argument("--stop-after", type=int, default=0, metavar="N", help=_STOP)
-    parser.add_argument("--skip-nonfinite", action="store_true", help=_SKIP)
+    parser.add_argument("--out", type=Path, help="folder of the traces; created if necessary")
+    parser.add_argument("--stop-after", type=int, default=0, metavar="N", help=_STOP_HELP)
+    parser.add_argument("--skip-nonfinite", action="store_true", help=_SKIP_HELP)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command

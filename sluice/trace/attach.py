@@ -129,7 +129,7 @@ def attach(
     clock: Callable[[], int],
     print_line: Callable[[str], None],
 ) -> Tracer:
-    """Trace this process until ``end`` is called."""
+    """Trace this process until ``end`` is called. For the arguments, see ``traced``."""
     out = out.resolve()  # the program may change its directory
     tracer = Tracer(
         _process_folder(out),
@@ -165,7 +165,8 @@ def _register_fork_callbacks() -> None:
     Neither callback can be unregistered, so both are registered once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
-    # A forked multiprocessing process exits without running atexit callbacks.
+    # A forked multiprocessing process exits without running atexit callbacks. The registration ends
+    # when its first argument is deleted, so a function of this module is passed.
     register_after_fork(_begin_in_child, lambda _: _register_exit_callback())
 
 
@@ -178,16 +179,16 @@ def _begin_in_child() -> None:
 
 
 def _register_exit_callback() -> None:
-    """Arrange that a forked multiprocessing process writes its remaining records when it exits."""
+    """Make a forked multiprocessing process write its remaining records when it exits."""
     tracers = [tracer for tracer in _active if tracer.is_on]
     if not tracers:
         return
     process, error_texts = current_process(), []
-    original = process.run
+    original_run = process.run
 
     def run() -> None:
         try:
-            original()
+            original_run()
         except BaseException as error:
             error_texts.append(f"{type(error).__name__}: {error}")
             raise
@@ -196,7 +197,8 @@ def _register_exit_callback() -> None:
         for tracer in tracers:
             tracer.end_process(error_texts[0] if error_texts else "")
 
-    # Since Python 3.13 finalizers run after the exception was handled: sys.exception() is None.
+    # Since Python 3.13, ``sys.exception()`` is None when finalizers run, so ``run`` keeps the text
+    # of the exception for ``end_traces``.
     process.run = run  # type: ignore[method-assign]
     Finalize(None, end_traces, exitpriority=0)
 
@@ -206,15 +208,15 @@ def _process_folder(out: Path) -> Path:
 
 
 def _describe_process(environ: Mapping[str, str]) -> TraceStart:
-    rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
+    rank, world_size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     return TraceStart(
         version=VERSION,
         program=tuple(sys.argv),
         pid=os.getpid(),
         rank=rank,
-        world_size=size,
+        world_size=world_size,
         torch=str(torch.__version__),
         began=time.time(),
     )

@@ -1,7 +1,7 @@
 """``sluice.trace``: traces a block of code, and reports the faults that it shows."""
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,14 +49,16 @@ class TracedBlock:
 
     def __init__(self, out: Path, settings: TraceSettings) -> None:
         self.folder = out.resolve()
-        """Folder of the block's traces, one subfolder per process; set when the block begins. It is
-        not created if nothing is trained, or if an outer trace records the block."""
+        """Folder of the block's traces, with one subfolder per process. Before the block begins, it
+        is the folder that was passed. It is not created if nothing is trained, or if an outer trace
+        records the block."""
         self.reports: tuple[ProcessReport, ...] = ()
         """Reports on the traced processes; empty during the block, and if nothing was trained."""
         self._out = self.folder
         self._settings = settings
         self._stack = ExitStack()
         self._is_inner = False
+        """Whether an outer trace records the block."""
 
     def __enter__(self) -> Self:
         # Imported here: torch takes seconds, and the type of the results needs no torch.
@@ -71,14 +73,12 @@ class TracedBlock:
 
     def __exit__(self, *exception: Any) -> None:
         self._stack.__exit__(*exception)
-        try:
+        with suppress(StorageError):  # nothing trained, recorded by the outer trace, or disk full
             self.reports = report_traces(self.folder)
-        except StorageError:  # nothing was trained, an outer trace records, or no disk space
-            self.reports = ()
 
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """Root causes with their consequences, by process; in a process, the most severe first."""
+        """Root causes with their consequences: by process, and within a process by severity."""
         return tuple(diagnosis for report in self.reports for diagnosis in report.diagnoses)
 
     @property
@@ -92,7 +92,7 @@ class TracedBlock:
 
     @property
     def errors(self) -> tuple[TraceFinding, ...]:
-        """The findings that are certain to be faults."""
+        """The findings with severity 'error': they are certainly wrong, whatever you intended."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     @property
@@ -105,6 +105,7 @@ class TracedBlock:
 
         Raises:
             StorageError: Nothing was traced, or an outer trace recorded the block.
+            ContractError: The trace was changed after it was written.
         """
         if self._is_inner:
             raise StorageError(
@@ -124,10 +125,10 @@ class TracedBlock:
 
     def __repr__(self) -> str:
         steps_text = f", {pluralize(self.num_steps, 'step')}" if self.reports else ""
-        return f"<TracedBlock: {self._summary[0]}{steps_text}>"
+        return f"<TracedBlock: {self._outcome[0]}{steps_text}>"
 
     def _repr_html_(self) -> str:
-        outcome, tone = self._summary
+        outcome, tone = self._outcome
         steps_text = pluralize(self.num_steps, "optimizer step")
         return fragment(
             heading("Training trace", outcome, tone),
@@ -136,7 +137,7 @@ class TracedBlock:
         )
 
     @property
-    def _summary(self) -> tuple[str, Tone]:
+    def _outcome(self) -> tuple[str, Tone]:
         if self._is_inner:
             return "recorded by the outer trace", "plain"
         if not self.num_steps and not self.diagnoses:

@@ -45,7 +45,7 @@ def run_traced(
                 print_to_stderr(format_report(report))
         except StorageError as error:
             print_to_stderr(f"sluice trace: no trace was recorded. {error}")
-        except Exception as error:  # any failure: the program's exit code must be returned
+        except Exception as error:  # whatever fails here, the program's exit code is returned
             reason = f"{type(error).__name__}: {error}"
             print_to_stderr(f"sluice trace: the trace in {folder} cannot be read ({reason}).")
     if code > SIGNAL_EXIT_BASE:
@@ -54,7 +54,7 @@ def run_traced(
 
 
 def _signal_text(code: int) -> str:
-    """Name the signal that an exit code above 128 encodes, with its likely cause."""
+    """Return a text that names the signal of an exit code above 128, and its likely cause."""
     try:
         name = signal.Signals(code - SIGNAL_EXIT_BASE).name
     except ValueError:

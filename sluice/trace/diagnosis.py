@@ -12,7 +12,7 @@ from sluice.trace.finding import TraceFinding
 SEVERITY_LABELS = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
 """Text of each severity in reports."""
 
-_RANK = {"error": 0, "confirm": 1, "warning": 2}
+_SEVERITY_ORDER = {"error": 0, "confirm": 1, "warning": 2}
 """Position of each severity in a report, the most severe first."""
 
 
@@ -45,11 +45,11 @@ class Diagnosis(Record):
 
 
 def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
-    """Group findings by root cause: errors first, then by confidence, then by step.
+    """Group findings by root cause; sort the groups by severity, then by confidence and step.
 
-    A finding counts as a consequence of another fault if that fault can cause it and is at least as
-    severe. So a warning never hides an error. A ``confirm`` finding may also explain an error
-    that occurs at the same step or later. Every finding belongs to exactly one diagnosis.
+    A fault counts as a consequence of another one that can cause it and is at least as severe. So a
+    warning never hides an error. A fault to confirm may also explain an error at the same step or
+    later. Every finding belongs to exactly one diagnosis.
     """
     by_fault: dict[FaultName, list[TraceFinding]] = {}
     for finding in sorted(findings, key=_sort_key):
@@ -85,14 +85,11 @@ def _raise_severity(
 
 
 def _sort_key(finding: TraceFinding) -> tuple[int, float, int]:
-    return _RANK[finding.severity], -finding.confidence, finding.step
+    return _SEVERITY_ORDER[finding.severity], -finding.confidence, finding.step
 
 
 def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName | None:
-    """Return the most severe fault of which ``fault`` is a consequence; None for a root cause.
-
-    Assumes that ``CONSEQUENCES`` has no cycle.
-    """
+    """Return the most severe fault of which ``fault`` is a consequence; None for a root cause."""
     causes = [
         other
         for other, findings in by_fault.items()
@@ -103,13 +100,16 @@ def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> 
 
 def _may_explain(causes: Sequence[TraceFinding], effects: Sequence[TraceFinding]) -> bool:
     """Return whether the findings of one fault may explain those of a fault that it can cause."""
-    cause_rank = min(_RANK[f.severity] for f in causes)
-    effect_rank = min(_RANK[f.severity] for f in effects)
-    # A ``confirm`` finding alone may be intended; an error that follows it shows a fault.
+    cause_order = min(_SEVERITY_ORDER[f.severity] for f in causes)
+    effect_order = min(_SEVERITY_ORDER[f.severity] for f in effects)
+    # A finding to confirm may be intended, but an error that follows it shows that it is a fault.
     has_later_effects = min(f.step for f in causes) <= min(f.step for f in effects)
-    return cause_rank <= effect_rank or (cause_rank == _RANK["confirm"] and has_later_effects)
+    return cause_order <= effect_order or (
+        cause_order == _SEVERITY_ORDER["confirm"] and has_later_effects
+    )
 
 
 def _root(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName:
+    """Return the root cause of a fault. It exists because ``CONSEQUENCES`` has no cycle."""
     parent = _parent(fault, by_fault)
     return fault if parent is None else _root(parent, by_fault)

@@ -12,19 +12,19 @@ class EventBus:
     def __init__(self) -> None:
         self._subscribers: dict[type, tuple[Callable[[Any], None], ...]] = {}
 
-    def subscribe(self, kind: type[EventT], on_event: Callable[[EventT], None]) -> None:
+    def subscribe(self, event_type: type[EventT], on_event: Callable[[EventT], None]) -> None:
         """Call a function with every event of a type."""
-        self._subscribers[kind] = (*self._subscribers.get(kind, ()), on_event)
+        self._subscribers[event_type] = (*self._subscribers.get(event_type, ()), on_event)
 
-    def unsubscribe(self, kind: type[EventT], on_event: Callable[[EventT], None]) -> None:
+    def unsubscribe(self, event_type: type[EventT], on_event: Callable[[EventT], None]) -> None:
         """Stop calling a function; do nothing if it is not subscribed."""
-        self._subscribers[kind] = tuple(
-            other for other in self._subscribers.get(kind, ()) if other != on_event
+        self._subscribers[event_type] = tuple(
+            other for other in self._subscribers.get(event_type, ()) if other != on_event
         )
 
-    def has_subscribers(self, kind: type) -> bool:
+    def has_subscribers(self, event_type: type) -> bool:
         """Return whether any function subscribes to events of a type."""
-        return bool(self._subscribers.get(kind))
+        return bool(self._subscribers.get(event_type))
 
     def publish(self, event: object) -> None:
         """Call the subscribers to events of this type."""

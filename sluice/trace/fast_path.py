@@ -1,7 +1,7 @@
 """Fast path for repeated steps: records only the step pattern and the losses.
 
-Recording every short step fully would cost a few percent of its time. Each event of a predicted
-step is only compared with the prediction, and the loss is stored.
+Recording every short step fully would cost a few percent of its time. So steps that repeat a known
+pattern are predicted: their events are only compared with the prediction, and the loss is stored.
 
 Hooks do not know about predictions. This module wraps the few hooks that do much work at every
 step: a wrapper calls the original function of torch if the call is predicted, and otherwise the
@@ -29,7 +29,7 @@ from sluice.trace.thread_state import ThreadState
 
 
 def install_fast_path(sink: EventSink) -> None:
-    """Wrap the hooks that are installed later."""
+    """Make ``sink.patches`` wrap the slow hooks among those that are installed later."""
     predictor = StepPredictor(sink)
     wrappers: dict[tuple[Any, str], Callable[..., Any]] = {
         (nn.Module, "__call__"): _wrap_call,
@@ -51,7 +51,7 @@ def install_fast_path(sink: EventSink) -> None:
 def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
     """Return a wrapper for ``Module.__call__``, which also runs for modules inside a network."""
     local = sink.local
-    # False if another library replaced ``__call__`` before the trace.
+    # False if another library had replaced ``__call__`` before the trace began.
     is_torch_call = original is nn.Module._wrapped_call_impl
 
     @functools.wraps(original)
@@ -60,7 +60,8 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
         forward = thread.forward
         if forward.is_running:
             if not forward.observes_modules or compiler.is_compiling():
-                if is_torch_call and module._compiled_call_impl is None:  # as torch itself does
+                # What ``original`` does, with one function call less.
+                if is_torch_call and module._compiled_call_impl is None:
                     return module._call_impl(*args, **kwargs)
                 return original(module, *args, **kwargs)
             return hook(module, *args, **kwargs)
@@ -112,7 +113,7 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
             return hook(tensors, *args, **kwargs)
         try:
             is_matched = (
-                type(tensors) is Tensor  # iterating over a generator would consume it
+                type(tensors) is Tensor  # not a generator, which can be read only once
                 and prediction.codes[prediction.position] in sink.events.backward_codes
                 and not backward_state.is_scaled
                 and tensors.numel() == 1
@@ -137,7 +138,7 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
             backward_state.is_running = False
         if prediction.position >= 0:
             prediction.position += 1
-        else:  # the program did something else during the pass
+        else:  # an unexpected event during the pass ended the prediction
             ended = BackwardEnded(thread, tensors, backward_state.is_scaled)
             sink.run_safely(sink.bus.publish, ended)
         return None
@@ -175,7 +176,7 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
 
 
 def _wrap_clip(
-    flag: str, sink: EventSink, predictor: StepPredictor, original: Any, hook: Any
+    kind: str, sink: EventSink, predictor: StepPredictor, original: Any, hook: Any
 ) -> Any:
     local = sink.local
 
@@ -186,7 +187,7 @@ def _wrap_clip(
         if prediction.position < 0 or not sink.is_on:
             return hook(parameters, *args, **kwargs)
         entry = prediction.optimizer_entry
-        if prediction.codes[prediction.position] != entry.clip_codes.get(flag):
+        if prediction.codes[prediction.position] != entry.clip_codes.get(kind):
             sink.run_safely(predictor.stop, thread)
             return hook(parameters, *args, **kwargs)
         try:

@@ -37,8 +37,8 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RulePolicy(Generic[SettingsT]):
-    """Description and thresholds of a rule; the base of ``Rule`` and ``RankRule``."""
+class RuleBase(Generic[SettingsT]):
+    """Name, conditions and thresholds of a rule; the base of ``Rule`` and ``RankRule``."""
 
     name: str
     """Name of the rule: a sentence that is true when there is no problem."""
@@ -68,7 +68,8 @@ class RulePolicy(Generic[SettingsT]):
     ) -> TraceFinding:
         """Return a finding of this rule.
 
-        ``confidence`` defaults to a value for the severity: 0.99, 0.6 or 0.3.
+        ``confidence`` defaults to a value for the severity: 0.99, 0.6 or 0.3. ``evidence`` contains
+        the values on which the finding is based.
         """
         return TraceFinding(
             rule=self.name,
@@ -85,7 +86,7 @@ class RulePolicy(Generic[SettingsT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(RulePolicy[SettingsT]):
+class Rule(RuleBase[SettingsT]):
     """Rule about the trace of one process."""
 
     judge: Callable[["Rule[SettingsT]", Trace], tuple[TraceFinding, ...]]
@@ -97,7 +98,7 @@ class Rule(RulePolicy[SettingsT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRule(RulePolicy[SettingsT]):
+class RankRule(RuleBase[SettingsT]):
     """Rule about all ranks of a distributed run: one trace per rank, in the order of ranks."""
 
     judge: Callable[["RankRule[SettingsT]", Sequence[Trace]], tuple[TraceFinding, ...]]

@@ -1,4 +1,4 @@
-"""Runs a program with the tracer: without changes to its code, output or exit code."""
+"""Runs a program with the tracer. The code, output and exit code of the program do not change."""
 
 import os
 import signal
@@ -14,7 +14,8 @@ from sluice.trace.settings import TraceSettings
 
 _SITECUSTOMIZE_FOLDER = Path(__file__).parent / "injected"
 SIGNAL_EXIT_BASE = 128
-"""Exit code of a program that a signal ended, minus the number of the signal, as in shells."""
+"""If a signal ended the program, the exit code is this number plus the number of the signal, as in
+shells."""
 
 
 def launch(
@@ -60,6 +61,7 @@ def traced_environment(
     out: Path, settings: TraceSettings, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment in which Python processes are traced."""
+    # Python imports sitecustomize from the first folder of its path when it starts.
     path = [str(_SITECUSTOMIZE_FOLDER), *filter(None, [environ.get("PYTHONPATH")])]
     return {
         **environ,
@@ -85,13 +87,16 @@ def prepare_folder(out: Path) -> StorageError | None:
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the program, and forward SIGTERM to it."""
+    """Wait for the program, forward SIGTERM to it, and return its exit code.
+
+    The exit code is negative if a signal ended the program.
+    """
 
     def forward_signal(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
-    # SIGINT is ignored: the terminal sends Ctrl-C to the program, too, which is in the same
-    # foreground process group.
+    # SIGINT is ignored here. On Ctrl-C, the terminal sends it to the program, too, because both are
+    # in the same foreground process group.
     previous_handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         signal.SIGTERM: signal.signal(signal.SIGTERM, forward_signal),

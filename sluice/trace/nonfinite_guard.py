@@ -1,4 +1,4 @@
-"""Guard against non-finite losses: skips their steps, or stops the program.
+"""Guard against non-finite losses: skips steps on their gradients, or stops the program.
 
 All other parts of the tracer only observe. The guard skips steps or ends the program, so it is
 installed only if the settings enable it.
@@ -43,12 +43,16 @@ class NonFiniteGuard:
         sink.bus.subscribe(StepEnded, lambda _: self._after_step())
 
     def _reset(self) -> None:
+        # The fast path publishes no events for backward passes and steps.
         self._sink.sampling.every_step_needed_by.add("non-finite guard")
-        self._num_nonfinite = self._num_skipped = self._next_copy_step = 0
-        """Number of consecutive non-finite losses, number of skipped steps, and number of steps
-        after which the next good state is copied."""
+        self._num_nonfinite = self._num_skipped = 0
+        """Number of consecutive non-finite losses, and number of steps that the guard skipped."""
+        self._next_copy_step = 0
+        """Number of steps after which the next good state is copied."""
         self._last_good_state: dict[str, Any] | None = None
-        self._has_saved_bundle = self._skips_step = False
+        self._has_saved_bundle = False
+        self._step_to_skip = 0
+        """Number of the latest step that the guard skips or skipped; 0 without one."""
         self._rng_state = torch.get_rng_state()
         """Random state of torch after the last step, from which the running step began."""
 
@@ -56,7 +60,8 @@ class NonFiniteGuard:
         """Check the loss, and stop the program after ``stop_after`` consecutive non-finite losses.
 
         Raises:
-            SystemExit: The program stops; its last good state, if there is one, is on disk.
+            SystemExit: The program stops. Its last good state, if there is one, was written to disk
+                unless writing failed.
         """
         sink, loss = self._sink, ended.tensors
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not sink.is_on:
@@ -69,7 +74,7 @@ class NonFiniteGuard:
 
     def _before_step(self, step: StepBegins) -> None:
         """Skip a step on the gradients of a non-finite loss."""
-        if not self._skips_step:
+        if self._sink.steps.last + 1 != self._step_to_skip:
             return
         # Optimizers skip parameters without a gradient.
         for group in step.optimizer.param_groups:
@@ -77,12 +82,11 @@ class NonFiniteGuard:
                 parameter.grad = None
 
     def _after_step(self) -> None:
-        """Count a skipped step, and reset the state for the next one."""
-        if self._skips_step:
+        """Count a step that the guard skipped, and store the random state."""
+        if self._sink.steps.last == self._step_to_skip:
             self._num_skipped += 1
             if self._num_skipped & (self._num_skipped - 1) == 0:  # 1, 2, 4, 8, ...
                 self._sink.note("skipped", f"Steps skipped so far: {self._num_skipped}.")
-        self._skips_step = False
         self._rng_state = torch.get_rng_state()
 
     def _check_loss(self, loss: Tensor, *, is_scaled: bool) -> None:
@@ -101,7 +105,9 @@ class NonFiniteGuard:
         if not self._has_saved_bundle:
             self._has_saved_bundle = True
             self._save_bundle(value)
-        self._skips_step = settings.skip_nonfinite
+        # Stored by number: if a gradient scaler skips this step itself, the guard skips none.
+        if settings.skip_nonfinite:
+            self._step_to_skip = last_step + 1
 
     def _stop(self) -> NoReturn:
         sink = self._sink
@@ -187,7 +193,10 @@ def install_nonfinite_guard(sink: EventSink) -> None:
 
 
 def _cpu_copy(value: Any) -> Any:
-    """Return a copy of a value with all tensors, also in dicts, lists and tuples, on the CPU."""
+    """Return a copy of a value with all tensors, also in dicts and lists, on the CPU.
+
+    A tuple becomes a list.
+    """
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

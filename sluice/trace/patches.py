@@ -16,7 +16,8 @@ class Patches:
         self._undo: list[Callable[[], object]] = []
         """Functions that ``restore`` calls, the latest one first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], bool]]] = []
-        """Pairs of functions that apply and undo each patch. The second returns whether it did."""
+        """Two functions for each patch: one applies it, the other undoes it and returns whether it
+        could."""
         self.wrap: Callable[[Any, str, Any, Any], Any] = lambda _owner, _name, _original, new: new
         """Called with owner, name, original and new function; returns the function to install. For
         a hook it is called with the registering function, '', None and the hook."""
@@ -67,7 +68,7 @@ class Patches:
         self._undo.append(undo)
 
     def replace_function(self, owner: Any, name: str, new: Any) -> None:
-        """Replace a function of torch, also in modules that already imported it by name."""
+        """Replace a function of torch until ``restore``, also where it was imported by name."""
         old = getattr(owner, name)
         wrapped = self.wrap(owner, name, old, new)
         for module, attribute in _TORCH_IMPORTS.find(old):
@@ -75,7 +76,7 @@ class Patches:
                 self._replace_attribute(module, attribute, wrapped)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
-        """Call ``undo`` when ``restore`` is called."""
+        """Call ``undo`` when ``restore`` is called, but not in a pause."""
         self._undo.append(undo)
 
     def restore(self) -> None:
@@ -96,23 +97,24 @@ class Patches:
 
 
 class _TorchImports:
-    """Modules with functions of torch, such as those that imported them by name, and the names.
+    """Finds the modules that contain a function of torch, for example after an import by name.
 
-    The scan of all modules is cached for the process, and repeated when the number of imported
-    modules changes.
+    All modules are scanned once per process, and again when the number of imported modules changes.
     """
 
     def __init__(self) -> None:
-        self._places_by_id: dict[int, list[tuple[Any, str]]] = {}
+        self._owners_by_function_id: dict[int, list[tuple[Any, str]]] = {}
+        """Modules that contain a function, and its name in each, by the id of the function."""
         self._num_modules = 0
+        """Number of imported modules at the last scan."""
 
     def find(self, function: Any) -> list[tuple[Any, str]]:
         """Return the modules that held a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
-            self._num_modules, self._places_by_id = len(sys.modules), {}
+            self._num_modules, self._owners_by_function_id = len(sys.modules), {}
             for module in list(sys.modules.values()):
                 self._scan(module)
-        return self._places_by_id.get(id(function), [])
+        return self._owners_by_function_id.get(id(function), [])
 
     def _scan(self, module: Any) -> None:
         try:
@@ -121,7 +123,7 @@ class _TorchImports:
             return
         for name, value in attributes:
             if type(value) in _FUNCTION_TYPES and str(value.__module__).startswith("torch"):
-                self._places_by_id.setdefault(id(value), []).append((module, name))
+                self._owners_by_function_id.setdefault(id(value), []).append((module, name))
 
 
 _TORCH_IMPORTS = _TorchImports()

@@ -22,12 +22,12 @@ class TraceBegan:
 
 @dataclass(slots=True)
 class TraceEnding:
-    """The trace ends: subscribers may still record a step."""
+    """The trace is about to end: subscribers may still record events and steps."""
 
 
 @dataclass(slots=True)
 class TraceEnded:
-    """No event follows: subscribers write their remaining records."""
+    """The trace has ended: no event follows, and subscribers write their remaining records."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class BackwardBegins:
 
     thread: ThreadState
     loss: Tensor | None
-    """The tensor of the pass; None if there are several."""
+    """Argument of ``backward``; None unless it is a single plain tensor."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,10 @@ class ScalarBackwardBegins:
 
 @dataclass(slots=True)
 class NonFiniteLoss:
-    """A backward pass is about to run on a loss that is NaN or infinite."""
+    """A backward pass is about to run on a loss that is NaN or infinite.
+
+    Only for losses on the CPU, because reading from a GPU would synchronize.
+    """
 
     thread: ThreadState
 
@@ -139,7 +142,7 @@ class StepEnded:
 
 @dataclass(slots=True)
 class WeightsLoaded:
-    """A network loaded other weights."""
+    """Weights were loaded into a network."""
 
 
 @dataclass(slots=True)
@@ -162,6 +165,6 @@ class StepsDelivered:
 
 @dataclass(slots=True)
 class UnexpectedEvent:
-    """The running step differs from the predicted one, or the prediction must end."""
+    """The running step differs from the predicted one, or must be recorded fully."""
 
     thread: ThreadState

@@ -6,7 +6,10 @@ from sluice.base.settings import Settings
 
 
 class TraceSettings(Settings):
-    """Limits of a trace. The order of events is recorded at every step, whatever the limits."""
+    """Limits of a trace, and the response to non-finite losses.
+
+    The order of events is recorded at every step, whatever the limits.
+    """
 
     cost_share: float = Field(
         0.005,
@@ -18,21 +21,21 @@ class TraceSettings(Settings):
     max_steps_between_samples: int = Field(
         100,
         ge=1,
-        description="Maximum interval between two samples of gradient and weight norms, even if "
-        "these samples then exceed cost_share [steps].",
+        description="Maximum interval between two samples of gradient and weight norms [steps]. "
+        "Samples at this interval may cost more than cost_share.",
     )
     fast_step_s: float = Field(
         0.02,
         ge=0,
-        description="Median step time below which the tracer takes its fast path: of steps that "
-        "repeat a known sequence of events, only the losses are recorded [s].",
+        description="Median step time below which the tracer uses its fast path: it records only "
+        "the losses of steps that repeat a known sequence of events [s].",
     )
     full_sample_every: int = Field(
         16,
         ge=1,
-        description="Maximum interval between two steps that the fast path records fully: with "
-        "gradient state, learning rates, norms and event times; 1 to record every step fully "
-        "[steps].",
+        description="Maximum interval between two fully recorded steps while the fast path is used "
+        "[steps]. A full record includes gradient state, learning rates, norms and event times. "
+        "1 records every step fully.",
     )
     flush_s: float = Field(
         2.0,
@@ -54,8 +57,9 @@ class TraceSettings(Settings):
     history_rows: int = Field(
         1024,
         ge=16,
-        description="Number of first values of a series, such as the losses, that are all kept in "
-        "the history. Of later values it keeps every second, then every fourth, and so on.",
+        description="Number of values at the start of a series, such as the losses, that are all "
+        "kept in the history. Of the later values, every second is kept, then every fourth, and so "
+        "on.",
     )
     row_sample_size: int = Field(
         256,
@@ -82,7 +86,8 @@ class TraceSettings(Settings):
         0,
         ge=0,
         description="Number of consecutive non-finite losses after which the program is stopped "
-        "and its last good state is saved; 0 for never. Reads the loss of every backward pass.",
+        "and its last good state is saved; 0 for never. Every loss is then read from its device, "
+        "which synchronizes with it.",
     )
     skip_nonfinite: bool = Field(
         False, description="Skip optimizer steps on the gradients of a non-finite loss."

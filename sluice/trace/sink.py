@@ -17,7 +17,7 @@ from sluice.trace.thread_state import LocalState
 class EventSink(Protocol):
     """Receives what hooks observe; the tracer of the process implements it.
 
-    Hooks keep a reference to the sink, not to its parts, which a fork replaces.
+    Hooks keep a reference to the sink, not to its parts, because a forked process gets new parts.
     """
 
     is_on: bool

@@ -2,10 +2,10 @@
 
 The state consists of small records. Each record has one owner: the module or package that writes
 it. Other modules only read it, except for fields whose docstring names another writer. The fast
-path writes what the hook that it replaces would write.
+path runs instead of some hooks, and then writes what they would write.
 
-The records have slots to stay small: each event reads some of their fields between two operations
-of the program, which usually evict them from the processor's cache.
+The records have slots to stay small: the tracer reads some of their fields at each event, and the
+operations of the program in between usually evict these fields from the processor's cache.
 """
 
 import threading
@@ -21,7 +21,7 @@ from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
 from sluice.trace.sampling.step_statistics import PendingStep
 
-_NUM_SNAPSHOTS_PER_OPTIMIZER = 2
+_MAX_SNAPSHOTS_PER_OPTIMIZER = 2
 """Maximum number of parameters per optimizer whose gradients are compared to detect edits."""
 _MAX_SUMMED_NUMEL = 2**14
 """Maximum number of elements of a gradient whose sum is stored. A write to a larger gradient counts
@@ -35,8 +35,8 @@ class StepPattern:
     codes: list[int]
     """Event codes of the step, followed by a sentinel that is not a valid code."""
     events_without_times: list[int]
-    """Event codes of the step, each followed by 0 instead of its time, as in
-    ``EndedStep.events``."""
+    """Event codes of the step without the sentinel, in the layout of ``EndedStep.events``: each
+    code is followed by 0 instead of its time."""
     successor_counts: "dict[StepPattern, int]" = field(default_factory=dict)
     """Number of times that each pattern followed this one."""
     successor: "StepPattern | None" = None
@@ -62,7 +62,7 @@ class Prediction:
     """Entry of the optimizer that is predicted to end the step."""
     step_position: int = -1
     """Index of the optimizer step in ``codes``."""
-    repeats_left: int = 0
+    predicted_steps_left: int = 0
     """Number of steps that may still be predicted before the next fully recorded step."""
     repeated_patterns: list[StepPattern] = field(default_factory=list)
     """Patterns that were repeated since the last fully recorded step."""
@@ -78,15 +78,20 @@ class OpenStep:
     losses: list[Any] = field(default_factory=list)
     """Losses of the backward passes since the last step."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
-    """Gradient clips since the last step: optimizer index, norm and maximum norm."""
+    """Gradient clips by norm since the last step: optimizer index, norm before clipping, and
+    maximum norm."""
     loss_scale: Any = None
-    """Scale of the gradient scaler in this step; set by ``hooks.grad_scaler``."""
+    """Scale that an update of the gradient scaler set since the last step; None without an update.
+    Set by ``hooks.grad_scaler``."""
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
     pending: PendingStep | None = None
-    """Statistics computed before the running step; set by ``sampling.sampling``."""
+    """Statistics that were computed just before an optimizer updates its parameters, to be
+    completed after the update; set by ``sampling.sampling``."""
     output_statistics: list[list[OutputStatistics]] = field(default_factory=list)
-    """Outputs measured since the last step with statistics; cleared by ``sampling.sampling``."""
+    """Requested statistics of module outputs, since the last step with statistics. Each inner list
+    belongs to one output; it is empty until the values are read. Cleared by
+    ``sampling.sampling``."""
     began_ns: int = 0
     """Start time of the running step, which is the end of the previous one [ns]. Not updated while
     steps are predicted; set when the prediction ends."""
@@ -115,14 +120,15 @@ class ForwardPass:
     measures_outputs: bool = False
     """Whether the outputs of the modules inside the running forward pass are measured."""
     entry: Any = None
-    """Entry of the network whose forward pass runs."""
+    """Entry of the network whose forward pass runs or ran last."""
     measured_networks: tuple[int, ...] = ()
     """Indices of the networks whose outputs were measured since the last step."""
     is_probe: bool = False
     """Whether the tracer runs its own copy of a network, to probe it; set by
     ``hooks.probes``."""
     changes_mode: bool = False
-    """Whether ``train()`` or ``eval()`` runs, which calls itself for every child module."""
+    """Whether ``train()`` or ``eval()`` runs. It calls itself for every child module, and only the
+    outermost call is recorded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,8 +180,8 @@ class LossCalls:
     """Last calls of loss functions. Owner: ``hooks.losses``."""
 
     last: Any = None
-    """Last differentiable call: name, weak references to input and target, keyword arguments. None
-    unless input and target were its only positional arguments."""
+    """Last differentiable call: function name, weak references to input and target, keyword
+    arguments. None if it had other positional arguments than input and target."""
     shifted_input: Any = None
     """Weak reference to the input tensor that, shifted by one position, equals the targets of the
     last loss."""
@@ -191,12 +197,13 @@ class GradientEdits:
     """
 
     snapshots: list[tuple[Any, Any, int, Any]] = field(default_factory=list)
-    """State of some gradients after the second and later backward passes of a step: parameter,
-    gradient, its version counter, its sum."""
+    """State of some gradients after the latest change by torch: parameter, gradient, and version
+    counter and sum of the gradient. Empty until the second backward pass of a step ends, because
+    only accumulated gradients are watched."""
     is_edited: bool = False
 
     def snapshot(self, entries: Iterable[OptimizerEntry]) -> None:
-        """Store the state of some gradients after a backward pass."""
+        """Store the state of some gradients after a backward pass, clipping or unscaling."""
         self.snapshots = [
             (
                 parameter,
@@ -206,7 +213,7 @@ class GradientEdits:
             )
             for entry in entries
             for group in entry.groups[:1]
-            for parameter in group["params"][:_NUM_SNAPSHOTS_PER_OPTIMIZER]
+            for parameter in group["params"][:_MAX_SNAPSHOTS_PER_OPTIMIZER]
             if parameter.grad is not None
         ]
 
@@ -243,28 +250,28 @@ class ThreadState:
     loss_calls: LossCalls = field(default_factory=LossCalls)
     edits: GradientEdits = field(default_factory=GradientEdits)
     skips_details: bool = False
-    """Whether the running step repeats a known one, so that its calls are not inspected."""
+    """Whether the running step is predicted, so that its calls are not inspected."""
 
     index: int = -1
     """Index of the thread; -1 before its first event."""
     max_events_length: int = 0
-    """Length of ``step.events`` above which repeated blocks are folded; 0 before the first
-    event."""
+    """Length of ``step.events`` above which blocks of events that repeat are reduced to one block;
+    0 before the first event."""
     num_steps: int = 0
     """Number of steps that ended in this thread."""
     last_loss: Any = None
     """Loss of the last backward pass of the previous step; None if the step had no loss."""
 
     last_loader: int = -1
-    """Index of the loader that returned the last batch; -1 before the first batch. Owner:
-    ``hooks.data_loaders``."""
+    """Index of the loader that returned the last batch; -1 before the first batch, and after the
+    last batch of an epoch. Owner: ``hooks.data_loaders``."""
     in_scheduler: bool = False
     """Whether a learning-rate scheduler runs. Owner: ``hooks.schedulers``."""
     in_scaler: bool = False
     """Whether a gradient scaler runs. Owner: ``hooks.grad_scaler``."""
     clipped_norm: Any = None
-    """Norm of the gradients that are being clipped. None until its value is read, which happens
-    only on the CPU, because reading from a GPU would synchronize. Owner: ``hooks.clipping``."""
+    """Norm of the gradients in the running or last clip. None if its value was not read: on a GPU,
+    reading it would synchronize. Owner: ``hooks.clipping``."""
 
     def clear_step(self) -> None:
         """Discard what was recorded of the step that ended."""
@@ -275,7 +282,7 @@ class ThreadState:
             self.forward.measured_networks = ()
 
     def begin_trace(self, began_ns: int) -> None:
-        """Discard what belongs to an earlier trace; flags of running calls remain."""
+        """Discard what belongs to an earlier trace. Flags of calls that run now are kept."""
         self.prediction, self.step, self.call = Prediction(), OpenStep(), NetworkCall()
         self.clear_step()
         self.step.began_ns = began_ns

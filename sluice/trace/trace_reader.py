@@ -79,8 +79,9 @@ def find_traces(folder: Path) -> tuple[Path, ...]:
             "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
         )
-    ranked = [(read_trace(file.parent).start.rank, file.parent) for file in histories]
-    return tuple(parent for _, parent in sorted(ranked, key=lambda pair: pair[0]))
+    folders = [file.parent for file in histories]
+    # The sort is stable: processes of the same rank remain sorted by time.
+    return tuple(sorted(folders, key=lambda process_folder: read_trace(process_folder).start.rank))
 
 
 def read_trace(folder: Path) -> Trace:
@@ -93,13 +94,13 @@ def read_trace(folder: Path) -> Trace:
         ContractError: A line other than an incomplete last one is damaged, the start record is
             missing, or a newer version of Sluice wrote the trace.
     """
-    lines, workers_path = _LineReader(), workers_file(folder)
+    reader, workers_path = _LineReader(), workers_file(folder)
     # Most programs have no DataLoader workers.
     worker_lines: Iterable[dict[str, Any]] = (
-        lines.read(workers_path) if workers_path.exists() else ()
+        reader.read(workers_path) if workers_path.exists() else ()
     )
-    history = list(lines.read(folder / HISTORY_FILE))
-    recent = [line for name in RECENT_FILES for line in lines.read(folder / name)]
+    history = list(reader.read(folder / HISTORY_FILE))
+    recent = [line for name in RECENT_FILES for line in reader.read(folder / name)]
     starts = [line for line in history if line["record"] == "start"]
     if not starts or starts[0].get("version", VERSION + 1) > VERSION:
         raise ContractError(
@@ -111,6 +112,7 @@ def read_trace(folder: Path) -> Trace:
         )
     all_lines = [*history, *recent]
     try:
+        # The stored names of some kinds of records differ from the field names of Trace.
         ends = _parse_records(TraceEnd, history, "end")
         sequences, positions, num_overflow_steps = _step_sequences(history)
         return Trace(
@@ -162,7 +164,7 @@ def read_trace(folder: Path) -> Trace:
             notes=_parse_records(TraceNote, history, "note"),
             recent_steps=_recent_steps(recent, positions),
             num_steps_without_sequence=num_overflow_steps,
-            truncated_lines=lines.num_truncated,
+            truncated_lines=reader.num_truncated,
         )
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise ContractError(
@@ -235,27 +237,28 @@ def _step_sequences(
     """Read the event sequences of the steps.
 
     Returns:
-        The sequences, sorted by first step; the position of each complete sequence among them, by
-        stored index; and the number of steps whose sequence was not recorded, because there were
-        too many distinct ones.
+        The sequences, sorted by first step; the position among them of each sequence that is not
+        open, by stored index; and the number of steps whose sequence was not recorded, because
+        there were too many distinct ones.
     """
     line_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}  # first step, last step, number of steps
+    # "word", "order" and "marks" are the stored names of a sequence, its counts and its events.
     for line in history:
         if line["record"] == "word":
             line_by_index[line["index"]] = line
         elif line["record"] == "order":
-            for key, first, last, count in line["rows"]:
-                known_first, _, known_count = counts.get(key, (first, last, 0))
-                counts[key] = known_first, last, known_count + count
+            for stored_index, first, last, count in line["rows"]:
+                known_first, _, known_count = counts.get(stored_index, (first, last, 0))
+                counts[stored_index] = known_first, last, known_count + count
     _, _, num_overflow_steps = counts.pop(OVERFLOW_INDEX, (0, 0, 0))
     sequences: list[StepSequence] = []
     positions: dict[int, int] = {}
-    for key, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
-        is_open = key < 0
-        line = line_by_index[-1 - key if is_open else key]
+    for stored_index, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
+        is_open = stored_index < 0  # the stored index is then -1 - index
+        line = line_by_index[-1 - stored_index if is_open else stored_index]
         if not is_open:
-            positions[key] = len(sequences)
+            positions[stored_index] = len(sequences)
         sequences.append(
             StepSequence(
                 events=tuple(map(decode_event, line["marks"])),

@@ -1,4 +1,4 @@
-"""The tracer of one process: creates the parts of a trace, and ends it.
+"""The tracer of one process: creates and connects the parts that record a trace, and ends it.
 
 A failure of the tracer must not stop the program or change what it computes. Every call from a hook
 goes through ``run_safely``; hooks that run at every step have their own ``try`` block instead.
@@ -38,8 +38,8 @@ class Tracer:
         print_line: Prints one line for the user.
     """
 
-    # Reading a slot takes one memory access, reading a dictionary entry five. Code that runs
-    # between two operations of the program does not find its data in the processor's cache.
+    # Reading a slot takes one memory access, reading a dictionary entry five. Each access is slow,
+    # because the operations of the program evict the tracer's data from the processor's cache.
     __slots__ = (
         "__weakref__", "_began_ns", "_describe", "bus", "clock", "events", "is_on", "local",
         "objects", "patches", "print_line", "recorder", "sampling", "settings", "steps",
@@ -101,7 +101,7 @@ class Tracer:
             self.note("failed", text)
             self.recorder.flush()
             self.recorder.close()
-        except Exception as second_error:  # the disk is full or the folder removed, as before
+        except Exception as second_error:  # for example, the disk is still full
             kind = type(second_error).__name__
             lost_text = f" The last seconds of the trace are lost ({kind})."
         self.print_line(
@@ -115,12 +115,8 @@ class Tracer:
 
     def end(self, raised: str) -> None:
         """Write the remaining records and detach."""
-        if not self.is_on:
-            return
-        self.run_safely(self._write_end, raised)
-        if self.is_on:
-            self.detach()
-            self.recorder.close()
+        self.end_process(raised)
+        self.detach()
 
     def end_process(self, raised: str) -> None:
         """Write the remaining records of a process that exits now, without restoring patches."""
@@ -132,6 +128,7 @@ class Tracer:
 
     def _write_end(self, raised: str) -> None:
         self.bus.publish(TraceEnding())
+        # The predictions end, so that the matched events of the running steps are recorded.
         for thread in self.events.threads:
             if thread.prediction.position >= 0:
                 self.bus.publish(UnexpectedEvent(thread))

@@ -1,7 +1,7 @@
-"""Learns which step pattern follows which, so that the next one can be predicted.
+"""Learns which step pattern follows which, so that the next pattern can be predicted.
 
-Usually a pattern follows itself; with two alternating optimizers, each one's pattern follows the
-other's.
+Usually a pattern follows itself. If two optimizers alternate, the pattern of each one follows that
+of the other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,15 +24,15 @@ _MIN_REPEATS = 256
 """Number of times that a pattern must follow another one before it is predicted after it."""
 
 _MIN_REPEATS_KNOWN = 8
-"""Number of times that suffices if the pattern is already predicted after a different one. This is
-the case after the first step of an epoch, which often has its own pattern."""
+"""Number of times that suffices if the pattern is already predicted after a different one. For
+example, the usual pattern follows itself, and once per epoch the pattern of the first step."""
 
 _MAX_PATTERNS = 64
 """Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
 patterns if every one has a successor."""
 
 _END_CODE = -2
-"""Sentinel after the last event code; differs from codes and from -1, the unknown code."""
+"""Sentinel after the last event code. Codes are not negative; -1 means that a code is unknown."""
 
 
 class StepPatterns:
@@ -46,7 +46,7 @@ class StepPatterns:
         """Pattern of the last step of each thread."""
 
     def get(self, codes: Sequence[int], thread: int) -> StepPattern | None:
-        """Return the pattern of a step; None if it is unknown."""
+        """Return the pattern of a step with these event codes; None if it is unknown."""
         return self._patterns.get((*codes, thread))
 
     def add(self, steps: Iterable[EndedStep]) -> None:
@@ -59,12 +59,13 @@ class StepPatterns:
                 self._count(previous, pattern, 1)
             is_repeated = not step.ended_ns
             if is_repeated and pattern.successor is not None:
-                # All but the last of these steps were followed by the predicted pattern.
+                # ``step`` represents several steps. All but the last one were followed by the
+                # predicted pattern.
                 num_steps = len(step.losses) // 2  # step numbers and losses alternate
                 self._count(pattern, pattern.successor, num_steps - 1)
 
     def keeps_gradients(self, pattern: StepPattern) -> bool:
-        """Return whether gradients were not cleared before the step of a pattern."""
+        """Return whether a step of the pattern uses gradients that were not cleared before it."""
         # The last code before the sentinel is that of the optimizer step.
         _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
         return "carried" in flags
@@ -80,7 +81,7 @@ class StepPatterns:
                 }
                 if len(self._patterns) >= _MAX_PATTERNS:
                     self._patterns = {}
-                for kept in self._patterns.values():  # forget counts of dropped patterns
+                for kept in self._patterns.values():  # forget dropped patterns
                     kept.successor_counts = {
                         p: n for p, n in kept.successor_counts.items() if p is kept.successor
                     }
@@ -97,11 +98,11 @@ class StepPatterns:
         is_due_early = (
             is_predicted_elsewhere and previous.successor is None and count >= _MIN_REPEATS_KNOWN
         )
-        # Otherwise, the prediction is updated when the count passes a multiple of _MIN_REPEATS.
+        # Otherwise, the prediction is updated when the count reaches a multiple of _MIN_REPEATS.
         if not is_due_early and count // _MIN_REPEATS == old_count // _MIN_REPEATS:
             return
-        is_frequent = previous.successor is None or count > counts.get(previous.successor, 0)
-        if previous.successor is not pattern and is_frequent:
+        has_highest_count = previous.successor is None or count > counts.get(previous.successor, 0)
+        if previous.successor is not pattern and has_highest_count:
             pattern.optimizer_entry = pattern.optimizer_entry or self._optimizer_entry(
                 pattern.codes[:-1]
             )
@@ -110,9 +111,10 @@ class StepPatterns:
             previous.successor_counts = {p: n // 2 for p, n in counts.items()}
 
     def _optimizer_entry(self, codes: Sequence[int]) -> OptimizerEntry | None:
-        """Return the entry of the optimizer that ends a step.
+        """Return the entry of the optimizer that ends a step; None if it cannot be predicted.
 
-        None if the step is not ordinary, or if the optimizer has step hooks or was deleted.
+        A step cannot be predicted if it has unusual events, or if its optimizer has step hooks or
+        was deleted.
         """
         events = [self._interner.event(code) for code in codes]
         optimizers = [object_id for kind, object_id, *_ in events if kind == "step"]

@@ -3,8 +3,8 @@
 A step pattern is predicted once it has followed the previous pattern often enough. The first
 mismatch ends the prediction: the step is recorded fully, including the events already matched. One
 step in ``full_sample_every`` is always recorded fully. So the trace has the order of events and the
-losses of every step, but gradient states, learning rates, norms and times only of fully recorded
-steps.
+losses of every step. Gradient states, learning rates, norms and times are known only for fully
+recorded steps.
 """
 
 from collections.abc import Sequence
@@ -38,57 +38,59 @@ class StepPredictor:
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
         sink.bus.subscribe(StepsDelivered, self._learn)
         sink.bus.subscribe(PredictionMayBegin, self._start)
-        for kind in _INTERRUPTIONS:
-            sink.bus.subscribe(kind, lambda event: self.stop(event.thread))
+        for event_type in _INTERRUPTIONS:
+            sink.bus.subscribe(event_type, lambda event: self.stop(event.thread))
 
     def _reset(self) -> None:
         sink = self._sink
         self._patterns = StepPatterns(sink.events.interner, sink.objects)
-        self._max_repeats = 0
+        self._max_predicted_steps = 0
         """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
         predicted, because steps are slow or each one must be recorded fully."""
 
     def _learn(self, delivered: StepsDelivered) -> None:
-        """Learn from ended steps, unless steps are slow or each one must be recorded fully."""
+        """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         is_allowed = is_fast and not sampling.every_step_needed_by
-        self._max_repeats = settings.full_sample_every - 1 if is_allowed else 0
-        if self._max_repeats:
+        self._max_predicted_steps = settings.full_sample_every - 1 if is_allowed else 0
+        if self._max_predicted_steps:
             self._patterns.add(delivered.steps)
 
     def _start(self, event: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
-        if not self._max_repeats:
+        if not self._max_predicted_steps:
             return
         thread = event.thread
         pattern = self._patterns.get(event.codes, thread.index)
         successor = None if pattern is None else pattern.successor
         if successor is None:
             return
-        num_repeats = self._max_repeats
+        num_steps = self._max_predicted_steps
         if successor is not pattern:
-            # An even number, so that both of two alternating optimizers get fully recorded steps.
-            num_repeats -= num_repeats % 2
-        num_repeats = min(num_repeats, event.due_step - self._sink.steps.last - 1)
-        if num_repeats > 0:
-            thread.prediction.repeats_left = num_repeats
+            # An even number: with an odd one, the fully recorded steps would all be of one of two
+            # alternating optimizers.
+            num_steps -= num_steps % 2
+        num_steps = min(num_steps, event.due_step - self._sink.steps.last - 1)
+        if num_steps > 0:
+            thread.prediction.predicted_steps_left = num_steps
             thread.skips_details = True
             _predict(thread.prediction, successor)
 
     def stop(self, thread: ThreadState) -> None:
-        """Record the running step fully from here on, including the events already matched."""
+        """End the prediction: record the running step fully, including the matched events."""
         prediction = thread.prediction
         if prediction.position < 0:
             return
         pattern = prediction.pattern
         assert pattern is not None  # because the running step is predicted
-        matched, now = prediction.codes[: prediction.position], self._sink.clock()
-        self._close(thread, pattern, matched)
-        thread.step.events = [number for code in matched for number in (code, now)]
+        matched_codes, now = prediction.codes[: prediction.position], self._sink.clock()
+        self._close(thread, pattern, matched_codes)
+        thread.step.events = [number for code in matched_codes for number in (code, now)]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
-        zero_or_backward = {zero_grad_code, *self._sink.events.backward_codes}
-        last_code = next((code for code in reversed(matched) if code in zero_or_backward), None)
+        # Which happened last: ``zero_grad`` or a backward pass?
+        gradient_codes = {zero_grad_code, *self._sink.events.backward_codes}
+        last_code = next((c for c in reversed(matched_codes) if c in gradient_codes), None)
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
@@ -96,27 +98,29 @@ class StepPredictor:
         steps, prediction = self._sink.steps, thread.prediction
         pattern = prediction.pattern
         assert pattern is not None  # because the step was predicted
-        steps.last = number = next(steps.numbers)
+        steps.last = step_number = next(steps.numbers)
         if not pattern.steps_and_losses:
             prediction.repeated_patterns.append(pattern)
-        pattern.steps_and_losses += number, thread.step.losses
+        pattern.steps_and_losses += step_number, thread.step.losses
         thread.step.losses = []
-        prediction.repeats_left -= 1
+        prediction.predicted_steps_left -= 1
         successor = pattern.successor
-        if successor is pattern and prediction.repeats_left:
+        if successor is pattern and prediction.predicted_steps_left:
             prediction.position = 0
-        elif successor is not None and prediction.repeats_left:
+        elif successor is not None and prediction.predicted_steps_left:
             _predict(prediction, successor)
         else:
             self._close(thread, pattern, ())
 
-    def _close(self, thread: ThreadState, current: StepPattern, matched: Sequence[int]) -> None:
-        """Report the predicted steps, and end the prediction.
+    def _close(
+        self, thread: ThreadState, current: StepPattern, matched_codes: Sequence[int]
+    ) -> None:
+        """Report the steps that matched their predictions, and end the prediction.
 
         Args:
             thread: Thread of the steps.
             current: Pattern of the running step, or of the step that ended last.
-            matched: Event codes of the running step so far.
+            matched_codes: Event codes of the running step so far; empty if no step runs.
         """
         sink, prediction = self._sink, thread.prediction
         prediction.position, thread.skips_details = -1, False
@@ -132,28 +136,32 @@ class StepPredictor:
             thread.last_loss = losses[-1] if losses else None
             sink.steps.add_repeated(
                 last_step, thread.index, pattern.events_without_times, steps_and_losses,
-                (), None, 0, 0, 0, 0,
+                (), None, 0, 0, 0, 0,  # no clips, loss scale and times
             )  # fmt: skip
-        self._update_gradient_trackers(patterns, current, matched)
+        self._update_gradient_trackers(patterns, current, matched_codes)
 
     def _update_gradient_trackers(
-        self, patterns: Sequence[StepPattern], current: StepPattern, matched: Sequence[int]
+        self, patterns: Sequence[StepPattern], current: StepPattern, matched_codes: Sequence[int]
     ) -> None:
-        """Record the gradient state of the optimizers that stepped or are about to step.
+        """Update the gradient trackers, which did not see the predicted steps.
 
-        ``patterns`` were repeated since the last fully recorded step, and are sorted by their last
-        step. For the other arguments, see ``_close``.
+        These are the trackers of the optimizers that made the steps, or will end the running step.
+
+        Args:
+            patterns: Patterns of the predicted steps that ended, sorted by their last step.
+            current: As in ``_close``.
+            matched_codes: As in ``_close``.
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._sink.events.backward_codes
-        last_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
+        last_pattern_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
         # The optimizer of the running step comes first, even if it made none of the repeated steps.
-        for entry in dict.fromkeys((current.optimizer_entry, *last_index)):
-            tracker, i = entry.gradient_tracker, last_index.get(entry, -1)
+        for entry in dict.fromkeys((current.optimizer_entry, *last_pattern_index)):
+            tracker, i = entry.gradient_tracker, last_pattern_index.get(entry, -1)
             zero_grad_code = entry.zero_grad_code
-            codes_since = [
+            codes_since_step = [  # since the last step of this optimizer
                 *chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]),
-                *matched,
+                *matched_codes,
             ]
             has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
             # If there is no zero_grad event, and gradients are not kept from step to step, the
@@ -161,11 +169,11 @@ class StepPredictor:
             clears_silently = not has_zero_grad and not self._patterns.keeps_gradients(
                 current if i < 0 else patterns[i]
             )
-            if zero_grad_code in codes_since or (codes_since and clears_silently):
+            if zero_grad_code in codes_since_step or (codes_since_step and clears_silently):
                 tracker.is_cleared = True
             elif i >= 0:
                 # The gradients of its last step are still in place.
-                has_backward = not backward_codes.isdisjoint(codes_since)
+                has_backward = not backward_codes.isdisjoint(codes_since_step)
                 tracker.record_gradients(may_have_changed=has_backward)
 
 

@@ -146,3 +146,8 @@ class StateLoadRecord(Record):
     num_missing: int = Field(
         description="Number of keys that the object expects and the given state lacks."
     )
+
+    @property
+    def role(self) -> str:
+        """Role of the object that loads the state; stored in the field ``what``."""
+        return self.what

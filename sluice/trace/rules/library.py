@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import Any
 
 from sluice.trace import rules
-from sluice.trace.finding import RankRule, Rule, RulePolicy, TraceFinding
+from sluice.trace.finding import RankRule, Rule, RuleBase, TraceFinding
 from sluice.trace.records.trace import Trace
 
 
-def _discover() -> Iterator[RulePolicy[Any]]:
-    """Yield the rule of every module in a topic package, in the order of their names."""
+def _discover() -> Iterator[RuleBase[Any]]:
+    """Yield the rule of every module in a topic package."""
     for topic in pkgutil.iter_modules(rules.__path__, rules.__name__ + "."):
         if not topic.ispkg or topic.name.rpartition(".")[2].startswith("_"):
             continue
@@ -42,8 +42,7 @@ RANK_RULES: tuple[RankRule[Any], ...] = tuple(
 def judge(trace: Trace) -> tuple[TraceFinding, ...]:
     """Return the findings of every rule for one process.
 
-    Raises:
-        Exception: A rule failed. ``judge_with_failures`` returns the findings of the other rules.
+    An exception of a rule is raised; ``judge_with_failures`` continues with the other rules.
     """
     return tuple(finding for rule in RULES for finding in rule(trace))
 

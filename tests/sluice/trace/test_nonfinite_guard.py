@@ -205,3 +205,20 @@ def test_a_stopped_program_has_its_own_exit_code(tmp_path):
     assert result.stdout == ""
     assert "3 consecutive losses are non-finite" in result.stderr
     assert len(list((tmp_path / "t").glob(f"*/{LAST_GOOD}"))) == 1
+
+
+def test_the_step_after_one_that_a_gradient_scaler_skipped_is_not_skipped(tmp_path):
+    model, weights = nn.Linear(3, 1), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    with traced(tmp_path, TraceSettings(skip_nonfinite=True)):
+        for value in (1.0, math.nan, 1.0):
+            optimizer.zero_grad()
+            loss = (model(torch.full((4, 3), value)) - 10).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            weights.append(model.weight.detach().clone())
+
+    assert torch.equal(weights[0], weights[1])  # the scaler skipped the second step
+    assert not torch.equal(weights[1], weights[2])

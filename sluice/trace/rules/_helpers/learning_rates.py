@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.optimizer_steps import steps_of
+from sluice.trace.rules._helpers.optimizer_steps import last_step_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +50,36 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
     steps = steps_of(trace, optimizer)
     if not records or not steps:
         return None
-    last_step = max(step.sequence.last_step for step in steps)
     return LearningRates(
-        tuple(r.step for r in records), tuple(max(r.rates) for r in records), last_step
+        tuple(r.step for r in records), tuple(max(r.rates) for r in records), last_step_of(steps)
     )
 
 
-def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
-    """Return the number of recorded steps of a scheduler: in total, or before an optimizer step.
+def count_scheduler_calls(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
+    """Return the number of recorded calls of ``scheduler.step()``: all, or those before a step.
 
     Args:
         trace: Trace of one process.
         scheduler: Index of the scheduler.
-        before: Optimizer step before which scheduler steps are counted; None for all steps. With a
-            step, the number is an upper bound if steps with different sequences alternate.
+        before: Optimizer step before which calls are counted; None for all calls. With a step, the
+            number is an upper bound if steps with different sequences alternate.
     """
-    num_schedule_steps = 0
+    num_calls = 0
     for sequence in trace.sequences:
         num_per_occurrence = sum(
             event.kind == "schedule" and event.object_id == scheduler for event in sequence.events
         )
         if num_per_occurrence and (before is None or sequence.first_step < before):
             limit = sequence.count if before is None else before - sequence.first_step
-            num_schedule_steps += num_per_occurrence * min(sequence.count, limit)
-    return num_schedule_steps
+            num_calls += num_per_occurrence * min(sequence.count, limit)
+    return num_calls
 
 
-def first_schedule_step(trace: Trace, scheduler: int) -> int:
-    """Return the number of the optimizer step that follows the scheduler's first step.
+def step_of_first_scheduler_call(trace: Trace, scheduler: int) -> int:
+    """Return the number of the optimizer step that follows the first call of ``scheduler.step()``.
 
-    If no optimizer step follows, return the number of the last one before it. 0 if the scheduler
-    never made a step.
+    If no optimizer step follows, return the number of the last one before it. 0 without
+    a call.
     """
     return min(
         (

@@ -102,3 +102,8 @@ def count_steps(steps: tuple[OptimizerStep, ...]) -> int:
 def first_step_of(steps: tuple[OptimizerStep, ...]) -> int:
     """Return the number of the earliest step of the sequences."""
     return min(step.sequence.first_step for step in steps)
+
+
+def last_step_of(steps: tuple[OptimizerStep, ...]) -> int:
+    """Return the number of the latest step of the sequences."""
+    return max(step.sequence.last_step for step in steps)

@@ -29,6 +29,16 @@ def unoptimized_parameters(membership: Membership) -> tuple[ParameterRecord, ...
     )
 
 
+def first_unoptimized_step(trace: Trace, parameters: Iterable[ParameterRecord]) -> int:
+    """Return the first step at which one of the parameters is in a network but in no optimizer."""
+    indices = {p.index for p in parameters}
+    return next(
+        m.step
+        for m in trace.memberships
+        if {p.index for p in m.parameters if p.names} & indices - m.optimized
+    )
+
+
 def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, ...]:
     """Return the parameters of an optimizer that do not, or no longer, belong to any network.
 

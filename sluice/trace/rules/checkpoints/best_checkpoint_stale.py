@@ -8,6 +8,7 @@ from pydantic import Field
 
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.batches import StateLoadRecord
 from sluice.trace.records.environment import StateSaveRecord
 from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.records.trace import Trace
@@ -24,7 +25,7 @@ class BestCheckpointStaleSettings(Settings):
         2,
         ge=1,
         description="Minimum number of loaded tensors that share memory with the network's "
-        "weights, for a finding. At least half of the loaded tensors must do so as well.",
+        "weights, for a finding. Also, at least half of the loaded tensors must share memory.",
     )
     min_improvements: int = Field(
         3,
@@ -42,8 +43,8 @@ class BestCheckpointStaleSettings(Settings):
         0.7,
         gt=0,
         le=1,
-        description="Minimum ratio of the second validation loss to the first one, for a "
-        "checkpoint saved at the second evaluation to be ignored.",
+        description="A checkpoint saved at the second evaluation is ignored if the ratio of the "
+        "second validation loss to the first one is above this value.",
     )
     max_lowest_loss_ratio: float = Field(
         0.8,
@@ -56,8 +57,8 @@ class BestCheckpointStaleSettings(Settings):
         0.99,
         gt=0,
         le=1,
-        description="Ratio to the lowest validation loss so far, below which a loss counts as an "
-        "improvement.",
+        description="A validation loss counts as an improvement if its ratio to the loss of the "
+        "previous improvement is below this value.",
     )
 
 
@@ -78,7 +79,7 @@ def _loss_decreases(
 def _count_improvements(
     settings: BestCheckpointStaleSettings, losses: Sequence[float], best: float
 ) -> int:
-    """Return how often a loss was clearly lower than ``best`` and all losses before it."""
+    """Return how often a loss was clearly lower than ``best``, which it then replaces."""
     num_improvements = 0
     for loss in losses:
         if loss < settings.improvement_ratio * best:
@@ -93,10 +94,10 @@ def _saves_by_path(trace: Trace, since: int) -> list[tuple[StateSaveRecord, ...]
     state that is loaded into a network at the step at which it was saved is omitted: it only copies
     weights, for example to initialize another network.
     """
-    copied = {(x.step, x.content) for x in trace.loads if x.what == "network" and x.content}
+    loaded_states = {(x.step, x.content) for x in trace.loads if x.role == "network" and x.content}
     by_path: dict[tuple[str, str], list[StateSaveRecord]] = {}
     for save in trace.saves:
-        if save.step >= since and (save.step, save.content) not in copied:
+        if save.step >= since and (save.step, save.content) not in loaded_states:
             path = re.sub(r"\d+", "#", _RANDOM_SUFFIX.sub("tmp#", save.path))
             by_path.setdefault((save.to, path), []).append(save)
     return [tuple(saves) for saves in by_path.values()]
@@ -110,23 +111,23 @@ def _skips_improvements(
     """Whether a state was saved at the first evaluation but at no clearly better one later.
 
     Saves at a loss that is no improvement are ignored, and so is a save at the second evaluation
-    with a slightly lower loss. Selection by accuracy would also save at some of the later
-    improvements: the accuracy may be constant for a while, but it rises at some of them.
+    with a slightly lower loss. A program that selects by accuracy is not reported, because the
+    accuracy rises at some of the later improvements of the loss, so a state is saved there.
     """
-    saved_at = [i for i, e in enumerate(evaluations) if e.step in saved_steps]
+    saved_indices = [i for i, e in enumerate(evaluations) if e.step in saved_steps]
     # A state without an evaluation at its step may belong to an evaluation that has not run yet. A
     # state that is saved in the second half of the evaluations is not stale.
     if (
-        len(saved_at) != len(saved_steps)
-        or saved_at[:1] != [0]
-        or saved_at[-1] >= len(evaluations) / 2
+        len(saved_indices) != len(saved_steps)
+        or saved_indices[:1] != [0]
+        or saved_indices[-1] >= len(evaluations) / 2
     ):
         return False
     losses = [e.mean for e in evaluations]
-    last_saved = saved_at[-1]
-    is_improvement_saved = any(losses[i] < min(losses[:i]) for i in saved_at[1:])
+    last_saved = saved_indices[-1]
+    is_improvement_saved = any(losses[i] < min(losses[:i]) for i in saved_indices[1:])
     is_second_loss_close = (
-        saved_at == [0, 1] and losses[1] > settings.min_second_loss_ratio * losses[0]
+        saved_indices == [0, 1] and losses[1] > settings.min_second_loss_ratio * losses[0]
     )
     num_missed = _count_improvements(
         settings, losses[last_saved + 1 :], min(losses[: last_saved + 1])
@@ -137,73 +138,72 @@ def _skips_improvements(
 
 
 def _find_restored_save(
-    settings: BestCheckpointStaleSettings, trace: Trace, evaluations: Sequence[EvaluationPassRecord]
+    trace: Trace, evaluations: Sequence[EvaluationPassRecord]
 ) -> StateSaveRecord | None:
-    """Return the save of a state that is loaded after the last step although the loss improved.
+    """Return an early save of a state that is loaded after the last step; None without one.
 
-    The state was saved at the first evaluation or before it. A state from before it counts only if
-    the last evaluation follows the last step and has no lower loss than the first one; otherwise
-    the load may begin another training run. The save is found by the content of the loaded state,
-    because the file may have been copied.
+    Early means at the first evaluation, or before it. A state from before the first evaluation
+    counts only if the network is evaluated after the last step, with a loss at least as high as the
+    first one: otherwise the load may begin another training run. The save is found by the content
+    of the loaded state, because the file may have been copied.
     """
-    final_loads = [x for x in trace.loads if x.what == "network" and x.step == trace.num_steps]
-    loaded_contents = {load.content for load in final_loads} - {0}
+    loaded_contents = {load.content for load in _final_loads(trace)} - {0}
     # The first save with this content: the same weights may be saved again.
     first_saves: dict[int, StateSaveRecord] = {}
-    for candidate in trace.saves:
-        first_saves.setdefault(candidate.content, candidate)
+    for save in trace.saves:
+        first_saves.setdefault(save.content, save)
     restored = [first_saves[content] for content in loaded_contents if content in first_saves]
-    losses = [e.mean for e in evaluations]
-    key = (evaluations[0].network, evaluations[0].kind)
-    last_evaluation = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
-    is_no_better_at_end = (
-        last_evaluation.step == trace.num_steps and last_evaluation.mean >= losses[0]
-    )
-    first_step = evaluations[0].step
-    if _count_improvements(settings, losses[1:], losses[0]) < settings.min_improvements:
-        return None
+    first = evaluations[0]
+    last = [e for e in trace.evaluations if (e.network, e.kind) == (first.network, first.kind)][-1]
+    is_initial_loss_restored = last.step == trace.num_steps and last.mean >= first.mean
     return next(
         (
             s
             for s in restored
-            if s.step == first_step or (s.step < first_step and is_no_better_at_end)
+            if s.step == first.step or (s.step < first.step and is_initial_loss_restored)
         ),
         None,
     )
+
+
+def _final_loads(trace: Trace) -> list[StateLoadRecord]:
+    """Return the loads of network states after the last step."""
+    return [x for x in trace.loads if x.role == "network" and x.step == trace.num_steps]
 
 
 def _location(save: StateSaveRecord) -> str:
     return save.path or "the copy in memory"
 
 
-def _is_selected(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
-    """Whether the file name contains "best", or a network loads a state after the last step."""
-    if "best" in PurePath(saves[0].path).name.lower():
-        return True
-    return any(x.what == "network" and x.step == trace.num_steps for x in trace.loads)
+def _is_best_checkpoint(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
+    """Whether the saved states are meant to be the best ones.
+
+    The file name contains "best", or a network loads a state after the last step.
+    """
+    return "best" in PurePath(saves[0].path).name.lower() or bool(_final_loads(trace))
 
 
 def _detect_kept_without_copy(
     rule: Rule[BestCheckpointStaleSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect weights that were kept without a copy: every later step also changed them."""
-    steps_kept = [s.step for s in trace.saves if s.to == "memory"]
+    state_dict_steps = [s.step for s in trace.saves if s.to == "memory"]
     for load in trace.loads:
-        kept_before_load = [step for step in steps_kept if step < load.step]
+        earlier_steps = [step for step in state_dict_steps if step < load.step]
         # A state of the current step equals the weights of the network: loading it is harmless.
         if (
             load.num_aliased < max(rule.settings.min_shared_tensors, load.num_keys / 2)
-            or not kept_before_load
-            or load.step in steps_kept
+            or not earlier_steps
+            or load.step in state_dict_steps
         ):
             continue
         return (
             rule.finding(
                 severity="error",
-                step=max(kept_before_load[-1], 1),
+                step=max(earlier_steps[-1], 1),
                 what=f"{load.num_aliased} of {load.num_keys} tensors loaded into {load.kind} after "
                 f"step {load.step} are its own weights: they were kept after step "
-                f"{kept_before_load[-1]} or earlier without a copy, and have changed with every "
+                f"{earlier_steps[-1]} or earlier without a copy, and have changed with every "
                 "step since.",
                 cause="state_dict() returns references to the weights, so the state restored as "
                 "the best one has the latest weights.",
@@ -222,7 +222,6 @@ def _judge(rule: Rule[BestCheckpointStaleSettings], trace: Trace) -> tuple[Trace
 def _detect_stale(
     rule: Rule[BestCheckpointStaleSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    findings = []
     series = [
         evaluations
         for evaluations in evaluation_series(trace)
@@ -235,28 +234,31 @@ def _detect_stale(
         losses = [e.mean for e in evaluations]
         first = evaluations[0]
         num_improvements = _count_improvements(rule.settings, losses[1:], losses[0])
-        candidates = []
+        stale_states = []  # text on where and when it was written; is_best_checkpoint
         for saves in _saves_by_path(trace, first.step):
             saved_steps = {save.step for save in saves}
             if _skips_improvements(rule.settings, evaluations, saved_steps):
                 when = "at the first two" if evaluations[1].step in saved_steps else "at the first"
-                candidates.append(
-                    (f"{_location(saves[0])} was written {when}", _is_selected(trace, saves))
+                stale_states.append(
+                    (f"{_location(saves[0])} was written {when}", _is_best_checkpoint(trace, saves))
                 )
-        restored = _find_restored_save(rule.settings, trace, evaluations)
+        restored = _find_restored_save(trace, evaluations)
         if restored is not None:
             when = "at the first" if restored.step == first.step else "before the first"
             state = f"The state loaded at the end, first saved in {_location(restored)},"
-            candidates.append((f"{state} was written {when}", True))
-        findings += [
+            stale_states.append((f"{state} was written {when}", True))
+        if not stale_states:
+            continue
+        state_written, is_best_checkpoint = stale_states[0]
+        return (
             rule.finding(
-                severity="error" if is_selected else "confirm",
+                severity="error" if is_best_checkpoint else "confirm",
                 step=next(
                     e.step
                     for e in evaluations[1:]
                     if e.mean < rule.settings.improvement_ratio * losses[0]
                 ),
-                what=f"{checkpoint_written} of {len(evaluations)} evaluations and at none of the "
+                what=f"{state_written} of {len(evaluations)} evaluations and at none of the "
                 f"better ones after that, while the validation loss improved {num_improvements} "
                 f"times, from {losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is selected by another metric, or by a reversed "
@@ -264,10 +266,9 @@ def _detect_stale(
                 fix="Compare the validation loss of each epoch with the lowest one so far.",
                 num_evaluations=len(evaluations),
                 num_better=num_improvements,
-            )
-            for checkpoint_written, is_selected in candidates
-        ]
-    return tuple(findings[:1])
+            ),
+        )
+    return ()
 
 
 BEST_CHECKPOINT_STALE = Rule(

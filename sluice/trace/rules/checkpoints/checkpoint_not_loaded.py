@@ -9,7 +9,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     unmatched_loads = [
         load
         for load in trace.loads
-        if load.what == "network" and not load.num_loaded and load.num_missing
+        if load.role == "network" and not load.num_loaded and load.num_missing
     ]
     if not unmatched_loads:
         return ()
@@ -26,7 +26,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             fix="Remove the prefix from the keys and load with strict=True.",
             num_keys=first.num_keys,
             num_missing=first.num_missing,
-            num_loads=len(unmatched_loads),
+            num_unmatched_loads=len(unmatched_loads),
         ),
     )
 

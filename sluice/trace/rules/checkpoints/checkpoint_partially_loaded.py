@@ -7,10 +7,14 @@ from pydantic import Field
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.environment import FileReadRecord
-from sluice.trace.records.membership import OptimizerRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.learning_rates import learning_rates
-from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
+from sluice.trace.rules._helpers.optimizer_steps import (
+    first_step_of,
+    last_step_of,
+    stepping_optimizers,
+    steps_of,
+)
 
 
 class CheckpointPartiallyLoadedSettings(Settings):
@@ -27,67 +31,68 @@ class CheckpointPartiallyLoadedSettings(Settings):
 
 def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for read in trace.reads:
-        loaded_kinds = {load.what for load in trace.loads if load.step >= read.step}
-        trains_later = any(not s.is_open and s.last_step > read.step for s in trace.sequences)
+    for file_read in trace.reads:
+        loaded_roles = {load.role for load in trace.loads if load.step >= file_read.step}
+        trains_later = any(not s.is_open and s.last_step > file_read.step for s in trace.sequences)
+        # A scheduler may also continue by its argument last_epoch, without a load.
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
         unloaded_states = [
-            *["the optimizer"] * ("optimizer" in read.states and "optimizer" not in loaded_kinds),
-            *["the scheduler"]
-            * (
-                "scheduler" in read.states
-                and "scheduler" not in loaded_kinds
-                and has_fresh_scheduler
-            ),
+            f"the {role}"
+            for role in ("optimizer", "scheduler")
+            if role in file_read.states
+            and role not in loaded_roles
+            and (role == "optimizer" or has_fresh_scheduler)
         ]
-        if not unloaded_states or "network" not in loaded_kinds or not trains_later:
+        if not unloaded_states or "network" not in loaded_roles or not trains_later:
             continue
         # A program that loads only weights may be fine-tuning; one that also loads the optimizer
         # state resumes a run.
-        is_resume = "optimizer" in loaded_kinds or _is_resume(rule.settings, trace, read)
+        is_resume = "optimizer" in loaded_roles or _is_resume(rule.settings, trace, file_read)
         findings.append(
             rule.finding(
                 severity="error" if is_resume else "confirm",
-                step=read.step + 1,
-                what=f"The file that was read after step {read.step} contains the state of "
+                step=file_read.step + 1,
+                what=f"The file that was read after step {file_read.step} contains the state of "
                 f"{' and of '.join(unloaded_states)}, which was never loaded, although the weights "
                 "were.",
                 cause="Training continues without the optimizer moments, the step count or the "
                 "previous learning rate.",
                 fix="Load every state that the checkpoint contains.",
-                num_unread=len(unloaded_states),
+                num_unloaded=len(unloaded_states),
             )
         )
     return tuple(findings[:1])
 
 
 def _is_resume(
-    settings: CheckpointPartiallyLoadedSettings, trace: Trace, read: FileReadRecord
+    settings: CheckpointPartiallyLoadedSettings, trace: Trace, file_read: FileReadRecord
 ) -> bool:
-    """Whether this run wrote the file, and a new optimizer continues where another one stopped.
+    """Whether this run wrote into the file's folder, and a new optimizer continues an old one.
 
     A second phase of training is not a resume: its optimizer has another class, other parameters
     or another learning rate.
     """
     # Only folders are compared, because the file may have been renamed after it was written.
     written_folders = {
-        os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step
+        os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= file_read.step
     }
-    if not read.path or os.path.dirname(read.path) not in written_folders:
+    if not file_read.path or os.path.dirname(file_read.path) not in written_folders:
         return False
     descriptions = {
-        o.index: (o.kind, _group_sizes(o)) for m in trace.memberships for o in m.optimizers
+        o.index: (o.kind, [len(group.parameters) for group in o.groups])
+        for m in trace.memberships
+        for o in m.optimizers
     }
     step_ranges = {
-        o: (first_step_of(steps), max(s.sequence.last_step for s in steps))
+        o: (first_step_of(steps), last_step_of(steps))
         for o in stepping_optimizers(trace)
         if (steps := steps_of(trace, o))
     }
     for old, (_, last_old_step) in step_ranges.items():
         for new, (first_new_step, _) in step_ranges.items():
             if (
-                last_old_step > read.step
-                or first_new_step <= read.step
+                last_old_step > file_read.step
+                or first_new_step <= file_read.step
                 or descriptions.get(old) != descriptions.get(new)
             ):
                 continue
@@ -98,10 +103,6 @@ def _is_resume(
             if abs(first_rate - last_rate) <= settings.max_rate_change * last_rate:
                 return True
     return False
-
-
-def _group_sizes(optimizer: OptimizerRecord) -> tuple[int, ...]:
-    return tuple(len(group.parameters) for group in optimizer.groups)
 
 
 CHECKPOINT_PARTIALLY_LOADED = Rule(

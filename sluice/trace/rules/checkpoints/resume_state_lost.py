@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,15 +10,21 @@ from pydantic import Field
 
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
-from sluice.trace.records.membership import Membership, OptimizerRecord, ParameterGroupRecord
+from sluice.trace.records.membership import Membership, OptimizerRecord
 from sluice.trace.records.trace import SchedulerRecord, Trace
 from sluice.trace.rules._helpers.learning_rates import (
     LearningRates,
-    count_schedule_steps,
+    count_scheduler_calls,
     learning_rates,
 )
 from sluice.trace.rules._helpers.loaders import training_loader_indices
-from sluice.trace.rules._helpers.optimizer_steps import OptimizerStep, count_steps, steps_of
+from sluice.trace.rules._helpers.optimizer_steps import (
+    OptimizerStep,
+    count_steps,
+    first_step_of,
+    last_step_of,
+    steps_of,
+)
 
 
 class ResumeStateLostSettings(Settings):
@@ -34,15 +39,16 @@ class ResumeStateLostSettings(Settings):
     num_initial_steps: int = Field(
         5,
         ge=1,
-        description="Number of first steps of an optimizer within which its initial loss must be "
-        "recorded. The initial losses before and after the restart are compared with the median "
-        "loss of the last steps before the restart, of which there are twice this number.",
+        description="The initial loss of an optimizer is the first one that is recorded within "
+        "this number of its first steps. The initial losses of the old and the new optimizer are "
+        "compared with the median loss of the last steps before the restart (twice this number of "
+        "steps).",
     )
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="Maximum ratio of the learning rates before and after the restart, in either "
-        "direction, for the new one to count as the continuation of the old one.",
+        description="Maximum ratio of the larger to the smaller of the learning rates before and "
+        "after the restart, for the schedule to count as continued.",
     )
     num_repeated_rates: int = Field(
         8,
@@ -53,15 +59,15 @@ class ResumeStateLostSettings(Settings):
     min_rate_jump: float = Field(
         1.5,
         gt=1,
-        description="Minimum ratio of the learning rates before and after the restart, in either "
-        "direction, to show that a schedule runs a second time. The repeated rates must vary by "
-        "the same ratio.",
+        description="Minimum ratio of the larger to the smaller of the learning rates before and "
+        "after the restart, to show that a schedule runs a second time. The largest of the "
+        "repeated rates must exceed the smallest one by the same ratio.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _OptimizerUse:
-    """An optimizer and its steps, from the first to the last."""
+    """An optimizer with its parameters and its steps."""
 
     optimizer: OptimizerRecord
     membership: Membership
@@ -70,22 +76,22 @@ class _OptimizerUse:
 
     @property
     def first_step(self) -> int:
-        return min(s.sequence.first_step for s in self.steps)
+        return first_step_of(self.steps)
 
     @property
     def last_step(self) -> int:
-        return max(s.sequence.last_step for s in self.steps)
+        return last_step_of(self.steps)
 
     @property
-    def parameters(self) -> frozenset[int]:
-        """Trainable parameters of the optimizer."""
+    def trainable_parameters(self) -> frozenset[int]:
         frozen = {p.index for p in self.membership.parameters if not p.is_trainable}
         return frozenset(p for g in self.optimizer.groups for p in g.parameters if p not in frozen)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        known = {p.index: p.shape for p in self.membership.parameters}
-        return tuple(known[p] for g in self.optimizer.groups for p in g.parameters)
+        """Shape of each parameter, group by group."""
+        shape_by_index = {p.index: p.shape for p in self.membership.parameters}
+        return tuple(shape_by_index[p] for g in self.optimizer.groups for p in g.parameters)
 
     @property
     def has_state(self) -> bool:
@@ -104,35 +110,20 @@ def _optimizer_uses(trace: Trace) -> tuple[_OptimizerUse, ...]:
     return tuple(sorted(uses.values(), key=lambda use: use.first_step))
 
 
-def _initial_settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
-    """Return the settings of groups as created, before a schedule changed the learning rate."""
-    settings = []
-    for group in groups:
-        options = dict(group.options)
-        initial_rate = options.pop("initial_lr", None)
-        settings.append(
-            {**options, "lr": options.get("lr") if initial_rate is None else initial_rate}
-        )
-    return settings
-
-
-def _have_same_settings(before: _OptimizerUse, after: _OptimizerUse, *, ignore_rate: bool) -> bool:
-    settings = [_initial_settings(use.optimizer.groups) for use in (before, after)]
-    if ignore_rate:
-        settings = [
-            [{k: v for k, v in group.items() if k != "lr"} for group in groups]
-            for groups in settings
-        ]
-    return settings[0] == settings[1]
+def _initial_options(use: _OptimizerUse, *, includes_rate: bool) -> list[dict[str, Any]]:
+    """Return the options of each group as created, before a schedule changed the learning rate."""
+    group_options = [dict(group.options) for group in use.optimizer.groups]
+    for options in group_options:
+        rate, initial_rate = options.pop("lr", None), options.pop("initial_lr", None)
+        if includes_rate:
+            options["lr"] = rate if initial_rate is None else initial_rate
+    return group_options
 
 
 def _is_state_loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
-    """Whether an optimizer state was loaded, but not into the second optimizer.
-
-    Loads between the last step of the first optimizer and the first step of the second one count.
-    """
-    loads = [x for x in trace.loads if x.what == "optimizer"]
-    loads = [x for x in loads if before.last_step <= x.step < after.first_step]
+    """Whether optimizer states were loaded at the restart, but not into the second optimizer."""
+    restart_steps = range(before.last_step, after.first_step)
+    loads = [x for x in trace.loads if x.role == "optimizer" and x.step in restart_steps]
     return bool(loads) and all(x.object_id != after.optimizer.index for x in loads)
 
 
@@ -178,7 +169,7 @@ def _loader_descriptions(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
 def _starts_over(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
-    """Whether the loss is back at its initial value: another training run, not a resumed one."""
+    """Whether the loss is back at its initial value, so that another training run begins."""
 
     def losses_from(first_step: int, num_steps: int) -> list[float]:
         steps = range(first_step, first_step + num_steps)
@@ -196,22 +187,24 @@ def _starts_over(
     return restart_losses[0] - median(last_losses) > decrease / 2
 
 
-def _restarted_scheduler(
+def _find_restarted_scheduler(
     trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> SchedulerRecord | None:
     """Return the new scheduler that restarts a schedule before its end; None without one."""
-    loaded_schedulers = {load.object_id for load in trace.loads if load.what == "scheduler"}
+    loaded_schedulers = {load.object_id for load in trace.loads if load.role == "scheduler"}
     old_schedulers = [s for s in trace.schedulers if s.optimizer == before.optimizer.index]
     for new in trace.schedulers:
+        # ``start`` is positive if the scheduler was created in a later state, without a load.
         if new.optimizer != after.optimizer.index or new.index in loaded_schedulers or new.start:
             continue
         # A scheduler that is advanced before its first use continues the schedule.
-        if count_schedule_steps(trace, new.index, before=after.first_step + 1):
+        if count_scheduler_calls(trace, new.index, before=after.first_step + 1):
             continue
         for old in old_schedulers:
-            num_steps = count_schedule_steps(trace, old.index, before=after.first_step + 1)
+            num_calls = count_scheduler_calls(trace, old.index, before=after.first_step + 1)
             has_same_options = (old.kind, old.options) == (new.kind, new.options)
-            if has_same_options and num_steps >= 2 and not (old.end and num_steps >= old.end):
+            has_ended = bool(old.end) and num_calls >= old.end
+            if has_same_options and num_calls >= 2 and not has_ended:
                 return new
     return None
 
@@ -221,33 +214,34 @@ def _repeats_first_rates(
 ) -> bool:
     """Whether learning rates that the program sets itself repeat the rates of the first steps."""
     old_rates, new_rates = _learning_rates(trace, before, after)
-    scheduled = {record.optimizer for record in trace.schedulers}
+    scheduled_optimizers = {scheduler.optimizer for scheduler in trace.schedulers}
     if (
         old_rates is None
         or new_rates is None
-        or scheduled & {before.optimizer.index, after.optimizer.index}
+        or scheduled_optimizers & {before.optimizer.index, after.optimizer.index}
     ):
         return False
-    jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
+    min_jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
     steps, values = new_rates.steps[:num_repeated], new_rates.values[:num_repeated]
     first_values = [old_rates.at(before.first_step + step - after.first_step) for step in steps]
-    is_varying = len(values) == num_repeated and 0 < jump * min(values) < max(values)
+    is_varying = len(values) == num_repeated and 0 < min_jump * min(values) < max(values)
     last_value = old_rates.values[-1]
-    is_jump = last_value > 0 and not 1 / jump < values[0] / last_value < jump
-    return is_varying and is_jump and all(map(math.isclose, values, first_values))
+    has_jump = last_value > 0 and not 1 / min_jump < values[0] / last_value < min_jump
+    return is_varying and has_jump and all(map(math.isclose, values, first_values))
 
 
 def _is_same_training(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
+    """Whether the second optimizer continues the training: with its weights or loaded ones."""
     restart_steps = range(before.last_step, after.first_step)
-    were_weights_loaded = any(x.what == "network" and x.step in restart_steps for x in trace.loads)
-    if before.parameters == after.parameters:
+    were_weights_loaded = any(x.role == "network" and x.step in restart_steps for x in trace.loads)
+    if before.trainable_parameters == after.trainable_parameters:
         is_same = were_weights_loaded or _loader_descriptions(trace, before) == (
             _loader_descriptions(trace, after)
         )
     else:
-        is_new_network = not before.parameters & after.parameters
+        is_new_network = not before.trainable_parameters & after.trainable_parameters
         is_same = were_weights_loaded and is_new_network and before.shapes == after.shapes
     return is_same and not _starts_over(settings, trace, before, after)
 
@@ -260,21 +254,26 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             continue
         if count_steps(before.steps) < rule.settings.min_steps_before:
             continue
-        is_loaded = any(
-            x.what == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
+        is_state_loaded = any(
+            x.role == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
         )
         is_loaded_elsewhere = _is_state_loaded_elsewhere(trace, before, after)
-        has_same_settings = _have_same_settings(
-            before,
-            after,
-            ignore_rate=is_loaded_elsewhere
-            and _rate_continues(rule.settings, trace, before, after),
+        # A resumed run may create its optimizer with the last learning rate before the restart.
+        includes_rate = not (
+            is_loaded_elsewhere and _rate_continues(rule.settings, trace, before, after)
+        )
+        has_same_options = _initial_options(before, includes_rate=includes_rate) == (
+            _initial_options(after, includes_rate=includes_rate)
         )
         scheduler = (
-            _restarted_scheduler(trace, before, after) if is_loaded or has_same_settings else None
+            _find_restarted_scheduler(trace, before, after)
+            if is_state_loaded or has_same_options
+            else None
         )
-        is_state_lost = has_same_settings and not is_loaded and before.has_state
-        repeats_rates = is_loaded and _repeats_first_rates(rule.settings, trace, before, after)
+        is_state_lost = has_same_options and not is_state_loaded and before.has_state
+        repeats_rates = is_state_loaded and _repeats_first_rates(
+            rule.settings, trace, before, after
+        )
         if not (is_state_lost or scheduler or repeats_rates) or not _is_same_training(
             rule.settings, trace, before, after
         ):
@@ -301,15 +300,15 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             rule.finding(
                 severity="confirm" if is_every_round else "error",
                 step=after.first_step,
-                what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind} a new "
-                f"one continued with the same weights. Lost state: {' and '.join(lost_states)}"
-                f"{rate_change}.",
+                what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind}, a new "
+                f"{after.optimizer.kind} continued with the same weights. Lost state: "
+                f"{' and '.join(lost_states)}{rate_change}.",
                 cause="Training continues as if it had just begun: the first steps after the "
                 "restart are too large, or the schedule runs a second time.",
                 fix="Save and load the state_dict() of the optimizer and of the scheduler "
                 "together with that of the network.",
-                num_before=count_steps(before.steps),
-                num_after=count_steps(after.steps),
+                num_steps_before=count_steps(before.steps),
+                num_steps_after=count_steps(after.steps),
             )
         )
     return tuple(findings[:1])
@@ -322,7 +321,7 @@ RESUME_STATE_LOST = Rule(
     requires="Two consecutive optimizers of one class over the same weights, or over weights "
     "loaded in between.",
     contradicted_by="A second phase that intentionally starts with a fresh state.",
-    abstains="The new optimizer has other settings, parameters or data; its state was loaded and "
+    abstains="The new optimizer has other options, parameters or data; its state was loaded and "
     "its schedule continues; or the loss is back at its initial value.",
     settings=ResumeStateLostSettings(),
     judge=_judge,

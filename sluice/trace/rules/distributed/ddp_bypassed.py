@@ -8,22 +8,24 @@ from sluice.trace.rules._helpers.forward_passes import training_forwards
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     # The index is -1 for gradients that the program reduces without a wrapper.
-    is_reduced_by_program = any(record.index < 0 for record in trace.wrappers)
-    if trace.start.world_size < 2 or is_reduced_by_program:
+    has_manual_reduction = any(record.index < 0 for record in trace.wrappers)
+    if trace.start.world_size < 2 or has_manual_reduction:
         return ()
     findings = []
     latest_records = {record.index: record for record in trace.wrappers}
     for record in latest_records.values():
-        # The wrapper and the network that it wraps each have a network index. It is -1, which no
-        # forward pass has, if the program does not call them.
-        network_steps = [s for s in trace.sequences if training_forwards(s, record.network)]
-        if not network_steps or any(training_forwards(s, record.wrapper) for s in trace.sequences):
+        # The wrapper and the network that it wraps each have a network index. The index of one that
+        # the program does not call is -1, which no forward pass has.
+        bypassing_sequences = [s for s in trace.sequences if training_forwards(s, record.network)]
+        if not bypassing_sequences or any(
+            training_forwards(s, record.wrapper) for s in trace.sequences
+        ):
             continue
-        num_steps = sum(sequence.count for sequence in network_steps)
+        num_steps = sum(sequence.count for sequence in bypassing_sequences)
         findings.append(
             rule.finding(
                 severity="error",
-                step=min(sequence.first_step for sequence in network_steps),
+                step=min(sequence.first_step for sequence in bypassing_sequences),
                 what=f"{pluralize(num_steps, 'step')} called the network that {record.kind} wraps; "
                 "no step called the wrapper.",
                 cause="The wrapper averages gradients over ranks only for forward passes through "

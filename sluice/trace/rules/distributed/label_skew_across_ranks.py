@@ -74,18 +74,18 @@ def _judge(
 ) -> tuple[TraceFinding, ...]:
     findings = []
     for loader_shards in find_shards(traces, rule.settings.shards):
-        labels = sorted({label for e in loader_shards.epochs for label in dict(e.labels)})
-        counts = [[dict(e.labels).get(label, 0) for label in labels] for e in loader_shards.epochs]
+        labels = sorted({label for e in loader_shards.epochs for label in e.labels})
+        counts = [[e.labels.get(label, 0) for label in labels] for e in loader_shards.epochs]
         sizes = [sum(row) for row in counts]
         if len(labels) < 2 or not all(sizes) or not synchronizes_gradients(traces):
             continue
-        pooled_shares = [sum(col) / sum(sizes) for col in zip(*counts, strict=True)]
+        pooled_shares = [sum(column) / sum(sizes) for column in zip(*counts, strict=True)]
         distance = max(
             sum(abs(n / size - p) for n, p in zip(row, pooled_shares, strict=True)) / 2
             for row, size in zip(counts, sizes, strict=True)
         )
         z_score = _z_score(rule.settings, counts)
-        if not (z_score > rule.settings.min_z_score and distance > rule.settings.min_distance):
+        if z_score <= rule.settings.min_z_score or distance <= rule.settings.min_distance:
             continue
         missing_labels = [
             f"rank {rank} has no label {label}"

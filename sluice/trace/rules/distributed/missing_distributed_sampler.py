@@ -29,7 +29,7 @@ def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
 
     (0, 0) if the rows differ at any recorded step, or if no step was recorded on all ranks.
     """
-    by_rank = [
+    rows_by_step_of_ranks = [
         {
             record.step: frozenset(record.rows)
             for record in trace.rows
@@ -37,11 +37,11 @@ def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
         }
         for trace in traces
     ]
-    steps = sorted(frozenset.intersection(*(frozenset(rows) for rows in by_rank)))
-    same_steps = [s for s in steps if len({rows[s] for rows in by_rank}) == 1]
-    return (
-        (same_steps[0], len(same_steps)) if same_steps and len(same_steps) == len(steps) else (0, 0)
+    steps = sorted(frozenset.intersection(*map(frozenset, rows_by_step_of_ranks)))
+    has_differences = any(
+        len({rows_by_step[step] for rows_by_step in rows_by_step_of_ranks}) > 1 for step in steps
     )
+    return (0, 0) if has_differences or not steps else (steps[0], len(steps))
 
 
 def _judge(
@@ -49,8 +49,7 @@ def _judge(
 ) -> tuple[TraceFinding, ...]:
     findings = []
     are_gradients_averaged = synchronizes_gradients(traces)
-    shards = find_shards(traces, rule.settings.shards)
-    for loader_shards in shards:
+    for loader_shards in find_shards(traces, rule.settings.shards):
         if not loader_shards.is_overlapping or not loader_shards.are_copies:
             continue
         num_shared, num_rows = loader_shards.overlap

@@ -8,23 +8,27 @@ from sluice.trace.rules._helpers.shards import synchronizes_gradients
 
 
 def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
-    by_rank = [{(r.optimizer, r.step): r for r in trace.rank_weights} for trace in traces]
-    common_samples = sorted(frozenset.intersection(*map(frozenset, by_rank)))
+    records_by_rank = [{(r.optimizer, r.step): r for r in trace.rank_weights} for trace in traces]
+    common_samples = sorted(frozenset.intersection(*map(frozenset, records_by_rank)))
     findings = []
     for optimizer in dict.fromkeys(index for index, _ in common_samples):
         sampled_steps = [step for index, step in common_samples if index == optimizer]
         diverged_steps = [
-            s for s in sampled_steps if len({states[optimizer, s].digest for states in by_rank}) > 1
+            step
+            for step in sampled_steps
+            if len({records[optimizer, step].digest for records in records_by_rank}) > 1
         ]
-        # Ranks that synchronize periodically, as in local SGD, do not diverge permanently.
+        # The ranks must differ at all samples from some step on. Ranks that synchronize only
+        # periodically, as in local SGD, are equal again at some of the later samples.
         if (
             not diverged_steps
             or not synchronizes_gradients(traces)
             or diverged_steps != sampled_steps[-len(diverged_steps) :]
         ):
             continue
-        norms = [states[optimizer, diverged_steps[-1]].norm for states in by_rank]
-        # A difference in the last sample alone may be a step between two synchronizations.
+        norms = [records[optimizer, diverged_steps[-1]].norm for records in records_by_rank]
+        # A difference in the last sample alone may be a step between two synchronizations, except
+        # in the first three steps.
         is_certain = len(diverged_steps) > 1 or sampled_steps[-1] < 4
         findings.append(
             rule.finding(
@@ -38,8 +42,8 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
                 fix="Call the wrapper, ddp(x), not ddp.module(x), and run the last backward pass "
                 "before each step outside ddp.no_sync(). If you reduce gradients yourself, reduce "
                 "all of them and broadcast the initial weights.",
-                num_apart=len(diverged_steps),
-                num_steps=len(sampled_steps),
+                num_diverged=len(diverged_steps),
+                num_sampled=len(sampled_steps),
             )
         )
     return tuple(findings)

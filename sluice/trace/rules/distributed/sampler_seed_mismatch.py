@@ -27,7 +27,7 @@ def _judge(
         have_different_seeds = len(set(seeds)) > 1 and all(
             loader.shuffles for loader in loader_shards.loaders
         )
-        if not (loader_shards.is_overlapping and not loader_shards.are_copies):
+        if loader_shards.are_copies or not loader_shards.is_overlapping:
             continue
         num_shared, num_rows = loader_shards.overlap
         num_missing, num_compared = loader_shards.missing_rows

@@ -121,7 +121,7 @@ def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:
 
 def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     # The last evaluation may be that of an earlier checkpoint, loaded after the last step.
-    if any(load.what == "network" and load.step == trace.num_steps for load in trace.loads):
+    if any(load.role == "network" and load.step == trace.num_steps for load in trace.loads):
         return ()
     for evaluations in evaluation_series(trace):
         last = evaluations[-1]

@@ -11,6 +11,7 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import (
     count_steps,
     first_step_of,
+    last_step_of,
     optimizer_name,
     stepping_optimizers,
     steps_of,
@@ -24,8 +25,8 @@ class ParameterInTwoOptimizersSettings(Settings):
     min_shared_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of times that both optimizers stepped on the same gradient, "
-        "for an error.",
+        description="Minimum number of steps of one optimizer on a gradient that the other one "
+        "has already used, for an error.",
     )
 
 
@@ -35,11 +36,11 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
     Optimizers that follow each other, such as a new one for every task, are not compared.
     """
     step_ranges = sorted(
-        (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
+        (first_step_of(steps), last_step_of(steps), optimizer)
         for optimizer in stepping_optimizers(trace)
         if (steps := steps_of(trace, optimizer))
     )
-    active = list[tuple[int, int]]()
+    active = list[tuple[int, int]]()  # last step and index of the optimizers in use
     for first_step, last_step, optimizer in step_ranges:
         active = [(end, other) for end, other in active if end >= first_step]
         yield from ((min(other, optimizer), max(other, optimizer)) for _, other in active)
@@ -56,35 +57,36 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
         shared = sorted(parameters.get(first, set()) & parameters.get(second, set()))
         if not shared:
             continue
-        steps = steps_of(trace, first), steps_of(trace, second)
-        # The second of two steps on one gradient has no backward pass before it.
+        first_steps, second_steps = steps_of(trace, first), steps_of(trace, second)
+        # The second of two steps on one gradient follows no backward pass. The gradient is still
+        # "fresh" for this optimizer, because it is new since the optimizer's own last step.
         repeated_steps = tuple(
             s
-            for step_group in steps
-            for s in step_group
+            for s in (*first_steps, *second_steps)
             if s.last_backward < 0 and "fresh" in s.end.flags
         )
-        has_repeated_steps = count_steps(repeated_steps) >= rule.settings.min_shared_steps
+        num_repeated_steps = count_steps(repeated_steps)
+        has_repeated_steps = num_repeated_steps >= rule.settings.min_shared_steps
         names = [membership.name_of(parameter) for parameter in shared]
         findings.append(
             rule.finding(
                 severity="error" if has_repeated_steps else "confirm",
                 step=first_step_of(repeated_steps)
                 if has_repeated_steps
-                else max(first_step_of(step_group) for step_group in steps),
+                else max(first_step_of(first_steps), first_step_of(second_steps)),
                 what=f"{pluralize(len(shared), 'parameter')} "
                 f"{'is' if len(shared) == 1 else 'are'} in "
                 f"both {optimizer_name(trace, first)} and "
                 f"{optimizer_name(trace, second)}: {list_names(names)}."
                 + (
-                    f" Both stepped on the same gradient {count_steps(repeated_steps)} times."
+                    f" Both stepped on the same gradient {num_repeated_steps} times."
                     if has_repeated_steps
                     else ""
                 ),
                 cause="Both optimizers update such a parameter, each with its own state.",
                 fix="Add each parameter to one optimizer only.",
                 num_shared=len(shared),
-                num_twice=count_steps(repeated_steps),
+                num_repeated_steps=num_repeated_steps,
             )
         )
     return tuple(findings)

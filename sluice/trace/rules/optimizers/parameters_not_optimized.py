@@ -9,6 +9,7 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 from sluice.trace.rules._helpers.parameters import (
     first_names,
+    first_unoptimized_step,
     has_manual_gradients,
     list_names,
     unoptimized_parameters,
@@ -18,32 +19,28 @@ from sluice.trace.rules.optimizers.stale_optimizer_parameters import STALE_OPTIM
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
-    if membership is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
+    stepping = stepping_optimizers(trace)
+    if membership is None or not stepping or has_manual_gradients(trace):
         return ()
     # Parameters of an earlier optimizer were trained before, such as in a first phase.
     ever_optimized = frozenset[int]().union(*(m.optimized for m in trace.memberships))
     unoptimized = [p for p in unoptimized_parameters(membership) if p.index not in ever_optimized]
-    stepping = {o.index for o in membership.optimizers} & set(stepping_optimizers(trace))
     if (
         not unoptimized
         or STALE_OPTIMIZER_PARAMETERS(trace)
         or _have_master_weights(membership, unoptimized, stepping)
     ):
         return ()
-    indices = {p.index for p in unoptimized}
-    step = next(
-        m.step for m in trace.memberships if {p.index for p in m.parameters if p.names} & indices
-    )
     return (
         rule.finding(
             severity="confirm",
-            step=step,
-            what=f"{_describe_subject(len(unoptimized))} in no optimizer: "
+            step=first_unoptimized_step(trace, unoptimized),
+            what=f"{_describe_parameters(len(unoptimized))} in no optimizer: "
             f"{list_names(first_names(unoptimized))}.",
             cause="Such parameters keep their initial values, and their gradients are never used.",
             fix="Add them to the optimizer. To freeze them, set requires_grad to False, which also "
             "saves time.",
-            num_outside=len(unoptimized),
+            num_unoptimized=len(unoptimized),
             num_parameters=len(membership.parameters),
         ),
     )
@@ -52,17 +49,19 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
 def _have_master_weights(
     membership: Membership, parameters: Iterable[ParameterRecord], stepping: Collection[int]
 ) -> bool:
-    """Whether the stepping optimizers contain master weights of the given parameters.
+    """Whether the optimizers that step contain master weights of all given parameters.
 
     Master weights are tensors of the same shapes that belong to no network. Optimizers without a
     step do not count: their nameless parameters may belong to an unused network.
     """
     optimized = {p for o in membership.optimizers if o.index in stepping for p in o.parameters}
-    copies = Counter(p.shape for p in membership.parameters if not p.names and p.index in optimized)
-    return not Counter(p.shape for p in parameters) - copies
+    num_copies = Counter(
+        p.shape for p in membership.parameters if not p.names and p.index in optimized
+    )
+    return not Counter(p.shape for p in parameters) - num_copies
 
 
-def _describe_subject(num: int) -> str:
+def _describe_parameters(num: int) -> str:
     return (
         "1 parameter receives gradients and is"
         if num == 1

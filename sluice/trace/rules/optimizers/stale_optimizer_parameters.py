@@ -7,20 +7,12 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_optimizers, steps_of
 from sluice.trace.rules._helpers.parameters import (
     first_names,
+    first_unoptimized_step,
     has_manual_gradients,
     list_names,
     orphaned_parameters,
     unoptimized_parameters,
 )
-
-
-def _first_unoptimized_step(trace: Trace, parameters: set[int]) -> int:
-    """Return the first step at which one of the parameters is in a network but in no optimizer."""
-    return next(
-        m.step
-        for m in trace.memberships
-        if {p.index for p in m.parameters if p.names} & parameters - m.optimized
-    )
 
 
 def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
@@ -29,8 +21,8 @@ def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
         return False
     if len(orphaned) < len(optimizer.parameters):
         return True
-    # If all parameters are orphaned, they may belong to a network that was not called yet. They do
-    # not if the optimizer steps without gradients.
+    # If all parameters are orphaned, they may belong to a network that was not called yet. Two
+    # steps without gradients show that the network is not used.
     steps = steps_of(trace, optimizer.index)
     return count_steps(tuple(s for s in steps if "none" in s.end.flags)) >= 2
 
@@ -48,7 +40,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         findings.append(
             rule.finding(
                 severity="error",
-                step=_first_unoptimized_step(trace, {p.index for p in unoptimized}),
+                step=first_unoptimized_step(trace, unoptimized),
                 what=f"{optimizer.kind} contains {pluralize(len(orphaned), 'parameter')} that no "
                 f"network contains. {pluralize(len(unoptimized), 'parameter')} with gradients "
                 f"{'belongs' if len(unoptimized) == 1 else 'belong'} to no optimizer: "
@@ -57,8 +49,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 "learns.",
                 fix="Create the optimizer after the network is complete, or add the new "
                 "parameters with add_param_group().",
-                num_lost=len(orphaned),
-                num_outside=len(unoptimized),
+                num_orphaned=len(orphaned),
+                num_unoptimized=len(unoptimized),
             )
         )
     return tuple(findings)

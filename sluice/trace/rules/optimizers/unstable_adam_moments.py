@@ -66,25 +66,26 @@ class _Burst(NamedTuple):
 
 
 def _find_first_burst(
-    settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]
+    settings: UnstableAdamMomentsSettings, steps_and_norms: Sequence[tuple[int, float]]
 ) -> _Burst | None:
-    """Return the first burst in the norms by step; None without one."""
+    """Return the first burst in the norms of the measured steps; None without one."""
+    norms = [norm for _, norm in steps_and_norms]
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
         start = end - settings.num_consecutive
-        burst = [norm for _, norm in norms[start : end + 1]]
+        burst = norms[start : end + 1]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):
             continue
-        usual_norms = [norm for _, norm in norms[max(start - settings.window_steps, 0) : start]]
+        usual_norms = norms[max(start - settings.window_steps, 0) : start]
         threshold = mean(usual_norms) + settings.min_z_score * pstdev(usual_norms)
         if burst[-1] > threshold and burst[-1] > settings.min_ratio * median(usual_norms):
-            return _Burst(norms[end][0], burst[-1], median(usual_norms))
+            return _Burst(steps_and_norms[end][0], burst[-1], median(usual_norms))
     return None
 
 
 def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for optimizer in stepping_optimizers(trace):
-        norms = [
+        steps_and_norms = [
             (m.step, o.moments["exp_avg"])
             for m in trace.statistics
             for o in m.optimizers
@@ -92,7 +93,7 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
             and "exp_avg" in o.moments
             and o.state_step > rule.settings.warmup_steps
         ]
-        burst = _find_first_burst(rule.settings, norms)
+        burst = _find_first_burst(rule.settings, steps_and_norms)
         if burst is None:
             continue
         findings.append(
@@ -108,7 +109,7 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
                 fix="Lower the learning rate, clip gradients, or check the batches before this "
                 "step.",
                 norm=burst.norm,
-                usual=burst.usual_norm,
+                usual_norm=burst.usual_norm,
             )
         )
     return tuple(findings)

@@ -29,7 +29,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
     membership = trace.membership
     if membership is None:
         return ()
-    values, changed_indices = values_by_parameter(trace), changed_parameters(trace)
+    samples, changed_indices = values_by_parameter(trace), changed_parameters(trace)
     findings = []
     for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace):
@@ -41,7 +41,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
             max(statistics.rates, default=0.0)
             for _, statistics in measurements_of(trace, optimizer.index)
         ]
-        sample_counts = [len(values.get(p, ())) for p in parameters]
+        sample_counts = [len(samples.get(p, ())) for p in parameters]
         if (
             num_steps < rule.settings.min_steps
             or parameters & changed_indices

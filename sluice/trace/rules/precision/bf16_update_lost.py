@@ -20,22 +20,23 @@ class Bf16UpdateLostSettings(Settings):
         0.35,
         gt=0,
         le=1,
-        description="The finding is an error if every measured step changes less than this share "
-        "of the values with a gradient.",
+        description="A finding is an error if the changed share of every measured step is below "
+        "this value. The changed share of a weight is the share of its sampled values with a "
+        "gradient that the step changes; that of a step is the median over its weights.",
     )
     max_median_changed_share: float = Field(
         0.4,
         gt=0,
         le=1,
-        description="A finding is reported if the measured steps change, in the median, less than "
-        "this share of the values with a gradient.",
+        description="A finding is reported if the median of the changed shares of all measured "
+        "steps is below this value.",
     )
 
 
 def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for optimizer in stepping_optimizers(trace):
-        measured_steps = []
+        steps, shares, rates = [], [], []
         for step, measured in measurements_of(trace, optimizer):
             weight_shares = [
                 measured.changed_shares[i]
@@ -43,27 +44,27 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
                 if measured.changed_shares and math.isfinite(measured.changed_shares[i])
             ]
             if weight_shares and max(measured.rates) > 0:
-                measured_steps.append((step, statistics.median(weight_shares), max(measured.rates)))
-        if len(measured_steps) < rule.settings.min_steps:
+                steps.append(step)
+                shares.append(statistics.median(weight_shares))
+                rates.append(max(measured.rates))
+        if len(steps) < rule.settings.min_steps:
             continue
-        median_share = statistics.median(share for _, share, _ in measured_steps)
-        largest_share = max(share for _, share, _ in measured_steps)
+        median_share, largest_share = statistics.median(shares), max(shares)
         if median_share >= rule.settings.max_median_changed_share:
             continue
         findings.append(
             rule.finding(
                 severity="error" if largest_share < rule.settings.max_changed_share else "confirm",
-                step=measured_steps[0][0],
+                step=steps[0],
                 what=f"{optimizer_name(trace, optimizer)}: a step changes {median_share:.1%} of "
-                f"the 16-bit weights that have a gradient (median of {len(measured_steps)} "
-                f"measured steps; maximum {largest_share:.1%}; learning rate "
-                f"{measured_steps[0][2]:.3g}).",
+                f"the 16-bit weights that have a gradient (median of {len(steps)} "
+                f"measured steps; maximum {largest_share:.1%}; learning rate {rates[0]:.3g}).",
                 cause="The update of a weight is smaller than half the distance to the next 16-bit "
                 "number and is lost to rounding, so a step leaves most weights unchanged.",
                 fix="Keep the weights in float32 and use torch.autocast, or raise the learning "
                 "rate.",
-                moved_share=median_share,
-                num_measured=len(measured_steps),
+                median_changed_share=median_share,
+                num_measured=len(steps),
             )
         )
     return tuple(findings)

@@ -27,7 +27,7 @@ class GradientUnderflowSettings(Settings):
         2,
         ge=1,
         description="Minimum number of measured steps with zero gradients for a finding. At least "
-        "half of the measured steps must have them.",
+        "half of the measured steps must have zero gradients.",
     )
     min_zero_share: float = Field(
         0.5,
@@ -42,8 +42,12 @@ def _uses_float16(trace: Trace, step: int, measured_step: OptimizerStatistics) -
     records = parameter_records(trace)
     if any(records[p].dtype == "float16" for p in measured_step.parameters if p in records):
         return True
-    outputs = (m.outputs for m in trace.statistics if m.step == step)
-    return any(o.dtype == "float16" for statistics in outputs for o in statistics)
+    return any(
+        output.dtype == "float16"
+        for statistics in trace.statistics
+        if statistics.step == step
+        for output in statistics.outputs
+    )
 
 
 def _last_scaled_step(trace: Trace, optimizer: int) -> int:
@@ -58,16 +62,8 @@ def _last_scaled_step(trace: Trace, optimizer: int) -> int:
     )
 
 
-def _weights_with_zero_gradient(trace: Trace, measured_step: OptimizerStatistics) -> list[int]:
-    return [
-        measured_step.parameters[i]
-        for i in weight_positions(trace, measured_step)
-        if measured_step.grad_norms[i] == 0
-    ]
-
-
 def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    losses = {n.step: n.losses for n in trace.scalars}
+    losses_by_step = {scalars.step: scalars.losses for scalars in trace.scalars}
     names = parameter_names(trace)
     findings = []
     for optimizer in stepping_optimizers(trace):
@@ -78,15 +74,16 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
             for step, measured_step in measurements_of(trace, optimizer)
             if step > last_scaled_step
             and _uses_float16(trace, step, measured_step)
-            and any(loss != 0 for loss in losses.get(step, (1.0,)))
+            and any(loss != 0 for loss in losses_by_step.get(step, (1.0,)))
         ]
-        underflows = [
-            (step, zero_weights)
-            for step, measured_step in measured_steps
-            if len(zero_weights := _weights_with_zero_gradient(trace, measured_step))
-            >= rule.settings.min_zero_share * len(list(weight_positions(trace, measured_step)))
-            > 0
-        ]
+        underflows = []
+        for step, measured_step in measured_steps:
+            positions = list(weight_positions(trace, measured_step))
+            zero_weights = [
+                measured_step.parameters[i] for i in positions if measured_step.grad_norms[i] == 0
+            ]
+            if positions and len(zero_weights) >= rule.settings.min_zero_share * len(positions):
+                underflows.append((step, zero_weights))
         if len(underflows) < max(rule.settings.min_steps, len(measured_steps) / 2):
             continue
         step, zero_weights = underflows[0]
@@ -101,7 +98,7 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 cause="Values below 3e-8 become zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
-                num_empty=len(underflows),
+                num_underflows=len(underflows),
                 num_measured=len(measured_steps),
                 num_weights=len(zero_weights),
             )

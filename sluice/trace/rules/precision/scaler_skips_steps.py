@@ -63,9 +63,9 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
         first_skipped, num_skipped = _find_final_skips(steps)
         scales = [s.scale for s in trace.scalars if s.scale is not None and s.step >= first_skipped]
         scale = scales[-1] if scales else float("nan")
-        if num_skipped < rule.settings.min_skips_if_scale_below_one or not (
-            num_skipped >= rule.settings.min_skips or scale < 1
-        ):
+        settings = rule.settings
+        min_skips = settings.min_skips_if_scale_below_one if scale < 1 else settings.min_skips
+        if num_skipped < min_skips:
             continue
         scale_text = "" if math.isnan(scale) else f"; the scale fell to {scale:.3g}"
         findings.append(

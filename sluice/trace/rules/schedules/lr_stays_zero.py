@@ -7,7 +7,7 @@ from sluice.base.settings import Settings
 from sluice.findings.fault import Severity
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.learning_rates import count_schedule_steps, learning_rates
+from sluice.trace.rules._helpers.learning_rates import count_scheduler_calls, learning_rates
 from sluice.trace.rules._helpers.optimizer_steps import (
     optimizer_name,
     stepping_optimizers,
@@ -18,12 +18,12 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class LrStaysZeroSettings(Settings):
     """Thresholds of the rule ``LR_STAYS_ZERO``."""
 
-    min_schedule_steps: int = Field(
+    min_scheduler_calls: int = Field(
         3,
         ge=1,
-        description="Minimum number of schedule steps while the learning rate is 0, for an error "
-        "after min_steps optimizer steps. An error also requires that no other optimizer steps "
-        "meanwhile.",
+        description="Minimum number of calls of scheduler.step() while the learning rate is 0, for "
+        "an error after min_steps optimizer steps. An error also requires that no other optimizer "
+        "makes a step in this time.",
     )
     min_steps: int = Field(
         10,
@@ -33,31 +33,31 @@ class LrStaysZeroSettings(Settings):
     min_conclusive_steps: int = Field(
         20,
         ge=1,
-        description="Minimum number of optimizer steps at a learning rate of 0 for an error after "
-        "fewer than min_schedule_steps schedule steps.",
+        description="Minimum number of optimizer steps at a learning rate of 0 for an error, "
+        "however often scheduler.step() was called.",
     )
 
 
 def _severity(
-    settings: LrStaysZeroSettings, num_schedule_steps: int, num_steps: int, *, is_alone: bool
+    settings: LrStaysZeroSettings, num_steps: int, num_scheduler_calls: int, *, is_alone: bool
 ) -> Severity | None:
     """Return the severity of a number of steps at a learning rate of 0; None for too few.
 
-    An error requires that no other optimizer steps meanwhile (``is_alone``), so that nothing is
+    An error requires that no other optimizer makes a step in this time (``is_alone``): nothing is
     learned.
     """
     is_long = num_steps >= settings.min_conclusive_steps or (
-        num_schedule_steps >= settings.min_schedule_steps and num_steps >= settings.min_steps
+        num_scheduler_calls >= settings.min_scheduler_calls and num_steps >= settings.min_steps
     )
     if is_alone and is_long:
         return "error"
     return "confirm" if num_steps >= settings.min_steps else None
 
 
-def _steps_alone(trace: Trace, optimizer: int, first_step: int, until: int) -> bool:
-    """Whether no other optimizer stepped after ``first_step`` and before step ``until``."""
+def _is_alone(trace: Trace, optimizer: int, first_step: int, end_step: int) -> bool:
+    """Whether no other optimizer made a step after ``first_step`` and before ``end_step``."""
     return not any(
-        step.sequence.first_step < until and step.sequence.last_step > first_step
+        step.sequence.first_step < end_step and step.sequence.last_step > first_step
         for other in stepping_optimizers(trace)
         if other != optimizer
         for step in steps_of(trace, other)
@@ -66,38 +66,36 @@ def _steps_alone(trace: Trace, optimizer: int, first_step: int, until: int) -> b
 
 def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    stepping = stepping_optimizers(trace)
-    for optimizer in stepping:
+    for optimizer in stepping_optimizers(trace):
         rates = learning_rates(trace, optimizer)
-        steps = steps_of(trace, optimizer)
         if rates is None or rates.values[0] != 0:
             continue
         first_step = rates.steps[0]
         first_positive_step = next(
             (s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0
         )
-        until = first_positive_step or rates.last_step + 1
+        end_step = first_positive_step or rates.last_step + 1
         num_steps = sum(
-            min(s.sequence.count, until - s.sequence.first_step)
-            for s in steps
-            if s.sequence.first_step < until
+            min(s.sequence.count, end_step - s.sequence.first_step)
+            for s in steps_of(trace, optimizer)
+            if s.sequence.first_step < end_step
         )
-        num_schedule_steps = sum(
-            count_schedule_steps(trace, s.index, before=until)
+        num_scheduler_calls = sum(
+            count_scheduler_calls(trace, s.index, before=end_step)
             for s in trace.schedulers
             if s.optimizer == optimizer
         )
         severity = _severity(
             rule.settings,
-            num_schedule_steps,
             num_steps,
-            is_alone=_steps_alone(trace, optimizer, first_step, until),
+            num_scheduler_calls,
+            is_alone=_is_alone(trace, optimizer, first_step, end_step),
         )
         if severity is None:
             continue
         schedule_text = (
-            f", while its schedule was stepped {pluralize(num_schedule_steps, 'time')}"
-            if num_schedule_steps
+            f", while its schedule was stepped {pluralize(num_scheduler_calls, 'time')}"
+            if num_scheduler_calls
             else ""
         )
         end_text = (
@@ -113,10 +111,10 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
                 f"first {num_steps} steps of this optimizer{schedule_text}; {end_text}.",
                 cause="Weights do not change while the learning rate is 0. A warmup with an "
                 "integer division is 0 until its last step.",
-                fix="Use float division and start at the first step: min(1.0, (step + 1) / "
-                "warmup).",
+                fix="Use float division, and a positive rate at the first step: min(1.0, (step + "
+                "1) / warmup).",
                 num_steps=num_steps,
-                num_schedule_steps=num_schedule_steps,
+                num_scheduler_calls=num_scheduler_calls,
             )
         )
     return tuple(findings)

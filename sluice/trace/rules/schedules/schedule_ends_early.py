@@ -8,9 +8,9 @@ from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import SchedulerRecord, Trace
 from sluice.trace.rules._helpers.learning_rates import (
     LearningRates,
-    count_schedule_steps,
-    first_schedule_step,
+    count_scheduler_calls,
     learning_rates,
+    step_of_first_scheduler_call,
 )
 from sluice.trace.rules._helpers.loaders import count_epochs
 from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_optimizers, steps_of
@@ -35,18 +35,18 @@ class ScheduleEndsEarlySettings(Settings):
         ge=1,
         description="Minimum number of steps of an optimizer without a scheduler, for a finding.",
     )
-    min_schedule_share: float = Field(
+    min_calls_per_step: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum ratio of scheduler steps to optimizer steps for a finding. Below it, "
-        "the scheduler is not stepped once per batch.",
+        description="Minimum ratio of calls of scheduler.step() to optimizer steps for a finding. "
+        "Below it, the scheduler is not stepped once per batch.",
     )
-    min_schedule_steps_per_epoch: int = Field(
+    min_calls_per_epoch: int = Field(
         3,
         ge=1,
-        description="Minimum number of scheduler steps per epoch for the scheduler to count as "
-        "stepped once per batch.",
+        description="Minimum number of calls of scheduler.step() per epoch for the scheduler to "
+        "count as stepped once per batch.",
     )
     max_low_rate: float = Field(
         0.01,
@@ -59,15 +59,15 @@ class ScheduleEndsEarlySettings(Settings):
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of all steps for an error: steps at a low rate, or steps after "
-        "the rate has become constant.",
+        description="Minimum share of all steps that are at a low rate, or after the last change "
+        "of the rate, for an error.",
     )
     min_low_share_to_confirm: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Minimum share of all steps at a low rate for a finding. Below min_low_share, "
-        "the finding needs confirmation.",
+        description="Minimum share of all steps that are at a low rate, for a finding. Below "
+        "min_low_share, the finding needs confirmation.",
     )
     max_final_rate: float = Field(
         0.05,
@@ -79,8 +79,8 @@ class ScheduleEndsEarlySettings(Settings):
     min_length_ratio: int = Field(
         4,
         ge=1,
-        description="Minimum ratio of the steps of a cosine schedule to its length (T_max) for a "
-        "finding.",
+        description="Minimum ratio of the number of calls of scheduler.step() to the length "
+        "(T_max) of a cosine schedule, for a finding.",
     )
     max_cosine_steps: int = Field(
         64,
@@ -109,18 +109,16 @@ def _detect_early_end(
     settings: ScheduleEndsEarlySettings,
     scheduler: SchedulerRecord,
     rates: LearningRates,
-    num_schedule_steps: int,
+    num_calls: int,
     num_epochs: int,
 ) -> tuple[Severity, str] | None:
     """Return the severity and the evidence for a schedule that ends too early; None otherwise.
 
-    ``num_schedule_steps`` is the number of steps of the scheduler; ``num_epochs`` is 0 if unknown.
+    ``num_calls`` is the number of calls of ``scheduler.step()``; ``num_epochs`` is 0 if unknown.
     """
     kind, schedule_length = scheduler.kind, scheduler.end
-    is_per_batch = (
-        num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
-    )
-    # A rate that rises to the end of the schedule is a warmup.
+    is_per_batch = num_epochs >= 2 and num_calls >= settings.min_calls_per_epoch * num_epochs
+    # A schedule whose rate does not fall is a warmup.
     first_step = rates.steps[0]
     is_falling = bool(schedule_length) and rates.at(first_step + schedule_length) < 0.5 * max(
         rates.at(first_step + i) for i in range(min(schedule_length, 64) + 1)
@@ -130,16 +128,18 @@ def _detect_early_end(
         is_per_batch
         and is_falling
         and schedule_length <= num_epochs
-        and num_schedule_steps >= 2 * schedule_length
+        and num_calls >= 2 * schedule_length
     ):
         return "error", f"{length_text}, and the training has {num_epochs} epochs"
     if (
         kind == "CosineAnnealingLR"
         and is_falling
-        and num_schedule_steps >= settings.min_length_ratio * schedule_length
+        and num_calls >= settings.min_length_ratio * schedule_length
     ):
         is_short = not num_epochs and schedule_length <= settings.max_cosine_steps
         return "error" if is_short else "confirm", length_text
+    # StepLR with a step size that is meant in epochs: for half of the steps, the rate is at most a
+    # tenth of its peak.
     step_size = scheduler.options.get("step_size", 0)
     is_step_size_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
     if is_per_batch and is_step_size_in_epochs and rates.low_share(0.1) >= 0.5:
@@ -169,7 +169,7 @@ def _detect_early_end(
     num_steps_until_constant = rates.steps[-1] - rates.steps[0]
     if (
         final_rate_ratio <= settings.max_final_rate
-        and num_steps_until_constant <= (1 - settings.min_low_share) * num_schedule_steps
+        and num_steps_until_constant <= (1 - settings.min_low_share) * num_calls
     ):
         return (
             "error",
@@ -186,13 +186,13 @@ def _detect_without_scheduler(
     rule: Rule[ScheduleEndsEarlySettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect learning rates that the program itself reduces to almost zero, without a scheduler."""
-    scheduled = {scheduler.optimizer for scheduler in trace.schedulers}
+    scheduled_optimizers = {scheduler.optimizer for scheduler in trace.schedulers}
     findings = []
     for optimizer in stepping_optimizers(trace):
         rates = learning_rates(trace, optimizer)
         num_steps = count_steps(steps_of(trace, optimizer))
         if (
-            optimizer in scheduled
+            optimizer in scheduled_optimizers
             or rates is None
             or rates.peak <= 0
             or num_steps < rule.settings.min_steps_without_scheduler
@@ -217,7 +217,7 @@ def _detect_without_scheduler(
                 "meant for epochs: weights stop changing long before the end.",
                 fix="Lower the rate once per epoch, or by a factor closer to 1.",
                 num_steps=num_steps,
-                share_low=low_share,
+                low_share=low_share,
             )
         )
     return tuple(findings)
@@ -228,19 +228,19 @@ def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFi
     for scheduler in trace.schedulers:
         if scheduler.kind in _EXEMPT_SCHEDULERS:
             continue
-        num_schedule_steps = count_schedule_steps(trace, scheduler.index)
+        num_calls = count_scheduler_calls(trace, scheduler.index)
         num_steps = count_steps(steps_of(trace, scheduler.optimizer))
         rates = learning_rates(trace, scheduler.optimizer)
-        min_schedule_steps = rule.settings.min_schedule_share * (num_steps - 1)
+        min_calls = rule.settings.min_calls_per_step * (num_steps - 1)
         if (
             num_steps < rule.settings.min_steps
-            or num_schedule_steps < min_schedule_steps
+            or num_calls < min_calls
             or rates is None
             or rates.peak <= 0
         ):
             continue
         early_end = _detect_early_end(
-            rule.settings, scheduler, rates, num_schedule_steps, count_epochs(trace)
+            rule.settings, scheduler, rates, num_calls, count_epochs(trace)
         )
         if early_end is None:
             continue
@@ -248,17 +248,17 @@ def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFi
         findings.append(
             rule.finding(
                 severity=severity,
-                step=first_schedule_step(trace, scheduler.index),
-                what=f"{scheduler.kind} was stepped {num_schedule_steps} times in {num_steps} "
+                step=step_of_first_scheduler_call(trace, scheduler.index),
+                what=f"{scheduler.kind} was stepped {num_calls} times in {num_steps} "
                 f"steps of its optimizer: {evidence}. The rate went from {rates.peak:.3g} to "
                 f"{rates.values[-1]:.3g}.",
                 cause="A schedule whose length is given in epochs is stepped once per batch: the "
                 "schedule reaches its end within the first epochs.",
                 fix="Call scheduler.step() once per epoch, or set the length of the schedule in "
                 "batches.",
-                num_schedule_steps=num_schedule_steps,
+                num_scheduler_calls=num_calls,
                 num_steps=num_steps,
-                end=scheduler.end,
+                schedule_length=scheduler.end,
             )
         )
     return tuple(findings)

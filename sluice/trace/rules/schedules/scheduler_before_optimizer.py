@@ -3,7 +3,7 @@
 from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import SchedulerRecord, Trace
-from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
+from sluice.trace.rules._helpers.optimizer_steps import optimizer_name
 
 
 def _count_early_steps(trace: Trace, scheduler: SchedulerRecord) -> int:
@@ -23,10 +23,9 @@ def _count_early_steps(trace: Trace, scheduler: SchedulerRecord) -> int:
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    stepping = stepping_optimizers(trace)
     for scheduler in trace.schedulers:
         num_early_steps = _count_early_steps(trace, scheduler)
-        if not num_early_steps or scheduler.optimizer not in stepping:
+        if not num_early_steps:
             continue
         findings.append(
             rule.finding(
@@ -37,7 +36,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 cause="The schedule runs ahead: its first learning rate is never used.",
                 fix="Call scheduler.step() after optimizer.step(). When you resume from a "
                 "checkpoint, load the scheduler's state instead of repeating its past steps.",
-                num_early=num_early_steps,
+                num_early_steps=num_early_steps,
             )
         )
     return tuple(findings)

@@ -8,9 +8,9 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import SchedulerRecord, Trace
 from sluice.trace.rules._helpers.learning_rates import (
-    count_schedule_steps,
-    first_schedule_step,
+    count_scheduler_calls,
     learning_rates,
+    step_of_first_scheduler_call,
 )
 from sluice.trace.rules._helpers.loaders import count_epochs
 from sluice.trace.rules._helpers.optimizer_steps import count_steps, steps_of
@@ -22,14 +22,14 @@ class SchedulerSteppedPerEpochSettings(Settings):
     min_optimizer_steps: int = Field(
         40, ge=1, description="Minimum number of optimizer steps for a finding."
     )
-    min_schedule_steps: int = Field(
-        3, ge=1, description="Minimum number of schedule steps for a finding."
+    min_scheduler_calls: int = Field(
+        3, ge=1, description="Minimum number of calls of scheduler.step() for a finding."
     )
     min_step_ratio: int = Field(
         5,
         ge=1,
-        description="Minimum ratio of optimizer steps to schedule steps for a finding. Also "
-        "the minimum ratio of the schedule's length to the number of schedule steps.",
+        description="Minimum ratio of optimizer steps to calls of scheduler.step() for a finding. "
+        "Also the minimum ratio of the schedule's length to the number of these calls.",
     )
     max_relative_difference: float = Field(
         0.1,
@@ -53,33 +53,33 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
     findings = []
     num_epochs = count_epochs(trace)
     for scheduler in trace.schedulers:
-        num_schedule_steps = count_schedule_steps(trace, scheduler.index)
+        num_calls = count_scheduler_calls(trace, scheduler.index)
         num_steps = count_steps(steps_of(trace, scheduler.optimizer))
         is_stepped_rarely = (
             num_steps >= rule.settings.min_optimizer_steps
-            and num_schedule_steps >= rule.settings.min_schedule_steps
-            and num_schedule_steps * rule.settings.min_step_ratio <= num_steps
+            and num_calls >= rule.settings.min_scheduler_calls
+            and num_calls * rule.settings.min_step_ratio <= num_steps
         )
-        if not is_stepped_rarely or (num_epochs and num_schedule_steps > num_epochs + 1):
+        if not is_stepped_rarely or (num_epochs and num_calls > num_epochs + 1):
             continue
         evidence = _describe_length(
-            rule.settings, scheduler, num_schedule_steps, num_steps
+            rule.settings, scheduler, num_calls, num_steps
         ) or _describe_warmup(rule.settings, scheduler, trace)
         if not evidence:
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_schedule_step(trace, scheduler.index),
-                what=f"{scheduler.kind} was stepped {num_schedule_steps} times in {num_steps} "
+                step=step_of_first_scheduler_call(trace, scheduler.index),
+                what=f"{scheduler.kind} was stepped {num_calls} times in {num_steps} "
                 f"steps of its optimizer: {evidence}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
                 fix="Call scheduler.step() after every optimizer step, or set the length of the "
                 "schedule in epochs.",
-                num_schedule_steps=num_schedule_steps,
+                num_scheduler_calls=num_calls,
                 num_steps=num_steps,
-                end=scheduler.end,
+                schedule_length=scheduler.end,
             )
         )
     return tuple(findings)
@@ -88,12 +88,12 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
 def _describe_length(
     settings: SchedulerSteppedPerEpochSettings,
     scheduler: SchedulerRecord,
-    num_schedule_steps: int,
+    num_calls: int,
     num_steps: int,
 ) -> str:
     """Return the evidence that the length of a schedule is given in batches; "" without it."""
     if (
-        scheduler.end < settings.min_step_ratio * num_schedule_steps
+        scheduler.end < settings.min_step_ratio * num_calls
         or abs(scheduler.end - num_steps) > settings.max_relative_difference * num_steps
     ):
         return ""
@@ -106,10 +106,11 @@ def _describe_warmup(
     """Return the evidence that a warmup is unfinished at the end of the training; "" without it."""
     rates = learning_rates(trace, scheduler.optimizer)
     base_lrs = scheduler.options.get("base_lrs")
+    # A list of base learning rates is recorded as text, unless it is long.
     if scheduler.kind != "LambdaLR" or rates is None or not isinstance(base_lrs, str):
         return ""
     base_rate, values = max(map(float, base_lrs.split(", "))), rates.values
-    is_rising = len(values) > settings.min_schedule_steps and all(
+    is_rising = len(values) > settings.min_scheduler_calls and all(
         a < b for a, b in itertools.pairwise(values)
     )
     if not is_rising or values[-1] > settings.max_reached_share * base_rate:
@@ -124,11 +125,11 @@ SCHEDULER_STEPPED_PER_EPOCH = Rule(
     name="a schedule with a length in batches is stepped once per batch",
     fault="scheduler stepped per epoch",
     priority=400,
-    requires="A scheduler with a known end, or one that still warms up, stepped at most once in "
+    requires="A scheduler with a known end, or an unfinished warmup, stepped at most once in "
     "five optimizer steps.",
     contradicted_by="A training run that was intentionally cut short.",
     abstains="The schedule is stepped more than once per epoch; its length is far from the number "
-    "of optimizer steps, and no warm-up is unfinished; or the order of some steps is unknown.",
+    "of optimizer steps, and it is no unfinished warmup; or the order of some steps is unknown.",
     settings=SchedulerSteppedPerEpochSettings(),
     judge=_judge,
 )

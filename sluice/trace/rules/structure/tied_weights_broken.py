@@ -77,7 +77,7 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
         load_steps = [
             load.step
             for load in trace.loads
-            if (load.what, load.kind) == ("network", network.kind)
+            if (load.role, load.kind) == ("network", network.kind)
             and load.step
             and load.object_id in (network.index, -1)  # -1: loaded before the first call
         ]

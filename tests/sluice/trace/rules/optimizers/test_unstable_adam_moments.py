@@ -42,6 +42,6 @@ def test_a_moment_that_grows_five_times_in_a_row_is_a_warning(trace_of):
 
     assert (found.severity, found.fault) == ("warning", "unstable Adam moments")
     assert 140 < found.step <= 147
-    assert found.evidence["usual"] == 1.05
+    assert found.evidence["usual_norm"] == 1.05
     assert find_unstable_moments(trace, stable_norms) == ()
     assert find_unstable_moments(trace, [*stable_norms, 40.0, 1.0]) == ()

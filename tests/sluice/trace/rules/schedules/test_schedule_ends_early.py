@@ -76,7 +76,7 @@ def test_a_schedule_with_too_few_scheduler_steps_is_not_reported(trace_of):
         return lambda: next(calls) % 10 and schedule.step(), no_op
 
     trace = trace_of(make_program(make_callbacks))
-    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"min_schedule_share": 0.95})
+    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"min_calls_per_step": 0.95})
 
     assert SCHEDULE_ENDS_EARLY(trace)
     assert not replace(SCHEDULE_ENDS_EARLY, settings=settings)(trace)
