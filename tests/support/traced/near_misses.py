@@ -6,8 +6,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.data import BEGIN, PAD, digits, sentences, table
-from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
+from sluice.bench.tracer.data import BEGIN, PAD, VOCAB_SIZE, digits, sentences, table
+from sluice.bench.tracer.nets import LanguageModel, classifier
 
 
 def _images(num=384):
@@ -231,7 +231,7 @@ def a_row_without_targets():
     model = LanguageModel("gru")
     optimizer = torch.optim.Adam(model.parameters())
     for at in range(4):
-        ids = torch.randint(3, TOKENS, (16, 9))
+        ids = torch.randint(3, VOCAB_SIZE, (16, 9))
         ids[:, 0] = BEGIN
         targets = ids[:, 1:].clone()
         targets[at] = -100
