@@ -108,8 +108,8 @@ def measure_overhead(
     Cost:
         At least 2 x turns x EPOCH_STEPS steps and 5 seconds of start-up per run and program.
     """
-    # Half of the time is untraced. So a doubled flush interval gives as many writes per traced second
-    # as in normal use.
+    # Half of the time is untraced. So a doubled flush interval gives as many writes per traced
+    # second as in normal use.
     doubled_flush = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     for name, program in programs.items():
         untraced_and_traced: list[_TraceArguments] = [None, (folder / f"{name}-whole", settings)]

@@ -33,8 +33,8 @@ LIMIT_S = 180.0
 """Time limit of one run [s]. A program takes one or two seconds, or more on a busy machine."""
 
 Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
-"""Monitors of a program: the tracer if ``traced``, none if ``plain``, and the hooks of the baselines
-and autograd's anomaly mode if ``watched``."""
+"""Monitors of a program: the tracer if ``traced``, none if ``plain``, and the hooks of the
+baselines and autograd's anomaly mode if ``watched``."""
 
 _PRELOADED = (
     "torch._dynamo",  # an optimizer's first step imports it
