@@ -1,4 +1,4 @@
-"""``sluice rollout``: follows rollouts, and rehearses them."""
+"""``sluice rollout``: watches, controls and rehearses rollouts."""
 
 import os
 import sys
@@ -48,7 +48,7 @@ def watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the status of a model's rollout until it has ended; read-only.
+    """Show the status of a model's rollout until the rollout ends, without changing it.
 
     On a terminal the status is updated in place. Elsewhere, and with --json, one line is printed
     per change.
@@ -83,7 +83,7 @@ def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[R
 
 
 def _follow(statuses: "Iterator[RolloutStatus]") -> None:
-    """Draw a live view on a terminal; elsewhere print each transition, and the last status."""
+    """Update a live view on a terminal; elsewhere print each transition, and the last status."""
     from rich.live import Live
 
     from sluice.rollout_control.view import status_view, transition_line

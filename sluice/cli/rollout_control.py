@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sluice.rollout.state import Rollout, Transition
 
 _MAX_ATTEMPTS = 20
-"""Maximum number of attempts to record a change. The controller runs every few seconds and may
-change the rollout in between."""
+"""Maximum number of attempts to record a change. An attempt fails if the controller, which runs
+every few seconds, changes the rollout at the same time."""
 
 OptionalReason = Annotated[
     str,
@@ -108,7 +108,7 @@ def pause(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pause a rollout: the share stays, the guards remain active, and no step ends."""
+    """Pause a rollout: its traffic share stays, its guards remain active, and no step ends."""
     from sluice.rollout import transitions as changes
 
     _record_and_print(changes.pause, model, reason, actor, key, as_json=as_json)
@@ -121,7 +121,7 @@ def resume(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a paused rollout with the same share; the time limit of the step starts again."""
+    """Resume a paused rollout with the same traffic share; the time limit of its step restarts."""
     from sluice.rollout import transitions as changes
 
     _record_and_print(changes.resume, model, reason, actor, key, as_json=as_json)
@@ -167,7 +167,7 @@ def _record_and_print(
 def _record_change(
     change: _Change, model: str, *, actor: str, reason: str, key: "Path | None"
 ) -> "Transition":
-    """Record a change of the last rollout; retry if the controller made a change in between."""
+    """Record a change of the last rollout; retry if the controller changed it at the same time."""
     with open_rollouts(key) as ledger:
         for attempts_left in range(_MAX_ATTEMPTS, 0, -1):
             rollout = ledger.rollout(require_model(ledger, model))
