@@ -257,7 +257,7 @@ def sign(
     else:
         show_result(
             Text(
-                f"All lines are signed already ({pluralize(head.num_lines, 'line')}); the digest of "
-                f"the last one is {head.digest}."
+                f"All lines are signed already ({pluralize(head.num_lines, 'line')}); the digest "
+                f"of the last one is {head.digest}."
             )
         )
