@@ -31,7 +31,7 @@ Program = Callable[[CaseSetup], list[nn.Module]]
 """Trains networks within one or two seconds on one core, and returns them."""
 
 ANY_STEP = 200
-"""``max_late_steps`` of a fault whose finding may have any step: more than the steps of a run."""
+"""``max_late_steps`` of a fault whose finding may have any step. No such program has more steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class FaultCase:
     correct_causes: frozenset[FaultName]
     """Reported causes that count as correct."""
     max_late_steps: int
-    """Maximum number of steps from ``starts_at`` to the step of a finding in time."""
+    """Maximum number of steps from ``starts_at`` to the step of a finding that is in time."""
     nets: tuple[NetName, ...]
     """Networks for which the program exists."""
     required_severity: Literal["error", "confirm"] = "error"

@@ -78,7 +78,7 @@ def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[
     """
     generator = torch.Generator().manual_seed(2000 + seed)
     successors = torch.randperm(_NUM_WORDS, generator=generator)
-    sentences = []
+    texts = []
     for _ in range(rows):
         num_words = int(torch.randint(4, max_tokens - 1, (), generator=generator))
         word = int(torch.randint(_NUM_WORDS, (), generator=generator))
@@ -91,5 +91,5 @@ def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[
                 else int(successors[word])
             )
             sentence.append(_FIRST_WORD + word)
-        sentences.append([*sentence, END])
-    return sentences
+        texts.append([*sentence, END])
+    return texts

@@ -15,7 +15,7 @@ Kind = Literal["fault", "twin", "healthy"]
 ``healthy`` an unusual healthy program."""
 
 _MAX_EARLY_STEPS = 1
-"""Maximum number of steps from a finding in time to the first affected step, if it is later."""
+"""Maximum number of steps by which a finding that is in time may precede ``starts_at``."""
 
 
 class ReportedCause(Record):
@@ -57,7 +57,8 @@ class RunResult(Record):
     )
     starts_at: int = Field(description="First step affected by the fault.")
     within: int = Field(
-        description="Maximum number of steps from ``starts_at`` to the step of the finding."
+        description="Maximum number of steps from ``starts_at`` to the step of a finding that is "
+        "in time."
     )
     steps: int = Field(description="Number of optimizer steps of the run.")
     seconds: float = Field(

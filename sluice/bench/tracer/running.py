@@ -30,7 +30,7 @@ from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
 
 LIMIT_S = 180.0
-"""Time limit of one run [s]. A program takes one or two seconds, or more on a busy machine."""
+"""Time limit of one execution of a program [s]. Most take one or two seconds."""
 
 Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
 """Monitors of a program: the tracer if ``traced``, none if ``plain``, and the hooks of the

@@ -45,7 +45,7 @@ class FaultScore(Record):
     caught: Rate = Field(description="Runs in which a correct cause was reported.")
     first: Rate = Field(description="Runs in which a correct cause is ranked first.")
     third: Rate = Field(description="Runs in which a correct cause is among the first three.")
-    in_time: Rate = Field(description="Runs in which a correct cause has an accepted step.")
+    in_time: Rate = Field(description="Runs in which the step of the correct cause is in time.")
     late: float = Field(
         description="Median number of steps from the first affected step to the step of the "
         "correct cause; NaN if no run detected the fault."

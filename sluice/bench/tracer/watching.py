@@ -115,11 +115,11 @@ class PlainMonitor:
             self._losses_since_step.append(value)
             self._losses_since_validation.append(value)
 
-    def on_loss(self, output: Tensor, target: Any) -> None:
-        """Record a loss without a gradient as a validation loss; count the labels of any other."""
-        if not output.requires_grad:
-            if output.numel() == 1:
-                self._validation_losses.append(float(output))
+    def on_loss(self, loss: Tensor, target: Any) -> None:
+        """Record a loss without gradients as a validation loss; otherwise count the labels."""
+        if not loss.requires_grad:
+            if loss.numel() == 1:
+                self._validation_losses.append(float(loss))
         elif isinstance(target, Tensor) and target.dtype == torch.int64:
             labels, counts = target.unique(return_counts=True)
             for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
@@ -149,10 +149,10 @@ class PlainMonitor:
         gradient_sizes, update_ratios, unchanged_parameters = [], [], []
         is_finite, num_all_zero = True, self._num_zero_outputs
         for index, parameter in enumerate(_optimizer_parameters(optimizer)):
-            before = self._weights_before.pop(id(parameter), None)
-            if before is None:
+            weights_before = self._weights_before.pop(id(parameter), None)
+            if weights_before is None:
                 continue
-            if torch.allclose(parameter.detach(), before, rtol=1e-5, equal_nan=True):
+            if torch.allclose(parameter.detach(), weights_before, rtol=1e-5, equal_nan=True):
                 unchanged_parameters.append(index)
             if parameter.grad is None:
                 continue
@@ -161,8 +161,10 @@ class PlainMonitor:
             is_finite = is_finite and size < float("inf")
             num_all_zero += size == 0
             if parameter.dim() > 1:
-                change = float((parameter.detach() - before).double().abs().mean())
-                update_ratios.append(change / (float(before.double().abs().mean()) + _EPSILON))
+                change = float((parameter.detach() - weights_before).double().abs().mean())
+                update_ratios.append(
+                    change / (float(weights_before.double().abs().mean()) + _EPSILON)
+                )
         nan = float("nan")
         self.steps.append(
             MonitoredStep(
@@ -218,9 +220,9 @@ def _wrap_scale(monitor: PlainMonitor) -> Callable[..., Any]:
 
 
 def _wrap_loss(monitor: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def loss(output: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
-        result = original(output, target, *args, **kwargs)
-        monitor.on_loss(result, target)
-        return result
+    def loss_function(output: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
+        loss = original(output, target, *args, **kwargs)
+        monitor.on_loss(loss, target)
+        return loss
 
-    return loss
+    return loss_function
