@@ -95,12 +95,12 @@ def judge(
     if as_json:
         print_json(report)
     else:
-        _print(report)
+        _print_report(report)
     if report.trust != "trusted":
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _print(report: "JudgeReport") -> None:
+def _print_report(report: "JudgeReport") -> None:
     table = Table("", "", box=None, show_header=False, pad_edge=False)
     share = report.first_place_share
     for name, value in (

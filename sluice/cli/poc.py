@@ -75,7 +75,7 @@ def register(app: typer.Typer) -> None:
         elif log is not None:
             _validate_log(log, target, as_json=as_json)
         elif target is not None:
-            _gate(target, overrides or (), minimum=minimum, seed=seed, as_json=as_json)
+            _run_gate(target, overrides or (), minimum=minimum, seed=seed, as_json=as_json)
         else:
             raise SettingsError(
                 "sluice poc requires a pipeline, a workload or a log.",
@@ -84,7 +84,7 @@ def register(app: typer.Typer) -> None:
             )
 
 
-def _gate(
+def _run_gate(
     target: str, overrides: Sequence[str], *, minimum: bool, seed: int, as_json: bool
 ) -> None:
     from sluice.failfast.gate.display import LiveLines, report_page, stderr_console

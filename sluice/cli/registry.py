@@ -13,12 +13,12 @@ from sluice.cli import registry_audit, registry_erase, registry_files
 from sluice.cli.output import print_json
 from sluice.cli.registry_access import (
     Actor,
-    AnyModel,
     AsJson,
     KeyFile,
     Model,
-    Number,
+    OptionalModel,
     Reason,
+    VersionNumber,
     artifact_store,
     newest_trained_here,
     open_ledger,
@@ -65,7 +65,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group)
 
 
-def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
+def list_versions(model: OptionalModel = None, as_json: AsJson = False) -> None:
     """List versions and their states."""
     with open_ledger() as ledger:
         names = ledger.models() if model is None else [require_model(ledger, model)]
@@ -151,7 +151,7 @@ def at(
 
 def promote(
     model: Model,
-    version: Number,
+    version: VersionNumber,
     reason: Reason,
     actor: Actor = None,
     reinstate: Annotated[
@@ -180,7 +180,7 @@ def promote(
 
 def approve(
     model: Model,
-    version: Number,
+    version: VersionNumber,
     reason: Reason,
     actor: Actor = None,
     key: KeyFile = None,
@@ -230,7 +230,7 @@ def rollback(
     _print_move(move, as_json=as_json)
 
 
-def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
+def verify(model: OptionalModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
     """Verify everything that is stored: artifacts, receipts, history and the log.
 
     If no problem is found, the code of the production version is compared with its stored digest,

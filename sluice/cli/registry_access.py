@@ -31,13 +31,15 @@ def check_storable(parameter: typer.CallbackParam, value: str | None) -> str | N
 Model = Annotated[
     str, typer.Argument(help="Name of the pipeline.", callback=check_storable, show_default=False)
 ]
-AnyModel = Annotated[
+OptionalModel = Annotated[
     str | None,
     typer.Argument(
         help="Name of the pipeline. Default: all.", callback=check_storable, show_default=False
     ),
 ]
-Number = Annotated[int, typer.Argument(min=1, help="Number of the version.", show_default=False)]
+VersionNumber = Annotated[
+    int, typer.Argument(min=1, help="Number of the version.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[
     str,

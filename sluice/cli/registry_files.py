@@ -15,7 +15,7 @@ from sluice.cli.registry_access import (
     AsJson,
     KeyFile,
     Model,
-    Number,
+    VersionNumber,
     artifact_store,
     open_ledger,
     pipeline_import_paths,
@@ -42,7 +42,7 @@ FileOrModel = Annotated[
 
 def export_file(
     model: Model,
-    version: Number,
+    version: VersionNumber,
     file: TargetFile,
     private_key: Annotated[
         Path | None,

@@ -60,16 +60,16 @@ def watch(
     with RolloutLedger.open(
         home.registry_url, clock=lambda: datetime.now(UTC), create=False
     ) as ledger:
-        statuses = _statuses(ledger, model, once=once)
+        statuses = _poll_statuses(ledger, model, once=once)
         if as_json:
             _print_json_lines(statuses, once=once)
         elif once:
             results_console().print(status_view(next(statuses)))
         else:
-            _follow(statuses)
+            _watch_statuses(statuses)
 
 
-def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[RolloutStatus]":
+def _poll_statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[RolloutStatus]":
     from sluice.cli.registry_access import require_model
     from sluice.rollout_control.status import read_status
 
@@ -82,7 +82,7 @@ def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[R
         time.sleep(_POLL_S)
 
 
-def _follow(statuses: "Iterator[RolloutStatus]") -> None:
+def _watch_statuses(statuses: "Iterator[RolloutStatus]") -> None:
     """Update a live view on a terminal; elsewhere print each transition, and the last status."""
     from rich.live import Live
 
@@ -95,14 +95,14 @@ def _follow(statuses: "Iterator[RolloutStatus]") -> None:
                 live.update(status_view(status), refresh=True)
         return
     num_printed = 0
-    last = None
-    for last in statuses:
-        for transition in last.transitions[num_printed:]:
-            line = transition_line(transition, since=last.rollout.started_at)
+    status = None
+    for status in statuses:
+        for transition in status.transitions[num_printed:]:
+            line = transition_line(transition, since=status.rollout.started_at)
             console.print(line, markup=False, soft_wrap=True)
-        num_printed = len(last.transitions)
-    if last is not None:
-        console.print(status_view(last))
+        num_printed = len(status.transitions)
+    if status is not None:
+        console.print(status_view(status))
 
 
 def _print_json_lines(statuses: "Iterator[RolloutStatus]", *, once: bool) -> None:

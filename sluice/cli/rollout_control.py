@@ -66,7 +66,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
         if assessment is not None and assessment.rollout.phase == "paused":
             as_rolling = rollout.model_copy(update={"phase": "rolling"})
             resumed_assessment = assess(ledger, as_rolling, now=now)
-    last = status.transitions[-1]
+    last_transition = status.transitions[-1]
     if as_json:
         print_json(
             status.model_dump(mode="json")
@@ -83,7 +83,9 @@ def status(model: Model, as_json: AsJson = False) -> None:
         "" if assessment is None or assessment.drift is None else describe_drift(assessment.drift)
     )
     results_console().print(status_view(status, drift_text=drift))
-    _print_transition("ended with" if assessment is None else "assessed now", assessment or last)
+    _print_transition(
+        "ended with" if assessment is None else "assessed now", assessment or last_transition
+    )
     if resumed_assessment is not None:
         _print_transition("if it were resumed", resumed_assessment)
 
@@ -141,6 +143,8 @@ def abort(
 
 
 class _Change(Protocol):
+    """Function that returns the transition of a manual change, such as a pause."""
+
     def __call__(
         self, rollout: "Rollout", *, now: datetime, actor: str, reason: str
     ) -> "Transition": ...

@@ -153,16 +153,16 @@ def _serve_on_ray(
 ) -> None:
     from sluice.serving.ray_serve import serve_on_ray
 
-    stop = threading.Event()
+    stop_requested = threading.Event()
 
-    def drain(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
-        stop.set()
+    def drain(signal_number: int, _: FrameType | None) -> None:
+        signal.signal(signal_number, signal.SIG_DFL)  # a second signal ends the process immediately
+        stop_requested.set()
 
     def install_handlers(bound_port: int) -> None:
         # Called after the start, because Ray installs its own handlers while it starts.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, drain)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, drain)
         on_ready(bound_port)
 
     serve_on_ray(
@@ -172,7 +172,7 @@ def _serve_on_ray(
         port=port,
         tls=tls,
         on_ready=install_handlers,
-        stop=stop,
+        stop=stop_requested,
     )
 
 
