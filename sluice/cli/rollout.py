@@ -95,14 +95,14 @@ def _watch_statuses(statuses: "Iterator[RolloutStatus]") -> None:
                 live.update(status_view(status), refresh=True)
         return
     num_printed = 0
-    status = None
-    for status in statuses:
-        for transition in status.transitions[num_printed:]:
-            line = transition_line(transition, since=status.rollout.started_at)
+    last_status = None
+    for last_status in statuses:
+        for transition in last_status.transitions[num_printed:]:
+            line = transition_line(transition, since=last_status.rollout.started_at)
             console.print(line, markup=False, soft_wrap=True)
-        num_printed = len(status.transitions)
-    if status is not None:
-        console.print(status_view(status))
+        num_printed = len(last_status.transitions)
+    if last_status is not None:
+        console.print(status_view(last_status))
 
 
 def _print_json_lines(statuses: "Iterator[RolloutStatus]", *, once: bool) -> None:

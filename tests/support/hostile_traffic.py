@@ -135,13 +135,13 @@ def _simulate_requests(
     compares_arms: bool,
 ) -> None:
     """Simulate the requests of one polling interval."""
-    num_honest = rng.poisson(clients.requests_per_s * POLL_INTERVAL_S)
-    num_hostile = 0
+    num_honest_requests = rng.poisson(clients.requests_per_s * POLL_INTERVAL_S)
+    num_hostile_requests = 0
     if clients.attack != "none":
-        num_hostile = rng.poisson(clients.hostile_requests_per_s * POLL_INTERVAL_S)
-    total = num_honest + num_hostile
+        num_hostile_requests = rng.poisson(clients.hostile_requests_per_s * POLL_INTERVAL_S)
+    total = num_honest_requests + num_hostile_requests
     order_N = rng.permutation(total)
-    is_hostile_N = np.arange(total) >= num_honest
+    is_hostile_N = np.arange(total) >= num_honest_requests
     user_N = np.where(
         is_hostile_N,
         rng.integers(clients.num_hostile, size=total),
