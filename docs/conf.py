@@ -7,7 +7,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 
-# Sphinx lists only names that were imported already, and these packages import theirs when used.
+# Sphinx documents only names that exist, and these packages import a name when it is first used.
 for package in map(import_module, ("sluice.failfast", "sluice.data.rows")):
     for name in package._MODULES:
         setattr(package, name, getattr(package, name))
@@ -28,16 +28,16 @@ extensions = [
     "repository_links",
     "versions",
 ]
-# Quotes of texts such as 'module:Class' are typed as they are.
+# Keep straight quotes, for texts such as 'module:Class' that a reader copies.
 smartquotes = False
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_ext", "_static", "_templates", "rules/*/*.py"]
 suppress_warnings = ["config.cache"]
 
+# Headings get anchors, so a link `page.md#section` to a missing section is a warning, and
+# `make docs` fails on warnings.
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
-# `see [page](page.md#section)` must name a section that exists: -W makes it an error.
-nitpicky = False
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

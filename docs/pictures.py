@@ -1,8 +1,8 @@
-"""Takes the pictures of the documentation from a real run, so that they stay true.
+"""Takes the pictures of the documentation from a real run, so that they show the current pages.
 
-`make pictures` runs the default pipeline and a rehearsal in a new folder of state, which takes
-about five minutes on two quiet cores. `--home FOLDER` takes them from a run that exists. Needs
-Chromium.
+`make pictures` runs the default pipeline and a rehearsal in a temporary SLUICE_HOME, which takes
+some minutes. `python docs/pictures.py --home FOLDER` uses an existing SLUICE_HOME instead. Chromium
+must be installed.
 """
 
 import argparse
@@ -26,81 +26,83 @@ from playwright.sync_api import Page, sync_playwright
 DOCS = Path(__file__).resolve().parent
 PIPELINE = "sp500_volatility"
 START_S = 180
-"""Maximum time until the UI answers [s]."""
+"""Maximum time until Dagster's UI responds [s]."""
 
 
 def main() -> None:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description="Take the pictures of the documentation.")
-    parser.add_argument("--home", type=Path, help="SLUICE_HOME with a run and a rehearsal")
-    given = parser.parse_args().home
+    parser.add_argument("--home", type=Path, help="existing SLUICE_HOME with a run and a rehearsal")
+    existing_home = parser.parse_args().home
     with tempfile.TemporaryDirectory() as folder:
-        home = (given or make_run(Path(folder) / "home")).resolve()
+        home = (existing_home or make_run(Path(folder) / "home")).resolve()
         replay = make_replay(Path(folder))
-        with browser() as page:
-            picture_of_element(page, newest(home, "gate/*.html"), "img", "promotion-verdict")
-            rehearsal = newest(home, f"rehearsals/{PIPELINE}/errors-*.html")
-            picture_of_page(page, rehearsal, "rollout-rehearsal", width=840, height=1430)
-            picture_of_page(page, replay, "replay", width=1180, height=1180)
-            with user_interface(home) as url:
-                picture_of_graph(page, url)
+        with open_browser() as page:
+            take_element(page, newest_report(home, "gate/*.html"), "img", "promotion-verdict")
+            rehearsal = newest_report(home, f"rehearsals/{PIPELINE}/errors-*.html")
+            take_page(page, rehearsal, "rollout-rehearsal", width=840, height=1430)
+            take_page(page, replay, "replay", width=1180, height=1180)
+            with run_dagster_ui(home) as url:
+                take_asset_graph(page, url)
 
 
 def make_run(home: Path) -> Path:
-    """Run the default pipeline and rehearse a rollout with a fault; return the folder of state."""
+    """Run the default pipeline and rehearse a rollout with a fault; return the home."""
     environment = os.environ | {"SLUICE_HOME": str(home)}
     for command in (
         ("run", PIPELINE, "--no-rehearsal"),
         ("rollout", "rehearse", PIPELINE, "--fault", "errors"),
     ):
-        subprocess.run([*sluice(), *command], env=environment, check=True)
+        subprocess.run([*sluice_command(), *command], env=environment, check=True)
     return home
 
 
 def make_replay(folder: Path) -> Path:
-    """Trace the program of the guide about training faults, and return its replay."""
+    """Trace the first program of the guide about training faults, and return its replay page."""
     guide = (DOCS / "how-to" / "find-training-faults.md").read_text()
     program = guide.partition("```python\n")[2].partition("```")[0]
     (folder / "train.py").write_text(program)
     trace = ("trace", "--out", "traces", "--", sys.executable, "train.py")
     for command in (trace, ("trace", "replay", "traces")):
-        subprocess.run([*sluice(), *command], cwd=folder, env=environment_of_checkout(), check=True)
+        subprocess.run(
+            [*sluice_command(), *command], cwd=folder, env=checkout_environment(), check=True
+        )
     return next(folder.glob("traces/*/replay.html"))
 
 
-def sluice() -> tuple[str, ...]:
-    """Return the command line of this checkout."""
+def sluice_command() -> tuple[str, ...]:
+    """Return the command that starts Sluice from this checkout."""
     return (sys.executable, "-m", "sluice")
 
 
-def environment_of_checkout() -> dict[str, str]:
-    """Return an environment in which this checkout is found from any folder."""
+def checkout_environment() -> dict[str, str]:
+    """Return environment variables with which Python imports this checkout from any folder."""
     return os.environ | {"PYTHONPATH": str(DOCS.parent)}
 
 
-def newest(home: Path, pattern: str) -> Path:
+def newest_report(home: Path, pattern: str) -> Path:
     """Return the newest report that matches a pattern."""
     return max((home / "reports").glob(pattern), key=lambda path: path.stat().st_mtime)
 
 
 @contextmanager
-def browser() -> Iterator[Page]:
+def open_browser() -> Iterator[Page]:
     """Yield a page of a headless Chromium."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield running.new_page(color_scheme="light")
-        running.close()
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser.new_page(color_scheme="light")
+        browser.close()
 
 
 @contextmanager
-def user_interface(home: Path) -> Iterator[str]:
+def run_dagster_ui(home: Path) -> Iterator[str]:
     """Run `sluice dev` on a free port and yield its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = environment_of_checkout() | {"SLUICE_HOME": str(home)}
-    command = [*sluice(), "dev", "--port", str(port)]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    environment = checkout_environment() | {"SLUICE_HOME": str(home)}
+    command = [*sluice_command(), "dev", "--port", str(port)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
         wait_for(f"http://127.0.0.1:{port}/server_info")
@@ -111,10 +113,10 @@ def user_interface(home: Path) -> Iterator[str]:
 
 
 def wait_for(url: str) -> None:
-    """Return when a server answers.
+    """Wait until a server responds.
 
     Raises:
-        TimeoutError: It does not answer in time.
+        TimeoutError: The server did not respond within ``START_S``.
     """
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
@@ -123,17 +125,17 @@ def wait_for(url: str) -> None:
             return
         except (urllib.error.URLError, OSError):
             time.sleep(1)
-    raise TimeoutError(f"{url} did not answer within {START_S} s.")
+    raise TimeoutError(f"{url} did not respond within {START_S} s.")
 
 
-def picture_of_element(page: Page, report: Path, selector: str, name: str) -> None:
+def take_element(page: Page, report: Path, selector: str, name: str) -> None:
     """Store the first element of a report that matches a selector."""
     page.set_viewport_size({"width": 1000, "height": 900})
     page.goto(report.as_uri())
     page.locator(selector).first.screenshot(path=DOCS / f"{name}.png")
 
 
-def picture_of_page(page: Page, report: Path, name: str, *, width: int, height: int) -> None:
+def take_page(page: Page, report: Path, name: str, *, width: int, height: int) -> None:
     """Store the upper part of a page."""
     page.set_viewport_size({"width": width, "height": height})
     page.goto(report.as_uri())
@@ -141,7 +143,7 @@ def picture_of_page(page: Page, report: Path, name: str, *, width: int, height: 
     page.screenshot(path=DOCS / f"{name}.png")
 
 
-def picture_of_graph(page: Page, url: str) -> None:
+def take_asset_graph(page: Page, url: str) -> None:
     """Store the asset graph of the default pipeline."""
     page.set_viewport_size({"width": 1800, "height": 1000})
     selection = quote(f'key:"{PIPELINE}/*"', safe="*")
@@ -150,7 +152,7 @@ def picture_of_graph(page: Page, url: str) -> None:
     page.get_by_text(re.compile("production_model")).first.wait_for(timeout=START_S * 1000)
     page.wait_for_timeout(5_000)
     welcome = page.get_by_text("Skip", exact=True)
-    if welcome.count():  # a new instance greets with a dialog
+    if welcome.count():  # a new instance shows a welcome dialog
         welcome.first.click()
     page.get_by_text("Hide navigation").click()
     page.wait_for_timeout(2_000)

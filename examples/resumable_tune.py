@@ -1,6 +1,8 @@
-"""A study of Ray Tune that goes on where it was killed: run it, kill it, run it again.
+"""A Ray Tune study that survives a kill: run it, kill it, and run it again.
 
-python examples/resumable_tune.py FOLDER [ADDRESS OF A RAY CLUSTER]
+python examples/resumable_tune.py FOLDER [ADDRESS_OF_A_RAY_CLUSTER]
+
+The second run continues the study in FOLDER.
 """
 
 import json
@@ -32,7 +34,8 @@ if __name__ == "__main__":
     ray.init(address=sys.argv[2] if len(sys.argv) > 2 else "local")
     asha = ASHAScheduler(time_attr="epoch", max_t=9, reduction_factor=3)
     tpe = OptunaSearch({"lr": tune.loguniform(1e-4, 1e-1)}, metric="loss", mode="min", seed=0)
-    study = tune.TuneConfig(
+    # Scheduler and searcher record their decisions in the same journal.
+    tune_config = tune.TuneConfig(
         metric="loss",
         mode="min",
         num_samples=12,
@@ -42,5 +45,6 @@ if __name__ == "__main__":
         ),
         search_alg=resumable(tpe, journal=folder / "journal.jsonl"),
     )
-    place = tune.RunConfig(name="study", storage_path=str(folder))
-    print(tune.Tuner(train, tune_config=study, run_config=place).fit().get_best_result().config)
+    run_config = tune.RunConfig(name="study", storage_path=str(folder))
+    results = tune.Tuner(train, tune_config=tune_config, run_config=run_config).fit()
+    print(results.get_best_result().config)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-# Set before torch, numpy and numba are imported, and inherited by processes that tests and xdist
-# start. With two threads each, the small layers of the tests take 1.5 times as long; most of it is
-# waiting.
+# This must be set before torch, numpy and numba are imported. Processes that tests and xdist start
+# inherit it. With two threads per process, the small layers of the tests take 1.5 times as long,
+# mostly because threads wait for each other.
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
@@ -18,7 +18,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MEMORY_FOLDER = Path("/dev/shm")
-MIN_FREE_BYTES = 2 * 2**30  # a run uses a fiftieth of it
+MIN_FREE_BYTES = 2 * 2**30  # a test run uses about 2 % of it
 
 
 def can_hold_temporary_folders(folder: Path) -> bool:
@@ -29,27 +29,27 @@ def can_hold_temporary_folders(folder: Path) -> bool:
     return disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES and not disk.f_flag & os.ST_NOEXEC
 
 
-# Databases flush to the disk some hundred times per run of a pipeline and wait for it, up to five
+# On a disk, databases would flush some hundred times per run of a pipeline, and wait up to five
 # times as long as they compute. The folders of passed tests are deleted (pyproject.toml).
 if can_hold_temporary_folders(MEMORY_FOLDER):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_FOLDER))
 
 collect_ignore = ["support/traced/script.py"]
-"""Programs that train when they are imported, as scripts of users do."""
+"""A program that trains when it is imported, as scripts of users do."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide the GPU unless GPU tests are selected, so that 'auto' and all bits are the CPU's."""
+    """Hide the GPU unless GPU tests are selected, so that device 'auto' is the CPU."""
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect tests without the garbage collector, and let it ignore them afterwards.
+    """Disable the garbage collector during collection, and make it ignore all objects so far.
 
-    All tests and what they import are more than a million objects, none of which is garbage. Each
-    full collection would search them for a second, in some hundred tests.
+    The tests and their imports are more than a million objects, none of which is garbage. Without
+    ``gc.freeze``, some hundred tests would each lose a second in a full garbage collection.
     """
     gc.disable()
     try:
@@ -68,7 +68,7 @@ def has_gpu() -> bool:
 def pytest_collection_modifyitems(items):
     """Skip GPU tests without a GPU, and put files with slow tests first.
 
-    With several workers, a long file at the end would keep one busy while the others are idle.
+    With several xdist workers, a long file at the end would keep one busy while others are idle.
     """
     for item in items:
         if item.get_closest_marker("gpu") and not has_gpu():

@@ -1,7 +1,7 @@
-"""Reports every link of the built site that leads nowhere, without the network.
+"""Reports every link within the built site whose target does not exist.
 
-Sphinx checks the references that it resolves itself. This also covers raw HTML, pictures, generated
-API pages, the theme's own links, and files that a page wants its reader to download.
+Sphinx checks only the references that it resolves itself. This extension also checks raw HTML,
+pictures, generated API pages, the links of the theme, and files to download. It needs no network.
 """
 
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ logger = logging.getLogger(__name__)
 
 
 class Page(NamedTuple):
-    """Links and targets of one page."""
+    """Links of one page, and the ids in it to which links can point."""
 
     links: tuple[str, ...]
-    targets: frozenset[str]
+    ids: frozenset[str]
 
 
-class _Reader(HTMLParser):
+class _PageParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.links: list[str] = []
-        self.targets: set[str] = set()
+        self.ids: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
@@ -36,18 +36,18 @@ class _Reader(HTMLParser):
                 self.links.append(value)
         for name in ("id", *(["name"] if tag == "a" else [])):
             if value := values.get(name):
-                self.targets.add(value)
+                self.ids.add(value)
 
 
 def read_page(path: Path) -> Page:
-    """Return the links and targets of an HTML file."""
-    reader = _Reader()
-    reader.feed(path.read_text())
-    return Page(tuple(reader.links), frozenset(reader.targets))
+    """Return the links and ids of an HTML file."""
+    parser = _PageParser()
+    parser.feed(path.read_text())
+    return Page(tuple(parser.links), frozenset(parser.ids))
 
 
-def broken_links(site: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield page, link and reason of every internal link that leads nowhere."""
+def find_broken_links(site: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield page, link and reason of every link within a site whose target does not exist."""
     pages = {path: read_page(path) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         for link in sorted(set(page.links)):
@@ -56,16 +56,16 @@ def broken_links(site: Path) -> Iterator[tuple[str, str, str]]:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.is_file():
-                # The list of versions is written beside the folder of this version.
+                # All versions share this file in the parent folder.
                 if target != site.parent / "versions.js":
                     yield path.relative_to(site).as_posix(), link, "no such file"
-            elif target in pages and unquote(parts.fragment) not in {"", *pages[target].targets}:
+            elif target in pages and unquote(parts.fragment) not in {"", *pages[target].ids}:
                 yield path.relative_to(site).as_posix(), link, "no such section"
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.name == "html":
-        for page, link, reason in broken_links(Path(app.outdir).resolve()):
+        for page, link, reason in find_broken_links(Path(app.outdir).resolve()):
             logger.warning("%s: link to %s: %s", page, link, reason)
 
 

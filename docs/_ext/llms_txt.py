@@ -1,4 +1,4 @@
-"""Writes `llms.txt`: the pages of the site in the order of the navigation, for language models.
+"""Writes `llms.txt`, a list of the pages for language models, in the order of the navigation.
 
 Each entry links the Markdown source of a page and describes it by its first paragraph
 (https://llmstxt.org).
@@ -20,7 +20,7 @@ _MAX_LENGTH = 200
 
 
 def page_order(app: Sphinx) -> Iterator[tuple[str, str]]:
-    """Yield the name of every page with the caption of its part of the navigation."""
+    """Yield the name of every page and the caption of its section of the navigation."""
     root = app.config.root_doc
     for tree in app.env.get_doctree(root).findall(addnodes.toctree):
         for page in tree["includefiles"]:
@@ -40,15 +40,15 @@ def describe(app: Sphinx, name: str) -> str:
 
 
 def render(app: Sphinx) -> str:
-    """Return the text of the file."""
-    lines, caption, seen = [f"# {app.config.project}", "", f"> {ABOUT}"], None, set()
-    for name, part in page_order(app):
-        if name in seen:
+    """Return the text of `llms.txt`."""
+    lines, last_caption, listed = [f"# {app.config.project}", "", f"> {ABOUT}"], None, set()
+    for name, caption in page_order(app):
+        if name in listed:
             continue
-        seen.add(name)
-        if part != caption:
-            lines += ["", f"## {part}", ""]
-            caption = part
+        listed.add(name)
+        if caption != last_caption:
+            lines += ["", f"## {caption}", ""]
+            last_caption = caption
         title = app.env.titles[name].astext()
         lines.append(f"- [{title}](_sources/{name}.md.txt): {describe(app, name)}")
     return "\n".join(lines) + "\n"

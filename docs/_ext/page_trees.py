@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-TREE = """
+_TOCTREE = """
 
 ```{{toctree}}
 :hidden:
@@ -18,23 +18,23 @@ TREE = """
 """
 
 
-def _pages(folder: Path) -> Iterator[str]:
-    """Yield the pages below a folder; of a subfolder with a README.md only that page."""
+def _page_names(folder: Path) -> Iterator[str]:
+    """Yield the pages below a folder, but only the README.md of a subfolder that has one."""
     for page in sorted(folder.iterdir()):
         if page.suffix == ".md" and page.name != "README.md":
             yield page.stem
         elif (page / "README.md").is_file():
             yield f"{page.name}/README"
         elif page.is_dir():
-            yield from (f"{page.name}/{name}" for name in _pages(page))
+            yield from (f"{page.name}/{name}" for name in _page_names(page))
 
 
 def _add_tree(app: Sphinx, docname: str, source: list[str]) -> None:
     path = Path(app.env.doc2path(docname))
     if path.name == "README.md":
-        names = list(_pages(path.parent))
+        names = list(_page_names(path.parent))
         if names:
-            source[0] += TREE.format(pages="\n".join(names))
+            source[0] += _TOCTREE.format(pages="\n".join(names))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

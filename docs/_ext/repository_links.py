@@ -1,6 +1,7 @@
-"""Includes Markdown files from outside docs/ as pages and rewrites the links between all pages.
+"""Adds Markdown files from outside docs/ to the site, and rewrites the links to them.
 
-The files and the links are written for viewers of the repository.
+In the sources, links are paths in the repository, so that they also work in a viewer of the
+repository.
 """
 
 import posixpath
@@ -20,39 +21,40 @@ PAGES = {
 _LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)((?:#[^)\s]*)?)\)")
 
 
-def site_links(text: str, path: str, page: str) -> str:
+def rewrite_links(text: str, path: str, page: str) -> str:
     """Return Markdown of the repository with its links rewritten for a page of the site.
 
     Args:
         text: The Markdown.
-        path: Path of the file that it was written in.
-        page: Path of the page.
+        path: Path of its file in the repository.
+        page: Path of its page, as if it were a file in the repository.
 
-    >>> site_links("[how](../SECURITY.md#x)", "docs/security.md", "docs/security.md")
+    >>> rewrite_links("[how](../SECURITY.md#x)", "docs/security.md", "docs/security.md")
     '[how](project/security-policy.md#x)'
-    >>> site_links("[a](docs/a.md)", "CONTRIBUTING.md", "docs/project/contributing.md")
+    >>> rewrite_links("[a](docs/a.md)", "CONTRIBUTING.md", "docs/project/contributing.md")
     '[a](../a.md)'
     """
 
-    def replaced(link: re.Match[str]) -> str:
+    def rewrite(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link[1]))
         if path == page and target not in PAGES:
             return link[0]
         relative = posixpath.relpath(PAGES.get(target, target), posixpath.dirname(page))
         return f"]({relative}{link[2]})"
 
-    return _LINK.sub(replaced, text)
+    return _LINK.sub(rewrite, text)
 
 
 def _read(app: Sphinx, docname: str, source: list[str]) -> None:
     page = f"docs/{docname}.md"
-    included = {there: path for path, there in PAGES.items() if there != "docs/index.md"}
-    path = included.get(page, page)
+    # The start page has its own text; README.md is not included, only links to it are rewritten.
+    path_by_page = {page: path for path, page in PAGES.items() if page != "docs/index.md"}
+    path = path_by_page.get(page, page)
     if path != page:
         file = Path(app.srcdir).parent / path
         app.env.note_dependency(file, docname=docname)
         source[0] = file.read_text()
-    source[0] = site_links(source[0], path, page)
+    source[0] = rewrite_links(source[0], path, page)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,8 +1,8 @@
-"""Publishes each version under a path of its own, with a list that every page reads.
+"""Publishes each version in its own folder, and writes the list of versions that every page reads.
 
-`make docs` builds into `build/docs/<version>/`. Builds of other versions in the same folder are
-kept, so that a server of static files has all of them. `versions.js` is a script and not JSON
-because a page that is opened as a file may not fetch another file.
+`make docs` builds into `build/docs/<version>/` and keeps the other versions in `build/docs/`, so
+that a server of static files can serve all of them. The list is a script, `versions.js`, because a
+page that is opened as a file may not fetch JSON.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-REDIRECT = """\
+_REDIRECT = """\
 <!doctype html>
 <meta charset="utf-8">
 <title>Sluice</title>
@@ -22,9 +22,11 @@ REDIRECT = """\
 
 
 def version_key(name: str) -> tuple[tuple[int, ...], bool]:
-    """Return the sort key of a version: by its numbers, a final release after its candidates."""
+    """Return a sort key: the numbers of a version, then candidates before the final release."""
     numbers = re.match(r"\d+(\.\d+)*", name)
-    return tuple(map(int, numbers[0].split("."))) if numbers else (), name == numbers[0]
+    assert numbers is not None, name
+    is_final = name == numbers[0]
+    return tuple(map(int, numbers[0].split("."))), is_final
 
 
 def list_versions(site: Path) -> list[str]:
@@ -38,7 +40,7 @@ def write_versions(site: Path) -> None:
     names = list_versions(site)
     text = json.dumps(names)
     (site / "versions.js").write_text(f"window.SLUICE_VERSIONS = {text};\n")
-    (site / "index.html").write_text(REDIRECT.format(newest=names[0]))
+    (site / "index.html").write_text(_REDIRECT.format(newest=names[0]))
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:

@@ -1,10 +1,10 @@
 """The command line ``sluice``.
 
-Exit codes: 0 success, 1 a gate did not pass, or a training or search failed, 2 an error of the
-user or unusable input or state, 3 an internal error, 130 interrupted.
+Exit codes: 0 success; 1 a gate did not pass, or a training or search failed; 2 a user error, or
+unusable input or state; 3 an internal error; 130 interrupted.
 
-Each module of ``sluice.cli`` registers one group of commands and is imported when one of them
-runs; the list of commands imports none. Commands that need Dagster are in
+A module of ``sluice.cli`` registers a command or a group of commands, and is imported only when one
+of them runs. The list of commands imports no such module. Commands that need Dagster are in
 ``sluice.cli.orchestration``.
 """
 
@@ -32,17 +32,17 @@ TYPER_INTERRUPTED = 130
 """Exit code of Typer on Ctrl-C."""
 
 _WORLD_WRITABLE = 0o002
-"""Permission that no file created by a command has, whatever the umask: everybody could send
-requests to a world-writable socket, such as that of Dagster's code server."""
+"""Permission that every command adds to its umask, so that no file or socket that it creates is
+world-writable. Otherwise everybody could send requests to the socket of Dagster's code server."""
 
 
 class Command(NamedTuple):
-    """One command or group of commands: the modules that register it, and its line of help."""
+    """One command or group of commands, as listed by ``sluice --help``."""
 
     modules: tuple[str, ...]
-    """Modules of ``sluice.cli`` with a function ``register``."""
+    """Modules of ``sluice.cli`` whose function ``register`` adds the command."""
     help: str
-    """First sentence of the command's own help, for the list of commands."""
+    """First sentence of the command's own help."""
 
 
 COMMANDS = {
@@ -74,7 +74,7 @@ COMMANDS = {
     "gate": Command(("gate",), "Test whether the candidate is better than the baseline."),
     "judge": Command(
         ("judge",),
-        "Measure which answers a language model prefers, and whether it is reliable.",
+        "Measure which answers a language model prefers, and whether its choices are reliable.",
     ),
     "drift": Command(("drift",), "Test which columns of a window have drifted from the reference."),
     "serve": Command(
@@ -97,16 +97,16 @@ COMMANDS = {
     "registry": Command(
         ("registry",), "Versions of models: what is in production, why, and how to roll back."
     ),
-    "tokens": Command(("tokens",), "Named tokens of a server."),
+    "tokens": Command(("tokens",), "Named access tokens of a server."),
     "rollout": Command(("rollout",), "Rollouts of challengers into production."),
 }
 """All commands, in the order in which the help lists them."""
 
 
 def build_app(only_command: str | None = None) -> typer.Typer:
-    """Return the application with all commands, or with ``only_command`` alone if it is known.
+    """Return the application with all commands, or only with ``only_command`` if it is known.
 
-    Registering the other commands would import modules for one to two seconds.
+    The imports for all commands take one to two seconds.
     """
     app = _empty_app()
     commands = [COMMANDS[only_command]] if only_command in COMMANDS else COMMANDS.values()
@@ -116,9 +116,10 @@ def build_app(only_command: str | None = None) -> typer.Typer:
 
 
 def build_outline() -> typer.Typer:
-    """Return the application with the names and help lines of all commands, without the commands.
+    """Return the application with only the names and help lines of the commands.
 
-    It lists the commands and suggests the nearest one, and imports no module of a command.
+    It can list the commands and suggest one for a misspelled name, and imports no module of a
+    command.
     """
     app = _empty_app()
     for name, command in COMMANDS.items():
@@ -170,7 +171,7 @@ def main() -> None:
     skip_collection_at_exit()
     _open_standard_streams()
     os.umask(os.umask(0) | _WORLD_WRITABLE)
-    # Handled like Ctrl-C, so that files stay complete.
+    # SIGTERM is handled like Ctrl-C, so that no file is left incomplete.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(run_command(sys.argv[1:]))
 
@@ -184,7 +185,7 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, ``number``
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w")
     if sys.stderr is None:

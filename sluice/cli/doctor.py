@@ -44,6 +44,7 @@ PACKAGES = (
     "arch",
     "sqlalchemy",
 )
+"""Packages that must be installed."""
 
 
 class DoctorSettings(Settings):
@@ -57,8 +58,8 @@ class Examination(Record):
 
     name: str
     healthy: bool
-    seen: str
-    fix: str = ""
+    seen: str = Field(description="State that was found, or the problem.")
+    fix: str = Field("", description="What to do about the problem; empty if there is no problem.")
 
 
 def examine(
@@ -67,7 +68,7 @@ def examine(
     """Yield the result of each check, in turn.
 
     Args:
-        home: State folder.
+        home: Home, the folder with all state.
         shipped_folder: Folder of the shipped pipelines.
         settings: Limits of the checks.
         user_files: Pipeline files of the user, which are checked in place of the shipped ones.
@@ -179,13 +180,13 @@ def _check_writable(home: Home) -> str:
 
 
 def _check_private(home: Home) -> str:
-    """Check that only the owner can read the state folder and the secrets outside it."""
-    private = {
+    """Check that only the owner can access the state folder and the secrets outside it."""
+    required_modes = {
         home.root: PRIVATE_FOLDER_MODE,
         home.registry_key: PRIVATE_FILE_MODE,
         ray_token_path(): PRIVATE_FILE_MODE,
     }
-    for path, mode in private.items():
+    for path, mode in required_modes.items():
         if path is None or not path.exists():
             continue
         permissions = stat.S_IMODE(path.stat().st_mode)
@@ -200,14 +201,14 @@ def _check_private(home: Home) -> str:
 
 def _check_free_disk(home: Home, settings: DoctorSettings) -> str:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
-    free = shutil.disk_usage(folder).free / 2**30
-    if not free >= settings.min_free_gib:
+    free_gib = shutil.disk_usage(folder).free / 2**30
+    if free_gib < settings.min_free_gib:
         raise SluiceError(
             f"{settings.min_free_gib} GiB of free disk space are required at {folder}, got "
-            f"{free:.1f} GiB.",
+            f"{free_gib:.1f} GiB.",
             fix="Free disk space or point SLUICE_HOME at a larger disk.",
         )
-    return f"{free:.0f} GiB"
+    return f"{free_gib:.0f} GiB"
 
 
 def _check_registry(home: Home) -> str:
@@ -245,7 +246,7 @@ def _production_versions(home: Home) -> "list[Version]":
 
 
 def _check_served_version(home: Home, production: "Version") -> str:
-    """Load a version as ``sluice serve`` does, and report stored settings that no longer exist."""
+    """Load a version as ``sluice serve`` does; report removed settings and changed code."""
     from sluice.registry.loading import compare_version, removed_settings
     from sluice.serving.deployed import load_deployed, require_finite
 
@@ -278,8 +279,8 @@ def _check_pipeline(name: str, shipped_folder: Path) -> str:
 
 
 def _table(examinations: list[Examination]) -> Table:
-    table = Table("", "what", "seen", "do", box=None, pad_edge=False)
+    table = Table("", "check", "result", "do", box=None, pad_edge=False)
     for e in examinations:
-        mark = "[green]ok[/green]" if e.healthy else "[red]no[/red]"
-        table.add_row(mark, e.name, escape(e.seen), "" if e.healthy else escape(e.fix))
+        status = "[green]ok[/green]" if e.healthy else "[red]no[/red]"
+        table.add_row(status, e.name, escape(e.seen), "" if e.healthy else escape(e.fix))
     return table

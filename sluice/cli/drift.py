@@ -53,12 +53,12 @@ def drift(
     max_columns: Annotated[
         int,
         typer.Option(
-            help="Maximum number of columns to compare; from a wider table, a random sample is "
-            "taken."
+            help="Maximum number of columns to compare. Of a wider table, a random sample of the "
+            "columns is compared."
         ),
     ] = _DEFAULTS.max_columns,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the windows that the test is calibrated with.")
+        int, typer.Option(min=0, help="Seed of the random windows that calibrate the test.")
     ] = 0,
     html: Annotated[
         Path | None,
@@ -72,7 +72,7 @@ def drift(
 
     Exit code 0 for STABLE, 1 for DRIFT or INCONCLUSIVE.
     """
-    # Imported here: other commands need neither the readers of pandas nor figures.
+    # Imported here: --help needs neither pandas nor figures.
     from sluice.drift.page import drift_page
     from sluice.drift.reference import build_reference
     from sluice.drift.table_file import read_frame
@@ -110,7 +110,7 @@ def drift(
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _number_text(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.2g}" if math.isfinite(value) else "-"
 
 
@@ -120,18 +120,18 @@ def _print_report(report: "DriftReport") -> None:
         table.add_column(name, justify="right" if name in ("adjusted p", "effect") else "left")
     stable = [column for column in report.columns if column.verdict == "STABLE"]
     inconclusive = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
-    ranked = [
+    ranked_columns = [
         *report.drifted_columns,
         *inconclusive,
         *sorted(stable, key=lambda column: column.p_value),
     ]
-    for column in ranked[:_MAX_COLUMNS_SHOWN]:
-        numbers = (_number_text(column.adjusted_p), _number_text(column.effect))
+    for column in ranked_columns[:_MAX_COLUMNS_SHOWN]:
+        numbers = (_format_number(column.adjusted_p), _format_number(column.effect))
         table.add_row(column.column, column.verdict, *numbers, column.reason)
     console = results_console(markup=False)
     console.print(table)
-    if len(ranked) > _MAX_COLUMNS_SHOWN:
-        console.print(f"and {len(ranked) - _MAX_COLUMNS_SHOWN} more; --json lists all")
+    if len(ranked_columns) > _MAX_COLUMNS_SHOWN:
+        console.print(f"and {len(ranked_columns) - _MAX_COLUMNS_SHOWN} more; --json lists all")
     if report.joint is not None:
         console.print(f"All columns together: {report.joint.verdict}. {report.joint.reason}")
     if report.extra_columns:

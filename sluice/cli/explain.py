@@ -1,4 +1,4 @@
-"""``sluice explain``: a fault with its cause and fix, or a check of the POC gate."""
+"""``sluice explain``: explains a fault with its cause and fix, or a check of the POC gate."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
             return
         rules = _rules_of(entry)
         if as_json:
-            print(json.dumps({**_fields(entry), "rules": rules}, indent=2))
+            print(json.dumps({**_json_fields(entry), "rules": rules}, indent=2))
             return
         text = Text()
         text.append(f"{entry.name}\n", style="bold")
@@ -66,7 +66,11 @@ def _find_fault(name_or_id: str, faults: "list[Fault]") -> "Fault | None":
 
 
 def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> None:
-    """Print the check of this name or identifier, or raise if it is unknown."""
+    """Print the check of this name or identifier.
+
+    Raises:
+        SettingsError: The name is neither a fault nor a check.
+    """
     checks = _list_checks()
     check = next((c for c in checks if name_or_id in (c["name"], c["id"])), None)
     if check is None:
@@ -118,7 +122,7 @@ def _list_checks() -> "list[dict[str, Any]]":
         (),
         times.whole_gate,
     )
-    rows = [(c.name, c.check_id, c.description, c.needs, c.select_limit(times)) for c in CHECKS]
+    checks = [(c.name, c.check_id, c.description, c.needs, c.select_limit(times)) for c in CHECKS]
     return [
         {
             "name": name,
@@ -128,7 +132,7 @@ def _list_checks() -> "list[dict[str, Any]]":
             "time_limits": f"warns after {limit.typical_s:g} s, fails after {limit.max_s:g} s",
             "page": f"docs/checks/README.md#{name}",
         }
-        for name, check_id, description, needs, limit in [*rows, whole_gate]
+        for name, check_id, description, needs, limit in [*checks, whole_gate]
     ]
 
 
@@ -138,14 +142,14 @@ def _rules_of(fault: "Fault") -> list[str]:
     return [rule.name for rule in RULES if rule.fault == fault.name]
 
 
-def _fields(fault: "Fault") -> dict[str, Any]:
+def _json_fields(fault: "Fault") -> dict[str, Any]:
     names = ("id", "name", "topic", "severity", "description", "cause", "fix", "detectors")
     return {name: getattr(fault, name) for name in names}
 
 
 def _print_list(faults: "list[Fault]", *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([_fields(fault) for fault in faults], indent=2))
+        print(json.dumps([_json_fields(fault) for fault in faults], indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("fault", no_wrap=True)

@@ -1,4 +1,4 @@
-"""``sluice gate``: the promotion gate on files of losses."""
+"""``sluice gate``: runs the promotion gate on files of losses."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,9 +106,9 @@ def gate(
     if html is not None and len(candidate) > 1:
         raise SettingsError(
             f"A report requires a single candidate, got {len(candidate)}.",
-            fix="Leave --html out, or run the command for each candidate alone.",
+            fix="Leave --html out, or run the command once per candidate.",
         )
-    # Imported in the functions: pandas and scipy take a second, and --help needs neither.
+    # Imported in the functions: pandas and scipy take a second to import, and --help needs neither.
     from sluice.evaluation.comparison import compare
     from sluice.evaluation.loss_sources import losses_of
     from sluice.evaluation.multiplicity import adjust_cohort
@@ -180,7 +180,7 @@ def _write_report(
 def _print_exploration(
     verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: bool
 ) -> None:
-    """Show two-sided p-values, adjusted for the false discovery rate."""
+    """Print which candidates differ from the baseline, at a false discovery rate of alpha."""
     from sluice.evaluation.multiplicity import benjamini_hochberg
 
     p_values = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]

@@ -46,26 +46,26 @@ def init(
     """
     from sluice.scaffold.create import create_for_init
 
-    created = create_for_init(Path.cwd(), data, target=target, name=name)
+    new_pipeline = create_for_init(Path.cwd(), data, target=target, name=name)
     if as_json:
         print_json(
             {
-                "files": [str(path) for path in created.files],
-                "task": created.task,
-                "inputs": list(created.inputs),
-                "left_out": dict(created.left_out),
+                "files": [str(path) for path in new_pipeline.files],
+                "task": new_pipeline.task,
+                "inputs": list(new_pipeline.inputs),
+                "left_out": dict(new_pipeline.left_out),
             }
         )
         return
-    _print(created)
+    _print_summary(new_pipeline)
 
 
-def _print(created: "NewPipeline") -> None:
+def _print_summary(new_pipeline: "NewPipeline") -> None:
     console = results_console(markup=False)
-    files = ", ".join(os.path.relpath(path) for path in created.files)
+    files = ", ".join(os.path.relpath(path) for path in new_pipeline.files)
     console.print(f"Wrote {files}.", soft_wrap=True)
-    console.print(created.summary, soft_wrap=True)
-    for column, reason in created.left_out:
+    console.print(new_pipeline.summary, soft_wrap=True)
+    for column, reason in new_pipeline.left_out:
         console.print(f"  left out: {column} ({reason})", soft_wrap=True)
-    pipeline = shlex.quote(os.path.relpath(created.files[0]))
+    pipeline = shlex.quote(os.path.relpath(new_pipeline.files[0]))
     console.print(f"Next: sluice run {pipeline}", soft_wrap=True)

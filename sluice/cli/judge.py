@@ -1,4 +1,4 @@
-"""``sluice judge``: which answers a language model prefers, and whether it is reliable."""
+"""``sluice judge``: measures which answers a language model prefers, and how reliably."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,10 +55,10 @@ def judge(
     ] = _DEFAULTS.min_labelled,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure which answers a language model prefers, and whether it is reliable.
+    """Measure which answers a language model prefers, and whether its choices are reliable.
 
-    Each pair is judged in both orders, three times each, at temperature 0. Exit code 0 when the
-    model is reliable, else 1.
+    The model judges each pair in both orders, three times each, at temperature 0. Exit code 0 when
+    its choices are reliable, else 1.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -95,12 +95,12 @@ def judge(
     if as_json:
         print_json(report)
     else:
-        _print(report)
+        _print_report(report)
     if report.trust != "trusted":
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _print(report: "JudgeReport") -> None:
+def _print_report(report: "JudgeReport") -> None:
     table = Table("", "", box=None, show_header=False, pad_edge=False)
     share = report.first_place_share
     for name, value in (

@@ -1,4 +1,4 @@
-"""Prints results on stdout, with a fixed width if it is no terminal."""
+"""Prints results on stdout, with a fixed width if stdout is no terminal."""
 
 import json
 import math
@@ -20,8 +20,8 @@ PLAIN_WIDTH = 120
 class SafeConsole(Console):
     """A console that escapes control characters in the texts it prints.
 
-    Texts may come from an imported version, a client or another user of the registry. All results
-    except JSON, which escapes them itself, are printed through this class.
+    The texts may come from an imported version, a client or another user of the registry. All
+    results are printed through this class, except JSON, whose encoder escapes control characters.
     """
 
     def render(
@@ -39,7 +39,7 @@ def results_console(*, markup: bool = True) -> Console:
     """Return the console for results. Progress and errors are printed on stderr instead.
 
     Args:
-        markup: False prints square brackets as they are.
+        markup: Whether texts contain Rich markup; if not, square brackets are printed unchanged.
     """
     is_width_known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return SafeConsole(

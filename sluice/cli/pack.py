@@ -35,13 +35,16 @@ def pack(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="Folder of the shards; new, or of an interrupted packing, which is continued.",
+            help="Folder of the shards: a new folder, or that of an interrupted packing, which is "
+            "continued.",
             show_default=False,
         ),
     ],
     format: Annotated[
         Literal["jsonl", "csv", "tar", "parquet"] | None,
-        typer.Option(help="Format of the source. Default: from its name.", show_default=False),
+        typer.Option(
+            help="Format of the source. Default: by the ending of its name.", show_default=False
+        ),
     ] = None,
     column: Annotated[
         list[str] | None,
@@ -58,10 +61,10 @@ def pack(
 ) -> None:
     """Write a stream of records once to shards with random access.
 
-    Training reads rows in a shuffled order, and can resume in the middle of an epoch. A stream
-    supports neither. The shards are Arrow files of bounded size with an index file; ShardRows,
-    ImageShardRows and TableRows read them. The files of a tar archive become records with their
-    path and content.
+    A training reads rows in a shuffled order, and must be able to resume in the middle of an epoch.
+    A stream supports neither. The shards are Arrow files of bounded size with an index file;
+    ShardRows, ImageShardRows and TableRows read them. The files of a tar archive become records
+    with their path and content.
 
     An interrupted packing is continued when the command is repeated: finished shards are verified
     and kept, and the result is the same.
@@ -104,11 +107,13 @@ def pack(
 
 def _print(packed: "PackResult") -> None:
     console = results_console(markup=False)
-    kept_note = f", {packed.kept_shards} of them kept" if packed.kept_shards else ""
+    kept_note = (
+        f", {packed.kept_shards} of them from an earlier packing" if packed.kept_shards else ""
+    )
     console.print(
         f"{pluralize(packed.rows, 'record')} in {pluralize(packed.shards, 'shard')}{kept_note}, "
         f"{packed.num_bytes:,} bytes: {packed.folder}",
         soft_wrap=True,
     )
-    for name, kind in packed.columns.items():
-        console.print(f"  {name}: {kind}", soft_wrap=True)
+    for name, column_type in packed.columns.items():
+        console.print(f"  {name}: {column_type}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``sluice poc``: the POC gate alone, on a pipeline or a workload, without Dagster."""
+"""``sluice poc``: runs only the POC gate, on a pipeline or a workload, without Dagster."""
 
 import os
 from collections.abc import Sequence
@@ -35,13 +35,14 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--log",
-                help="Validate this event log instead. A torn or unfinished log can still be "
-                "valid.",
+                help="Validate this event log instead of running the gate. A torn or unfinished "
+                "log can still be valid.",
                 show_default=False,
             ),
         ] = None,
         schema: Annotated[
-            bool, typer.Option("--schema", help="Print the JSON schema of --json instead.")
+            bool,
+            typer.Option("--schema", help="Print only the JSON schema of the output of --json."),
         ] = False,
         seed: Annotated[
             int, typer.Option(help="Seed of the weights and of the order of rows.", min=0)
@@ -59,8 +60,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run the POC gate: checks of a few seconds on real data, before hours of training.
 
-        Exit code 1 when the gate does not pass, or the log of --log is invalid or incomplete. The
-        only file that remains is the gate's log.
+        Exit code 1 when the gate does not pass, or when the log of --log is invalid or incomplete.
+        The gate's log is the only file that remains.
 
         Example: sluice poc sp500_volatility --minimum
         """
@@ -74,7 +75,7 @@ def register(app: typer.Typer) -> None:
         elif log is not None:
             _validate_log(log, target, as_json=as_json)
         elif target is not None:
-            _gate(target, overrides or (), minimum=minimum, seed=seed, as_json=as_json)
+            _run_gate(target, overrides or (), minimum=minimum, seed=seed, as_json=as_json)
         else:
             raise SettingsError(
                 "sluice poc requires a pipeline, a workload or a log.",
@@ -83,7 +84,7 @@ def register(app: typer.Typer) -> None:
             )
 
 
-def _gate(
+def _run_gate(
     target: str, overrides: Sequence[str], *, minimum: bool, seed: int, as_json: bool
 ) -> None:
     from sluice.failfast.gate.display import LiveLines, report_page, stderr_console

@@ -15,18 +15,18 @@ from sluice.eventlog.log_report import LogProblem, LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to_log_problem
 
 _MAX_TABLE_ROWS = 20
-"""Maximum number of problems in a table; ``--json`` has the first 1000."""
+"""Maximum number of problems in a table; ``--json`` prints up to 1000."""
 
 
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
     """Print a summary of an event log; return whether the log is valid and complete.
 
-    A log is incomplete when its last line is torn, when a gate, a fold or the experiment has no end
-    event, or when a fold is missing: after a crash, or while the run continues.
+    After a crash, or while the run continues, a log is incomplete: its last line is torn, a gate, a
+    fold or the experiment has no end event, or a fold is missing.
 
-    Without a target the names of the metrics are unknown; a ``fold_complete`` without a number
-    named ``test_*`` and an ``experiment_complete`` without one named ``mean_*`` are notes only.
-    With a target both require the workload's headline metric with the prefix ``test_`` or
+    Without a target, the workload's metrics are unknown, so a missing number ``test_*`` in a
+    ``fold_complete`` event, or ``mean_*`` in ``experiment_complete``, is only a note. With a
+    target, these events must have the workload's headline metric with the prefix ``test_`` or
     ``mean_``.
 
     Args:
@@ -38,15 +38,15 @@ def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
         StorageError: The file does not exist or cannot be read.
         SettingsError: The pipeline or workload does not exist.
     """
-    headline = None if target is None else _headline(target)
+    headline = None if target is None else _headline_metric(target)
     report = inspect_log(
         log,
         test_metrics=None if headline is None else (f"test_{headline}",),
         headline=None if headline is None else f"mean_{headline}",
     )
     if as_json:
-        printed = {"valid": report.valid, "complete": report.complete, **report.model_dump()}
-        print(json.dumps(encode_numbers(printed), indent=2, allow_nan=False))
+        content = {"valid": report.valid, "complete": report.complete, **report.model_dump()}
+        print(json.dumps(encode_numbers(content), indent=2, allow_nan=False))
     else:
         results_console().print(log_page(report))
     return report.valid and report.complete
@@ -70,7 +70,7 @@ def log_page(report: LogReport) -> RenderableType:
     return Group(*parts, _conclusion(report))
 
 
-def _headline(target: str) -> str:
+def _headline_metric(target: str) -> str:
     """Return the headline metric of the workload named by ``target``."""
     # Imported here: these modules import torch, which a log without a target does not need.
     from sluice.config.pipeline import defs_folder, find_pipeline

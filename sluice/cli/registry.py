@@ -1,4 +1,4 @@
-"""``sluice registry``: shows versions, moves the production pointer, verifies the registry."""
+"""``sluice registry``: shows and promotes versions, rolls back, verifies the registry."""
 
 from typing import Annotated, Any
 
@@ -13,12 +13,12 @@ from sluice.cli import registry_audit, registry_erase, registry_files
 from sluice.cli.output import print_json
 from sluice.cli.registry_access import (
     Actor,
-    AnyModel,
     AsJson,
     KeyFile,
     Model,
-    Number,
+    OptionalModel,
     Reason,
+    VersionNumber,
     artifact_store,
     newest_trained_here,
     open_ledger,
@@ -65,7 +65,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group)
 
 
-def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
+def list_versions(model: OptionalModel = None, as_json: AsJson = False) -> None:
     """List versions and their states."""
     with open_ledger() as ledger:
         names = ledger.models() if model is None else [require_model(ledger, model)]
@@ -97,8 +97,8 @@ def show(
         receipts = [linked.receipt for linked in ledger.receipts(model, selected.number)]
         imported = ledger.imported_receipts(model, selected.number)
         decisions = [receipt for receipt in receipts if receipt.gate == "promotion"]
-        digest = decisions[-1].subject.get("reference", "") if decisions else ""
-        reference = ledger.version_of(model, digest)
+        reference_digest = decisions[-1].subject.get("reference", "") if decisions else ""
+        reference = ledger.version_of(model, reference_digest)
         approval = ledger.approval_status(model, selected.number)
     if as_json:
         print_json(
@@ -151,14 +151,14 @@ def at(
 
 def promote(
     model: Model,
-    version: Number,
+    version: VersionNumber,
     reason: Reason,
     actor: Actor = None,
     reinstate: Annotated[
         bool,
         typer.Option(
             "--reinstate",
-            help="Allow a version that was rolled back after its gate passed. Gates still apply.",
+            help="Accept a verdict from before the version was rolled back. All gates still apply.",
         ),
     ] = False,
     key: KeyFile = None,
@@ -180,7 +180,7 @@ def promote(
 
 def approve(
     model: Model,
-    version: Number,
+    version: VersionNumber,
     reason: Reason,
     actor: Actor = None,
     key: KeyFile = None,
@@ -189,8 +189,8 @@ def approve(
     """Approve the promotion of a version whose verdict is PROMOTE.
 
     An approval is necessary if the pipeline has approval.required or known_keys.yaml has
-    two_person_since. It applies to the present verdict and to the version in production now. Where
-    actors have keys, sign it with your own (--key).
+    two_person_since. It applies only to the present verdict and the present production version. If
+    actors have keys, sign the approval with yours (--key).
     """
     with open_ledger(key) as ledger:
         receipt = ledger.approve(model, version, actor=actor or current_user(), reason=reason)
@@ -210,8 +210,8 @@ def rollback(
 ) -> None:
     """Return to the last good production version, if it can be loaded.
 
-    Repeat the command to go further back. Versions that were rolled back are skipped. The code is
-    not changed: the output states whether the code here is that of the version.
+    Repeat the command to go further back. Versions that were rolled back are skipped. The code of
+    the checkout is not changed; the output states whether it is the code of the version.
     """
     with open_ledger(key) as ledger:
         production = ledger.production_number(require_model(ledger, model))
@@ -230,18 +230,19 @@ def rollback(
     _print_move(move, as_json=as_json)
 
 
-def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
+def verify(model: OptionalModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
     """Verify everything that is stored: artifacts, receipts, history and the log.
 
-    If no problem is found, the digest of the production version's code is verified as well,
-    if that code can be imported. With a key, every line of the log must be signed with it.
+    If no problem is found, the code of the production version is compared with its stored digest,
+    provided that the code can be imported. With a key, every line of the log must be signed with
+    it.
     """
     with open_ledger() as ledger:
         findings = ledger.verify(model, store=artifact_store(), key=read_key(key))
         names = ledger.models() if model is None else [model]
         if not findings:
             findings = [f for name in names for f in _code_findings(ledger.production(name))]
-        # Damaged lineage is a finding; versions() would raise on it.
+        # versions() would raise on damaged lineage, which is one of the findings.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
         print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
@@ -261,10 +262,10 @@ def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False)
 
 
 def restore_triggers(as_json: AsJson = False) -> None:
-    """Create the triggers of append-only tables again, after the log was verified.
+    """Verify the log, and create the triggers of append-only tables again.
 
-    Use it for a database that lacks them, such as a copy made without triggers. Other triggers on
-    the registry's tables are dropped.
+    Use it for a database without these triggers, such as a copy that was made without them. Other
+    triggers on the registry's tables are dropped.
     """
     with open_ledger() as ledger:
         created = ledger.restore_triggers()
@@ -295,10 +296,10 @@ def _receipt_fields(receipt: Receipt) -> dict[str, Any]:
 
 
 def _version_summary(version: Version) -> dict[str, Any]:
-    brief = version.model_dump(
+    fields = version.model_dump(
         mode="json", include={"model", "number", "state", "candidate", "registered_at"}
     )
-    return brief | {"metrics": version.lineage.metrics}
+    return fields | {"metrics": version.lineage.metrics}
 
 
 def _print_move(move: Promotion, *, as_json: bool) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_storable(parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """Return the text of an option, after checking that it can be stored; None if not given."""
+    """Return the text of an option after checking that it can be stored; None without a text."""
     if value is not None:
         require_storable_text(value, what=str(parameter.name))
     return value
@@ -31,13 +31,15 @@ def check_storable(parameter: typer.CallbackParam, value: str | None) -> str | N
 Model = Annotated[
     str, typer.Argument(help="Name of the pipeline.", callback=check_storable, show_default=False)
 ]
-AnyModel = Annotated[
+OptionalModel = Annotated[
     str | None,
     typer.Argument(
         help="Name of the pipeline. Default: all.", callback=check_storable, show_default=False
     ),
 ]
-Number = Annotated[int, typer.Argument(min=1, help="Number of the version.", show_default=False)]
+VersionNumber = Annotated[
+    int, typer.Argument(min=1, help="Number of the version.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[
     str,
@@ -60,14 +62,19 @@ KeyFile = Annotated[
     typer.Option(
         "--key",
         envvar="SLUICE_REGISTRY_KEY",
-        help="File with the secret key that signs and verifies. Without it nothing is signed.",
+        help="File with the secret key that signs changes and verifies signatures. Without it, "
+        "nothing is signed.",
         show_default=False,
     ),
 ]
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a point in time in ISO 8601."""
+    """Parse a point in time in ISO 8601.
+
+    Raises:
+        ContractError: The text is no such time.
+    """
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -82,7 +89,7 @@ def _home() -> Home:
 
 
 def open_ledger(key: Path | None = None, *, create: bool = False) -> Ledger:
-    """Open the registry. With a key file every change is signed."""
+    """Open the registry; with a key file, every change is signed."""
     return Ledger.open(
         _home().registry_url,
         clock=lambda: datetime.now(UTC),
@@ -104,7 +111,7 @@ def open_rollouts(key: Path | None = None) -> "RolloutLedger":
 
 
 def read_key(path: Path | None) -> SigningKey | None:
-    """Read the key file, if one is given."""
+    """Read a key file; None without a file."""
     return None if path is None else SigningKey.read(path)
 
 
@@ -136,12 +143,12 @@ def require_model(ledger: Ledger, model: str) -> str:
         UnknownVersion: The registry has no such model.
     """
     if model not in ledger.models():
-        ledger.version(model, 1)  # raises, and lists the known names
+        ledger.version(model, 1)  # raises an error that lists the known names
     return model
 
 
 def newest_trained_here(ledger: Ledger, model: str) -> Version:
-    """Return the newest version that was trained here; an import is used only by its number.
+    """Return the newest version that was trained here; imported versions are ignored.
 
     Raises:
         UnknownVersion: No such version exists.

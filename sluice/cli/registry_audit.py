@@ -23,7 +23,7 @@ def audit(
     """Print every change and every refused attempt as JSON lines, oldest first.
 
     Each line has user, time, versions, reason and the state of its signature, which is verified
-    when a key is given. To verify the registry as a whole: sluice registry verify.
+    with the key of --key. To verify the registry as a whole: sluice registry verify.
     """
     start = None if since is None else parse_time(since)
     if start is not None and start.tzinfo is None:

@@ -39,9 +39,10 @@ def import_baseline(
         pipeline: Name or file of the pipeline whose baseline the predictions become.
         predictions: Artifact of the model's run with the predictions; None to run the model.
         uri: Tracking URI; None for that of the pipeline's settings.
-        trust: Names that the user trusts; the model is run only if ``source`` is one of them.
+        trust: Models that the user trusts, as 'mlflow:/NAME/VERSION'. The model is run only if
+            ``source`` is one of them.
         timeout_s: Time limit for requests and predictions [s].
-        actor: Who imports, for the record.
+        actor: Person who imports, for the history.
         key: Key that signs the change.
 
     Raises:
@@ -111,8 +112,8 @@ def _import_predictions(
     workload = resolve(settings).workload
     rows = SourceRows.load(workload)
     description = f"The predictions of {model}"
-    with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as name:
-        folder, features = Path(name), None
+    with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as folder_name:
+        folder, features = Path(folder_name), None
         if predictions is None:
             features = folder / "features.parquet"
             rows.frame[list(workload.feature_columns)].to_parquet(features)

@@ -47,8 +47,8 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
     show_result(
         Text(
             f"Deleted {pluralize(erased.samples, 'sample')} of the user: {erased.drift} for drift, "
-            f"{erased.pairs} answered by both arms of a rollout, {erased.awaiting_label} of them "
-            f"to be joined with labels. {pluralize(erased.kept, 'sample')} of {model} "
+            f"{erased.pairs} answered by both arms of a rollout ({erased.awaiting_label} of them "
+            f"waited for a label). {pluralize(erased.kept, 'sample')} of {model} "
             f"{'stays' if erased.kept == 1 else 'stay'}.{unassigned_note}"
         )
     )

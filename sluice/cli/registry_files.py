@@ -1,4 +1,4 @@
-"""``sluice registry export|import|new-key|sign``: version files, keys, signed history."""
+"""``sluice registry export|import|new-key|sign``: files of versions, keys, a signed log."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ from sluice.cli.registry_access import (
     AsJson,
     KeyFile,
     Model,
-    Number,
+    VersionNumber,
     artifact_store,
     open_ledger,
     pipeline_import_paths,
@@ -27,7 +27,9 @@ from sluice.registry import display
 from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys, make_key_pair
 from sluice.registry.transfer import export_version, import_version
 
-File = Annotated[Path, typer.Argument(help="The file.", show_default=False)]
+TargetFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="File to write.", show_default=False)
+]
 FileOrModel = Annotated[
     Path,
     typer.Argument(
@@ -40,8 +42,8 @@ FileOrModel = Annotated[
 
 def export_file(
     model: Model,
-    version: Number,
-    file: File,
+    version: VersionNumber,
+    file: TargetFile,
     private_key: Annotated[
         Path | None,
         typer.Option(
@@ -55,8 +57,9 @@ def export_file(
 ) -> None:
     """Write one version to a file: lineage, receipts, history, weights and digests.
 
-    The same version gives the same bytes. With a private key, everybody who has the public key can
-    verify the file; with --key, those who have the same secret.
+    The same version gives the same bytes. A file signed with a private key can be verified by
+    everybody who has the public key; a file signed with --key, by those who have the same secret
+    key.
     """
     with open_ledger() as ledger:
         digest = export_version(
@@ -81,10 +84,10 @@ def import_file(
         typer.Option(
             "--trust",
             metavar="MODULE:CLASS",
-            help="Code named by the version that may run here, with the modules stored in the "
-            "file. The code of Sluice, of the shipped pipeline with the same name, and of versions "
-            "of the model that were trained here is always trusted. For a model of MLflow, give "
-            "its own name mlflow:/NAME/VERSION: the model is then loaded and run.",
+            help="Code of the version that may run here, including the modules stored in the file; "
+            "may be repeated. The code of Sluice, of the shipped pipeline with the same name, and "
+            "of versions of the model that were trained here is always trusted. For a model of "
+            "MLflow, give mlflow:/NAME/VERSION: the model is then loaded and run.",
             show_default=False,
         ),
     ] = None,
@@ -92,16 +95,16 @@ def import_file(
         Path | None,
         typer.Option(
             envvar="SLUICE_TRUSTED_KEYS",
-            help="Text file with a line 'NAME ed25519:KEY' per trusted key; one of them must have "
-            "signed the file.",
+            help="Text file with a line 'NAME ed25519:KEY' per trusted key. One of these keys must "
+            "have signed the file.",
             show_default=False,
         ),
     ] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
-            help="With mlflow:/NAME/VERSION: name or file of the pipeline whose baseline the "
-            "predictions of the model become.",
+            help="With mlflow:/NAME/VERSION: name or file of the pipeline that gets the "
+            "predictions of the model as its baseline.",
             show_default=False,
         ),
     ] = None,
@@ -193,7 +196,7 @@ def import_file(
 
 
 def new_key(
-    file: File,
+    file: TargetFile,
     name: Annotated[
         str,
         typer.Option(
@@ -223,7 +226,7 @@ def sign(
 ) -> None:
     """Sign the lines of the log that have no signature, after showing them.
 
-    Such lines were written without a key, or not by Sluice: only this command signs them, and the
+    Such lines were written without a key, or not by Sluice. Only this command signs them, and the
     signature records that you confirmed them. Keep the printed digest in another place: it covers
     everything in the registry up to now.
     """
@@ -245,11 +248,16 @@ def sign(
         covered = [line.model_dump(mode="json") for line in lines]
         print_json({"lines": head.num_lines, "digest": head.digest, "covered": covered})
     elif lines:
-        show_result(Text(f"Signed {pluralize(len(lines), 'line')}; the last one is {head.digest}."))
+        show_result(
+            Text(
+                f"Signed {pluralize(len(lines), 'line')}; the digest of the last one is "
+                f"{head.digest}."
+            )
+        )
     else:
         show_result(
             Text(
-                f"All lines are signed already ({pluralize(head.num_lines, 'line')}); the last one "
-                f"is {head.digest}."
+                f"All lines are signed already ({pluralize(head.num_lines, 'line')}); the digest "
+                f"of the last one is {head.digest}."
             )
         )

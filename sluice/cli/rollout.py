@@ -1,4 +1,4 @@
-"""``sluice rollout``: follows rollouts, and rehearses them."""
+"""``sluice rollout``: watches, controls and rehearses rollouts."""
 
 import os
 import sys
@@ -48,7 +48,7 @@ def watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the status of a model's rollout until it has ended; read-only.
+    """Show the status of a model's rollout until the rollout ends, without changing it.
 
     On a terminal the status is updated in place. Elsewhere, and with --json, one line is printed
     per change.
@@ -60,16 +60,16 @@ def watch(
     with RolloutLedger.open(
         home.registry_url, clock=lambda: datetime.now(UTC), create=False
     ) as ledger:
-        statuses = _statuses(ledger, model, once=once)
+        statuses = _poll_statuses(ledger, model, once=once)
         if as_json:
             _print_json_lines(statuses, once=once)
         elif once:
             results_console().print(status_view(next(statuses)))
         else:
-            _follow(statuses)
+            _watch_statuses(statuses)
 
 
-def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[RolloutStatus]":
+def _poll_statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[RolloutStatus]":
     from sluice.cli.registry_access import require_model
     from sluice.rollout_control.status import read_status
 
@@ -82,8 +82,8 @@ def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[R
         time.sleep(_POLL_S)
 
 
-def _follow(statuses: "Iterator[RolloutStatus]") -> None:
-    """Draw a live view on a terminal; elsewhere print each transition, and the last status."""
+def _watch_statuses(statuses: "Iterator[RolloutStatus]") -> None:
+    """Update a live view on a terminal; elsewhere print each transition, and the last status."""
     from rich.live import Live
 
     from sluice.rollout_control.view import status_view, transition_line
@@ -95,14 +95,14 @@ def _follow(statuses: "Iterator[RolloutStatus]") -> None:
                 live.update(status_view(status), refresh=True)
         return
     num_printed = 0
-    last = None
-    for last in statuses:
-        for transition in last.transitions[num_printed:]:
-            line = transition_line(transition, since=last.rollout.started_at)
+    last_status = None
+    for last_status in statuses:
+        for transition in last_status.transitions[num_printed:]:
+            line = transition_line(transition, since=last_status.rollout.started_at)
             console.print(line, markup=False, soft_wrap=True)
-        num_printed = len(last.transitions)
-    if last is not None:
-        console.print(status_view(last))
+        num_printed = len(last_status.transitions)
+    if last_status is not None:
+        console.print(status_view(last_status))
 
 
 def _print_json_lines(statuses: "Iterator[RolloutStatus]", *, once: bool) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sluice.rollout.state import Rollout, Transition
 
 _MAX_ATTEMPTS = 20
-"""Maximum number of attempts to record a change. The controller runs every few seconds and may
-change the rollout in between."""
+"""Maximum number of attempts to record a change. An attempt fails if the controller, which runs
+every few seconds, changes the rollout at the same time."""
 
 OptionalReason = Annotated[
     str,
@@ -66,7 +66,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
         if assessment is not None and assessment.rollout.phase == "paused":
             as_rolling = rollout.model_copy(update={"phase": "rolling"})
             resumed_assessment = assess(ledger, as_rolling, now=now)
-    last = status.transitions[-1]
+    last_transition = status.transitions[-1]
     if as_json:
         print_json(
             status.model_dump(mode="json")
@@ -83,7 +83,9 @@ def status(model: Model, as_json: AsJson = False) -> None:
         "" if assessment is None or assessment.drift is None else describe_drift(assessment.drift)
     )
     results_console().print(status_view(status, drift_text=drift))
-    _print_transition("ended with" if assessment is None else "assessed now", assessment or last)
+    _print_transition(
+        "ended with" if assessment is None else "assessed now", assessment or last_transition
+    )
     if resumed_assessment is not None:
         _print_transition("if it were resumed", resumed_assessment)
 
@@ -108,7 +110,7 @@ def pause(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pause a rollout: the share stays, the guards remain active, and no step ends."""
+    """Pause a rollout: its traffic share stays, its guards remain active, and no step ends."""
     from sluice.rollout import transitions as changes
 
     _record_and_print(changes.pause, model, reason, actor, key, as_json=as_json)
@@ -121,7 +123,7 @@ def resume(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a paused rollout with the same share; the time limit of the step starts again."""
+    """Resume a paused rollout with the same traffic share; the time limit of its step restarts."""
     from sluice.rollout import transitions as changes
 
     _record_and_print(changes.resume, model, reason, actor, key, as_json=as_json)
@@ -141,6 +143,8 @@ def abort(
 
 
 class _Change(Protocol):
+    """Function that returns the transition of a manual change, such as a pause."""
+
     def __call__(
         self, rollout: "Rollout", *, now: datetime, actor: str, reason: str
     ) -> "Transition": ...
@@ -167,7 +171,7 @@ def _record_and_print(
 def _record_change(
     change: _Change, model: str, *, actor: str, reason: str, key: "Path | None"
 ) -> "Transition":
-    """Record a change of the last rollout; retry if the controller made a change in between."""
+    """Record a change of the last rollout; retry if the controller changed it at the same time."""
     with open_rollouts(key) as ledger:
         for attempts_left in range(_MAX_ATTEMPTS, 0, -1):
             rollout = ledger.rollout(require_model(ledger, model))

@@ -1,4 +1,4 @@
-"""``sluice rollout rehearse``: an end-to-end rollout in a sandbox."""
+"""``sluice rollout rehearse``: runs an end-to-end rollout in a sandbox."""
 
 import os
 from collections.abc import Iterator
@@ -39,7 +39,10 @@ def rehearse(
         ),
     ] = "none",
     seconds: Annotated[
-        float, typer.Option(help="Time limit of a healthy rollout, at least 20 [s].")
+        float,
+        typer.Option(
+            help="Longest time that a rollout without a fault should need, at least 20 [s]."
+        ),
     ] = 60.0,
     seed: Annotated[
         int,
@@ -50,7 +53,7 @@ def rehearse(
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Send held-out rows to a real server and a challenger with a fault, in a sandbox.
+    """Rehearse a rollout in a sandbox: a real server answers held-out rows.
 
     The challenger is a copy of the production model, with the fault of --fault. The real registry
     and production are not changed. Exit code 0 when the rollout ended as expected, else 1.
@@ -92,22 +95,21 @@ def rehearse(
 
 @contextmanager
 def sample_display(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
-    """Yield the function that shows each sample: live on a terminal, else line by line.
+    """Yield a function that shows each sample: live on a terminal, else line by line.
 
-    With ``quiet`` the function shows nothing. The table of all transitions is printed with the
-    result.
+    With ``quiet``, the function shows nothing.
     """
     from sluice.rollout_control.view import status_view, transition_line
 
     if not console.is_terminal or quiet:
-        printed = 0
+        num_printed = 0
 
         def show(status: "RolloutStatus", _counts: "RequestCounts", _drift: str) -> None:
-            nonlocal printed
-            for transition in () if quiet else status.transitions[printed:]:
+            nonlocal num_printed
+            for transition in () if quiet else status.transitions[num_printed:]:
                 line = transition_line(transition, since=status.rollout.started_at)
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-            printed = len(status.transitions)
+            num_printed = len(status.transitions)
 
         yield show
         return

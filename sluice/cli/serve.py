@@ -54,16 +54,16 @@ def serve_command(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with one token for all clients. Default: SLUICE_SERVE_TOKEN. Without a "
-            "token the server accepts all requests from this machine and listens on loopback only.",
+            help="File with one token for all clients. Default: the variable SLUICE_SERVE_TOKEN. "
+            "Without a token, all requests are accepted, and --host must be a loopback address.",
             show_default=False,
         ),
     ] = None,
     hook_token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the token that Alertmanager sends to /hooks/rollback. Default: "
-            "SLUICE_HOOK_TOKEN. Without a token the route does not exist.",
+            help="File with the token that Alertmanager sends to /hooks/rollback. Default: the "
+            "variable SLUICE_HOOK_TOKEN. Without a token, the route does not exist.",
             show_default=False,
         ),
     ] = None,
@@ -78,8 +78,9 @@ def serve_command(
     code: Annotated[
         CodeOption,
         typer.Option(
-            help="Code that a version runs in: that of this checkout, which must match the code it "
-            "was trained with; or the code stored with the version.",
+            help="Code that runs a version. 'current' is the code of this checkout, which must "
+            "match the code that trained the version. 'stored' is the code that is stored with "
+            "the version.",
         ),
     ] = CodeOption.CURRENT,
     ray: Annotated[
@@ -100,9 +101,9 @@ def serve_command(
 ) -> None:
     """Serve predictions of the production model, and switch when production changes.
 
-    Prints one JSON line with the URL on stdout when it is ready. The log is written to stderr as
-    JSON lines (with --ray to the logs of Ray). On SIGTERM the server drains: /readyz fails first,
-    and requests in progress are completed.
+    When the server is ready, it prints one JSON line with its URL on stdout. The log is written to
+    stderr as JSON lines (with --ray to the logs of Ray). On SIGTERM the server drains: /readyz
+    fails first, and requests in progress are completed.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.serving.foreground import open_foreground
@@ -112,8 +113,8 @@ def serve_command(
     if not ray and (replicas is not None or address is not None):
         raise SettingsError("--replicas and --address require --ray.", fix="Add --ray.")
     settings = find_pipeline(pipeline, defs_folder())
-    accepted_tokens = _tokens(tokens, token_file, hook_token_file)
-    tls = _tls(tls_cert, tls_key)
+    accepted_tokens = _read_tokens(tokens, token_file, hook_token_file)
+    tls = _read_tls(tls_cert, tls_key)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     spec = ServerSpec(
         model=settings.name,
@@ -126,7 +127,7 @@ def serve_command(
         registry_key=home.registry_key,
         code="stored" if code is CodeOption.STORED else "current",
     )
-    # With --ray the server is opened here only to report errors before Ray starts.
+    # With --ray, the server is opened here only so that errors are reported before Ray starts.
     with open_foreground(spec, tls=tls) as (serving, on_ready):
         if not ray:
             serve(serving, host=host, port=port, tls=tls, on_ready=on_ready)
@@ -152,16 +153,16 @@ def _serve_on_ray(
 ) -> None:
     from sluice.serving.ray_serve import serve_on_ray
 
-    stop = threading.Event()
+    stop_requested = threading.Event()
 
-    def drain(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
-        stop.set()
+    def drain(signal_number: int, _: FrameType | None) -> None:
+        signal.signal(signal_number, signal.SIG_DFL)  # a second signal ends the process immediately
+        stop_requested.set()
 
     def install_handlers(bound_port: int) -> None:
-        # Set after the start, because Ray sets its own handlers.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, drain)
+        # Called after the start, because Ray installs its own handlers while it starts.
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, drain)
         on_ready(bound_port)
 
     serve_on_ray(
@@ -171,28 +172,30 @@ def _serve_on_ray(
         port=port,
         tls=tls,
         on_ready=install_handlers,
-        stop=stop,
+        stop=stop_requested,
     )
 
 
-def _tokens(named: Path | None, serve: Path | None, hook: Path | None) -> "Tokens":
+def _read_tokens(
+    tokens: Path | None, token_file: Path | None, hook_token_file: Path | None
+) -> "Tokens":
     from sluice.serving.token_file import TokenFile
     from sluice.serving.tokens import Tokens
 
-    serve_secret = _secret(serve, "SLUICE_SERVE_TOKEN")
-    hook_secret = _secret(hook, "SLUICE_HOOK_TOKEN")
-    if named is None:
+    serve_secret = _read_secret(token_file, "SLUICE_SERVE_TOKEN")
+    hook_secret = _read_secret(hook_token_file, "SLUICE_HOOK_TOKEN")
+    if tokens is None:
         return Tokens.of(serve=serve_secret, hook=hook_secret)
     if serve_secret is not None or hook_secret is not None:
         raise SettingsError(
             "--tokens cannot be combined with a single token (--token-file, --hook-token-file, "
             "SLUICE_SERVE_TOKEN or SLUICE_HOOK_TOKEN).",
-            fix="Give one or the other.",
+            fix="Give either --tokens or single tokens.",
         )
-    return TokenFile.read(named).to_tokens()
+    return TokenFile.read(tokens).to_tokens()
 
 
-def _secret(path: Path | None, variable: str) -> str | None:
+def _read_secret(path: Path | None, variable: str) -> str | None:
     from sluice.base.secret_files import read_secret_file
 
     if path is None:
@@ -200,7 +203,7 @@ def _secret(path: Path | None, variable: str) -> str | None:
     return read_secret_file(path, what="token file").decode(errors="replace").strip()
 
 
-def _tls(cert: Path | None, key: Path | None) -> "Tls | None":
+def _read_tls(cert: Path | None, key: Path | None) -> "Tls | None":
     from sluice.serving.tls import Tls
 
     if cert is None and key is None:

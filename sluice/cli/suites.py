@@ -1,4 +1,4 @@
-"""``sluice suites``: regression suites, sets of rows that every candidate is tested on."""
+"""``sluice suites``: manages and runs regression suites."""
 
 import os
 from datetime import UTC, datetime
@@ -111,7 +111,8 @@ def add(
     file: Annotated[
         Path | None,
         typer.Option(
-            help="CSV or Parquet with a column 'row' and an optional column 'reason'.",
+            help="CSV or Parquet file with a column 'row', the label of the row, and an optional "
+            "column 'reason'.",
             show_default=False,
         ),
     ] = None,
@@ -129,16 +130,16 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a suite: from a query on the features, a file of rows, or the hardest rows."""
-    if (query is not None) + (file is not None) + hard != 1:
+    num_sources = (query is not None) + (file is not None) + hard
+    if num_sources != 1:
         raise SettingsError(
-            "Exactly one of --query, --file and --hard is required, got "
-            f"{(query is not None) + (file is not None) + hard} of them.",
+            f"Exactly one of --query, --file and --hard is required, got {num_sources} of them.",
             fix="Give exactly one; see sluice suites add --help.",
         )
     settings = _settings(pipeline)
     suite = _create_suite(settings, name, query, file)
-    library, at = _library(settings.name), datetime.now(UTC)
-    entry = library.revise(suite, at=at) if revise else library.add(suite, at=at)
+    library, now = _library(settings.name), datetime.now(UTC)
+    entry = library.revise(suite, at=now) if revise else library.add(suite, at=now)
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
@@ -160,7 +161,7 @@ def run(
     ] = 40,
     as_json: AsJson = False,
 ) -> None:
-    """Run all suites on a registered version, on the present rows of the source.
+    """Run all suites on a registered version, with the present rows of the source.
 
     Writes a page to SLUICE_HOME/reports. Exit code 1 when a guard does not pass.
     """
@@ -188,6 +189,7 @@ def run(
 def _create_suite(
     settings: "PipelineSettings", name: str, query: str | None, file: Path | None
 ) -> "Suite":
+    """Return the suite of a query or a file; without both, the hard suite."""
     from sluice.config.resolved import resolve
     from sluice.evaluation.suites.hard_rows import hard_suite
     from sluice.evaluation.suites.user_suites import file_suite, query_suite

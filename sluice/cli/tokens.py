@@ -20,7 +20,7 @@ _JSON = typer.Option("--json", help="Print JSON.")
 
 def register(app: typer.Typer) -> None:
     """Add ``tokens`` to the command line."""
-    group = typer.Typer(no_args_is_help=True, help="Named tokens of a server.")
+    group = typer.Typer(no_args_is_help=True, help="Named access tokens of a server.")
     app.add_typer(group, name="tokens")
     group.command(
         "add", epilog="Example: sluice tokens add web-shop --file tokens.json --scope predict"
@@ -52,12 +52,12 @@ def add(
 ) -> None:
     """Create a token, add its digest to the file and print the token, which is not stored.
 
-    A running server accepts it within a second. To rotate a token, add another under a new name,
-    change the clients, and remove the first.
+    A running server accepts the token within a second. To rotate a token, add one with a new name,
+    switch the clients to it, and remove the old one.
     """
     from sluice.serving.token_file import TokenFile, make_token
 
-    tokens_file = _read_or_create(file)
+    tokens_file = _read_or_empty(file)
     if name in tokens_file.tokens:
         raise SettingsError(
             f"{file} already has a token named '{name}'.",
@@ -81,7 +81,7 @@ def remove(
     """Remove a token; a running server rejects it within a second."""
     from sluice.serving.token_file import TokenFile
 
-    tokens_file = _read_or_create(file)
+    tokens_file = _read_or_empty(file)
     if name not in tokens_file.tokens:
         raise SettingsError(
             f"{file} has no token '{name}'; it has {', '.join(tokens_file.tokens) or 'none'}.",
@@ -93,7 +93,7 @@ def remove(
         print_json({"removed": name})
 
 
-def _read_or_create(file: Path) -> "TokenFile":
+def _read_or_empty(file: Path) -> "TokenFile":
     from sluice.serving.token_file import TokenFile
 
     return TokenFile.read(file) if file.exists() else TokenFile(tokens={})

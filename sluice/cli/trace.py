@@ -27,11 +27,11 @@ class _TraceGroup(TyperGroup):
         return [*options, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the name of the hidden command ``run`` before its arguments."""
+        """Insert the name of the hidden command ``run`` if the arguments contain two dashes."""
         return super().parse_args(ctx, [_RUN, *args] if "--" in args else args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Reject a program, or options of ``run``, that come without two dashes."""
+        """Reject a program without two dashes, and options of ``run`` before another command."""
         known = sorted(set(self.commands) - {_RUN})
         is_known = args[0] in self.commands
         has_run_options = any(
@@ -43,8 +43,8 @@ class _TraceGroup(TyperGroup):
             raise SettingsError(
                 "A program to trace must follow two dashes, which are missing before "
                 f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known)}",
-                cause=f"Without dashes the commands are {', '.join(known)}, with their options "
-                "after their name.",
+                cause=f"Without dashes, only the commands {', '.join(known)} are accepted, with "
+                "their options after their name.",
                 fix=f"Leave out the options before '{args[0]}'. For the options of this command: "
                 f"sluice trace {args[0]} --help"
                 if is_known
@@ -73,15 +73,19 @@ def register(app: typer.Typer) -> None:
     def run(
         command: Annotated[list[str], typer.Argument(help="The program and its arguments.")],
         out: Annotated[
-            Path | None, typer.Option(help="Folder of the traces.", show_default=False)
+            Path | None,
+            typer.Option(
+                help="Folder of the traces. Default: a new folder in SLUICE_HOME/traces.",
+                show_default=False,
+            ),
         ] = None,
         stop_after: Annotated[
             int,
             typer.Option(
                 min=0,
-                help="Stop the program, with its last good state on disk, after this number of "
-                "consecutive non-finite losses; 0 for never. The state is copied after 0, 1, "
-                "2, 4, 8, ... steps, then every 100 steps.",
+                help="Stop the program after this number of consecutive non-finite losses, and "
+                "store its last good state; 0 for never. The state is copied after 0, 1, 2, 4, 8, "
+                "... steps, then every 100 steps.",
             ),
         ] = 0,
         skip_nonfinite: Annotated[
@@ -131,7 +135,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Write one page per traced process, which replays the training of this process."""
+        """Write one page per traced process that replays its training."""
         from sluice.trace.report.replay.export import write_replays, write_tensorboard
 
         pages = write_replays(folder)

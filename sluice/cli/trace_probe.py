@@ -1,4 +1,4 @@
-"""``sluice trace probe``: tests of a workload that a recorded run cannot provide."""
+"""``sluice trace probe``: tests a workload for faults that a recorded run cannot show."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +30,9 @@ def add_probe(group: typer.Typer) -> None:
         only: Annotated[
             str,
             typer.Option(
-                help="Run only these probes, such as 'causality,padding'.", show_default=False
+                help="Comma-separated names of the probes to run, such as 'causality,padding'. "
+                "Default: all.",
+                show_default=False,
             ),
         ] = "",
         seed: Annotated[int, typer.Option(help="Seed of weights and perturbations.", min=0)] = 0,
@@ -86,7 +88,7 @@ def _table(probe_results: "Sequence[ProbeResult]") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("probe", "outcome", "seen", box=None, pad_edge=False)
+    table = Table("probe", "outcome", "result", box=None, pad_edge=False)
     for result in probe_results:
         lines = [result.seen]
         lines += [f"why: {result.why}"] if result.why else []

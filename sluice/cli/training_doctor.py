@@ -35,9 +35,9 @@ def add_training_doctors(group: typer.Typer) -> None:
     def randomness(pipeline: _Pipeline, as_json: _Json = False) -> None:
         """List every source of randomness of a training, and whether it is seeded.
 
-        Runs each part of the workload once, and trains for one epoch on one batch. Code that
-        draws from a global generator and operations without a deterministic implementation are
-        listed with file and line. The exit code is 0 whatever is found.
+        Runs each part of the workload once, and trains for one epoch on one batch. Lists, with file
+        and line, the code that draws from a global generator and the operations without a
+        deterministic implementation. The exit code is 0 for any result.
 
         Example: sluice doctor randomness sp500_volatility
         """
@@ -110,7 +110,7 @@ def _print(json_text: str, content: Group | Text, *, as_json: bool) -> None:
 
 
 def _first_fold(workload: "Workload") -> "tuple[Workload, Examples]":
-    """Return the workload, fitted on the first fold, and the fold's train rows."""
+    """Return the workload, fitted on the train rows of the first fold, and these rows."""
     from sluice.workloads.fitted_state import fit_workload
 
     frame = workload.compute_features(workload.load_rows())
@@ -207,23 +207,23 @@ def _randomness_tables(report: "RandomnessReport") -> Group:
     draws = Table("part", "draws from", box=None, pad_edge=False)
     for draw in report.draws:
         draws.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
-    findings = "\n".join(report.findings) or "Every source of randomness has a seed of its own."
+    findings = "\n".join(report.findings) or "Every source of randomness has its own seed."
     return Group(sources, Text(), draws, Text(), Text(findings))
 
 
 def _batch_table(result: "BatchSizeResult") -> Group:
-    tried = Table("rows", "fits", "memory", "s", "problem", box=None, pad_edge=False)
+    attempts = Table("rows", "fits", "memory", "seconds", "problem", box=None, pad_edge=False)
     for attempt in result.attempts:
-        tried.add_row(
+        attempts.add_row(
             f"{attempt.rows:,}",
             "yes" if attempt.fits else "no",
             f"{attempt.peak_bytes / _GIB:.3f} GiB",
             f"{attempt.seconds:.2f}",
             escape(attempt.problem),
         )
-    bound = "memory" if result.bound == "memory" else "--limit-rows or the number of train rows"
+    limit = "memory" if result.bound == "memory" else "--limit-rows or the number of train rows"
     summary = (
-        f"The largest batch that ran has {result.rows:,} rows, limited by {bound} "
+        f"The largest batch that ran has {result.rows:,} rows, limited by {limit} "
         f"({result.memory_bytes / _GIB:.2f} GiB allowed)."
     )
-    return Group(tried, Text(), Text(summary))
+    return Group(attempts, Text(), Text(summary))

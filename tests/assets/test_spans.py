@@ -56,13 +56,13 @@ def test_assets_of_a_run_share_its_trace(receiver: Receiver, traceparent: str) -
     assert first.trace == second.trace == context_of_run.trace_id
     assert second.parent == context_of_run.span_id
     assert first.parent == (context_of_run.span_id if traceparent else "")
-    assert first.facts == {
+    assert first.attributes == {
         "sluice.asset": "rows",
         "sluice.pipeline": "pipe",
         "sluice.run": result.run_id,
         "sluice.outcome": "materialized",
     }
-    assert (second.facts["sluice.outcome"], second.failed) == ("failed", "RuntimeError")
+    assert (second.attributes["sluice.outcome"], second.error) == ("failed", "RuntimeError")
 
 
 def test_asset_runs_unchanged_without_an_endpoint() -> None:

@@ -26,7 +26,7 @@ def test_only_links_without_target_are_reported(tmp_path: Path) -> None:
     )
     (site / "sub" / "b.html").write_text('<a name="here"></a><a href="../a.html">up</a>')
 
-    found = list(load_extension("link_check").broken_links(site))
+    found = list(load_extension("link_check").find_broken_links(site))
 
     assert found == [
         ("a.html", "none.png", "no such file"),
@@ -66,13 +66,13 @@ def test_versions_are_listed_newest_first_and_index_opens_the_newest(tmp_path: P
 def test_repository_links_become_site_links(
     text: str, path: str, page: str | None, shown: str | None
 ) -> None:
-    assert load_extension("repository_links").site_links(text, path, page or path) == (
+    assert load_extension("repository_links").rewrite_links(text, path, page or path) == (
         shown or text
     )
 
 
 def test_navigation_lists_each_page_once_and_of_a_subfolder_only_its_readme() -> None:
-    pages = list(load_extension("page_trees")._pages(ROOT / "docs" / "reference"))
+    pages = list(load_extension("page_trees")._page_names(ROOT / "docs" / "reference"))
 
     assert len(pages) == len(set(pages))
     assert "api/README" in pages

@@ -443,7 +443,7 @@ def test_source_that_raised_an_error_is_polled_again(
     )
 
     failed = poll.read_state()
-    monkeypatch.setattr(IncompleteSource, "whole", True)
+    monkeypatch.setattr(IncompleteSource, "is_complete", True)
 
     assert isinstance(failed, SourceUnavailable)
     assert (failed.is_slow, "load_rows of the workload raised" in failed.reason) == (False, True)

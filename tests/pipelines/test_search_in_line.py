@@ -165,7 +165,7 @@ def test_tune_prints_the_best_trials_and_the_settings_for_the_pipeline_file(
     printed = capsys.readouterr().out
     best = read_best_config(home)
     assert "of 4 has the lowest validation loss" in printed
-    suggested = printed.partition("to set in the pipeline's file\n")[2].partition("\n\n")[0]
+    suggested = printed.partition("settings for the pipeline file\n")[2].partition("\n\n")[0]
     assert yaml.safe_load(suggested) == {
         "training": {"learning_rate": best.setup.training.learning_rate}
     }

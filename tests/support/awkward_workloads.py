@@ -1,4 +1,4 @@
-"""Variants of the healthy workload whose code is difficult for the process that supervises it."""
+"""Variants of the healthy workload whose code causes difficulties for the supervising process."""
 
 import datetime
 import enum
@@ -73,7 +73,7 @@ class RaisesOwnError(OwnNet):
 
 
 class ForkNet(Net):
-    """Starts a process that keeps running and keeps every pipe open, then crashes."""
+    """Exits, and leaves a forked process that continues to run and keeps every pipe open."""
 
     def forward(self, x: Tensor) -> Tensor:
         if os.fork() == 0:
@@ -92,13 +92,13 @@ class DiesOnceNet(Net):
 
 
 class FailsWhenLoadedAgain(OwnNet):
-    """The model ends the process, and the rows can be loaded only once."""
+    """Its model ends the process, and its rows can be loaded only once."""
 
     net = DiesOnceNet
 
     def load_rows(self) -> pd.DataFrame:
-        mark = Path(os.environ["SLUICE_TEST_MARK"])
-        if mark.exists():
+        marker = Path(os.environ["SLUICE_TEST_MARK"])
+        if marker.exists():
             raise ConnectionError("only one connection is allowed")
-        mark.write_text("")
+        marker.write_text("")
         return super().load_rows()

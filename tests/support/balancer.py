@@ -1,4 +1,4 @@
-"""A TCP load balancer: round robin over the servers whose /readyz returns 200."""
+"""A TCP load balancer that distributes connections over the servers whose /readyz returns 200."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ POLL_INTERVAL_S = 0.1
 
 
 class Balancer:
-    """Balances connections, not requests: a kept-alive connection stays at its server."""
+    """Assigns each connection to a server in turn; all its requests go to this server."""
 
     def __init__(self, ports: list[int]) -> None:
-        self.ready: set[int] = set()
+        self.ready_ports: set[int] = set()
         self.port = 0
-        self._turns = itertools.cycle(ports)
+        self._ports_in_turn = itertools.cycle(ports)
         self._ports = ports
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -28,14 +28,14 @@ class Balancer:
         for task in (*polls, *self._connections):
             task.cancel()
         await asyncio.gather(*polls, *self._connections, return_exceptions=True)
-        await asyncio.sleep(0)  # closed transports are removed in the next iteration of the loop
+        await asyncio.sleep(0)  # the next iteration of the loop removes closed transports
 
     async def _poll(self, port: int) -> None:
         while True:
             if await self._is_ready(port):
-                self.ready.add(port)
+                self.ready_ports.add(port)
             else:
-                self.ready.discard(port)
+                self.ready_ports.discard(port)
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _is_ready(self, port: int) -> bool:
@@ -64,13 +64,13 @@ class Balancer:
             writer.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for port in itertools.islice(self._turns, 2 * len(self._ports)):
-            if port not in self.ready:
+        for port in itertools.islice(self._ports_in_turn, 2 * len(self._ports)):
+            if port not in self.ready_ports:
                 continue
             try:
                 server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
-                self.ready.discard(port)
+                self.ready_ports.discard(port)
                 continue
             pipes = [asyncio.create_task(_pipe(reader, server_writer))]
             pipes.append(asyncio.create_task(_pipe(server_reader, writer)))

@@ -1,4 +1,4 @@
-"""Challengers that crash, hang or leak if a value of the input asks for it. Torch is not needed."""
+"""Challengers without torch that crash, hang or leak memory if an input has a certain value."""
 
 import ctypes
 import hashlib
@@ -19,14 +19,14 @@ from sluice.serving.contract import InputContract, OutputContract
 
 CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
 NAMES = (
-    "two",
+    "two",  # runs a fault only for the input values below
     "dies while loading",
     "hangs while loading",
     "raises while loading",
     "raises the first time",
-    "curious",
+    "curious",  # stores its environment in a file
 )
-# Input values that cause a fault.
+# Input values that cause a fault. BABBLE writes invalid messages to all open file descriptors.
 SEGFAULT, EXIT, LOOP, LEAK, RAISE, BABBLE, RETURN_PID, SPAWN = range(101, 109)
 LEAK_BYTES = 2**24
 
@@ -36,7 +36,10 @@ def candidate(name: str) -> str:
 
 
 class FaultyChallenger:
-    """Two networks that return v and 3 v for the first value v of the last row, or run a fault."""
+    """Two networks that return v and 3 v for the first value v of the last row.
+
+    Some values v cause a fault, see ``_run_fault``.
+    """
 
     version = 2
     contract = CONTRACT
@@ -48,13 +51,13 @@ class FaultyChallenger:
     def __init__(self, name: str) -> None:
         self.candidate = candidate(name)
         self.leaked: list[mmap.mmap] = []
-        self.is_new = name == "raises the first time"
+        self.raises_next = name == "raises the first time"
 
     def predict(
         self, x_NLD: NDArray[np.float32], pause: Callable[[], object] | None
     ) -> NDArray[np.float64]:
-        if self.is_new:
-            self.is_new = False
+        if self.raises_next:
+            self.raises_next = False
             raise RuntimeError("not warm yet")
         for _ in range(2):  # networks
             if pause is not None:

@@ -1,4 +1,7 @@
-"""Small workloads for clients that send texts, tokens, images or raw rows; data in a folder."""
+"""Small workloads for clients that send texts, tokens, images or raw rows.
+
+The texts, tokens and images are files of a folder.
+"""
 
 import json
 from pathlib import Path
@@ -24,7 +27,7 @@ NUM_ROWS = 240
 WORDS = ("good", "fine", "great", "bad", "poor", "awful", "plot", "actor", "film", "scene")
 MAX_LEN = 12
 VOCABULARY_SIZE = 11
-"""Number of token ids of the language model."""
+"""Number of token ids of ``BlockWorkload``."""
 
 
 class FolderSettings(WorkloadSettings):
@@ -50,8 +53,8 @@ class _FolderWorkload(Workload):
         return raw
 
     def targets(self, frame: pd.DataFrame, rows: RowRange) -> Tensor:
-        found = frame["target"].to_numpy(np.float32)[rows.start : rows.stop, None]
-        return torch.from_numpy(found.copy())
+        targets = frame["target"].to_numpy(np.float32)[rows.start : rows.stop, None]
+        return torch.from_numpy(targets.copy())
 
 
 class Vocabulary:
@@ -159,7 +162,7 @@ class BarSettings(FolderSettings):
 
 
 class RawBars(_FolderWorkload):
-    """Windows of features of raw bars: change, and mean of the last four values."""
+    """Raw bars, and windows of two features: the change, and the mean of the last four values."""
 
     settings_type = BarSettings
     settings: BarSettings
@@ -207,34 +210,34 @@ class NamedNetwork(nn.Module):
 
 
 class NamedBars(RawBars):
-    """The same bars, as a dict of inputs."""
+    """The same bars with two named inputs: the window, and its last row."""
 
     def build_model(self, num_features: int, num_outputs: int, settings: Any) -> nn.Module:
         return NamedNetwork()
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        x = found.tensor
+        examples = super().examples(frame, rows)
+        x = examples.tensor
         return Examples(
-            x=DictRows({"window": x, "last": x[:, -1]}), y=found.targets, rows=found.rows
+            x=DictRows({"window": x, "last": x[:, -1]}), y=examples.targets, rows=examples.rows
         )
 
 
 def write_texts(folder: Path) -> dict[str, str]:
     """Write texts, their tokens and the vocabulary; return the settings of the workload."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = {word: number for number, word in enumerate(WORDS, start=2)}
-    (folder / "vocabulary.json").write_text(json.dumps(words))
+    ids = {word: number for number, word in enumerate(WORDS, start=2)}
+    (folder / "vocabulary.json").write_text(json.dumps(ids))
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, rng.integers(1, 16))) for _ in range(NUM_ROWS)]
-    _write_rows(folder, [{"text": text, "target": _mood(text)} for text in texts])
+    _write_rows(folder, [{"text": text, "target": _sentiment(text)} for text in texts])
     tokenize = Vocabulary(folder / "vocabulary.json")
     write_tokens(folder / "tokens", map(tokenize, texts), vocab_size=50)
     return {"folder": str(folder)}
 
 
 def write_blocks(folder: Path) -> dict[str, str]:
-    """Write tokens; return the settings of the workload."""
+    """Write the token ids of a corpus; return the settings of the workload."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = np.random.default_rng(0).integers(0, VOCABULARY_SIZE, 6 * NUM_ROWS + 1)
     write_tokens(folder / "tokens", [ids], vocab_size=VOCABULARY_SIZE)
@@ -257,7 +260,7 @@ def write_images(folder: Path) -> dict[str, str]:
 
 
 def network_input(workload: Workload, row: int) -> ModelInput:
-    """Return the stored input of one row of the workload's frame."""
+    """Return the network input of one row of the workload's frame."""
     frame = workload.compute_features(workload.load_rows())
     return workload.examples(frame, RowRange(start=row, stop=row + 1)).inputs
 
@@ -266,7 +269,7 @@ def _write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
     (folder / "rows.json").write_text(json.dumps(rows))
 
 
-def _mood(text: str) -> float:
+def _sentiment(text: str) -> float:
     words = text.split()
     return sum((WORDS.index(word) < 3) - (3 <= WORDS.index(word) < 6) for word in words) / len(
         words

@@ -1,4 +1,4 @@
-"""A workload that counts its instances by the module that creates them."""
+"""A workload that counts its instances by the module whose code creates them."""
 
 import sys
 from collections import Counter
@@ -8,7 +8,8 @@ from typing import ClassVar
 from sluice.workloads.workload import WorkloadSettings
 from tests.support.echo import Echo
 
-_BUILDERS = ("load", "counted")
+_SKIPPED_MODULES = ("load", "counted")
+"""Names of modules that only forward the creation of an instance."""
 
 
 class BuildCounter(Echo):
@@ -17,7 +18,7 @@ class BuildCounter(Echo):
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         super().__init__(settings)
         frame = sys._getframe()
-        while Path(frame.f_code.co_filename).stem in _BUILDERS:
+        while Path(frame.f_code.co_filename).stem in _SKIPPED_MODULES:
             assert frame.f_back is not None
             frame = frame.f_back
         self.builds[Path(frame.f_code.co_filename).stem] += 1

@@ -1,6 +1,7 @@
 """A server with few file descriptors, run as ``python -m``.
 
-It prints its port. For each line on stdin, it opens registries and prints whether that succeeds.
+It prints its port. For each line on stdin, it opens an SQLite file many times, as registries do,
+and prints whether that succeeds.
 """
 
 import resource
@@ -16,13 +17,13 @@ from tests.sluice.serving.serving_samples import (
     run_server,
 )
 
-DESCRIPTORS = 200
-REGISTRIES = 20
+MAX_DESCRIPTORS = 200
+_NUM_REGISTRIES = 20
 
 
 def main() -> None:
     """Serve until stdin ends."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS // 2, DESCRIPTORS))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS // 2, MAX_DESCRIPTORS))
     model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
     settings = quick_settings(connections={"reserved_descriptors": 64})
@@ -30,11 +31,11 @@ def main() -> None:
         print(server.url.rpartition(":")[2], flush=True)
         for _ in sys.stdin:
             try:
-                opened = [sqlite3.connect(sys.argv[1]) for _ in range(REGISTRIES)]
-                for each in opened:
-                    each.execute("create table if not exists t (x)")
-                    each.close()
-                print(f"opened {len(opened)}", flush=True)
+                connections = [sqlite3.connect(sys.argv[1]) for _ in range(_NUM_REGISTRIES)]
+                for connection in connections:
+                    connection.execute("create table if not exists t (x)")
+                    connection.close()
+                print(f"opened {len(connections)}", flush=True)
             except sqlite3.Error as error:
                 print(error, flush=True)
 

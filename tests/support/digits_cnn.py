@@ -1,4 +1,4 @@
-"""A workload of a user: handwritten digits and a small convolutional network.
+"""A user's workload: handwritten digits and a small convolutional network.
 
 The first class is healthy. Each subclass has one common mistake.
 """
@@ -84,13 +84,13 @@ class Digits(Workload):
 
 
 class LabelAmongFeatures(Digits):
-    """Feeds the digit itself to the network: a forgotten drop() of the label column."""
+    """Passes the label to the network, because its column was not dropped."""
 
     feature_columns = (*PIXELS, "digit")
 
 
 class FrozenBody(Digits):
-    """Freezes the convolutions for an experiment and forgets it."""
+    """Freezes the convolutions, as after an experiment."""
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings
@@ -101,7 +101,7 @@ class FrozenBody(Digits):
 
 
 class ShuffledLabels(Digits):
-    """Sorts the images without the labels."""
+    """Sorts the images and shuffles the labels, so that they do not belong together."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -110,7 +110,7 @@ class ShuffledLabels(Digits):
 
 
 class OutOfRange(Digits):
-    """Counts classes from 1: label 10 is outside of the ten outputs."""
+    """Numbers the classes from 1, so that label 10 has no output."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return super().compute_features(raw).assign(digit=raw["digit"] + 1)

@@ -18,7 +18,7 @@ class GrowingSettings(EchoSettings):
     """Shift of the mean of ``call`` in the additional rows."""
 
     effect_loss: float = 0.0
-    """Share of the effect of ``call`` on the next row that is lost in the additional rows."""
+    """Share by which the effect of ``call`` on the next row is smaller in the additional rows."""
 
 
 class Growing(Echo):
@@ -51,13 +51,13 @@ class Slow(Echo):
 
 
 class IncompleteSource(Echo):
-    """Its source is incomplete until ``whole`` is set, as if it were still being written."""
+    """Its source returns None until ``is_complete`` is set, as if it were still being written."""
 
-    whole: ClassVar[bool] = False
+    is_complete: ClassVar[bool] = False
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
-        return rows if self.whole else None  # type: ignore[return-value]
+        return rows if self.is_complete else None  # type: ignore[return-value]
 
 
 class Empty(Echo):
@@ -68,17 +68,17 @@ class Empty(Echo):
 
 
 class Hanging(Echo):
-    """Its first loads hang until they are released."""
+    """Its first ``num_hanging`` loads hang until ``released`` is set."""
 
     num_hanging: ClassVar[int] = 0
     num_begun: ClassVar[int] = 0
     released: ClassVar[threading.Event] = threading.Event()
 
     def load_rows(self) -> pd.DataFrame:
-        kind = type(self)
-        kind.num_begun += 1
-        if kind.num_begun <= kind.num_hanging:
-            kind.released.wait()
+        cls = type(self)
+        cls.num_begun += 1
+        if cls.num_begun <= cls.num_hanging:
+            cls.released.wait()
         return super().load_rows()
 
 

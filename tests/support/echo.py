@@ -1,4 +1,4 @@
-"""A small workload as a user would write it: the target depends on the call of the same row."""
+"""A small workload as a user would write it. Its target is twice the call of its row plus noise."""
 
 import numpy as np
 import pandas as pd
@@ -75,7 +75,7 @@ class SignOnly(Echo):
 
 
 class PartlyKnownNoise(Echo):
-    """Its feature also contains the sign of the noise, so that part of the noise is known."""
+    """Its feature also contains the sign of the noise of the target."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -98,8 +98,8 @@ class DoubledInputs(Echo):
     """It doubles its inputs in ``examples``, which clients do not do."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        return Examples(x=2 * found.x, y=found.y, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=2 * examples.x, y=examples.y, rows=examples.rows)
 
 
 class ConstantLoss(Echo):

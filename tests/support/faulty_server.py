@@ -1,6 +1,7 @@
-"""The server of ``sluice serve`` in a process, with injected faults in its challengers.
+"""The server of ``sluice serve`` in a child process, with injected faults in its challengers.
 
-The faults are those of the rehearsal, and two that affect only the challenger's process.
+The faults are those of the rehearsal, and "leak" and "hang", which affect only the challenger's
+process.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ class FaultyServerConfig(Record):
 
 
 class _LeakingOrHanging(nn.Module):
-    """A network that leaks or hangs at every request."""
+    """A network that leaks memory or hangs at every request."""
 
     def __init__(self, network: nn.Module, fault: str) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class _LeakingOrHanging(nn.Module):
 def load_with_fault(candidate: str, *, config: str) -> DeployedModel:
     """Load a version with its fault; called in the challenger's process."""
     settings = FaultyServerConfig.model_validate_json(config)
-    found = load_from_ledger(
+    model = load_from_ledger(
         candidate,
         registry_url=settings.registry_url,
         model=settings.model,
@@ -71,12 +72,12 @@ def load_with_fault(candidate: str, *, config: str) -> DeployedModel:
     )
     fault = settings.faults.get(candidate, "none")
     if fault in ("leak", "hang"):
-        first, *others = found.networks
-        return dataclasses.replace(found, networks=(_LeakingOrHanging(first, fault), *others))
+        first, *others = model.networks
+        return dataclasses.replace(model, networks=(_LeakingOrHanging(first, fault), *others))
     plan = FaultPlan.model_validate(
         {"fault": fault, "challenger": candidate, "seed": 0, "spread": (settings.spread,)}
     )
-    return inject_fault(found, plan)
+    return inject_fault(model, plan)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Networks with unusual gradients: healthy ones, and ones with parts that cannot learn."""
+"""Networks with unusual gradients: healthy networks, and networks with parts that cannot learn."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,7 +19,7 @@ WIDTH = 16
 
 
 class NetworkWorkload(Signals):
-    """The healthy workload with a network of the test, which maps (B, 4, 3) to (B, 1)."""
+    """The healthy workload with a network of the test, which maps (B, seq_len, 3) to (B, 1)."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class NetworkWorkload(Signals):
 
 
 class Tokens(NetworkWorkload):
-    """Integer inputs (B, 4): three columns cut into ten bins, and one that is always 0."""
+    """Integer inputs (B, 4): three columns of bins from 1 to 9, and one that is always 0."""
 
     scale_inputs = False
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        bins = (found.x[:, -1] * 2 + 5).clamp(1, 9).long()
-        return replace(found, x=F.pad(bins, (0, 1)))
+        examples = super().examples(frame, rows)
+        bins = (examples.x[:, -1] * 2 + 5).clamp(1, 9).long()
+        return replace(examples, x=F.pad(bins, (0, 1)))
 
 
 class Classes(NetworkWorkload):
@@ -63,9 +63,9 @@ class Classes(NetworkWorkload):
     scale_target = False
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
+        examples = super().examples(frame, rows)
         edges = torch.tensor([5.0, 9.0])
-        return replace(found, y=torch.bucketize(found.y[:, 0], edges))
+        return replace(examples, y=torch.bucketize(examples.y[:, 0], edges))
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         return (len(y), 3)
@@ -80,10 +80,10 @@ class Images(NetworkWorkload):
     scale_inputs = False
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
+        examples = super().examples(frame, rows)
         noise = np.random.default_rng(1).normal(size=(len(frame), 1, 8, 8)).astype(np.float32)
-        x = torch.from_numpy(noise[found.rows]) + found.y[:, :, None, None] / 5
-        return replace(found, x=x)
+        x = torch.from_numpy(noise[examples.rows]) + examples.y[:, :, None, None] / 5
+        return replace(examples, x=x)
 
 
 class Last(nn.Module):
@@ -94,7 +94,7 @@ class Last(nn.Module):
 
 
 class Apply(nn.Module):
-    """A function as a module, without a ReLU module that could be recorded."""
+    """Applies a function, so that the network has no activation module, such as ``nn.ReLU``."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -108,15 +108,15 @@ def mlp(*between: nn.Module, outputs: int = 1, num_inputs: int = 3) -> nn.Sequen
     return nn.Sequential(Last(), nn.Linear(num_inputs, WIDTH), *between, nn.Linear(WIDTH, outputs))
 
 
-def changed(network: nn.Module, change: Callable[[Any], Any]) -> nn.Module:
-    """Return the network after changing its weights."""
+def change_weights(network: nn.Module, change: Callable[[Any], Any]) -> nn.Module:
+    """Change the weights of a network in place, and return it."""
     with torch.no_grad():
         change(network)
     return network
 
 
 def fill(network: nn.Module, value: float) -> nn.Module:
-    return changed(network, lambda net: [p.fill_(value) for p in net.parameters()])
+    return change_weights(network, lambda net: [p.fill_(value) for p in net.parameters()])
 
 
 class Residual(nn.Module):
@@ -132,7 +132,7 @@ class Residual(nn.Module):
 
 
 class Lora(nn.Module):
-    """A frozen layer with a trained update of low rank, B = 0."""
+    """A frozen layer with a trained low-rank update (LoRA) that starts at 0."""
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
@@ -148,7 +148,8 @@ class Experts(nn.Module):
     """A mixture of experts in which the last expert is idle.
 
     Args:
-        idle: "never called", "no rows", "zero weight", or "dead", which is a defect.
+        idle: Why the expert is idle: "never called", "no rows", "zero weight", or "dead", which is
+            a defect.
     """
 
     def __init__(self, idle: str, num_experts: int = 3) -> None:
@@ -160,15 +161,15 @@ class Experts(nn.Module):
         )
         self.gate = nn.Linear(3, num_experts)
         if idle == "dead":
-            changed(self.experts[-1], lambda expert: expert[0].bias.fill_(-50.0))
+            change_weights(self.experts[-1], lambda expert: expert[0].bias.fill_(-50.0))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, -1]
         weight = self.gate(x).softmax(-1)
         if self.idle in ("never called", "no rows"):
-            busy = [e(x) * weight[:, [index]] for index, e in enumerate(self.experts[:-1])]
+            outputs = [e(x) * weight[:, [index]] for index, e in enumerate(self.experts[:-1])]
             unused = self.experts[-1](x[:0]).sum() if self.idle == "no rows" else 0.0
-            return torch.stack(busy).sum(0) + unused
+            return torch.stack(outputs).sum(0) + unused
         if self.idle == "zero weight":
             weight = weight * torch.tensor([1.0] * (weight.shape[1] - 1) + [0.0])
         outputs = torch.cat([expert(x) for expert in self.experts], dim=1)
@@ -303,13 +304,13 @@ class Stack(nn.Module):
 
 
 class SharedRelu(nn.Module):
-    """One ReLU module behind two layers of different width; the second passes one unit."""
+    """One ReLU module after two layers of different width, WIDTH units and one unit."""
 
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two, self.leave = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1), nn.Linear(17, 1)
         self.relu = nn.ReLU()
-        changed(self.two, lambda layer: layer.bias.fill_(-0.3))
+        change_weights(self.two, lambda layer: layer.bias.fill_(-0.3))
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.relu(self.one(x[:, -1]))
@@ -317,7 +318,7 @@ class SharedRelu(nn.Module):
 
 
 class RoundedBranch(nn.Module):
-    """A branch disabled by rounding, next to a layer of another class with the same input."""
+    """A layer whose output is rounded, next to a layer of another class with the same input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -333,14 +334,14 @@ def frozen_backbone() -> nn.Module:
     return network
 
 
-def dead(activation: nn.Module, layer: int = 1) -> nn.Module:
-    """An MLP with the bias of one layer at -50."""
-    return changed(mlp(activation), lambda net: net[layer].bias.fill_(-50.0))
+def dead_mlp(activation: nn.Module, layer: int = 1) -> nn.Module:
+    """Return an MLP in which the bias of one layer is -50."""
+    return change_weights(mlp(activation), lambda net: net[layer].bias.fill_(-50.0))
 
 
 def sparse_relu() -> nn.Module:
-    """512 units of which about 70 % are inactive."""
-    return changed(
+    """Return an MLP with 512 units, of which about 70 % are inactive in each row."""
+    return change_weights(
         nn.Sequential(Last(), nn.Linear(3, 512), nn.ReLU(), nn.Linear(512, 1)),
         lambda net: net[1].bias.fill_(-0.5),
     )
@@ -371,10 +372,10 @@ HEALTHY: dict[str, Callable[[], NetworkWorkload]] = {
     ),
     "residual gates at 0": lambda: NetworkWorkload(lambda: mlp(Residual(), Residual(), Residual())),
     "last layer at 0": lambda: NetworkWorkload(
-        lambda: changed(mlp(nn.Tanh()), lambda net: net[-1].weight.zero_())
+        lambda: change_weights(mlp(nn.Tanh()), lambda net: net[-1].weight.zero_())
     ),
     "last layer of classes at 0": lambda: Classes(
-        lambda: changed(mlp(nn.ReLU(), outputs=3), lambda net: net[-1].weight.zero_())
+        lambda: change_weights(mlp(nn.ReLU(), outputs=3), lambda net: net[-1].weight.zero_())
     ),
     "classes": lambda: Classes(lambda: mlp(nn.ReLU(), outputs=3)),
     "low-rank update at 0": lambda: NetworkWorkload(
@@ -438,22 +439,22 @@ UNUSUAL: dict[str, Callable[[], NetworkWorkload]] = {
 
 DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] = {
     "dead ReLU": (
-        lambda: NetworkWorkload(lambda: dead(nn.ReLU())),
+        lambda: NetworkWorkload(lambda: dead_mlp(nn.ReLU())),
         ("dead units",),
         "0 of 16 units of network.2 were above 0",
     ),
     "dead in-place ReLU": (
-        lambda: NetworkWorkload(lambda: dead(nn.ReLU(inplace=True))),
+        lambda: NetworkWorkload(lambda: dead_mlp(nn.ReLU(inplace=True))),
         ("dead units",),
         "0 of 16 units of network.2 were above 0",
     ),
     "dead functional ReLU": (
-        lambda: NetworkWorkload(lambda: dead(Apply(F.relu))),
+        lambda: NetworkWorkload(lambda: dead_mlp(Apply(F.relu))),
         ("dead units",),
         "0 of 16 units of network.1 were above 0",
     ),
     "dead GELU": (
-        lambda: NetworkWorkload(lambda: dead(nn.GELU())),
+        lambda: NetworkWorkload(lambda: dead_mlp(nn.GELU())),
         ("dead units",),
         "0 of 16 units of network.1 were above 0",
     ),
@@ -464,7 +465,7 @@ DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] =
     ),
     "dead in the third layer of a list": (
         lambda: NetworkWorkload(
-            lambda: changed(
+            lambda: change_weights(
                 Stack(lambda _, x: F.relu(x)), lambda net: net.layers[2].bias.fill_(-50.0)
             )
         ),
@@ -472,12 +473,16 @@ DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] =
         "0 of 16 units of network.layers.2 were above 0",
     ),
     "dead between tied layers": (
-        lambda: NetworkWorkload(lambda: changed(Tied(), lambda net: net.two.bias.fill_(99.0))),
+        lambda: NetworkWorkload(
+            lambda: change_weights(Tied(), lambda net: net.two.bias.fill_(99.0))
+        ),
         ("zero gradients",),
         "network.enter.weight, network.enter.bias, network.one.weight",
     ),
     "dead channels": (
-        lambda: Images(lambda: changed(convolutions(), lambda net: net[1].bias.fill_(-50.0))),
+        lambda: Images(
+            lambda: change_weights(convolutions(), lambda net: net[1].bias.fill_(-50.0))
+        ),
         ("dead units",),
         "0 of 8 units of network.2 were above 0",
     ),
@@ -513,7 +518,7 @@ DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] =
     ),
     "constant layer of a stack": (
         lambda: NetworkWorkload(
-            lambda: changed(
+            lambda: change_weights(
                 Stack(lambda _, x: torch.tanh(x)),
                 lambda net: [p.fill_(0.1) for p in net.layers.parameters()],
             )
@@ -548,15 +553,15 @@ DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] =
     ),
     "saturated": (
         lambda: NetworkWorkload(
-            lambda: changed(mlp(nn.Tanh()), lambda net: net[1].bias.fill_(99.0))
+            lambda: change_weights(mlp(nn.Tanh()), lambda net: net[1].bias.fill_(99.0))
         ),
         ("zero gradients",),
         "network.1.weight, network.1.bias",
     ),
     "output cut to 0": (
-        lambda: NetworkWorkload(lambda: nn.Sequential(dead(nn.Tanh(), layer=-1), nn.ReLU())),
+        lambda: NetworkWorkload(lambda: nn.Sequential(dead_mlp(nn.Tanh(), layer=-1), nn.ReLU())),
         ("dead units",),
         "0 of 1 units of network.1 were above 0",
     ),
 }
-"""Network, accepted kinds of failure, and text that the summary must contain."""
+"""Per defect: workload, accepted faults, and text that the summary must contain."""

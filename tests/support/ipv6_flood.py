@@ -1,7 +1,7 @@
-"""A flood from one IPv6 network at a server on all addresses; run as ``python -m``.
+"""Floods a server with connections from one IPv6 network; run as ``python -m``.
 
-It needs its own network namespace, in which the loopback interface has ``ADDRESSES``, and prints
-the counts of the server as JSON.
+It needs its own network namespace, in which the loopback interface has ``ADDRESSES``. It prints
+counts of the server as JSON.
 """
 
 import contextlib
@@ -22,26 +22,30 @@ from tests.sluice.serving.serving_samples import (
 )
 
 ADDRESSES = tuple(f"2001:db8::{number:x}:1" for number in range(1, 9))
-PER_ADDRESS = 8
+MAX_PER_ADDRESS = 8
 TOKEN = {"authorization": f"Bearer {SECRET}"}
 
 
 def main() -> None:
-    """Open connections and ask for predictions from all addresses."""
+    """Open connections and request predictions from all addresses."""
     model = deployed("one", 1, LinearNetwork(1.0))
     split = TrafficSplit(epoch=1, production=candidate("one"))
     settings = quick_settings(
-        connections={"max_connections": 64, "max_per_address": PER_ADDRESS, "idle_timeout_s": 60}
+        connections={
+            "max_connections": 64,
+            "max_per_address": MAX_PER_ADDRESS,
+            "idle_timeout_s": 60,
+        }
     )
     with (
         run_server({model.candidate: model}, split, settings=settings, host="::") as server,
         contextlib.ExitStack() as stack,
     ):
         port = int(server.url.rpartition(":")[2])
-        for number in range(2 * PER_ADDRESS):  # the maximum of two IPv4 addresses
-            other = f"127.0.0.{2 + number % 2}"
+        for number in range(2 * MAX_PER_ADDRESS):  # as many as two IPv4 addresses may open
+            ipv4_address = f"127.0.0.{2 + number % 2}"
             stack.enter_context(
-                socket.create_connection(("127.0.0.1", port), source_address=(other, 0))
+                socket.create_connection(("127.0.0.1", port), source_address=(ipv4_address, 0))
             )
         before = server.metrics()["sluice_connections"]
         for number in range(64):

@@ -51,39 +51,39 @@ class Fail:
 
 @dataclass(frozen=True)
 class DieUntil:
-    """Ends its process in the first ``times`` calls, which it counts in a file."""
+    """Ends its process in each of the first ``times`` calls, which it counts in a file."""
 
     times: int
-    count: Path
+    count_file: Path
 
     def __call__(self, emit):
-        with self.count.open("a") as file:
+        with self.count_file.open("a") as file:
             file.write("x")
-        if len(self.count.read_text()) <= self.times:
+        if len(self.count_file.read_text()) <= self.times:
             os._exit(3)
         return os.getpid()
 
 
 @dataclass(frozen=True)
 class TerminatedTwice:
-    """Gets SIGTERM, and again during the exit handlers of its process."""
+    """Receives SIGTERM while it runs, and again in an exit handler of its process."""
 
     done: Path
 
     def __call__(self, emit):
         emit(os.getpid())
-        atexit.register(self.at_the_end)
+        atexit.register(self.on_exit)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    def at_the_end(self):
+    def on_exit(self):
         os.kill(os.getpid(), signal.SIGTERM)
         self.done.touch()
 
 
 @dataclass(frozen=True)
 class TerminatedLate(TerminatedTwice):
-    """Gets SIGTERM in an exit handler, after its parent has ended."""
+    """Receives SIGTERM only in an exit handler of its process, after its parent has ended."""
 
     def __call__(self, emit):
-        atexit.register(self.at_the_end)
+        atexit.register(self.on_exit)

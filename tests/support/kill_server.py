@@ -1,7 +1,7 @@
 """A server process that forks children, which do some work, and kills them with SIGKILL.
 
-The server has imported all modules: a new interpreter takes seconds for imports, a fork takes
-milliseconds. The server has one thread, so that forking it is safe.
+The server has imported all modules, so a fork takes milliseconds; a new interpreter would take
+seconds for imports. The server has one thread, so that forking it is safe.
 
 There are two kinds of kills. *From outside*: the server kills the child a random time after its
 start. *At a call*: the child kills itself just before a random system call that writes a file, or
@@ -30,11 +30,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 PHASES = ("start", "fitting", "checkpoint", "log", "journal", "trials")
 """Phases of a child. The child stores the index of its phase in one byte of shared memory."""
 
-
 _ORPHAN_LIMIT_S = 90.0
-"""Maximum time that a process may outlive its parent [s]. Two agents of Ray poll for their head
-process for a minute.
-"""
+"""Maximum time that a process may outlive its parent [s]. Two agents of Ray wait a minute for
+their head process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +42,15 @@ class KillPlan:
     work: Callable[[Path], object]
     """Importable function or object that can be pickled."""
     reference_folder: Path
-    """Folder of a run without kills, which measures the duration."""
+    """Folder of a run without kills, whose duration determines the times of the kills."""
     killed_folder: Path
     """Folder of the run with kills."""
     kills: int
+    """Number of kills."""
     pieces: int
     """Number of equal parts of the work; a child runs for at most ``window_pieces`` of them."""
     window_pieces: float = 2.5
-    start: float = 0.15
+    early_kill_share: float = 0.15
     """Share of the kills from outside that may happen before the work has begun."""
     seed: int = 0
     calls: tuple[str, ...] = ("checkpoint", "log")
@@ -65,6 +64,7 @@ class KillResult:
     phases: Counter[str] = field(default_factory=Counter)
     """Number of kills by phase of the child."""
     from_outside: int = 0
+    """Number of kills from outside."""
     longest_orphan_s: float = 0.0
     """Longest time that a descendant of a killed child continued to run [s]."""
     seconds: float = 0.0
@@ -153,15 +153,15 @@ def _kill_through(plan: KillPlan) -> KillResult:
     window_s = piece_s * plan.window_pieces
     while result.kills < plan.kills:
         phase = rng.choice(plan.calls) if rng.random() < 0.5 else None
-        # Late enough for progress: at one of the calls of the first three writes.
-        call = (phase, rng.randrange(1, 1 + 3 * _CALLS[phase])) if phase else None
-        at = mmap.mmap(-1, 1)
-        child = _fork(plan, plan.killed_folder, at, call)
+        # The child makes progress first: it dies at a call of one of its first three writes.
+        call = (phase, rng.randrange(1, 1 + 3 * _CALLS_PER_WRITE[phase])) if phase else None
+        phase_byte = mmap.mmap(-1, 1)
+        child = _fork(plan, plan.killed_folder, phase_byte, call)
         if call is None:
-            if rng.random() < plan.start:
+            if rng.random() < plan.early_kill_share:
                 time.sleep(rng.uniform(0, start_s + window_s))
             else:
-                _wait_until_begun(at)
+                _wait_until_begun(phase_byte)
                 time.sleep(rng.uniform(0, window_s))
             os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
@@ -171,7 +171,7 @@ def _kill_through(plan: KillPlan) -> KillResult:
                 f"{plan.kills} kills: use more work."
             )
         assert os.WTERMSIG(status) == signal.SIGKILL
-        result.phases[PHASES[at[0]]] += 1
+        result.phases[PHASES[phase_byte[0]]] += 1
         result.from_outside += call is None
         result.longest_orphan_s = max(result.longest_orphan_s, _wait_for_orphans())
     _finish(plan, plan.killed_folder)
@@ -181,9 +181,9 @@ def _kill_through(plan: KillPlan) -> KillResult:
 
 def _finish(plan: KillPlan, folder: Path) -> float:
     """Run the work without kills; return the time until it had begun [s]."""
-    started, at = time.monotonic(), mmap.mmap(-1, 1)
-    child = _fork(plan, folder, at, None)
-    _wait_until_begun(at)
+    started, phase_byte = time.monotonic(), mmap.mmap(-1, 1)
+    child = _fork(plan, folder, phase_byte, None)
+    _wait_until_begun(phase_byte)
     start_s = time.monotonic() - started
     status = os.waitpid(child, 0)[1]
     assert status == 0, f"the work itself ended with status {status}"
@@ -191,9 +191,9 @@ def _finish(plan: KillPlan, folder: Path) -> float:
     return start_s
 
 
-def _wait_until_begun(at: mmap.mmap) -> None:
+def _wait_until_begun(phase_byte: mmap.mmap) -> None:
     deadline = time.monotonic() + 30
-    while at[0] == 0 and time.monotonic() < deadline:
+    while phase_byte[0] == 0 and time.monotonic() < deadline:
         time.sleep(0.0005)
 
 
@@ -209,12 +209,12 @@ def _wait_for_orphans() -> float:
         assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived the killed one"
 
 
-def _fork(plan: KillPlan, folder: Path, at: mmap.mmap, call: tuple[str, int] | None) -> int:
+def _fork(plan: KillPlan, folder: Path, phase_byte: mmap.mmap, call: tuple[str, int] | None) -> int:
     child = os.fork()
     if child:
         return child
     try:
-        _instrument(at, call)
+        _instrument(phase_byte, call)
         plan.work(folder)
         status = 0
     except BaseException:
@@ -223,12 +223,12 @@ def _fork(plan: KillPlan, folder: Path, at: mmap.mmap, call: tuple[str, int] | N
     os._exit(status)
 
 
-_CALLS = {"checkpoint": 4, "log": 1, "journal": 2}
+_CALLS_PER_WRITE = {"checkpoint": 4, "log": 1, "journal": 2}
 """Number of system calls of one write; a child may die before each of them."""
 
 
-def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
-    """Make this process store its phase in ``at`` and die at ``call`` = (phase, number)."""
+def _instrument(phase_byte: mmap.mmap, call: tuple[str, int] | None) -> None:
+    """Make this process store its phase in ``phase_byte`` and die at ``call`` = (phase, number)."""
     from sluice.eventlog.event_log import EventLog
     from sluice.training import checkpoint
     from sluice.tuning.resumable.journal import StudyJournal
@@ -243,9 +243,9 @@ def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
 
     @contextmanager
     def in_phase(phase: str):
-        before, at[0] = at[0], PHASES.index(phase)
+        previous_phase, phase_byte[0] = phase_byte[0], PHASES.index(phase)
         yield
-        at[0] = before or PHASES.index("trials")
+        phase_byte[0] = previous_phase or PHASES.index("trials")
 
     def record_phase(owner: object, name: str, phase: str) -> None:
         original = getattr(owner, name)
@@ -261,8 +261,8 @@ def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
         original = getattr(os, name)
 
         def wrapper(*args, **kwargs):
-            if at[0] in (PHASES.index("checkpoint"), PHASES.index("journal")):
-                on_call(PHASES[at[0]])
+            if phase_byte[0] in (PHASES.index("checkpoint"), PHASES.index("journal")):
+                on_call(PHASES[phase_byte[0]])
             return original(*args, **kwargs)
 
         setattr(os, name, wrapper)
@@ -282,11 +282,11 @@ def _instrument(at: mmap.mmap, call: tuple[str, int] | None) -> None:
             calls["log"] += 1
             write(log, event, **fields)
 
-    def fitting(workload, output, y):
-        at[0] = PHASES.index("fitting")
+    def record_fitting(workload, output, y):
+        phase_byte[0] = PHASES.index("fitting")
         return loss(workload, output, y)
 
-    EventLog.write, SineWorkload.loss = write_or_half, fitting
+    EventLog.write, SineWorkload.loss = write_or_half, record_fitting
 
 
 class _HalfWriter:

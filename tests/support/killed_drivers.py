@@ -28,8 +28,8 @@ class DriverWork:
     address: str | None
     """Cluster with two processors; None to start Ray in the driver."""
     run: RunTrials = run_tuner
-    slow: str = ""
-    """Name of the folder whose search has one worker; others have two."""
+    slow_folder: str = ""
+    """Name of the folder whose search has one worker; searches in other folders have two."""
 
     def __call__(self, folder: Path) -> SearchResult:
         return run_search(
@@ -40,7 +40,8 @@ class DriverWork:
             folder=folder,
             on_report=ignore,
             compute=ComputeSettings(
-                address=self.address, cpus_per_worker=2.0 if folder.name == self.slow else 1.0
+                address=self.address,
+                cpus_per_worker=2.0 if folder.name == self.slow_folder else 1.0,
             ),
             run=self.run,
         )

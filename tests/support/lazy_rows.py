@@ -20,7 +20,7 @@ class LazyRows:
 
     rows: Tensor | DictRows
     requests: list[int] = field(default_factory=list)
-    """Number of rows of every request."""
+    """Number of rows of each request so far."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -36,10 +36,10 @@ class LazyDigits(DigitsWorkload):
     sources: ClassVar[list[LazyRows]] = []
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        x, y = LazyRows(found.tensor), LazyRows(found.targets)
+        examples = super().examples(frame, rows)
+        x, y = LazyRows(examples.tensor), LazyRows(examples.targets)
         self.sources.append(x)
-        return Examples(x=x, y=y, rows=found.rows)
+        return Examples(x=x, y=y, rows=examples.rows)
 
 
 class TwoInputs(nn.Module):
@@ -57,10 +57,10 @@ class DictDigits(DigitsWorkload):
     """Digits as a dict of pixels and a mask of the bright pixels."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        pixels = found.tensor[:, 0]
+        examples = super().examples(frame, rows)
+        pixels = examples.tensor[:, 0]
         x = LazyRows(DictRows({"pixels": pixels, "mask": pixels > 0.05}))
-        return Examples(x=x, y=found.targets, rows=found.rows)
+        return Examples(x=x, y=examples.targets, rows=examples.rows)
 
     def build_model(self, num_features, num_outputs, settings):
         return TwoInputs(settings.hidden)
@@ -70,14 +70,14 @@ class DictDigits(DigitsWorkload):
 
 
 class BrokenRow(LazyDigits):
-    """Its source of inputs returns one row too few."""
+    """Its row source is ``ShortRows``."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        return Examples(x=Unreadable(found.x.rows), y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=ShortRows(examples.x.rows), y=examples.targets, rows=examples.rows)
 
 
-class Unreadable(LazyRows):
+class ShortRows(LazyRows):
     """A source that returns one row too few."""
 
     def __getitem__(self, rows: Tensor, /) -> ModelInput:
@@ -88,17 +88,17 @@ class DictWithoutWrapper(DigitsWorkload):
     """Returns a plain dict instead of a row source."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        return Examples(x={"pixels": found.tensor}, y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x={"pixels": examples.tensor}, y=examples.targets, rows=examples.rows)
 
 
 class DependsOnSplit(LazyDigits):
     """Images are centred with the mean of their own split."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        centred = found.x.rows - found.x.rows.mean()
-        return Examples(x=LazyRows(centred), y=found.y, rows=found.rows)
+        examples = super().examples(frame, rows)
+        centred = examples.x.rows - examples.x.rows.mean()
+        return Examples(x=LazyRows(centred), y=examples.y, rows=examples.rows)
 
 
 class NotFinite(LazyDigits):
@@ -107,6 +107,6 @@ class NotFinite(LazyDigits):
     scale_inputs = True
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        found = super().examples(frame, rows)
-        x = torch.where(found.targets[:, None, None] == 3, torch.nan, found.x.rows)
-        return Examples(x=LazyRows(x), y=found.y, rows=found.rows)
+        examples = super().examples(frame, rows)
+        x = torch.where(examples.targets[:, None, None] == 3, torch.nan, examples.x.rows)
+        return Examples(x=LazyRows(x), y=examples.y, rows=examples.rows)

@@ -78,7 +78,7 @@ class DeepSignals(Signals):
         return Deep(num_features)
 
 
-def rows_of(num_rows: int, num_features: int = 3) -> Examples:
+def random_examples(num_rows: int, num_features: int = 3) -> Examples:
     rng = torch.Generator().manual_seed(0)
     return Examples(
         x=torch.randn(num_rows, 2, num_features, generator=rng),
@@ -91,7 +91,7 @@ def search(memory_bytes: int) -> BatchSizeResult:
     return find_largest_batch(
         WideSignals(),
         ModelSettings(),
-        rows_of(8_192),
+        random_examples(8_192),
         TrainSettings(),
         limit_rows=4_096,
         memory_bytes=memory_bytes,
@@ -105,7 +105,7 @@ def peaks(*sizes: int) -> list[int]:
     probe = StepProbe(
         WideSignals(),
         ModelSettings(),
-        rows_of(2_048),
+        random_examples(2_048),
         TrainSettings(),
         memory_bytes=2**40,
         device=CPU,
@@ -115,17 +115,19 @@ def peaks(*sizes: int) -> list[int]:
 
 
 def searches() -> dict[str, object]:
+    """Return the results of two searches, and whether they left the random states unchanged."""
     before = rng_state()
     found = {str(mib): search(mib * MIB).model_dump(mode="json") for mib in (32, 64)}
-    unmoved = all(
+    is_rng_unchanged = all(
         torch.equal(before[name], state)
         for name, state in rng_state().items()
         if not name.endswith("gauss")
     )
-    return {"found": found, "unmoved": unmoved}
+    return {"found": found, "is_rng_unchanged": is_rng_unchanged}
 
 
 def both_peaks() -> dict[str, object]:
+    """Return peaks as recorded by the kernel, and as observed without its record."""
     kernel = peaks(512, 2_048, 512)
     step_probe._restart_kernel_peak = lambda: False  # as on systems whose kernel records no peak
     watched = peaks(512, 2_048, 512)

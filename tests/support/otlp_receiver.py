@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP in this process that stores all spans."""
+"""A receiver of OTLP over HTTP, in this process, that stores all received spans."""
 
 import contextlib
 import threading
@@ -21,8 +21,9 @@ class ReceivedSpan:
     span: str
     parent: str
     links: list[tuple[str, str]]
-    facts: dict[str, Any]
-    failed: str
+    attributes: dict[str, Any]
+    error: str
+    """Message of the error of the span; empty without an error."""
     is_server: bool
 
 
@@ -81,13 +82,13 @@ def parse(body: bytes) -> list[ReceivedSpan]:
     return [
         ReceivedSpan(
             name=span.name,
-            service=facts(resource.resource.attributes)["service.name"],
+            service=_to_dict(resource.resource.attributes)["service.name"],
             trace=span.trace_id.hex(),
             span=span.span_id.hex(),
             parent=span.parent_span_id.hex(),
             links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
-            facts=facts(span.attributes),
-            failed=span.status.message if span.status.code == 2 else "",
+            attributes=_to_dict(span.attributes),
+            error=span.status.message if span.status.code == 2 else "",
             is_server=span.kind == 2,
         )
         for resource in request.resource_spans
@@ -96,5 +97,5 @@ def parse(body: bytes) -> list[ReceivedSpan]:
     ]
 
 
-def facts(attributes: Any) -> dict[str, Any]:
+def _to_dict(attributes: Any) -> dict[str, Any]:
     return {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in attributes}

@@ -28,15 +28,15 @@ def different_weights_when_traced(steps, tick):
 
 def dies_after_some_steps(steps, tick):
     """End the process after some steps."""
-    return _train(steps, tick, weight=1.0, last=150)
+    return _train(steps, tick, weight=1.0, exit_step=150)
 
 
-def _train(steps, tick, *, weight, last=None):
+def _train(steps, tick, *, weight, exit_step=None):
     model = nn.Linear(2, 1, bias=False)
     torch.nn.init.constant_(model.weight, weight)
     for step in range(steps):
         _now[0] += 1.0 if nn.Module.__call__ is _CALL else 1.25
         tick()
-        if step == last:
+        if step == exit_step:
             os._exit(3)
     return [model]

@@ -14,7 +14,7 @@ from sluice.workloads.workload import Workload
 
 
 class Plain(Workload):
-    """Network, losses and output shape are given as functions."""
+    """A workload whose network, losses and output shape are functions of the test."""
 
     raw_schema = feature_schema = Schema(columns=())
     feature_columns = ()

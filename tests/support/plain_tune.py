@@ -25,7 +25,7 @@ from sluice.tuning.resumable import TrialFailed, resumable
 
 EPOCHS = 9
 SPACE = {"lr": tune.loguniform(1e-4, 1e-1)}
-TIMES = {"time_attr": "epoch"}
+TIME_ATTRIBUTE = {"time_attr": "epoch"}
 
 
 def tpe():
@@ -47,19 +47,24 @@ def bohb():
 
 STUDIES = {
     "none": (FIFOScheduler, tpe),
-    "asha": (lambda: ASHAScheduler(**TIMES, max_t=EPOCHS, reduction_factor=3), tpe),
-    "median": (lambda: MedianStoppingRule(**TIMES, grace_period=3), tpe),
-    "hyperband": (lambda: HyperBandScheduler(**TIMES, max_t=EPOCHS), tpe),
-    "hyperopt": (lambda: ASHAScheduler(**TIMES, max_t=EPOCHS, reduction_factor=3), hyperopt),
-    "bohb": (lambda: HyperBandForBOHB(**TIMES, max_t=EPOCHS), bohb),
+    "asha": (lambda: ASHAScheduler(**TIME_ATTRIBUTE, max_t=EPOCHS, reduction_factor=3), tpe),
+    "median": (lambda: MedianStoppingRule(**TIME_ATTRIBUTE, grace_period=3), tpe),
+    "hyperband": (lambda: HyperBandScheduler(**TIME_ATTRIBUTE, max_t=EPOCHS), tpe),
+    "hyperopt": (
+        lambda: ASHAScheduler(**TIME_ATTRIBUTE, max_t=EPOCHS, reduction_factor=3),
+        hyperopt,
+    ),
+    "bohb": (lambda: HyperBandForBOHB(**TIME_ATTRIBUTE, max_t=EPOCHS), bohb),
     "pbt": (
         lambda: PopulationBasedTraining(
-            **TIMES, perturbation_interval=3, hyperparam_mutations=SPACE
+            **TIME_ATTRIBUTE, perturbation_interval=3, hyperparam_mutations=SPACE
         ),
         tpe,
     ),
     "pb2": (
-        lambda: PB2(**TIMES, perturbation_interval=3, hyperparam_bounds={"lr": [1e-4, 1e-1]}),
+        lambda: PB2(
+            **TIME_ATTRIBUTE, perturbation_interval=3, hyperparam_bounds={"lr": [1e-4, 1e-1]}
+        ),
         tpe,
     ),
 }
@@ -86,7 +91,7 @@ def train(config):
 def main(
     *, study, folder, workers, address, ordered, samples=8, seconds=0.05, wrapped=True, **options
 ):
-    """Run a study on a cluster with two CPUs; print the numbers of trials, errors and seconds."""
+    """Run a study on a cluster with two CPUs; print its trials, errors and duration [s] as JSON."""
     ray.init(address=address, log_to_driver=False)
     scheduler, searcher = (make() for make in STUDIES[study])
     if wrapped:

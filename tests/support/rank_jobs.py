@@ -25,8 +25,8 @@ from sluice.workloads.examples import Examples
 SETTINGS = TrainSettings(max_epochs=2, batch_rows=16, learning_rate=0.02, clip_norm=0.5)
 
 
-def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -> list:
-    """Call ``job(ranks, *args)`` in ``world`` processes; return the result or error of each.
+def start_ranks(job, world_size: int, folder: Path, *args, timeout_s: float = 60.0) -> list:
+    """Call ``job(ranks, *args)`` in ``world_size`` processes; return the result or error of each.
 
     The result of a killed process is None.
     """
@@ -34,9 +34,11 @@ def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -
     # Imported once, before the forks: DistributedDataParallel imports dynamo, fold runs pyarrow.
     context.set_forkserver_preload([__name__, "torch._dynamo", "pyarrow.parquet"])
     pipes, processes = [], []
-    for rank in range(world):
+    for rank in range(world_size):
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_run_rank, args=(sender, job, rank, world, folder, args))
+        process = context.Process(
+            target=_run_rank, args=(sender, job, rank, world_size, folder, args)
+        )
         process.start()
         sender.close()
         pipes.append(receiver)
@@ -54,12 +56,12 @@ def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -
     return results
 
 
-def _run_rank(pipe, job, rank, world, folder, args):
+def _run_rank(pipe, job, rank, world_size, folder, args):
     torch.set_num_threads(1)
     try:
-        init_method = f"file://{folder / 'meet'}"
+        init_method = f"file://{folder / 'rendezvous'}"
         with joined_group(
-            rank=rank, world_size=world, init_method=init_method, timeout_s=30
+            rank=rank, world_size=world_size, init_method=init_method, timeout_s=30
         ) as ranks:
             result = job(ranks, *args)
     except SluiceError as error:
@@ -97,17 +99,19 @@ def fit(
     seed: int = 3,
     **settings,
 ) -> dict:
-    """Train a small network; return its weights, history, targets and seeds."""
+    """Train a small network; return weights, history, the targets of its batches, and seeds."""
     torch.manual_seed(0)
-    make = layers or (lambda: (nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1)))
-    model = nn.Sequential(*make()).to(dtype)
-    seen, seeds = [], []
+    make_layers = layers or (
+        lambda: (nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1))
+    )
+    model = nn.Sequential(*make_layers()).to(dtype)
+    batch_targets, seeds = [], []
 
     def loss_of(output, y):
         if torch.is_grad_enabled():
-            seen.append(y.flatten().tolist())
+            batch_targets.append(y.flatten().tolist())
             seeds.append(torch.initial_seed())
-            if kill_at == (ranks.shard.rank, len(seen)):
+            if kill_at == (ranks.shard.rank, len(batch_targets)):
                 os.kill(os.getpid(), signal.SIGKILL)
         return (loss or (lambda o, t: losses_of(o, t).mean()))(output, y)
 
@@ -133,13 +137,13 @@ def fit(
     return {
         "weights": weights,
         "history": history,
-        "seen": seen,
+        "batch_targets": batch_targets,
         "seeds": list(dict.fromkeys(seeds)),
     }
 
 
 class Spare(nn.Module):
-    """A network with a layer that no output depends on."""
+    """A network with a layer that does not affect the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,13 +162,13 @@ def loss_of_positive(output, y):
 
 
 def loss_that_overflows(output, y):
-    """Scaled losses of rows with a large target overflow fp16, possibly on one rank only."""
+    """Return a loss that overflows fp16 for rows with a large target, possibly on one rank only."""
     factor = torch.where(y[:, 0].abs() > 3.5, 1e4, 1.0)
     return (losses_of(output, y) * factor).mean()
 
 
 CASES: dict[str, dict] = {
-    # The last batch of 70 rows has 6 rows, which two or three ranks share evenly.
+    # 70 rows give a last batch of 6 rows, which two or three ranks share evenly.
     "float32": {},
     # One row in the last batch and one validation row, fewer than the number of ranks.
     "float64": {"dtype": torch.float64, "rows": 65, "val_rows": 1},
@@ -195,17 +199,17 @@ CASES: dict[str, dict] = {
 
 def run_all_cases(ranks) -> dict:
     """Return the results of all cases, two trainings with dropout, and messages of errors."""
-    found = {name: fit(ranks, **options) for name, options in CASES.items()}
-    found["dropout"] = [fit(ranks, dropout=0.3)["weights"] for _ in range(2)]
+    results = {name: fit(ranks, **options) for name, options in CASES.items()}
+    results["dropout"] = [fit(ranks, dropout=0.3)["weights"] for _ in range(2)]
     try:
         fit(ranks, layers=lambda: (nn.Linear(4, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))
     except ContractError as error:
-        found["batch norm"] = str(error)
+        results["batch norm"] = str(error)
     try:
         ranks.broadcast_from_first(_raise_error)
     except ContractError as error:
-        found["refused"] = error.what
-    return found
+        results["refused"] = error.what
+    return results
 
 
 def _raise_error():

@@ -18,12 +18,12 @@ MACHINE = {
 
 
 def start_with_retries(start) -> Any:
-    """Start a node; retry, since on busy cores its processes may take longer than Ray waits."""
+    """Start a node with retries: on busy cores, its processes may take longer than Ray waits."""
     import ray
 
     before = set(psutil.Process().children())
     with pytest.MonkeyPatch.context() as patch:
-        # As in an installation of Ray without dashboard; each node would load a part of it.
+        # As in an installation of Ray without the dashboard, of which each node would load a part.
         patch.setattr(
             ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("left out")
         )

@@ -1,4 +1,4 @@
-"""Duration of a function relative to a reference: absolute limits fail on a busy machine."""
+"""Measures durations relative to a reference, because absolute limits fail on a busy machine."""
 
 import time
 from collections.abc import Callable

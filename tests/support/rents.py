@@ -23,7 +23,7 @@ class RentSettings(WorkloadSettings):
     num_rows: int = 600
 
 
-def hashed(texts: "pd.Series[str]") -> Any:
+def hash_texts(texts: "pd.Series[str]") -> Any:
     return pd.util.hash_array(texts.to_numpy(object)).view(np.int64)
 
 
@@ -43,11 +43,11 @@ class Rents(Workload):
 
     def load_rows(self) -> pd.DataFrame:
         rng = np.random.default_rng(3)
-        number = self.settings.num_rows
-        city = rng.integers(0, len(CITIES) - 1, number)
-        city[-number // 20 :] = len(CITIES) - 1
-        rooms = rng.integers(1, 6, number)
-        rent = 300.0 * city + 100.0 * rooms + rng.normal(0, 20, number)
+        num_rows = self.settings.num_rows
+        city = rng.integers(0, len(CITIES) - 1, num_rows)
+        city[-num_rows // 20 :] = len(CITIES) - 1
+        rooms = rng.integers(1, 6, num_rows)
+        rent = 300.0 * city + 100.0 * rooms + rng.normal(0, 20, num_rows)
         return pd.DataFrame(
             {"city": np.array(CITIES)[city], "rooms": rooms.astype(float), "rent": rent}
         )
@@ -59,20 +59,20 @@ class Rents(Workload):
         part = frame.iloc[rows.start : rows.stop]
         rooms = torch.from_numpy(part["rooms"].to_numpy(np.float32))
         return Examples(
-            x=DictRows({"city": torch.from_numpy(hashed(part["city"])), "rooms": rooms}),
+            x=DictRows({"city": torch.from_numpy(hash_texts(part["city"])), "rooms": rooms}),
             y=torch.from_numpy(part["rent"].to_numpy(np.float32))[:, None],
             rows=np.arange(rows.start, rows.stop),
         )
 
     def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
-        mean = train_frame.groupby(hashed(train_frame["city"]))["rent"].mean()
+        mean = train_frame.groupby(hash_texts(train_frame["city"]))["rent"].mean()
         return {"rents": mean.to_numpy(), "cities": mean.index.to_numpy()}
 
     def encode(self, x: ModelInput, state: Mapping[str, Tensor]) -> ModelInput:
         assert isinstance(x, dict)
         cities, rents = state["cities"], state["rents"]
-        at = torch.searchsorted(cities, x["city"]).clamp(max=len(cities) - 1)
-        rent = torch.where(cities[at] == x["city"], rents[at], rents.mean())
+        index = torch.searchsorted(cities, x["city"]).clamp(max=len(cities) - 1)
+        rent = torch.where(cities[index] == x["city"], rents[index], rents.mean())
         return torch.stack([rent, x["rooms"]], dim=1)[:, None]
 
     def codec(self) -> Codec:
@@ -104,6 +104,6 @@ class RentsWithNoise(Rents):
     """Adds noise from a generator without a seed to the state."""
 
     def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
-        found = super().fit(train_frame)
-        noise = np.random.default_rng().normal(size=len(found["rents"]))
-        return {**found, "rents": found["rents"] + noise}
+        state = super().fit(train_frame)
+        noise = np.random.default_rng().normal(size=len(state["rents"]))
+        return {**state, "rents": state["rents"] + noise}

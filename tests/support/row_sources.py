@@ -13,7 +13,7 @@ def read(source, rows):
 
 @pytest.fixture(scope="session")
 def spawned():
-    """A pool of one process that was spawned, so without a copy of the memory of this one."""
+    """A pool of one spawned process, which has no copy of the memory of this process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         yield pool
 
@@ -30,7 +30,7 @@ def assert_same(first, second):
 
 @pytest.fixture
 def assert_source(spawned):
-    """A function that checks a source: order, repeats, pickling, other processes, positions."""
+    """A function that checks a source: order, repeats, pickling, another process, positions."""
 
     def check(source, expected):
         num_rows = len(source)

@@ -12,7 +12,10 @@ from sluice.tuning.tune_space import decode
 
 
 def simulate(plan, listener, *, keeps_all=False):
-    """Run a study like ``run_tuner``, with the decisions of Ray Tune's own classes."""
+    """Run a study like ``run_tuner``, with the decisions of Ray Tune's own classes.
+
+    ``keeps_all`` keeps all checkpoints, also those that the study no longer needs.
+    """
     from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
     metric = metric_of(plan.strategy)
@@ -44,29 +47,29 @@ def simulate(plan, listener, *, keeps_all=False):
 def _run(plan, listener, study, keeps_all):
     from sluice.tuning.resumable import StudyEvent
 
-    training = {}
+    report_iterators = {}
     study.start()
     study.suggest()
     while running := study.running_trials():
         number = running[0].number
         attempt = study.trials[number].attempt
-        if (number, attempt) not in training:
-            training[number, attempt] = _reports(plan, study, number)
-        reported = next(training[number, attempt], None)
-        common = {"trial": number, "attempt": attempt}
-        if reported is None:
-            event = StudyEvent(kind="complete", **common)
+        if (number, attempt) not in report_iterators:
+            report_iterators[number, attempt] = _reports(plan, study, number)
+        report = next(report_iterators[number, attempt], None)
+        attempt_fields = {"trial": number, "attempt": attempt}
+        if report is None:
+            event = StudyEvent(kind="complete", **attempt_fields)
         else:
-            metrics, checkpoint = reported
-            event = StudyEvent(result=metrics, checkpoint=checkpoint, **common)
+            metrics, checkpoint = report
+            event = StudyEvent(result=metrics, checkpoint=checkpoint, **attempt_fields)
         for applied in study.receive(event):
             listener(study, applied)
         if keeps_all:
             continue
-        last = {study.latest_checkpoint(trial.number)[0] for trial in study.trials}
-        keep = study.checkpoints_needed() | last
+        latest = {study.latest_checkpoint(trial.number)[0] for trial in study.trials}
+        kept = study.checkpoints_needed() | latest
         for path in (plan.folder / "checkpoints").glob("*"):
-            if str(path) not in keep:
+            if str(path) not in kept:
                 shutil.rmtree(path)
 
 
@@ -80,14 +83,14 @@ def _reports(plan, study, number):
         start=Path(start) if start else None,
         where=start,
     )
-    for reported in reports:
-        name = f"{number}-{trial.attempt}-{reported.metrics['epoch']}"
+    for report in reports:
+        name = f"{number}-{trial.attempt}-{report.metrics['epoch']}"
         folder = plan.folder / "checkpoints" / name
-        if reported.save is not None:
+        if report.save is not None:
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 folder.mkdir(parents=True)
-                reported.save(folder)
+                report.save(folder)
             except OSError as error:
                 raise storage_error(folder, error) from error
-        yield reported.metrics, str(folder) if reported.save is not None else ""
+        yield report.metrics, str(folder) if report.save is not None else ""

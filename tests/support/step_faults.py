@@ -1,7 +1,7 @@
-"""A server process that forks a child for each training that a signal ends.
+"""A server process that forks a child for each training, in which a fault can be planted.
 
-The server has imported all modules: a new interpreter takes seconds for imports, a fork takes
-milliseconds.
+The server has imported all modules, so a fork takes milliseconds; a new interpreter would take
+seconds for imports.
 """
 
 import ctypes
@@ -38,8 +38,9 @@ class TrainingForks:
 
         Args:
             spec: A fold run.
-            fault: Called at every loss of a workload of ``tests.support.trained_sources``.
-            handler: Handler of SIGTERM: 'exit' as in a process pool, 'default'.
+            fault: Function that a workload of ``tests.support.trained_sources`` calls at every
+                loss; None for no fault.
+            handler: Handler of SIGTERM: 'exit', as in a process pool, or 'default'.
             every_step: Write a checkpoint at nearly every step, regardless of its cost.
         """
         pickle.dump((spec, fault, handler, every_step), self._process.stdin)
@@ -74,7 +75,7 @@ def serve() -> None:
 
 
 def _reap() -> bool:
-    """Wait for a loader process whose parent was killed; return False if there is no other."""
+    """Wait for the end of one orphaned loader process; return False if there is none."""
     try:
         os.waitpid(-1, 0)
     except ChildProcessError:

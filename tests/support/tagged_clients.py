@@ -29,17 +29,19 @@ class Answer:
 
 
 class TaggedClients:
-    """Send requests from a thread until the context ends."""
+    """Sends requests from a thread until the context ends."""
 
     def __init__(self, port: int, *, columns: tuple[str, ...], seq_len: int, per_s: float) -> None:
         self.answers: list[Answer] = []
-        self.sent = 0
+        self.num_sent = 0
         self._port, self._per_s = port, per_s
         self._columns, self._seq_len = columns, seq_len
         self._rng = random.Random(0)
         self._values = np.random.default_rng(0)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._all()), daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run_clients()), daemon=True
+        )
 
     def __enter__(self) -> "TaggedClients":
         self._began = time.monotonic()
@@ -50,14 +52,14 @@ class TaggedClients:
         self._stopped.set()
         self._thread.join(_WAIT_S + 5)
 
-    async def _all(self) -> None:
+    async def _run_clients(self) -> None:
         await asyncio.gather(*(self._client() for _ in range(_CONNECTIONS)))
 
     async def _client(self) -> None:
         streams = None
         while not self._stopped.is_set():
-            due = self._began + self.sent / self._per_s
-            self.sent += 1
+            due = self._began + self.num_sent / self._per_s
+            self.num_sent += 1
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             sent_at = time.time()
             try:
@@ -72,15 +74,15 @@ class TaggedClients:
                     streams[1].close()
                 streams = None
                 continue
-            found = json.loads(body)
+            response = json.loads(body)
             self.answers.append(
                 Answer(
                     sent_at,
                     time.time(),
                     status,
-                    version=found.get("version", 0),
-                    arm=found.get("arm", ""),
-                    rollout=found.get("rollout"),
+                    version=response.get("version", 0),
+                    arm=response.get("arm", ""),
+                    rollout=response.get("rollout"),
                     problem="" if status == 200 else body.decode(),
                 )
             )

@@ -1,4 +1,4 @@
-"""Objectives of a search that take no time and whose optimum is known."""
+"""An objective of a search that takes no time and has a known optimum, a learning rate of 0.01."""
 
 import math
 import os
@@ -15,21 +15,21 @@ DROPOUT = "model.dropout"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toy:
-    """Loss falls with 1/epoch to the squared distance of log10(rate) from that of 1e-2."""
+    """Objective whose loss in an epoch is (log10(rate) + 2) ** 2 + dropout + 1 / epoch."""
 
     nan_above: float = math.inf
-    """Rates above this diverge."""
+    """The loss is NaN at learning rates above this."""
     raises: bool = False
     kill_above: float = math.inf
     """The worker dies at rates above this."""
     kill_once: str = ""
-    """File that marks that a worker died, so that the next one does not; if empty, all die."""
+    """File that the first dying worker creates, so that no other worker dies; if "", all die."""
     pause_s: float = 0.0
     """Maximum pause before a report; it varies between reports [s]."""
     linger_s: float = 0.0
     """Time that the first stopped trial takes to end [s]."""
     lingered: str = ""
-    """File that this trial creates."""
+    """File that this trial creates, so that later trials end at once."""
     tune_waits_s: int | None = None
     """Time limit of Tune for the end of a stopped trial [s]; None for that of the search."""
     max_epochs: int = 27
@@ -82,7 +82,7 @@ def epoch_losses(losses):
 
 
 def curve(schedule, until, nan_above=math.inf):
-    """Yield the loss of each epoch, which depends on the values that the schedule has in it."""
+    """Yield the loss of each epoch, which depends on the values of the schedule in this epoch."""
     for epoch in range(1, until + 1):
         step = [s for s in schedule if s.from_epoch < epoch][-1]
         rate = step.params[LR]

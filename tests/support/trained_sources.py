@@ -24,18 +24,18 @@ VOCABULARY = 50
 
 
 class TokenSource:
-    """Token ids (B, longest of the batch) with their mask, by name."""
+    """Token ids and their mask, (B, maximum length of the batch) each, by name."""
 
     def __init__(self, start: int, num_rows: int) -> None:
         self.lengths = 3 + (np.arange(start, start + num_rows) * 7) % 13
         self._start, self.num_rows = start, num_rows
-        self.read: list[list[int]] = []
+        self.requested_rows: list[list[int]] = []
 
     def __len__(self) -> int:
         return self.num_rows
 
     def __getitem__(self, rows: Tensor) -> dict[str, Tensor]:
-        self.read.append(rows.tolist())
+        self.requested_rows.append(rows.tolist())
         lengths = torch.from_numpy(self.lengths)[rows]
         position = torch.arange(int(lengths.max()))
         mask = position < lengths[:, None]
@@ -149,7 +149,7 @@ def nothing() -> None:
 
 
 FAULT: Callable[[], None] = nothing
-"""Called at every loss."""
+"""Function that the workloads call at every loss."""
 
 
 class SignalAtStep:
@@ -162,8 +162,8 @@ class SignalAtStep:
         self.step -= 1
         if self.step == 0:
             if self.group:
-                # Sent by another process: torch's loader processes treat their parent's SIGTERM
-                # in another way.
+                # Another process sends the signal, because torch's loader processes handle a
+                # SIGTERM from their parent differently.
                 command = f"kill -{self.number.name[3:]} -{os.getpgrp()}"
                 subprocess.run(["/bin/sh", "-c", command], check=False)
             else:

@@ -20,12 +20,12 @@ _MAX_WAIT_S = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """Files with a record of each started trial, and the machines that trials wait for."""
+    """A folder with a record of each started trial, and with the machines for which trials wait."""
 
     folder: Path
 
     def expect(self, *machines):
-        """Let all trials wait until one has started on each machine."""
+        """Make all trials wait until a trial has started on each of the machines."""
         new = self.folder / uuid4().hex
         new.write_text(json.dumps(machines))
         new.rename(self.folder / "expected")

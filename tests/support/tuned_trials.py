@@ -1,4 +1,4 @@
-"""Objectives whose trials fail once in a worker."""
+"""Objectives whose trials fail in a worker."""
 
 import os
 import signal
@@ -15,9 +15,9 @@ class KilledAfterReport:
 
     objective: Objective
     marker: Path
-    """File that marks that this has happened."""
+    """File that this worker creates, so that later workers do not repeat it."""
     study: Path
-    damaged: str = ""
+    damaged_files: str = ""
     """Pattern of the files in the study's folder that are damaged."""
 
     def subject(self):
@@ -28,7 +28,7 @@ class KilledAfterReport:
             yield report
             if not self.marker.exists():
                 self.marker.touch()
-                for path in self.study.rglob(self.damaged) if self.damaged else ():
+                for path in self.study.rglob(self.damaged_files) if self.damaged_files else ():
                     content = path.read_bytes()
                     path.write_bytes(content[:-20])
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -39,7 +39,7 @@ class FailingByRate(Toy):
     """Raises an error that depends on the learning rate, after the first report."""
 
     errors: dict[float, Exception]
-    forgiven: bool = False
+    fails_only_first: bool = False
     """Whether only the first attempt raises the error."""
 
     def train(self, schedule, *, start, report_epochs):
@@ -47,6 +47,6 @@ class FailingByRate(Toy):
         if start is None:
             yield next(reports)
         error = self.errors.get(schedule[-1].params[LR])
-        if error is not None and (start is None or not self.forgiven):
+        if error is not None and (start is None or not self.fails_only_first):
             raise error
         yield from reports

@@ -1,7 +1,7 @@
 """A fake server of Weights & Biases that stores the data of its client in memory.
 
-It implements the requests of the client for runs, metrics, files and artifacts, and rejects
-requests without the expected key, as the real server does.
+It implements the client's requests for runs, metrics, files and artifacts. Like the real server, it
+rejects requests without the expected key.
 """
 
 import base64
@@ -45,7 +45,7 @@ class WandbServer:
     def __init__(self, key: str) -> None:
         self.key, self.url = key, ""
         self.runs: dict[str, ServedRun] = {}
-        self.refused = 0
+        self.num_refused = 0
         self._changed = threading.Condition()
         self._artifacts: list[tuple[str, str]] = []  # run and name of each artifact, by its id
 
@@ -69,7 +69,7 @@ class WandbServer:
     def query(self, query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Return the response to one GraphQL request."""
         with self._changed:
-            for name, answer in (
+            for name, handler in (
                 ("upsertBucket(", self._upsert),
                 ("createRunFiles(", self._run_files),
                 ("createArtifact(", self._artifact),
@@ -81,7 +81,7 @@ class WandbServer:
                 ("serverInfo ", lambda _: {"serverInfo": {"features": []}}),
             ):
                 if name in query:
-                    return answer(variables)
+                    return handler(variables)
         return {"project": None}
 
     def stream(self, run_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def serve_wandb(key: str) -> Iterator[WandbServer]:
             if self.path.startswith("/sdk/"):  # telemetry of the client
                 return self._answer(200, {})
             if self.headers.get("Authorization") != login:
-                state.refused += 1
+                state.num_refused += 1
                 return self._answer(401, {"errors": [{"message": "user is not logged in"}]})
             request = json.loads(body)
             if self.path == "/graphql":

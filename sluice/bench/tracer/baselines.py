@@ -1,12 +1,12 @@
 """Other monitors on the same runs: loss monitors, and the built-in rules of SageMaker Debugger.
 
-Each baseline is a function of what ordinary hooks record of an untraced run. Baselines do not name
-a cause. Only whether they raise an alarm, and at which step, is evaluated.
+Each baseline is a function of what ordinary hooks record of an untraced run, and returns the step
+of its alarm, or None. A baseline names no cause, so only whether it raises an alarm is scored.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from pydantic import Field
 
@@ -21,28 +21,28 @@ _SPIKE_RATIO = 2.0
 _MIN_GRADIENT = 1e-7
 """Mean absolute gradient of a parameter below which the gradient vanishes."""
 
-_DEAD_SHARE = 0.5
+_MAX_DEAD_SHARE = 0.5
 """Share of almost inactive units of a ReLU layer above which the layer is dead."""
 
 _MIN_UNCHANGED_STEPS = 3
-"""Number of consecutive steps without a change of a parameter for an alarm."""
+"""Minimum number of consecutive steps that leave a parameter unchanged, for an alarm."""
 
 _MAX_UPDATE_RATIO = 10.0
-"""Ratio of the update to the weights of a parameter above which an alarm is raised."""
+"""Ratio of mean |update| to mean |weight| of a parameter above which an alarm is raised."""
 
 _MIN_UPDATE_RATIO = 1e-8
-"""Ratio of the update to the weights of a parameter below which an alarm is raised."""
+"""Ratio of mean |update| to mean |weight| of a parameter below which an alarm is raised."""
 
 _MAX_OVERFIT_RATIO = 0.1
-"""Increase from training to validation loss above which the model overfits, as a share of the
-training loss."""
+"""Ratio of validation loss minus training loss to training loss, above which the model overfits."""
 
 _MAX_IMBALANCE_RATIO = 10.0
-"""Ratio of the rows of the most and the least frequent label above which classes are imbalanced."""
+"""Ratio of the row counts of the most and the least frequent label above which classes are
+imbalanced."""
 
 
 class MonitoredStep(Record):
-    """Record of one optimizer step by hooks. A count or share is 0 if nothing was recorded."""
+    """What the hooks recorded of one optimizer step. A count or share without values is 0."""
 
     step: int
     losses: tuple[float, ...] = Field(
@@ -54,80 +54,85 @@ class MonitoredStep(Record):
     )
     has_non_finite: bool = Field(description="Whether a gradient or a loss is NaN or infinite.")
     num_all_zero: int = Field(
-        description="Number of gradients and module outputs in which every element is 0."
+        description="Number of gradients, and of outputs of modules without children, in which "
+        "every element is 0."
     )
-    unmoved: tuple[int, ...] = Field(
-        description="Indices of the parameters that the step changed by at most a relative 1e-5."
+    unchanged_parameters: tuple[int, ...] = Field(
+        description="Indices, in the optimizer of the step, of the parameters whose elements the "
+        "step changed by at most 1e-5 of their value, plus 1e-8."
     )
     smallest_update: float = Field(
-        description="Smallest ratio of mean |change| to mean |weight| of a parameter with a "
+        description="Smallest ratio of mean |update| to mean |weight| of a parameter with a "
         "gradient and at least two dimensions; NaN without such a parameter."
     )
     largest_update: float = Field(
-        description="Largest ratio of mean |change| to mean |weight| of a parameter with a "
+        description="Largest ratio of mean |update| to mean |weight| of a parameter with a "
         "gradient and at least two dimensions; NaN without such a parameter."
     )
     dead_share: float = Field(
         description="Share of units that are active in less than 1 % of the rows, in the ReLU "
-        "layer where this share is largest."
+        "layer with the largest share."
     )
 
 
 class MonitoredValidation(Record):
-    """Record of one validation pass between two optimizer steps."""
+    """What the hooks recorded of one validation pass."""
 
     step: int = Field(description="Number of optimizer steps before the pass.")
-    training: float = Field(description="Mean training loss since the previous pass.")
-    validation: float
+    training_loss: float = Field(description="Mean training loss since the previous pass.")
+    validation_loss: float = Field(description="Mean loss of the pass.")
 
 
 class MonitorRecord(Record):
-    """Record of one run by hooks."""
+    """What the hooks recorded of one run."""
 
     steps: tuple[MonitoredStep, ...]
-    scores: tuple[MonitoredValidation, ...]
-    labels: dict[int, int] = Field(description="Number of training rows per label.")
+    validations: tuple[MonitoredValidation, ...]
+    label_counts: dict[int, int] = Field(description="Number of training rows per label.")
 
 
-def _losses(record: MonitorRecord) -> list[tuple[int, float]]:
+def _losses_with_steps(record: MonitorRecord) -> list[tuple[int, float]]:
+    """Return (step, loss) of each backward pass."""
     return [(step.step, loss) for step in record.steps for loss in step.losses]
 
 
-def _non_finite_loss(record: MonitorRecord) -> int | None:
-    return _first(step for step, loss in _losses(record) if not math.isfinite(loss))
+def _detect_non_finite_loss(record: MonitorRecord) -> int | None:
+    return _first(step for step, loss in _losses_with_steps(record) if not math.isfinite(loss))
 
 
-def _spike(record: MonitorRecord) -> int | None:
-    losses = _losses(record)
-    for at in range(_WINDOW, len(losses)):
-        mean = statistics.fmean(loss for _, loss in losses[at - _WINDOW : at])
-        if mean and losses[at][1] / mean > _SPIKE_RATIO:
-            return losses[at][0]
+def _detect_loss_spike(record: MonitorRecord) -> int | None:
+    losses = _losses_with_steps(record)
+    for index in range(_WINDOW, len(losses)):
+        mean = statistics.fmean(loss for _, loss in losses[index - _WINDOW : index])
+        if mean and losses[index][1] / mean > _SPIKE_RATIO:
+            return losses[index][0]
     return None
 
 
-def _vanishing(record: MonitorRecord) -> int | None:
+def _detect_vanishing_gradient(record: MonitorRecord) -> int | None:
     return _first(step.step for step in record.steps if step.smallest_gradient < _MIN_GRADIENT)
 
 
-def _exploding(record: MonitorRecord) -> int | None:
+def _detect_exploding_tensor(record: MonitorRecord) -> int | None:
     return _first(step.step for step in record.steps if step.has_non_finite)
 
 
-def _dead(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.dead_share > _DEAD_SHARE)
+def _detect_dead_relu(record: MonitorRecord) -> int | None:
+    return _first(step.step for step in record.steps if step.dead_share > _MAX_DEAD_SHARE)
 
 
-def _unchanged(record: MonitorRecord) -> int | None:
+def _detect_unchanged_tensor(record: MonitorRecord) -> int | None:
     num_unchanged: dict[int, int] = {}
     for step in record.steps:
-        num_unchanged = {position: num_unchanged.get(position, 0) + 1 for position in step.unmoved}
+        num_unchanged = {
+            index: num_unchanged.get(index, 0) + 1 for index in step.unchanged_parameters
+        }
         if max(num_unchanged.values(), default=0) >= _MIN_UNCHANGED_STEPS:
             return step.step
     return None
 
 
-def _update(record: MonitorRecord) -> int | None:
+def _detect_update_ratio(record: MonitorRecord) -> int | None:
     return _first(
         step.step
         for step in record.steps
@@ -135,83 +140,86 @@ def _update(record: MonitorRecord) -> int | None:
     )
 
 
-def _not_falling(record: MonitorRecord) -> int | None:
-    losses = _losses(record)
+def _detect_loss_not_decreasing(record: MonitorRecord) -> int | None:
+    losses = _losses_with_steps(record)
     return _first(
-        losses[at][0]
-        for at in range(_WINDOW, len(losses))
-        if not losses[at][1] < losses[at - _WINDOW][1]
+        losses[index][0]
+        for index in range(_WINDOW, len(losses))
+        if not losses[index][1] < losses[index - _WINDOW][1]
     )
 
 
-def _overfit(record: MonitorRecord) -> int | None:
+def _detect_overfit(record: MonitorRecord) -> int | None:
     return _first(
-        score.step
-        for score in record.scores
-        if score.training
-        and (score.validation - score.training) / score.training > _MAX_OVERFIT_RATIO
+        v.step
+        for v in record.validations
+        if v.training_loss
+        and (v.validation_loss - v.training_loss) / v.training_loss > _MAX_OVERFIT_RATIO
     )
 
 
-def _all_zero(record: MonitorRecord) -> int | None:
+def _detect_all_zero_tensor(record: MonitorRecord) -> int | None:
     return _first(step.step for step in record.steps if step.num_all_zero)
 
 
-def _imbalance(record: MonitorRecord) -> int | None:
-    counts = record.labels.values()
+def _detect_class_imbalance(record: MonitorRecord) -> int | None:
+    counts = record.label_counts.values()
+    # The labels of the whole run are counted together, so the alarm has no step of its own.
     return 1 if len(counts) > 1 and max(counts) / min(counts) > _MAX_IMBALANCE_RATIO else None
 
 
-DEBUGGER: Mapping[str, Callable[[MonitorRecord], int | None]] = {
-    "vanishing gradient": _vanishing,
-    "exploding tensor": _exploding,
-    "dead ReLU": _dead,
-    "unchanged tensor": _unchanged,
-    "weight update ratio": _update,
-    "loss not decreasing": _not_falling,
-    "overfit": _overfit,
-    "all-zero tensor": _all_zero,
-    "class imbalance": _imbalance,
+_DEBUGGER_RULES: Mapping[str, Callable[[MonitorRecord], int | None]] = {
+    "vanishing gradient": _detect_vanishing_gradient,
+    "exploding tensor": _detect_exploding_tensor,
+    "dead ReLU": _detect_dead_relu,
+    "unchanged tensor": _detect_unchanged_tensor,
+    "weight update ratio": _detect_update_ratio,
+    "loss not decreasing": _detect_loss_not_decreasing,
+    "overfit": _detect_overfit,
+    "all-zero tensor": _detect_all_zero_tensor,
+    "class imbalance": _detect_class_imbalance,
 }
 """Built-in rules of Amazon SageMaker Debugger with their documented default thresholds, applied at
-every step."""
+every step. Each returns the step of its first alarm, or None."""
 
-ANOMALY = "detect_anomaly"
-NON_FINITE_LOSS = "loss is non-finite"
-DEBUGGER_ANY = "SageMaker Debugger, any rule"
-ALWAYS, NEVER = "always alarm", "never alarm"
+_ANOMALY = "detect_anomaly"
+_NON_FINITE_LOSS = "loss is non-finite"
+_LOSS_SPIKE = "loss spike"
+_ANY_DEBUGGER_RULE = "SageMaker Debugger, any rule"
+_ALWAYS, _NEVER = "always alarm", "never alarm"
 
 BASELINES: tuple[str, ...] = (
-    ANOMALY,
-    NON_FINITE_LOSS,
-    "loss spike",
-    DEBUGGER_ANY,
-    *(f"debugger: {name}" for name in DEBUGGER),
-    ALWAYS,
-    NEVER,
+    _ANOMALY,
+    _NON_FINITE_LOSS,
+    _LOSS_SPIKE,
+    _ANY_DEBUGGER_RULE,
+    *(f"debugger: {name}" for name in _DEBUGGER_RULES),
+    _ALWAYS,
+    _NEVER,
 )
+"""Names of all baselines."""
 
 
-def alarms_in(record: MonitorRecord, *, anomaly: int | None) -> dict[str, int]:
-    """Return the baselines that raise an alarm, with the step.
+def find_alarms(record: MonitorRecord, *, anomaly_step: int | None) -> dict[str, int]:
+    """Return the step of the first alarm by name of each baseline that raises one.
 
     Args:
         record: Record of an untraced run.
-        anomaly: Step at which autograd's anomaly mode stopped the program, or None.
+        anomaly_step: Step at which autograd's anomaly mode stopped the program, or None.
     """
-    alarms = {f"debugger: {name}": rule(record) for name, rule in DEBUGGER.items()}
-    steps = [step for step in alarms.values() if step is not None]
-    reported = {
-        ANOMALY: anomaly,
-        NON_FINITE_LOSS: _non_finite_loss(record),
-        "loss spike": _spike(record),
-        DEBUGGER_ANY: min(steps, default=None),
-        **alarms,
-        ALWAYS: 1,
-        NEVER: None,
+    debugger_steps = {f"debugger: {name}": rule(record) for name, rule in _DEBUGGER_RULES.items()}
+    steps = [step for step in debugger_steps.values() if step is not None]
+    first_steps = {
+        _ANOMALY: anomaly_step,
+        _NON_FINITE_LOSS: _detect_non_finite_loss(record),
+        _LOSS_SPIKE: _detect_loss_spike(record),
+        _ANY_DEBUGGER_RULE: min(steps, default=None),
+        **debugger_steps,
+        _ALWAYS: 1,
+        _NEVER: None,
     }
-    return {name: step for name, step in reported.items() if step is not None}
+    return {name: step for name, step in first_steps.items() if step is not None}
 
 
-def _first(steps: Iterator[int] | Sequence[int]) -> int | None:
-    return next(iter(steps), None)
+def _first(steps: Iterator[int]) -> int | None:
+    return next(steps, None)

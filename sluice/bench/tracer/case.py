@@ -21,46 +21,54 @@ class CaseSetup:
     folder: Path
     """Empty folder for files of the program."""
     has_fault: bool = True
+    """Whether the program contains its fault; False for a healthy program."""
     rank: int = 0
-    ranks: int = 1
-    """Number of ranks; with more than one, a gloo process group exists when the program starts."""
+    num_ranks: int = 1
+    """Number of ranks. With more than one, a gloo process group exists when the program starts."""
 
 
 Program = Callable[[CaseSetup], list[nn.Module]]
-"""Trains within one or two seconds on one core; returns the trained networks."""
+"""Trains networks within one or two seconds on one core, and returns them."""
+
+ANY_STEP = 200
+"""``max_late_steps`` of a fault whose finding may have any step. No such program has more steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCase:
-    """One fault of the benchmark.
+    """One fault of the benchmark, in a program that also runs without it.
 
-    Without its fault, the program is healthy, and no error may be found.
+    Without the fault, the program is healthy, and the tracer must report no error.
     """
 
     number: int
-    """Number in the list of faults."""
+    """Number of the fault, for option ``--faults``. Variants of one fault share a number."""
     name: str
     program: Program
     correct_causes: frozenset[FaultName]
-    """Causes that count as correct."""
+    """Reported causes that count as correct."""
     max_late_steps: int
-    """Maximum number of steps from the first affected step to the step of the finding."""
+    """Maximum number of steps from ``starts_at`` to the step of a finding that is in time."""
     nets: tuple[NetName, ...]
+    """Networks for which the program exists."""
     required_severity: Literal["error", "confirm"] = "error"
-    """``confirm`` where the fault may be intentional: then a finding that needs confirmation counts
-    as correct, too."""
+    """Minimum severity of a correct cause. It is ``confirm`` for faults that may be intentional:
+    a cause that needs confirmation is then correct, too."""
     starts_at: int = 1
-    """First step affected by the fault."""
-    ranks: int = 1
+    """First step affected by the fault, from 1."""
+    num_ranks: int = 1
+    """Number of ranks on which the program runs."""
     raises: bool = False
     """Whether the fault ends the program with an exception."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthyCase:
-    """One unusual but healthy program: ``has_fault`` is always False."""
+    """One unusual but healthy program, in which the tracer must report no error."""
 
     number: int
+    """Number in the list of healthy programs, from 1."""
     name: str
     program: Program
     nets: tuple[NetName, ...]
+    """Networks for which the program exists."""

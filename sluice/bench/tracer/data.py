@@ -8,12 +8,23 @@ from torch.utils.data import TensorDataset
 
 from sluice.bench.tracer.case import NetName
 
-DIGITS_ROWS = 1797
-_VALIDATION_ROWS = 360
-END, BEGIN, PAD = 1, 2, 0
-"""Special tokens of ``sentences``; words are numbered from 3."""
-WORDS = 24
+_NUM_DIGITS = 1797
+"""Number of images in scikit-learn's digits."""
+
+_NUM_VALIDATION_DIGITS = 360
+NUM_TRAINING_DIGITS = _NUM_DIGITS - _NUM_VALIDATION_DIGITS
+
+PAD, END, BEGIN = 0, 1, 2
+"""Ids of the special tokens of ``sentences``."""
+
+_FIRST_WORD = 3
+"""Id of the first word of ``sentences``."""
+
+_NUM_WORDS = 24
 """Number of words of ``sentences``."""
+
+VOCAB_SIZE = _FIRST_WORD + _NUM_WORDS
+"""Number of special tokens and words of ``sentences``."""
 
 
 @cache
@@ -27,23 +38,24 @@ def _digits() -> tuple[Tensor, Tensor]:
 
 
 def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return scikit-learn's digits for training and validation, split by the seed.
+    """Return scikit-learn's digits for training and for validation, split at random by the seed.
 
-    Inputs are in [0, 1]: (rows, 64) for an mlp, (rows, 1, 8, 8) for a cnn, (rows, 8, 8) for the
-    others, as eight steps of eight values. Targets are integers from 0 to 9.
+    Inputs are in [0, 1]. Their shape is (rows, 64) for an mlp, (rows, 1, 8, 8) for a cnn, and
+    (rows, 8, 8), which is eight steps of eight values, for the others. Targets are integers from 0
+    to 9.
     """
     inputs, targets = _digits()
     shape = {"mlp": (64,), "cnn": (1, 8, 8), "gru": (8, 8), "transformer": (8, 8)}[net]
-    order = torch.randperm(DIGITS_ROWS, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(_NUM_DIGITS, generator=torch.Generator().manual_seed(seed))
     inputs, targets = inputs[order].reshape(-1, *shape), targets[order]
-    num_held_out = _VALIDATION_ROWS
-    return TensorDataset(inputs[num_held_out:], targets[num_held_out:]), TensorDataset(
-        inputs[:num_held_out], targets[:num_held_out]
+    held_out, training = slice(_NUM_VALIDATION_DIGITS), slice(_NUM_VALIDATION_DIGITS, None)
+    return TensorDataset(inputs[training], targets[training]), TensorDataset(
+        inputs[held_out], targets[held_out]
     )
 
 
 def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorDataset, TensorDataset]:
-    """Return standard normal columns and a noisy smooth target of shape (rows,).
+    """Return standard normal inputs (rows, columns) and a noisy smooth target (rows,).
 
     Three quarters of the rows are for training and one quarter for validation.
     """
@@ -59,25 +71,25 @@ def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorData
     )
 
 
-def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int]]:
-    """Return sentences of a small language, in which a word determines most of its successors.
+def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[int]]:
+    """Return sentences in which the previous word determines the next with a probability of 0.8.
 
-    They begin with ``BEGIN``, end with ``END``, and are 6 to ``longest`` tokens long, unpadded.
+    A sentence has 6 to ``max_tokens`` tokens: ``BEGIN``, words and ``END``, without padding.
     """
     generator = torch.Generator().manual_seed(2000 + seed)
-    successors = torch.randperm(WORDS, generator=generator)
-    sentences = []
+    successors = torch.randperm(_NUM_WORDS, generator=generator)
+    texts = []
     for _ in range(rows):
-        length = int(torch.randint(4, longest - 1, (), generator=generator))
-        word = int(torch.randint(WORDS, (), generator=generator))
-        sentence = [BEGIN, 3 + word]
-        for _ in range(length - 1):
+        num_words = int(torch.randint(4, max_tokens - 1, (), generator=generator))
+        word = int(torch.randint(_NUM_WORDS, (), generator=generator))
+        sentence = [BEGIN, _FIRST_WORD + word]
+        for _ in range(num_words - 1):
             is_random = float(torch.rand((), generator=generator)) < 0.2
             word = (
-                int(torch.randint(WORDS, (), generator=generator))
+                int(torch.randint(_NUM_WORDS, (), generator=generator))
                 if is_random
                 else int(successors[word])
             )
-            sentence.append(3 + word)
-        sentences.append([*sentence, END])
-    return sentences
+            sentence.append(_FIRST_WORD + word)
+        texts.append([*sentence, END])
+    return texts

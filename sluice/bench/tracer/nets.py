@@ -4,53 +4,53 @@ import torch
 from torch import Tensor, nn
 
 from sluice.bench.tracer.case import NetName
-from sluice.bench.tracer.data import WORDS
-
-TOKENS = WORDS + 3
-"""Number of words and special tokens of ``data.sentences``."""
+from sluice.bench.tracer.data import VOCAB_SIZE
 
 
 class GRUClassifier(nn.Module):
     """A GRU over steps of eight values, and a linear head on its last state."""
 
-    def __init__(self, outputs: int, *, columns: int = 8, hidden: int = 32) -> None:
+    def __init__(self, num_outputs: int, *, num_columns: int = 8, hidden: int = 32) -> None:
         super().__init__()
-        self.encoder = nn.GRU(columns, hidden, batch_first=True)
-        self.head = nn.Linear(hidden, outputs)
+        self.encoder = nn.GRU(num_columns, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (rows, outputs)."""
+        """Return (rows, num_outputs)."""
         states, _ = self.encoder(x)
         output: Tensor = self.head(states[:, -1])
         return output
 
 
 class TransformerClassifier(nn.Module):
-    """A transformer of two layers over steps of eight values, and a linear head on their mean."""
+    """A transformer of two layers over eight steps, and a linear head on its mean output."""
 
-    def __init__(self, outputs: int, *, columns: int = 8, width: int = 32) -> None:
+    def __init__(self, num_outputs: int, *, num_columns: int = 8, width: int = 32) -> None:
         super().__init__()
-        self.embedding = nn.Linear(columns, width)
+        self.embedding = nn.Linear(num_columns, width)
         self.position = nn.Parameter(torch.randn(8, width) * 0.02)
         layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.1, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(width, outputs)
+        self.head = nn.Linear(width, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (rows, outputs)."""
+        """Return (rows, num_outputs)."""
         output: Tensor = self.head(self.encoder(self.embedding(x) + self.position).mean(1))
         return output
 
 
 class LanguageModel(nn.Module):
-    """Predicts the next token: a transformer with a causal mask, or a GRU."""
+    """Predicts the next token with a GRU (``net`` is ``gru``) or a transformer.
+
+    The transformer has a causal mask if ``is_causal``, which a GRU does not need.
+    """
 
     def __init__(
-        self, net: NetName, *, tokens: int = TOKENS, width: int = 32, is_causal: bool = True
+        self, net: NetName, *, vocab_size: int = VOCAB_SIZE, width: int = 32, is_causal: bool = True
     ) -> None:
         super().__init__()
         self.is_causal = is_causal
-        self.embedding = nn.Embedding(tokens, width)
+        self.embedding = nn.Embedding(vocab_size, width)
         self.position = nn.Parameter(torch.randn(64, width) * 0.02)
         self.body: nn.Module
         if net == "gru":
@@ -58,10 +58,10 @@ class LanguageModel(nn.Module):
         else:
             layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True)
             self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(width, tokens)
+        self.head = nn.Linear(width, vocab_size)
 
     def forward(self, ids: Tensor, padding: Tensor | None = None) -> Tensor:
-        """Return (rows, positions, tokens); ``padding`` is True at padded positions."""
+        """Return logits (rows, positions, vocab_size); ``padding`` is True at padded positions."""
         length = ids.shape[1]
         x = self.embedding(ids) + self.position[:length]
         if isinstance(self.body, nn.GRU):
@@ -73,16 +73,16 @@ class LanguageModel(nn.Module):
         return output
 
 
-def classifier(net: NetName, outputs: int = 10) -> nn.Module:
-    """Return a network for the inputs of ``data.digits``."""
+def classifier(net: NetName, num_outputs: int = 10) -> nn.Module:
+    """Return a network for the inputs of ``data.digits``, whose output is (rows, num_outputs)."""
     if net == "mlp":
         return nn.Sequential(
-            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs)
+            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_outputs)
         )
     if net == "cnn":
         return nn.Sequential(
             nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(12, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(24 * 4, outputs),
+            nn.Flatten(), nn.Linear(24 * 4, num_outputs),
         )  # fmt: skip
-    return GRUClassifier(outputs) if net == "gru" else TransformerClassifier(outputs)
+    return GRUClassifier(num_outputs) if net == "gru" else TransformerClassifier(num_outputs)

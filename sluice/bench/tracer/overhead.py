@@ -1,9 +1,9 @@
-"""Measures the overhead of tracing: a program alternates between traced and untraced turns.
+"""Measures the overhead of tracing, with programs that alternate between traced and untraced turns.
 
-A turn is a fixed number of steps, in whole epochs. Two processes of one program differ by some
-percent without tracing, because of memory layout. One process therefore runs both: hooks are
-removed for one turn and installed for the next. Whether the weights are equal is tested with
-separate processes that are traced or untraced from start to end.
+A turn is a fixed number of steps, in whole epochs. The times of two processes of one program differ
+by some percent even without tracing, because of memory layout. So each process runs both kinds of
+turns: hooks are removed for one turn and installed for the next. Two more processes test whether
+tracing changes the weights. One is traced and the other untraced, from start to end.
 """
 
 import gc
@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import nn
 
 from sluice.base.settings import Record
-from sluice.bench.tracer.programs import EPOCH_STEPS, PROGRAMS, Program
+from sluice.bench.tracer.programs import EPOCH_STEPS, PROGRAMS, TimedProgram
 from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
@@ -33,10 +33,9 @@ _TURN_S = 0.3
 after a switch, and short compared with load changes of the machine."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
-"""Untimed steps at the start: warm-up, and work that a trace does more often at its start
-(statistics at powers of two, fingerprints of the first batches, full recording of every step). A
-garbage collection runs before the first turn, so that the timed turns pay only for the garbage that
-their own steps create."""
+"""Number of untimed steps at the start. They contain the warm-up, and the work that a trace does
+more often at its start: statistics at powers of two, fingerprints of the first batches, and full
+recording of every step."""
 
 _NUM_RESAMPLES = 2000
 """Number of bootstrap resamples."""
@@ -75,6 +74,7 @@ class _Turns:
     """Times of one process."""
 
     steps: int
+    """Number of steps of one turn."""
     untraced_s: NDArray[np.float64]
     """Mean time of a step in each untraced turn [s]."""
     traced_s: NDArray[np.float64]
@@ -86,7 +86,7 @@ def measure_overhead(
     *,
     runs: int,
     turns: int,
-    programs: Mapping[str, Program] = PROGRAMS,
+    programs: Mapping[str, TimedProgram] = PROGRAMS,
     settings: TraceSettings,
     clock: Callable[[], float] = time.process_time,
 ) -> Iterator[Overhead]:
@@ -94,52 +94,52 @@ def measure_overhead(
 
     Args:
         folder: Folder of the traces.
-        runs: Number of processes, which run one after another; their median is reported.
+        runs: Number of processes, which run one after another. The median of their ratios is
+            reported.
         turns: Number of traced turns per process, and also of untraced turns.
-        programs: Programs by name; importable functions with epochs of ``EPOCH_STEPS`` steps, so
-            that each turn consists of whole epochs.
+        programs: Programs by name. They are importable functions, because they run in child
+            processes. Their epochs have ``EPOCH_STEPS`` steps, so a turn consists of whole epochs.
         settings: Settings of the tracer.
-        clock: CPU time of the process [s].
+        clock: Returns the CPU time of the process [s].
 
     Raises:
-        RuntimeError: A program ended before its last turn.
+        RuntimeError: The process of a program ended without a result.
 
     Cost:
-        At least 2 x turns x EPOCH_STEPS steps per run and program, and 5 seconds to start.
+        At least 2 x turns x EPOCH_STEPS steps and 5 seconds of start-up per run and program.
     """
-    # Half of the time is untraced. A doubled flush interval gives as many writes per traced second
-    # as in normal use.
+    # Half of the time is untraced. So a doubled flush interval gives as many writes per traced
+    # second as in normal use.
     doubled_flush = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     for name, program in programs.items():
-        both_arguments: list[_TraceArguments] = [None, (folder / f"{name}-whole", settings)]
+        untraced_and_traced: list[_TraceArguments] = [None, (folder / f"{name}-whole", settings)]
         digests = {
-            _in_process(name, _digest, program, trace_arguments)
-            for trace_arguments in both_arguments
+            _run_in_process(name, _train_and_digest, program, trace_arguments)
+            for trace_arguments in untraced_and_traced
         }
         processes: list[_Turns] = [
-            _in_process(
+            _run_in_process(
                 name, _time_turns, program, (folder / f"{name}-{run}", doubled_flush), turns, clock
             )
             for run in range(runs)
         ]
-        yield _overhead(name, processes, has_same_weights=len(digests) == 1)
+        yield _build_overhead(name, processes, has_same_weights=len(digests) == 1)
 
 
-def _overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
-    untraced_s, traced_s = (
-        np.stack([getattr(p, kind) for p in processes]) for kind in ("untraced_s", "traced_s")
-    )
-    generator, (num, turns) = np.random.default_rng(0), untraced_s.shape
+def _build_overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
+    untraced_s = np.stack([turns.untraced_s for turns in processes])
+    traced_s = np.stack([turns.traced_s for turns in processes])
+    generator, (num_processes, turns) = np.random.default_rng(0), untraced_s.shape
     resamples = (
-        generator.integers(0, num, (_NUM_RESAMPLES, num, 1)),
-        generator.integers(0, turns, (_NUM_RESAMPLES, num, turns)),
+        generator.integers(0, num_processes, (_NUM_RESAMPLES, num_processes, 1)),
+        generator.integers(0, turns, (_NUM_RESAMPLES, num_processes, turns)),
     )
     ratio, ratios = _ratio(untraced_s, traced_s), _ratio(untraced_s[resamples], traced_s[resamples])
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Overhead(
         program=name,
         steps=processes[0].steps,
-        runs=num,
+        runs=num_processes,
         turns=turns,
         plain_us=float(untraced_s.mean()) * 1e6,
         ratio=float(ratio),
@@ -158,7 +158,7 @@ def _ratio(untraced_s: NDArray[np.float64], traced_s: NDArray[np.float64]) -> ND
     return ratio
 
 
-def _in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
+def _run_in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
     """Run a function in a child process with one thread, and return its result."""
     context = get_context("spawn")
     receiver, sender = context.Pipe()
@@ -179,24 +179,27 @@ def _send(pipe: Connection, work: Callable[..., Any], args: Sequence[Any]) -> No
     pipe.send(work(*args))
 
 
-def _digest(program: Program, trace_arguments: _TraceArguments) -> str:
+def _train_and_digest(program: TimedProgram, trace_arguments: _TraceArguments) -> str:
     with nullcontext() if trace_arguments is None else traced(*trace_arguments):
         return weights_digest(program(2 * _UNTIMED_STEPS, lambda: None))
 
 
 def _time_turns(
-    program: Program,
+    program: TimedProgram,
     trace_arguments: tuple[Path, TraceSettings],
     turns: int,
     clock: Callable[[], float],
 ) -> _Turns:
-    """Train, traced and untraced in turns; the order within a pair alternates."""
+    """Train in alternating turns, and return the times.
+
+    The first and last of four turns are traced, so that a drift of the machine's speed cancels out.
+    """
     ticks: list[float] = []
     program(2 * EPOCH_STEPS, lambda: ticks.append(clock()))
     step_s = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
     steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
     are_traced = [turn % 4 in (0, 3) for turn in range(2 * turns)]
-    seconds: dict[bool, list[float]] = {True: [], False: []}
+    step_s_by_traced: dict[bool, list[float]] = {True: [], False: []}
     pause, num_steps, began = ExitStack(), 0, 0.0
 
     def tick() -> None:
@@ -206,8 +209,9 @@ def _time_turns(
         if step_in_turn or turn < 0:
             return
         if turn:
-            seconds[are_traced[turn - 1]].append((clock() - began) / steps)
+            step_s_by_traced[are_traced[turn - 1]].append((clock() - began) / steps)
         else:
+            # The timed turns then pay only for the events and the garbage of their own steps.
             flush_traces()
             gc.collect()
         pause.close()
@@ -217,7 +221,8 @@ def _time_turns(
 
     with traced(*trace_arguments):
         program(_UNTIMED_STEPS + len(are_traced) * steps, tick)
-    return _Turns(steps, *(np.array(seconds[kind]) for kind in (False, True)))
+    untraced_s, traced_s = np.array(step_s_by_traced[False]), np.array(step_s_by_traced[True])
+    return _Turns(steps, untraced_s, traced_s)
 
 
 def weights_digest(networks: Iterable[nn.Module]) -> str:

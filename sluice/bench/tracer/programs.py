@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 Tick = Callable[[], None]
+"""Function that a program calls after each optimizer step."""
 
-Program = Callable[[int, Tick], list[nn.Module]]
-"""Runs a number of optimizer steps, calls the second argument after each, returns its networks."""
+TimedProgram = Callable[[int, Tick], list[nn.Module]]
+"""Trains for a number of optimizer steps, calls a function after each, and returns the networks."""
 
 EPOCH_STEPS = 32
 """Steps per epoch of each program."""
@@ -19,18 +20,18 @@ def _fit(
     model: nn.Module,
     inputs: Tensor,
     labels: Tensor,
-    steps: int,
+    num_steps: int,
     tick: Tick,
     *,
     batch_rows: int,
-    rate: float,
+    lr: float,
 ) -> list[nn.Module]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=batch_rows, shuffle=True)
-    num_steps = 0
+    step = 0
     model.train()
-    while num_steps < steps:
+    while step < num_steps:
         for x, y in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
@@ -38,14 +39,14 @@ def _fit(
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
-            num_steps += 1
+            step += 1
             tick()
-            if num_steps == steps:
+            if step == num_steps:
                 break
     return [model]
 
 
-def mlp(steps: int, tick: Tick) -> list[nn.Module]:
+def mlp(num_steps: int, tick: Tick) -> list[nn.Module]:
     """Fit a perceptron with three layers to rows of 64 values."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -53,10 +54,10 @@ def mlp(steps: int, tick: Tick) -> list[nn.Module]:
         nn.Linear(256, 10),
     )  # fmt: skip
     x, y = torch.randn(4096, 64), torch.randint(10, (4096,))
-    return _fit(model, x, y, steps, tick, batch_rows=128, rate=1e-3)
+    return _fit(model, x, y, num_steps, tick, batch_rows=128, lr=1e-3)
 
 
-def cnn(steps: int, tick: Tick) -> list[nn.Module]:
+def cnn(num_steps: int, tick: Tick) -> list[nn.Module]:
     """Fit a small convolutional network with batch norm to 16 x 16 images."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -65,13 +66,13 @@ def cnn(steps: int, tick: Tick) -> list[nn.Module]:
         nn.Flatten(), nn.Linear(32 * 16, 10),
     )  # fmt: skip
     x, y = torch.randn(1024, 1, 16, 16), torch.randint(10, (1024,))
-    return _fit(model, x, y, steps, tick, batch_rows=32, rate=1e-3)
+    return _fit(model, x, y, num_steps, tick, batch_rows=32, lr=1e-3)
 
 
 class _Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+    def __init__(self, layer_class: type[nn.LSTM] | type[nn.GRU]) -> None:
         super().__init__()
-        self.encoder = kind(9, 32, batch_first=True)
+        self.encoder = layer_class(9, 32, batch_first=True)
         self.head = nn.Linear(32, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,20 +81,22 @@ class _Recurrent(nn.Module):
         return output
 
 
-def _recurrent(kind: type[nn.LSTM] | type[nn.GRU], steps: int, tick: Tick) -> list[nn.Module]:
+def _fit_recurrent(
+    layer_class: type[nn.LSTM] | type[nn.GRU], num_steps: int, tick: Tick
+) -> list[nn.Module]:
     torch.manual_seed(0)
     x, y = torch.randn(2048, 22, 9), torch.randint(4, (2048,))
-    return _fit(_Recurrent(kind), x, y, steps, tick, batch_rows=64, rate=2e-3)
+    return _fit(_Recurrent(layer_class), x, y, num_steps, tick, batch_rows=64, lr=2e-3)
 
 
-def lstm(steps: int, tick: Tick) -> list[nn.Module]:
-    """Fit an LSTM to 22 days of nine features."""
-    return _recurrent(nn.LSTM, steps, tick)
+def lstm(num_steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit an LSTM to sequences of 22 steps with nine features."""
+    return _fit_recurrent(nn.LSTM, num_steps, tick)
 
 
-def gru(steps: int, tick: Tick) -> list[nn.Module]:
-    """Fit a GRU to 22 days of nine features."""
-    return _recurrent(nn.GRU, steps, tick)
+def gru(num_steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit a GRU to sequences of 22 steps with nine features."""
+    return _fit_recurrent(nn.GRU, num_steps, tick)
 
 
 class _Transformer(nn.Module):
@@ -109,15 +112,15 @@ class _Transformer(nn.Module):
         return output
 
 
-def transformer(steps: int, tick: Tick) -> list[nn.Module]:
-    """Fit a transformer of two layers to 32 tokens."""
+def transformer(num_steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit a transformer of two layers to sequences of 32 tokens."""
     torch.manual_seed(0)
     x, y = torch.randint(64, (1024, 32)), torch.randint(8, (1024,))
-    return _fit(_Transformer(), x, y, steps, tick, batch_rows=32, rate=1e-3)
+    return _fit(_Transformer(), x, y, num_steps, tick, batch_rows=32, lr=1e-3)
 
 
-def gan(steps: int, tick: Tick) -> list[nn.Module]:
-    """Train a generator against a discriminator: two optimizers, two steps per batch."""
+def gan(num_steps: int, tick: Tick) -> list[nn.Module]:
+    """Train a generator against a discriminator, with one optimizer and one step per batch each."""
     torch.manual_seed(0)
     generator = nn.Sequential(
         nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784),
@@ -131,25 +134,26 @@ def gan(steps: int, tick: Tick) -> list[nn.Module]:
     discriminator_optimizer = torch.optim.Adam(
         discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999)
     )
-    score = nn.BCEWithLogitsLoss()
+    criterion = nn.BCEWithLogitsLoss()
     ones, zeros = torch.ones(100, 1), torch.zeros(100, 1)
-    for _ in range(steps // 2):
+    for _ in range(num_steps // 2):
         real, noise = torch.randn(100, 784), torch.randn(100, 64)
         discriminator_optimizer.zero_grad()
         generated = generator(noise)
         (
-            score(discriminator(real), ones) + score(discriminator(generated.detach()), zeros)
+            criterion(discriminator(real), ones)
+            + criterion(discriminator(generated.detach()), zeros)
         ).backward()
         discriminator_optimizer.step()
         tick()
         generator_optimizer.zero_grad()
-        score(discriminator(generated), ones).backward()
+        criterion(discriminator(generated), ones).backward()
         generator_optimizer.step()
         tick()
     return [generator, discriminator]
 
 
-PROGRAMS: Mapping[str, Program] = {
+PROGRAMS: Mapping[str, TimedProgram] = {
     "MLP": mlp,
     "CNN": cnn,
     "LSTM": lstm,
@@ -157,3 +161,4 @@ PROGRAMS: Mapping[str, Program] = {
     "Transformer": transformer,
     "GAN": gan,
 }
+"""Programs by name."""

@@ -11,10 +11,11 @@ from sluice.findings.fault import Severity
 from sluice.trace.diagnosis import Diagnosis
 
 Kind = Literal["fault", "twin", "healthy"]
-"""A program with a fault, the same program without it, or an unusual healthy program."""
+"""Kind of a run: ``fault`` is a program with a fault, ``twin`` the same program without the fault,
+``healthy`` an unusual healthy program."""
 
-_MAX_STEPS_EARLY = 1
-"""Maximum number of steps by which the step of a finding may precede the first affected step."""
+_MAX_EARLY_STEPS = 1
+"""Maximum number of steps by which a finding that is in time may precede ``starts_at``."""
 
 
 class ReportedCause(Record):
@@ -24,8 +25,8 @@ class ReportedCause(Record):
     severity: Severity
     step: int
     confidence: float
-    what: str
-    explains: tuple[FaultName, ...]
+    what: str = Field(description="What the tracer observed.")
+    explains: tuple[FaultName, ...] = Field(description="Reported consequences of the cause.")
 
     @classmethod
     def of(cls, diagnosis: Diagnosis) -> "ReportedCause":
@@ -41,30 +42,35 @@ class ReportedCause(Record):
 
 
 class RunResult(Record):
-    """Result of one program with one network and one seed."""
+    """Result of one run: one program with one network and one seed."""
 
-    number: int
-    name: str
+    number: int = Field(description="Number of the case.")
+    name: str = Field(description="Name of the case.")
     kind: Kind
     net: NetName
     seed: int
     right: tuple[FaultName, ...] = Field(
         description="Causes that count as correct; empty for a healthy run."
     )
-    needs: Literal["error", "confirm"]
+    needs: Literal["error", "confirm"] = Field(
+        description="Minimum severity of a correct cause; 'error' for a healthy run."
+    )
     starts_at: int = Field(description="First step affected by the fault.")
     within: int = Field(
-        description="Maximum number of steps from ``starts_at`` to the step of the finding."
+        description="Maximum number of steps from ``starts_at`` to the step of a finding that is "
+        "in time."
     )
     steps: int = Field(description="Number of optimizer steps of the run.")
-    seconds: float = Field(description="Duration of the traced run [s].")
+    seconds: float = Field(
+        description="CPU time of the traced program [s]; maximum over its ranks."
+    )
     answers: tuple[ReportedCause, ...] = Field(
         description="Reported causes, the most likely root cause first."
     )
     notes: tuple[str, ...] = Field(
         (), description="Notes of the tracer, such as parts that it could not record."
     )
-    failed: str = Field("", description="Why the run has no verdict; empty when it has one.")
+    failed: str = Field("", description="Why the run has no valid result; empty if it has one.")
     has_same_bits: bool | None = Field(
         None,
         description="Whether the final weights of the traced and the untraced run are equal; None "
@@ -93,9 +99,9 @@ class RunResult(Record):
         alarms: dict[str, int] | None = None,
     ) -> "RunResult":
         """Return the result of one run of a case."""
-        is_fault = isinstance(case, FaultCase)
-        kind: Kind = "fault" if has_fault else "twin" if is_fault else "healthy"
-        expected = case if isinstance(case, FaultCase) and has_fault else None
+        fault_case = case if isinstance(case, FaultCase) else None
+        kind: Kind = "fault" if has_fault else "healthy" if fault_case is None else "twin"
+        expected = fault_case if has_fault else None
         return cls(
             number=case.number,
             name=case.name,
@@ -117,9 +123,10 @@ class RunResult(Record):
 
     @property
     def correct_rank(self) -> int | None:
-        """Rank of the correct cause, from 1; None when no reported cause is correct.
+        """Rank of the first correct cause, from 1; None if no reported cause is correct.
 
-        It must be an error or, for faults that may be intentional, at least need confirmation.
+        A correct cause has the severity 'error'. For faults that may be intentional, 'confirm' is
+        sufficient.
         """
         accepted_severities = ("error", "confirm") if self.needs == "confirm" else ("error",)
         for rank, answer in enumerate(self.answers, start=1):
@@ -129,26 +136,26 @@ class RunResult(Record):
 
     @property
     def is_caught(self) -> bool:
-        """Whether the correct cause is among the reported ones."""
+        """Whether a correct cause was reported."""
         return self.correct_rank is not None
 
     @property
     def is_first(self) -> bool:
-        """Whether the correct cause is ranked first."""
+        """Whether a correct cause is ranked first."""
         return self.correct_rank == 1
 
     @property
     def has_error(self) -> bool:
         """Whether an error was reported."""
-        return bool(self.causes_of("error"))
+        return bool(self.causes_with_severity("error"))
 
     @property
     def has_warning(self) -> bool:
         """Whether a warning or a cause to confirm was reported."""
-        return bool(self.causes_of("confirm") or self.causes_of("warning"))
+        return bool(self.causes_with_severity("confirm") or self.causes_with_severity("warning"))
 
     @property
-    def late(self) -> int | None:
+    def late_steps(self) -> int | None:
         """Number of steps from the first affected step to the step of the correct cause.
 
         Negative if the reported step is earlier; None if the correct cause was not reported.
@@ -158,12 +165,12 @@ class RunResult(Record):
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the correct cause was reported at most ``within`` steps after ``starts_at``.
+        """Whether the step of the correct cause is at most ``within`` steps after ``starts_at``.
 
-        It may also be one step too early.
+        It may also be one step before ``starts_at``.
         """
-        return self.late is not None and -_MAX_STEPS_EARLY <= self.late <= self.within
+        return self.late_steps is not None and -_MAX_EARLY_STEPS <= self.late_steps <= self.within
 
-    def causes_of(self, severity: Severity) -> tuple[ReportedCause, ...]:
-        """Return the reported causes of one severity."""
+    def causes_with_severity(self, severity: Severity) -> tuple[ReportedCause, ...]:
+        """Return the reported causes that have one severity."""
         return tuple(answer for answer in self.answers if answer.severity == severity)

@@ -20,7 +20,7 @@ import torch
 from sluice.base.errors import StorageError
 from sluice.base.settings import Record
 from sluice.bench.planted.scratch import scratch_folder
-from sluice.bench.tracer.baselines import MonitorRecord, alarms_in
+from sluice.bench.tracer.baselines import MonitorRecord, find_alarms
 from sluice.bench.tracer.case import CaseSetup, FaultCase, HealthyCase, NetName
 from sluice.bench.tracer.overhead import weights_digest
 from sluice.bench.tracer.result import ReportedCause, RunResult
@@ -30,9 +30,11 @@ from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
 
 LIMIT_S = 180.0
-"""Time limit of one run [s]; programs take a second or two, more on a busy machine."""
+"""Time limit of one execution of a program [s]. Most take one or two seconds."""
 
 Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
+"""Monitors of a program: the tracer if ``traced``, none if ``plain``, and the hooks of the
+baselines and autograd's anomaly mode if ``watched``."""
 
 _PRELOADED = (
     "torch._dynamo",  # an optimizer's first step imports it
@@ -46,7 +48,7 @@ _PRELOADED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRun:
-    """One program with one network and one seed."""
+    """One program to run, with one network and one seed."""
 
     case: FaultCase | HealthyCase
     net: NetName
@@ -54,9 +56,9 @@ class BenchmarkRun:
     has_fault: bool
 
     @property
-    def ranks(self) -> int:
+    def num_ranks(self) -> int:
         """Number of ranks."""
-        return self.case.ranks if isinstance(self.case, FaultCase) else 1
+        return self.case.num_ranks if isinstance(self.case, FaultCase) else 1
 
     @property
     def may_raise(self) -> bool:
@@ -65,13 +67,17 @@ class BenchmarkRun:
 
 
 class _Outcome(Record):
-    """Outcome of one process."""
+    """Outcome of one process, which the process stores for its parent."""
 
-    raised: str
+    exception: str
+    """Type and message of the program's exception; empty without one."""
     digest: str
-    seconds: float
+    """Digest of the final weights; empty if the program did not end normally."""
+    cpu_s: float
     record: MonitorRecord | None = None
-    anomaly: int | None = None
+    """Record of the hooks; None if the program was not watched."""
+    anomaly_step: int | None = None
+    """Step at which anomaly mode stopped the program; None if it did not."""
 
 
 def plan_runs(
@@ -82,9 +88,14 @@ def plan_runs(
     seeds: Sequence[int],
     more_seeds: Sequence[int],
 ) -> tuple[BenchmarkRun, ...]:
-    """Return all runs: each case with and without its fault, and each healthy program.
+    """Return all runs: each fault case with and without its fault, and each healthy program.
 
-    Healthy programs run on more seeds.
+    Args:
+        faults: Fault cases.
+        healthy: Healthy cases.
+        nets: Networks; a case runs on those that it supports.
+        seeds: Seeds of all programs.
+        more_seeds: Additional seeds of the healthy programs.
     """
     runs = [
         BenchmarkRun(case=case, net=net, seed=seed, has_fault=has_fault)
@@ -116,12 +127,12 @@ def execute_runs(
     """Yield the result of each run as soon as it is known.
 
     Args:
-        jobs: The runs.
-        folder: Folder of traces and files of the programs; cleaned after each run.
+        jobs: The runs to execute.
+        folder: Parent of a temporary folder for the traces and files of each run.
         workers: Number of parallel runs.
-        with_baselines: Also run each program untraced with the baselines.
-        checks_bits: Also run each program untraced and compare the final weights.
-        limit_s: Time limit of a run, which fails when it takes longer [s].
+        with_baselines: Also run each program with the hooks of the baselines instead of the tracer.
+        checks_bits: Also run each program untraced, and compare the final weights.
+        limit_s: Time limit of each execution of a program; a run that exceeds it fails [s].
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(list(_PRELOADED))
@@ -161,27 +172,28 @@ def _run_in_scratch(
 def _run(
     job: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
-    outcomes, failed = _run_processes(job, "traced", folder / "traced", limit_s)
-    run = _build_result(job, folder / "traced" / "traces", outcomes, failed)
+    outcomes, failure = _run_processes(job, "traced", folder / "traced", limit_s)
+    run = _build_result(job, folder / "traced" / "traces", outcomes, failure)
     if run.failed:
         return run
     update: dict[str, object] = {}
     if checks_bits:
-        untraced, failed = _run_processes(job, "plain", folder / "plain", limit_s)
-        digests = [o.digest for o in untraced], [o.digest for o in outcomes]
-        # A program that raises has no network to compare.
-        has_same_bits = digests[0] == digests[1] if all(digests[1]) else None
-        update |= {"has_same_bits": has_same_bits, "failed": failed}
+        untraced, failure = _run_processes(job, "plain", folder / "plain", limit_s)
+        untraced_digests = [outcome.digest for outcome in untraced]
+        digests = [outcome.digest for outcome in outcomes]
+        # A program that raises an exception has no network to compare.
+        has_same_bits = untraced_digests == digests if all(digests) else None
+        update |= {"has_same_bits": has_same_bits, "failed": failure}
     if with_baselines:
-        alarms, failed = _baseline_alarms(job, folder, limit_s)
-        update |= {"alarms": alarms, "failed": str(update.get("failed", "")) or failed}
+        alarms, failure = _baseline_alarms(job, folder, limit_s)
+        update |= {"alarms": alarms, "failed": str(update.get("failed", "")) or failure}
     return run.model_copy(update=update)
 
 
 def _build_result(
-    job: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failed: str
+    job: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failure: str
 ) -> RunResult:
-    seconds = max((outcome.seconds for outcome in outcomes), default=0.0)
+    cpu_s = max((outcome.cpu_s for outcome in outcomes), default=0.0)
     answers: list[ReportedCause] = []
     notes: list[str] = []
     steps = 0
@@ -192,7 +204,7 @@ def _build_result(
             notes += report.notes
             steps = max(steps, report.steps)
     except StorageError as error:
-        failed = failed or str(error)
+        failure = failure or str(error)
     return RunResult.of(
         job.case,
         has_fault=job.has_fault,
@@ -200,36 +212,40 @@ def _build_result(
         seed=job.seed,
         answers=tuple(answers),
         steps=steps,
-        seconds=seconds,
+        seconds=cpu_s,
         notes=tuple(notes),
-        failed=failed,
+        failed=failure,
     )
 
 
 def _baseline_alarms(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
-    """Return the alarms of the baselines on the first rank, and the reason when they failed."""
-    outcomes, failed = _run_processes(job, "watched", folder / "watched", limit_s)
-    anomaly = outcomes[0].anomaly if outcomes else None
-    if anomaly is not None:
-        # Anomaly mode stopped the program, which would have continued for the other baselines.
-        outcomes, failed = _run_processes(
+    """Return the alarms of the baselines on rank 0, and why the run failed; "" if it did not."""
+    outcomes, failure = _run_processes(job, "watched", folder / "watched", limit_s)
+    anomaly_step = outcomes[0].anomaly_step if outcomes else None
+    if anomaly_step is not None:
+        # Anomaly mode stopped the program. The other baselines need a record of the whole program.
+        outcomes, failure = _run_processes(
             job, "watched without anomaly mode", folder / "again", limit_s
         )
     record = outcomes[0].record if outcomes else None
     if record is None:
-        return {}, failed or "no baseline ran"
-    return alarms_in(record, anomaly=anomaly), failed
+        return {}, failure or "no baseline ran"
+    return find_alarms(record, anomaly_step=anomaly_step), failure
 
 
 def _run_processes(
     job: BenchmarkRun, mode: Mode, folder: Path, limit_s: float
 ) -> tuple[list[_Outcome], str]:
-    """Return the outcome of each rank, and why a rank failed; an empty text when none did."""
-    (folder / "own").mkdir(parents=True)
+    """Run a program once on all of its ranks.
+
+    Returns:
+        The outcomes of the ranks that ended, and why a rank failed; "" if none failed.
+    """
+    (folder / "files").mkdir(parents=True)
     context = get_context("forkserver")
     processes = [
-        context.Process(target=_in_process, args=(job, mode, folder, rank))
-        for rank in range(job.ranks)
+        context.Process(target=_run_in_child, args=(job, mode, folder, rank))
+        for rank in range(job.num_ranks)
     ]
     deadline = time.monotonic() + limit_s
     try:
@@ -243,44 +259,44 @@ def _run_processes(
             if process.is_alive():
                 process.kill()
             process.join()
-    files = [folder / f"outcome-{rank}.json" for rank in range(job.ranks)]
+    files = [folder / f"outcome-{rank}.json" for rank in range(job.num_ranks)]
     outcomes = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
     if has_timed_out:
         return outcomes, f"the run took more than {limit_s:g} s"
-    if len(outcomes) < job.ranks:
-        return outcomes, f"a process ended without a result: {_last_line(folder)}"
-    raised = next((outcome.raised for outcome in outcomes if outcome.raised), "")
-    return outcomes, "" if job.may_raise or not raised else f"the program raised {raised}"
+    if len(outcomes) < job.num_ranks:
+        return outcomes, f"a process ended without a result: {_last_output_line(folder)}"
+    exception = next((outcome.exception for outcome in outcomes if outcome.exception), "")
+    return outcomes, "" if job.may_raise or not exception else f"the program raised {exception}"
 
 
-def _last_line(folder: Path) -> str:
+def _last_output_line(folder: Path) -> str:
     text = "".join(file.read_text(errors="replace") for file in sorted(folder.glob("stderr-*")))
     return text.strip().rpartition("\n")[2] or "nothing on stderr"
 
 
-def _in_process(job: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> None:
-    """Run a program once, with its output in a file."""
+def _run_in_child(job: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> None:
+    """Run a program in this child process, and store its output and outcome in the folder."""
     with open(folder / f"stderr-{rank}", "wb") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
         os.dup2(file.fileno(), sys.stdout.fileno())
     torch.set_num_threads(1)
-    # The default of a program on Linux, which a process of the forkserver does not have.
+    # Data loaders then fork their workers, as they do by default in a program on Linux.
     set_start_method("fork", force=True)
     setup = CaseSetup(
         net=job.net,
         seed=job.seed,
-        folder=folder / "own",
+        folder=folder / "files",
         has_fault=job.has_fault,
         rank=rank,
-        ranks=job.ranks,
+        num_ranks=job.num_ranks,
     )
-    if job.ranks > 1:
+    if job.num_ranks > 1:
         _join_group(folder, setup)
     outcome = _run_program(job, mode, folder, setup)
     part_file = folder / f"outcome-{rank}.part"
     part_file.write_text(outcome.model_dump_json())
     part_file.rename(part_file.with_suffix(".json"))
-    if job.ranks > 1 and not outcome.raised:
+    if job.num_ranks > 1 and not outcome.exception:
         torch.distributed.destroy_process_group()
 
 
@@ -290,22 +306,22 @@ def _run_program(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) 
         monitoring = traced(folder / "traces", TraceSettings())
     elif mode != "plain":
         monitoring = watched(with_anomaly_mode=mode == "watched")
-    raised, digest, anomaly = "", "", None
+    exception, digest, anomaly_step = "", "", None
     monitor: object = None
     began = time.process_time()
     try:
         with monitoring as monitor:
             digest = weights_digest(job.case.program(setup))
     except AnomalyFound as error:
-        anomaly = error.step
+        anomaly_step = error.step
     except Exception as error:  # some faults end the program with an exception
-        raised = f"{type(error).__name__}: {error}"
+        exception = f"{type(error).__name__}: {error}"
     return _Outcome(
-        raised=raised,
+        exception=exception,
         digest=digest,
-        seconds=time.process_time() - began,
+        cpu_s=time.process_time() - began,
         record=monitor.record() if isinstance(monitor, PlainMonitor) else None,
-        anomaly=anomaly,
+        anomaly_step=anomaly_step,
     )
 
 
@@ -315,6 +331,6 @@ def _join_group(folder: Path, setup: CaseSetup) -> None:
         "gloo",
         init_method=f"file://{folder.absolute()}/group",
         rank=setup.rank,
-        world_size=setup.ranks,
+        world_size=setup.num_ranks,
         timeout=timedelta(seconds=LIMIT_S),
     )

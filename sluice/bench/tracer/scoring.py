@@ -13,7 +13,7 @@ from sluice.bench.tracer.baselines import BASELINES
 from sluice.bench.tracer.result import Kind, RunResult
 
 NOTHING = "nothing"
-"""Text for a run without a reported cause."""
+"""Text of ``FaultScore.instead`` for a run without a reported cause."""
 
 
 class TargetRate(Record):
@@ -21,18 +21,18 @@ class TargetRate(Record):
 
     name: str
     rate: Rate
-    target: float
+    target: float = Field(description="Target of the rate [share of runs].")
     higher_is_better: bool = True
 
     @property
-    def reached(self) -> bool:
-        """Whether the rate reaches its target."""
+    def is_reached(self) -> bool:
+        """Whether the measured rate reaches its target."""
         share = self.rate.rate
         return share >= self.target if self.higher_is_better else share <= self.target
 
     @property
     def is_missed(self) -> bool:
-        """Whether the rate is significantly worse than its target, by its interval."""
+        """Whether the rate is significantly worse than its target, which its interval excludes."""
         low, high = self.rate.interval
         return high < self.target if self.higher_is_better else low > self.target
 
@@ -42,17 +42,17 @@ class FaultScore(Record):
 
     number: int
     name: str
-    caught: Rate
-    first: Rate = Field(description="Runs in which the correct cause is ranked first.")
-    third: Rate = Field(description="Runs in which the correct cause is among the first three.")
-    in_time: Rate
+    caught: Rate = Field(description="Runs in which a correct cause was reported.")
+    first: Rate = Field(description="Runs in which a correct cause is ranked first.")
+    third: Rate = Field(description="Runs in which a correct cause is among the first three.")
+    in_time: Rate = Field(description="Runs in which the step of the correct cause is in time.")
     late: float = Field(
-        description="Median number of steps from the fault to the finding; NaN if no run detected "
-        "the fault."
+        description="Median number of steps from the first affected step to the step of the "
+        "correct cause; NaN if no run detected the fault."
     )
     instead: dict[str, int] = Field(
-        description="Number of runs in which the correct cause is not ranked first, by the cause "
-        "that is ranked first instead."
+        description="Number of runs in which no correct cause is ranked first, by the cause that "
+        "is ranked first instead."
     )
 
 
@@ -63,10 +63,12 @@ class HealthyScore(Record):
     name: str
     kind: Kind
     runs: int
-    errors: int
-    confirms: int
-    warnings: int
-    said: dict[str, int] = Field(description="Number of runs by 'severity: fault'.")
+    errors: int = Field(description="Number of runs with an error.")
+    confirms: int = Field(description="Number of runs with a cause that needs confirmation.")
+    warnings: int = Field(description="Number of runs with a warning.")
+    said: dict[str, int] = Field(
+        description="Number of runs in which a cause was reported, by 'severity: fault'."
+    )
 
 
 class CauseScore(Record):
@@ -92,21 +94,21 @@ class BaselineScore(Record):
 class FaultReport(Record):
     """Scores of the whole benchmark."""
 
-    figures: tuple[TargetRate, ...]
+    figures: tuple[TargetRate, ...] = Field(description="Rates that have a target.")
     faults: tuple[FaultScore, ...]
-    silence: tuple[HealthyScore, ...]
+    silence: tuple[HealthyScore, ...] = Field(description="Scores of programs without a fault.")
     causes: tuple[CauseScore, ...]
     baselines: tuple[BaselineScore, ...]
     runs: tuple[RunResult, ...]
 
     @property
     def failed(self) -> tuple[RunResult, ...]:
-        """Runs that failed."""
+        """Runs without a valid result."""
         return tuple(run for run in self.runs if run.failed)
 
     @property
     def passed(self) -> bool:
-        """Whether no run failed, all weights agree, and no target is significantly missed."""
+        """Whether no run failed, no weights differ, and no target is significantly missed."""
         return not (
             self.failed
             or any(run.has_same_bits is False for run in self.runs)
@@ -115,17 +117,17 @@ class FaultReport(Record):
 
 
 def score(runs: Sequence[RunResult]) -> FaultReport:
-    """Return the scores of runs. A faulty run that failed counts as not detected."""
+    """Return the scores of runs. In a faulty run that failed, the fault counts as not detected."""
     ordered = sorted(runs, key=lambda run: (run.kind, run.number, run.net, run.seed))
     faulty = [run for run in ordered if run.kind == "fault"]
     # Programs that did not complete are not scored as healthy.
     healthy = [run for run in ordered if run.kind != "fault" and not run.failed]
     return FaultReport(
         figures=tuple(_target_rates(faulty, healthy)),
-        faults=tuple(_fault_score(runs_of_case) for runs_of_case in _by_case(faulty)),
-        silence=tuple(_healthy_score(runs_of_case) for runs_of_case in _by_case(healthy)),
-        causes=_causes([*faulty, *healthy]),
-        baselines=_baselines(faulty, healthy),
+        faults=tuple(_score_fault(runs_of_case) for runs_of_case in _group_by_case(faulty)),
+        silence=tuple(_score_healthy(runs_of_case) for runs_of_case in _group_by_case(healthy)),
+        causes=_score_causes([*faulty, *healthy]),
+        baselines=_score_baselines(faulty, healthy),
         runs=tuple(ordered),
     )
 
@@ -137,13 +139,17 @@ def _target_rates(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable
         ("faults detected", scores.caught, 0.95),
         ("correct cause first", scores.first, 0.90),
         ("correct cause among the first three", rate_of(faulty, _is_among_first_three), 0.98),
-        ("verdict at the correct step", rate_of(caught, lambda run: run.is_in_time), 0.95),
+        (
+            "cause at the correct step, if detected",
+            rate_of(caught, lambda run: run.is_in_time),
+            0.95,
+        ),
     ):
         if rate is not None:
             yield TargetRate(name=name, rate=rate, target=target)
     for name, rate, target in (
         ("healthy runs with an error", scores.false_errors, 0.01),
-        ("healthy runs with a warning or to confirm", scores.false_warnings, 0.05),
+        ("healthy runs with a warning or a cause to confirm", scores.false_warnings, 0.05),
     ):
         if rate is not None:
             yield TargetRate(name=name, rate=rate, target=target, higher_is_better=False)
@@ -153,8 +159,8 @@ def _target_rates(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable
         yield TargetRate(name="final weights identical", rate=rate, target=1.0)
 
 
-def _fault_score(runs: list[RunResult]) -> FaultScore:
-    late = [run.late for run in runs if run.late is not None]
+def _score_fault(runs: list[RunResult]) -> FaultScore:
+    late_steps = [run.late_steps for run in runs if run.late_steps is not None]
     return FaultScore(
         number=runs[0].number,
         name=runs[0].name,
@@ -162,13 +168,13 @@ def _fault_score(runs: list[RunResult]) -> FaultScore:
         first=_rate(runs, lambda run: run.is_first),
         third=_rate(runs, _is_among_first_three),
         in_time=_rate(runs, lambda run: run.is_in_time),
-        late=statistics.median(late) if late else float("nan"),
+        late=statistics.median(late_steps) if late_steps else float("nan"),
         instead=dict(Counter(_describe_first_cause(run) for run in runs if not run.is_first)),
     )
 
 
-def _healthy_score(runs: list[RunResult]) -> HealthyScore:
-    said = Counter(
+def _score_healthy(runs: list[RunResult]) -> HealthyScore:
+    num_runs_by_cause = Counter(
         text for run in runs for text in {f"{a.severity}: {a.fault}" for a in run.answers}
     )
     return HealthyScore(
@@ -177,39 +183,39 @@ def _healthy_score(runs: list[RunResult]) -> HealthyScore:
         kind=runs[0].kind,
         runs=len(runs),
         errors=sum(run.has_error for run in runs),
-        confirms=sum(bool(run.causes_of("confirm")) for run in runs),
-        warnings=sum(bool(run.causes_of("warning")) for run in runs),
-        said=dict(said),
+        confirms=sum(bool(run.causes_with_severity("confirm")) for run in runs),
+        warnings=sum(bool(run.causes_with_severity("warning")) for run in runs),
+        said=dict(num_runs_by_cause),
     )
 
 
-def _causes(runs: Sequence[RunResult]) -> tuple[CauseScore, ...]:
+def _score_causes(runs: Sequence[RunResult]) -> tuple[CauseScore, ...]:
     runs_with_causes = [run for run in runs if run.answers]
     causes = []
     for fault in sorted({run.answers[0].fault for run in runs_with_causes}):
-        first = [run for run in runs_with_causes if run.answers[0].fault == fault]
+        runs_with_fault_first = [run for run in runs_with_causes if run.answers[0].fault == fault]
         elsewhere = Counter(
             run.name if run.kind == "fault" else f"{run.name} ({run.kind})"
-            for run in first
+            for run in runs_with_fault_first
             if fault not in run.right
         )
-        right = len(first) - elsewhere.total()
+        right = len(runs_with_fault_first) - elsewhere.total()
         causes.append(CauseScore(fault=fault, right=right, elsewhere=dict(elsewhere)))
     return tuple(causes)
 
 
-def _baselines(
+def _score_baselines(
     faulty: Sequence[RunResult], healthy: Sequence[RunResult]
 ) -> tuple[BaselineScore, ...]:
-    runs = [run for run in faulty if run.alarms is not None]
-    healthy_runs = [run for run in healthy if run.alarms is not None]
-    if not runs:
+    monitored_faulty = [run for run in faulty if run.alarms is not None]
+    monitored_healthy = [run for run in healthy if run.alarms is not None]
+    if not monitored_faulty:
         return ()
     return tuple(
         BaselineScore(
             name=name,
-            caught=_rate(runs, _has_alarm(name)),
-            false=_rate(healthy_runs, _has_alarm(name)) if healthy_runs else None,
+            caught=_rate(monitored_faulty, _has_alarm(name)),
+            false=_rate(monitored_healthy, _has_alarm(name)) if monitored_healthy else None,
         )
         for name in BASELINES
     )
@@ -219,7 +225,7 @@ def _has_alarm(name: str) -> Callable[[RunResult], bool]:
     return lambda run: name in (run.alarms or {})
 
 
-def _by_case(runs: Iterable[RunResult]) -> Iterable[list[RunResult]]:
+def _group_by_case(runs: Iterable[RunResult]) -> Iterable[list[RunResult]]:
     cases: dict[tuple[str, int, str], list[RunResult]] = {}
     for run in runs:
         cases.setdefault((run.kind, run.number, run.name), []).append(run)

@@ -1,5 +1,6 @@
-"""Output of the fault benchmark: a line per unexpected run, then the tables."""
+"""Output of the fault benchmark: one line for each unexpected run, and tables of the scores."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -20,14 +21,14 @@ from sluice.bench.tracer.scoring import (
 
 
 def run_line(run: RunResult) -> Text | None:
-    """Return one line about an unexpected run; None for an expected one."""
+    """Return a line that describes an unexpected result; None for an expected result."""
     reported = (
         ", ".join(f"{a.severity} '{a.fault}' at step {a.step}" for a in run.answers) or "nothing"
     )
     if run.failed:
-        word, style, details = "failed", "bold red", run.failed
+        label, style, details = "failed", "bold red", run.failed
     elif run.has_same_bits is False:
-        word, style, details = (
+        label, style, details = (
             "weights differ",
             "bold red",
             "the traced program computed other weights",
@@ -35,63 +36,61 @@ def run_line(run: RunResult) -> Text | None:
     elif run.kind != "fault":
         if not run.answers:
             return None
-        word, style = (
-            ("false error", "bold red") if run.causes_of("error") else ("false warning", "yellow")
-        )
+        label, style = ("false error", "bold red") if run.has_error else ("false warning", "yellow")
         details = f"reported {reported}"
     elif run.correct_rank is None:
-        word, style, details = "missed", "bold red", f"reported {reported}"
+        label, style, details = "missed", "bold red", f"reported {reported}"
     elif run.correct_rank > 1:
-        word, style, details = f"rank {run.correct_rank}", "yellow", f"reported {reported}"
+        label, style, details = f"rank {run.correct_rank}", "yellow", f"reported {reported}"
     elif not run.is_in_time:
-        word, style = "wrong step", "yellow"
+        label, style = "wrong step", "yellow"
         details = f"the fault starts at step {run.starts_at}, reported {reported}"
     else:
         return None
-    return result_line(word, style, f"{run.number:>2} {run.name}{_of(run)}: {details}")
+    return result_line(label, style, f"{run.number:>2} {run.name}{_describe_run(run)}: {details}")
 
 
 def report_page(report: FaultReport) -> RenderableType:
-    """Return rates with targets, then scores of faults, healthy programs and other monitors."""
+    """Return scores of faults, healthy programs, causes and monitors, then rates with targets."""
     parts: list[RenderableType] = []
     if report.faults:
         parts.append(_fault_table(report.faults))
     if report.silence:
-        parts.append(_silence_table(report.silence))
-    wrong = [cause for cause in report.causes if cause.elsewhere]
-    if wrong:
+        parts.append(_healthy_table(report.silence))
+    causes_elsewhere = [cause for cause in report.causes if cause.elsewhere]
+    if causes_elsewhere:
         table = _table("Causes ranked first in runs where they are wrong", "cause", "correct")
         table.add_column("wrong in")
-        for cause in wrong:
-            table.add_row(cause.fault, str(cause.right), _counts(cause.elsewhere))
+        for cause in causes_elsewhere:
+            table.add_row(cause.fault, str(cause.right), _format_counts(cause.elsewhere))
         parts.append(table)
     if report.baselines:
         parts.append(_baseline_table(report.baselines))
-    parts.append(_figure_table(report.figures))
+    parts.append(_rate_table(report.figures))
     return Group(*parts)
 
 
 def _fault_table(faults: Sequence[FaultScore]) -> Table:
-    table = _table("Faults", "", "runs", "caught", "first", "in 3", "in time", "late")
+    table = _table("Faults", "", "runs", "caught", "first", "in first 3", "in time", "steps late")
     table.add_column("ranked first instead")
     for fault in faults:
         table.add_row(
             f"{fault.number:>2} {fault.name}",
             str(fault.caught.total),
-            _count(fault.caught),
-            _count(fault.first),
-            _count(fault.third),
-            _count(fault.in_time),
-            "" if fault.late != fault.late else f"{fault.late:g}",
-            _counts(fault.instead),
+            _format_count(fault.caught),
+            _format_count(fault.first),
+            _format_count(fault.third),
+            _format_count(fault.in_time),
+            "" if math.isnan(fault.late) else f"{fault.late:g}",
+            _format_counts(fault.instead),
         )
     return table
 
 
-def _silence_table(silence: Sequence[HealthyScore]) -> Table:
+def _healthy_table(scores: Sequence[HealthyScore]) -> Table:
     table = _table("Programs without a fault", "", "runs", "errors", "to confirm", "warnings")
     table.add_column("reported")
-    for score in silence:
+    for score in scores:
         twin = " (without its fault)" if score.kind == "twin" else ""
         table.add_row(
             f"{score.number:>2} {score.name}{twin}",
@@ -99,7 +98,7 @@ def _silence_table(silence: Sequence[HealthyScore]) -> Table:
             Text(str(score.errors), "bold red" if score.errors else ""),
             Text(str(score.confirms), "yellow" if score.confirms else ""),
             Text(str(score.warnings), "yellow" if score.warnings else ""),
-            _counts(score.said),
+            _format_counts(score.said),
         )
     return table
 
@@ -118,37 +117,37 @@ def _baseline_table(baselines: Sequence[BaselineScore]) -> Table:
     return table
 
 
-def _figure_table(figures: Sequence[TargetRate]) -> Table:
+def _rate_table(figures: Sequence[TargetRate]) -> Table:
     table = _table("Rates [%] (95 % interval)", "", "measured", "runs", "target", "")
     for figure in figures:
-        sign = "at least" if figure.higher_is_better else "at most"
-        mark = Text("reached", "green") if figure.reached else Text("not reached", "bold red")
+        bound = "at least" if figure.higher_is_better else "at most"
+        outcome = Text("reached", "green") if figure.is_reached else Text("not reached", "bold red")
         table.add_row(
             figure.name,
             str(figure.rate),
             str(figure.rate.total),
-            f"{sign} {100 * figure.target:g}",
-            mark,
+            f"{bound} {100 * figure.target:g}",
+            outcome,
         )
     return table
 
 
-def _table(title: str, first: str, *columns: str) -> Table:
+def _table(title: str, first_column: str, *columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    table.add_column(first)
+    table.add_column(first_column)
     for column in columns:
         table.add_column(column, justify="right")
     return table
 
 
-def _count(rate: Rate) -> Text:
+def _format_count(rate: Rate) -> Text:
     return Text(str(rate.count), "" if rate.count == rate.total else "bold red")
 
 
-def _counts(counts_by_text: Mapping[str, int]) -> str:
+def _format_counts(counts_by_text: Mapping[str, int]) -> str:
     return ", ".join(f"{text} ({count})" for text, count in counts_by_text.items())
 
 
-def _of(run: RunResult) -> str:
+def _describe_run(run: RunResult) -> str:
     kind = ", without its fault" if run.kind == "twin" else ""
     return f" ({run.net}, seed {run.seed}{kind})"

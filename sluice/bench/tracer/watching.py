@@ -1,4 +1,7 @@
-"""Records a run with ordinary hooks, as other monitors do, reading all values at every step."""
+"""Records an untraced run with ordinary hooks, for the baselines.
+
+Like other monitors, it reads all gradients, weights and module outputs at every step.
+"""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -17,7 +20,7 @@ from torch.optim.optimizer import (
 from sluice.bench.tracer.baselines import MonitoredStep, MonitoredValidation, MonitorRecord
 from sluice.trace.patches import Patches
 
-_LOSSES = (
+_LOSS_NAMES = (
     "cross_entropy",
     "nll_loss",
     "binary_cross_entropy",
@@ -27,8 +30,13 @@ _LOSSES = (
     "smooth_l1_loss",
     "gaussian_nll_loss",
 )
+"""Functions of ``torch.nn.functional`` whose calls are recorded."""
+
 _MIN_ACTIVE_SHARE = 0.01
-_TINY = 1e-9
+"""Share of rows with a positive output below which a unit of a ReLU layer is dead."""
+
+_EPSILON = 1e-9
+"""Term that prevents a division by zero for weights of 0."""
 
 
 class AnomalyFound(Exception):
@@ -41,10 +49,10 @@ class AnomalyFound(Exception):
 
 @contextmanager
 def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
-    """Record the steps of all optimizers in this process, which must not be traced.
+    """Install the hooks in this process, which must not be traced, and yield the recording monitor.
 
     Raises:
-        AnomalyFound: Anomaly mode is enabled and stopped the program.
+        AnomalyFound: ``with_anomaly_mode`` is set, and a gradient of a backward pass is NaN.
     """
     monitor, patches = PlainMonitor(), Patches()
     hooks = [
@@ -54,9 +62,9 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
             lambda module, _, output: monitor.on_module_output(module, output)
         ),
     ]
-    patches.replace(torch.autograd, "backward", _backward(monitor))
-    patches.replace(torch.amp.GradScaler, "scale", _scale(monitor))
-    for name in _LOSSES:
+    patches.replace(torch.autograd, "backward", _wrap_backward(monitor))
+    patches.replace(torch.amp.GradScaler, "scale", _wrap_scale(monitor))
+    for name in _LOSS_NAMES:
         patches.replace(functional, name, _wrap_loss(monitor, getattr(functional, name)))
     try:
         with torch.autograd.set_detect_anomaly(with_anomaly_mode):
@@ -77,46 +85,49 @@ class PlainMonitor:
     def __init__(self) -> None:
         self.steps: list[MonitoredStep] = []
         self._validations: list[MonitoredValidation] = []
-        self._labels: dict[int, int] = {}
-        self._losses: list[float] = []
+        self._label_counts: dict[int, int] = {}
+        self._losses_since_step: list[float] = []
         self._losses_since_validation: list[float] = []
-        self._validation: list[float] = []
+        self._validation_losses: list[float] = []
         self._weights_before: dict[int, Tensor] = {}
         self._num_zero_outputs = 0
         self._dead_share = 0.0
-        self.unscaled: float | None = None
+        self.unscaled_loss: float | None = None
+        """Loss of the next backward pass, before a gradient scaler multiplied it."""
 
     def record(self) -> MonitorRecord:
         """Return what was recorded so far."""
-        self._close_validation()
+        self._end_validation()
         return MonitorRecord(
-            steps=tuple(self.steps), scores=tuple(self._validations), labels=self._labels
+            steps=tuple(self.steps),
+            validations=tuple(self._validations),
+            label_counts=self._label_counts,
         )
 
     def on_backward(self, loss: Any) -> None:
-        """Record a backward pass."""
-        self._close_validation()
-        value = self.unscaled
+        """Record the loss of a backward pass, which also ends a validation pass."""
+        self._end_validation()
+        value = self.unscaled_loss
         if value is None and isinstance(loss, Tensor) and loss.numel() == 1:
             value = float(loss.detach())
-        self.unscaled = None
+        self.unscaled_loss = None
         if value is not None:
-            self._losses.append(value)
+            self._losses_since_step.append(value)
             self._losses_since_validation.append(value)
 
-    def on_loss(self, output: Tensor, target: Any) -> None:
-        """Record a validation loss (without gradients), or the labels of a training loss."""
-        if not output.requires_grad:
-            if output.numel() == 1:
-                self._validation.append(float(output))
+    def on_loss(self, loss: Tensor, target: Any) -> None:
+        """Record a loss without gradients as a validation loss; otherwise count the labels."""
+        if not loss.requires_grad:
+            if loss.numel() == 1:
+                self._validation_losses.append(float(loss))
         elif isinstance(target, Tensor) and target.dtype == torch.int64:
             labels, counts = target.unique(return_counts=True)
             for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
                 if label >= 0:
-                    self._labels[label] = self._labels.get(label, 0) + count
+                    self._label_counts[label] = self._label_counts.get(label, 0) + count
 
     def on_module_output(self, module: nn.Module, output: Any) -> None:
-        """Record the output of a module."""
+        """Record whether an output is all zero, and the share of dead units of a ReLU layer."""
         if not isinstance(output, Tensor) or not torch.is_grad_enabled() or module._modules:
             return
         values = output.detach()
@@ -129,62 +140,65 @@ class PlainMonitor:
             self._dead_share = max(self._dead_share, share)
 
     def before_step(self, optimizer: Any) -> None:
-        """Store the weights."""
+        """Store the weights, which ``after_step`` compares with the new ones."""
         for parameter in _optimizer_parameters(optimizer):
             self._weights_before[id(parameter)] = parameter.detach().clone()
 
     def after_step(self, optimizer: Any) -> None:
         """Record gradients and changes of weights."""
-        sizes, ratios, unmoved = [], [], []
+        gradient_sizes, update_ratios, unchanged_parameters = [], [], []
         is_finite, num_all_zero = True, self._num_zero_outputs
-        for position, parameter in enumerate(_optimizer_parameters(optimizer)):
-            before = self._weights_before.pop(id(parameter), None)
-            if before is None:
+        for index, parameter in enumerate(_optimizer_parameters(optimizer)):
+            weights_before = self._weights_before.pop(id(parameter), None)
+            if weights_before is None:
                 continue
-            if torch.allclose(parameter.detach(), before, rtol=1e-5, equal_nan=True):
-                unmoved.append(position)
+            if torch.allclose(parameter.detach(), weights_before, rtol=1e-5, equal_nan=True):
+                unchanged_parameters.append(index)
             if parameter.grad is None:
                 continue
             size = float(parameter.grad.detach().to_dense().double().abs().mean())
-            sizes.append(size)
+            gradient_sizes.append(size)
             is_finite = is_finite and size < float("inf")
             num_all_zero += size == 0
             if parameter.dim() > 1:
-                change = float((parameter.detach() - before).double().abs().mean())
-                ratios.append(change / (float(before.double().abs().mean()) + _TINY))
+                change = float((parameter.detach() - weights_before).double().abs().mean())
+                update_ratios.append(
+                    change / (float(weights_before.double().abs().mean()) + _EPSILON)
+                )
         nan = float("nan")
         self.steps.append(
             MonitoredStep(
                 step=len(self.steps) + 1,
-                losses=tuple(self._losses),
-                smallest_gradient=min(sizes, default=nan),
-                has_non_finite=not is_finite or any(not abs(x) < 1e308 for x in self._losses),
+                losses=tuple(self._losses_since_step),
+                smallest_gradient=min(gradient_sizes, default=nan),
+                has_non_finite=not is_finite
+                or any(not abs(x) < 1e308 for x in self._losses_since_step),
                 num_all_zero=num_all_zero,
-                unmoved=tuple(unmoved),
-                smallest_update=min(ratios, default=nan),
-                largest_update=max(ratios, default=nan),
+                unchanged_parameters=tuple(unchanged_parameters),
+                smallest_update=min(update_ratios, default=nan),
+                largest_update=max(update_ratios, default=nan),
                 dead_share=self._dead_share,
             )
         )
-        self._losses, self._num_zero_outputs, self._dead_share = [], 0, 0.0
+        self._losses_since_step, self._num_zero_outputs, self._dead_share = [], 0, 0.0
 
-    def _close_validation(self) -> None:
-        if self._validation and self._losses_since_validation:
-            score = MonitoredValidation(
+    def _end_validation(self) -> None:
+        if self._validation_losses and self._losses_since_validation:
+            validation = MonitoredValidation(
                 step=len(self.steps),
-                training=statistics.fmean(self._losses_since_validation),
-                validation=statistics.fmean(self._validation),
+                training_loss=statistics.fmean(self._losses_since_validation),
+                validation_loss=statistics.fmean(self._validation_losses),
             )
-            self._validations.append(score)
+            self._validations.append(validation)
             self._losses_since_validation = []
-        self._validation = []
+        self._validation_losses = []
 
 
 def _optimizer_parameters(optimizer: Any) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _backward(monitor: PlainMonitor) -> Callable[..., None]:
+def _wrap_backward(monitor: PlainMonitor) -> Callable[..., None]:
     original = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -194,21 +208,21 @@ def _backward(monitor: PlainMonitor) -> Callable[..., None]:
     return backward
 
 
-def _scale(monitor: PlainMonitor) -> Callable[..., Any]:
+def _wrap_scale(monitor: PlainMonitor) -> Callable[..., Any]:
     original = torch.amp.GradScaler.scale
 
     def scale(scaler: Any, outputs: Any) -> Any:
         if isinstance(outputs, Tensor) and outputs.numel() == 1:
-            monitor.unscaled = float(outputs.detach())
+            monitor.unscaled_loss = float(outputs.detach())
         return original(scaler, outputs)
 
     return scale
 
 
 def _wrap_loss(monitor: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def loss(output: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
-        result = original(output, target, *args, **kwargs)
-        monitor.on_loss(result, target)
-        return result
+    def loss_function(output: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
+        loss = original(output, target, *args, **kwargs)
+        monitor.on_loss(loss, target)
+        return loss
 
-    return loss
+    return loss_function

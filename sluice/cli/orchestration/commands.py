@@ -188,7 +188,7 @@ def register(app: typer.Typer) -> None:
                 [os.environ.get("PYTHONWARNINGS", ""), *IGNORED_WARNINGS]
             ).strip(","),
         }
-        # The component would resolve a relative path against the project's root.
+        # An absolute path: the component would resolve a relative one against the project's root.
         if home.registry_key is not None:
             os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
         host_names = trusted_hosts or []
@@ -220,7 +220,7 @@ def register(app: typer.Typer) -> None:
 
         False alarms are counted on rolling windows of the pipeline's own rows, missed alarms on the
         same windows with typical corruptions. The result is also saved as a page in
-        SLUICE_HOME/reports. The exit code is 0 whatever is measured.
+        SLUICE_HOME/reports. The exit code is 0 for any result.
 
         Example: sluice doctor expectations sp500_volatility --window-rows 500
         """
@@ -233,7 +233,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _require_free_port(port: int) -> None:
-    """Raise when the UI cannot listen on a port, before Dagster starts."""
+    """Raise before Dagster starts if the UI cannot listen on a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -247,7 +247,7 @@ def _require_free_port(port: int) -> None:
 
 
 def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> str:
-    """Start the report server, set its address for runs started from the UI, and return it."""
+    """Start the report server and return its address, which runs from the UI get by a variable."""
     from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 
@@ -264,7 +264,7 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     address = start_server(
         home.reports, first_port=first_port, reserved_port=port, trusted_hosts=trusted_hosts
     )
-    if is_local or not configured.hostname:  # another host is a proxy in front of this server
+    if is_local or not configured.hostname:  # any other host is a proxy in front of this server
         os.environ[ADDRESS_VARIABLE] = address
     return address
 
@@ -284,7 +284,7 @@ def _create_home(home: Home) -> Home:
 
 
 def _require_compute(compute: "ComputeSettings") -> None:
-    """Raise if a run would reject the Ray cluster or the GPUs, before Dagster starts."""
+    """Raise before Dagster starts if a run would reject the Ray cluster or the GPUs."""
     from sluice.base.cpu_count import count_cores
     from sluice.cluster.ray_address import require_cluster
     from sluice.cluster.slots import count_slots

@@ -49,7 +49,7 @@ def examine_expectations(
 
 
 def alarm_tables(report: AlarmReport) -> Group:
-    """Return the report for a terminal."""
+    """Return the tables of the report for a terminal."""
     expectations = Table("table", "expectation", "false alarms", "caught", box=None, pad_edge=False)
     for rates in report.expectations:
         expectations.add_row(
@@ -78,7 +78,7 @@ def alarm_tables(report: AlarmReport) -> Group:
 
 
 def alarm_page(report: AlarmReport) -> str:
-    """Return the report as a page."""
+    """Return the report as an HTML page."""
     expectations = [
         [
             rates.table,
@@ -127,18 +127,19 @@ def alarm_page(report: AlarmReport) -> str:
 
 
 _LEGEND = (
-    "Caught: by an expectation. Refused: only by a schema or the feature code. Missed: by all."
+    "Caught: detected by an expectation. Refused: detected only by a schema or the feature code. "
+    "Missed: not detected."
 )
 
 
 def _summary(report: AlarmReport) -> str:
     evaluated = [rates for rates in report.expectations if rates.false_alarms is not None]
-    num_alarming = sum(rates.false_alarms.count > 0 for rates in evaluated if rates.false_alarms)
+    num_with_alarm = sum(rates.false_alarms.count > 0 for rates in evaluated if rates.false_alarms)
     return (
-        f"{num_alarming} of {pluralize(len(evaluated), 'expectation')} raised a false alarm on "
+        f"{num_with_alarm} of {pluralize(len(evaluated), 'expectation')} raised a false alarm on "
         f"{pluralize(report.num_windows, 'window')} of {report.settings.window_rows} good rows. "
-        f"The windows overlap; the {report.settings.confidence:.0%} intervals of the false alarms "
-        f"are those of {pluralize(report.disjoint_windows, 'disjoint window')}. "
+        f"The windows overlap, so the {report.settings.confidence:.0%} intervals of the false "
+        f"alarms count them as {pluralize(report.disjoint_windows, 'disjoint window')}. "
         f"{pluralize(report.refused_windows, 'good window')} "
         f"{'was' if report.refused_windows == 1 else 'were'} refused by a schema or the feature "
         "code. Row counts and classes of Great Expectations apply to whole tables and are not "
@@ -155,10 +156,10 @@ def _format_rate(rate: AlarmRate) -> str:
 
 
 def _best_detector(caught_by: dict[str, int]) -> str:
-    """Return the first expectation in ``caught_by``, or the first detector if none is there.
+    """Return the expectation that caught most windows; without one, the best other detector.
 
-    ``caught_by`` is sorted by the number of windows, highest first. Names of expectations contain
-    ": ".
+    ``caught_by`` is sorted by the number of windows, highest first. Only names of expectations
+    contain ": ".
     """
     expectations = (name for name in caught_by if ": " in name)
     return next(expectations, next(iter(caught_by), "none"))

@@ -34,7 +34,7 @@ _NUM_BEST_TRIALS = 5
 def with_search(
     pipeline: ResolvedPipeline, *, search: dict[str, Any], compute: dict[str, Any]
 ) -> ResolvedPipeline:
-    """Return the pipeline with options of the command line in place of the file's settings.
+    """Return the pipeline with options of the command line instead of settings of its file.
 
     A scheduler with a dot or a colon in its name is the import path of a class.
 
@@ -47,6 +47,7 @@ def with_search(
     settings = pipeline.settings
     file_search = (settings.search or SearchSettings()).model_dump(mode="python")
     options = SearchSettings.parse(file_search | search, where="search")
+    # Raises if the space does not fit the pipeline.
     plan_search(pipeline.search.space, options, pipeline.search.trial_settings)
     file_compute = settings.compute.model_dump(mode="python")
     update = {
@@ -108,7 +109,7 @@ def _format_report(
     parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle_note) if line]
     changes = changed_settings(study.base, best.setup)
     if changes:
-        parts.append(Text("\nto set in the pipeline's file", style="bold"))
+        parts.append(Text("\nsettings for the pipeline file", style="bold"))
         parts.append(Text(settings_yaml(changes)))
         if best.setup.training.changes:
             parts.append(Text(f"note: {NO_SEARCH_NOTE}\n"))

@@ -24,7 +24,7 @@ def test_summary_goes_to_stdout_and_progress_to_stderr(source, tmp_path, capsys)
 
     assert run_command(["pack", str(source), str(tmp_path / "out")]) == 0
     printed = capsys.readouterr()
-    assert "in 1 shard, 1 of them kept" in printed.out
+    assert "in 1 shard, 1 of them from an earlier packing" in printed.out
     assert "verified 1 finished shard with 2,500 records" in printed.err
 
 

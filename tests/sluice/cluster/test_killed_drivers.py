@@ -87,13 +87,13 @@ def kill_and_compare(server, work, tmp_path, *, kills, window_pieces):
     lines = len(events(tmp_path / "simulated"))
     killed = server.kill(
         KillPlan(
-            work=dataclasses.replace(work, slow="whole"),
+            work=dataclasses.replace(work, slow_folder="whole"),
             reference_folder=reference,
             killed_folder=interrupted,
             kills=kills,
             pieces=lines,
             window_pieces=window_pieces,
-            start=0.2,
+            early_kill_share=0.2,
             seed=SEED,
             calls=("journal",),
         )

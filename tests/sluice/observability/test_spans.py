@@ -54,8 +54,11 @@ def test_spans_nest_and_a_failure_records_its_class_without_the_message(receiver
     assert receiver.paths == {"/v1/traces"}
     assert (inner_exported.trace, inner_exported.parent) == (outer.trace, outer.span)
     assert (outer.parent, outer.service) == ("", "sluice")
-    assert (outer.facts, inner_exported.facts) == ({"sluice.rows": 3}, {"sluice.share": 0.5})
-    assert (outer.failed, inner_exported.failed) == ("ValueError", "ValueError")
+    assert (outer.attributes, inner_exported.attributes) == (
+        {"sluice.rows": 3},
+        {"sluice.share": 0.5},
+    )
+    assert (outer.error, inner_exported.error) == ("ValueError", "ValueError")
 
 
 def test_a_span_continues_a_remote_trace(receiver: Receiver) -> None:
@@ -95,21 +98,21 @@ def test_registration_rollout_and_abort_link_to_the_trace_of_the_candidate(
 
     candidate_span = (two[:32], two[32:48])
     training, registered = receiver.one("training"), receiver.named("registry.register")[1]
-    first = next(s for s in receiver.named("candidate") if s.facts["sluice.version"] == 2)
+    first = next(s for s in receiver.named("candidate") if s.attributes["sluice.version"] == 2)
     started = receiver.one("registry.start_rollout")
     aborted = receiver.one("registry.record_transition")
     assert (registered.trace, registered.parent) == (training.trace, training.span)
     assert (first.trace, first.span) == candidate_span
     assert first.links == [(registered.trace, registered.span)]
     assert registered.links == started.links == aborted.links == [candidate_span]
-    assert started.facts["sluice.share"] == 0.05
-    assert (aborted.facts["sluice.outcome"], aborted.facts["sluice.phase"]) == (
+    assert started.attributes["sluice.share"] == 0.05
+    assert (aborted.attributes["sluice.outcome"], aborted.attributes["sluice.phase"]) == (
         "abort",
         "rolled_back",
     )
     promoted, refused = receiver.named("registry.promote")
-    assert (promoted.facts["sluice.version"], promoted.failed) == (1, "")
-    assert refused.failed == "ContractError"
+    assert (promoted.attributes["sluice.version"], promoted.error) == (1, "")
+    assert refused.error == "ContractError"
 
 
 def test_a_request_span_continues_the_clients_trace_and_is_the_parent_of_its_arms(
@@ -140,15 +143,18 @@ def test_a_request_span_continues_the_clients_trace_and_is_the_parent_of_its_arm
     assert (request.trace, request.parent) == ("ab" * 16, "cd" * 8)
     assert response.headers["x-trace-id"] == response.json()["trace"] == request.trace
     assert lines[0]["trace"] == request.trace
-    assert (request.facts["sluice.status"], request.facts["sluice.arm"]) == (200, "production")
+    assert (request.attributes["sluice.status"], request.attributes["sluice.arm"]) == (
+        200,
+        "production",
+    )
     challenger, production = receiver.one("arm challenger"), receiver.one("arm production")
     assert {(a.trace, a.parent) for a in (challenger, production)} == {
         (request.trace, request.span)
     }
-    assert (challenger.failed, production.failed) == ("errors", "")
+    assert (challenger.error, production.error) == ("errors", "")
     assert model_response.headers["x-trace-id"] == model.trace
     assert model.parent == ""
-    assert receiver.one("GET other").facts["sluice.status"] == 404
+    assert receiver.one("GET other").attributes["sluice.status"] == 404
 
 
 def test_an_unreachable_receiver_delays_shutdown_by_less_than_5_s() -> None:

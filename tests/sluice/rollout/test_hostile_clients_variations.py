@@ -391,10 +391,10 @@ def test_failed_requests_do_not_displace_pairs(tmp_path: Path) -> None:
 def test_simulated_attacker_who_invents_users_does_not_end_a_healthy_rollout() -> None:
     """The attacker sends as many requests as 10,000 honest clients, with large differences."""
     clients = SimulatedClients(
-        attack="odd samples", invents=True, requests_per_s=50.0, hostile_per_s=50.0
+        attack="odd samples", invents_users=True, requests_per_s=50.0, hostile_requests_per_s=50.0
     )
     rollback_times = [
-        time_to_rollback(clients, seconds=70, seed=seed, compares=True) for seed in range(2)
+        time_to_rollback(clients, seconds=70, seed=seed, compares_arms=True) for seed in range(2)
     ]
 
     assert rollback_times == [math.inf] * 2

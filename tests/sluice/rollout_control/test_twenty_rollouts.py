@@ -210,7 +210,7 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
                 expected_phase = "promoted" if fault == "none" else "rolled_back"
                 # With another phase, the receipts of the next version would be invalid.
                 assert end.rollout.phase == expected_phase, end.reason
-        counts = (clients.sent, len(clients.answers))
+        counts = (clients.num_sent, len(clients.answers))
     print(f"{counts[0]} requests, p99 {_p99_ms(clients.answers):.1f} ms, {len(challengers)} pids")
     failed = [answer for answer in clients.answers if answer.status != 200]
 

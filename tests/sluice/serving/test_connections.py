@@ -27,7 +27,7 @@ from tests.sluice.serving.serving_samples import (
     quick_settings,
     run_server,
 )
-from tests.support.descriptors import DESCRIPTORS
+from tests.support.descriptors import MAX_DESCRIPTORS
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
 ONE = TrafficSplit(epoch=1, production=candidate("one"))
@@ -287,7 +287,9 @@ def test_the_address_limit_is_at_most_the_connection_limit() -> None:
 def test_clients_cannot_exhaust_the_file_descriptors_of_the_registry(tmp_path: Path) -> None:
     """With more connections than file descriptors, the server predicts and opens the registry."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert soft > 3 * DESCRIPTORS, f"this test opens {2 * DESCRIPTORS} sockets, see ulimit -n"
+    assert soft > 3 * MAX_DESCRIPTORS, (
+        f"this test opens {2 * MAX_DESCRIPTORS} sockets, see ulimit -n"
+    )
     with (
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.descriptors", str(tmp_path / "registry.db")],
@@ -301,7 +303,7 @@ def test_clients_cannot_exhaust_the_file_descriptors_of_the_registry(tmp_path: P
         assert process.stdin is not None
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        for _ in range(2 * DESCRIPTORS):
+        for _ in range(2 * MAX_DESCRIPTORS):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
         process.stdin.write("open\n")
         process.stdin.flush()

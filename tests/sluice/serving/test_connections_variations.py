@@ -36,7 +36,7 @@ from tests.sluice.serving.test_connections import (
     count_descriptions,
     read_until_closed,
 )
-from tests.support.ipv6_flood import ADDRESSES, PER_ADDRESS
+from tests.support.ipv6_flood import ADDRESSES, MAX_PER_ADDRESS
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
 ONE = TrafficSplit(epoch=1, production=candidate("one"))
@@ -261,8 +261,8 @@ def test_one_ipv6_network_is_one_address() -> None:
     )
     counts = json.loads(completed.stdout)
 
-    assert counts["before"] == 2 * PER_ADDRESS + 1
-    assert counts["before"] < counts["flooded"] <= counts["before"] + PER_ADDRESS
+    assert counts["before"] == 2 * MAX_PER_ADDRESS + 1
+    assert counts["before"] < counts["flooded"] <= counts["before"] + MAX_PER_ADDRESS
     assert counts["origins"] == 1
 
 

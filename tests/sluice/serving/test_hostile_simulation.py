@@ -14,10 +14,10 @@ ROLLOUTS = 3
 
 
 def rollback_times(
-    clients: SimulatedClients, *, seconds: float, compares: bool = True, count: int = ROLLOUTS
+    clients: SimulatedClients, *, seconds: float, compares_arms: bool = True, count: int = ROLLOUTS
 ) -> list[float]:
     return [
-        time_to_rollback(clients, seconds=seconds, seed=seed, compares=compares)
+        time_to_rollback(clients, seconds=seconds, seed=seed, compares_arms=compares_arms)
         for seed in range(count)
     ]
 
@@ -29,7 +29,7 @@ def test_hostile_clients_on_a_healthy_challenger_do_not_end_its_rollout(attack: 
 
     rolled_back = [time for time in rollback_times(clients, seconds=80) if time < math.inf]
     assert len(rolled_back) <= 1, "one in some hundred is rolled back by chance"
-    assert max(rollback_times(clients, seconds=80, compares=False)) < 60, (
+    assert max(rollback_times(clients, seconds=80, compares_arms=False)) < 60, (
         "it would end if all faults counted"
     )
 
@@ -42,10 +42,12 @@ def test_hostile_clients_on_a_healthy_challenger_do_not_end_its_rollout(attack: 
 def test_hostile_clients_do_not_hide_a_faulty_challenger(
     attack: str, on: str, per_s: float
 ) -> None:
-    faulty = SimulatedClients(error_factor=20, attack=attack, on=on, hostile_per_s=per_s)  # type: ignore[arg-type]
+    faulty = SimulatedClients(
+        error_factor=20, attack=attack, hostile_arm=on, hostile_requests_per_s=per_s
+    )  # type: ignore[arg-type]
 
     assert max(rollback_times(faulty, seconds=60)) <= 40
-    hidden = rollback_times(faulty, seconds=30, compares=False, count=1)
+    hidden = rollback_times(faulty, seconds=30, compares_arms=False, count=1)
     assert hidden == [math.inf], "it would be hidden if all faults counted"
 
 
@@ -55,9 +57,9 @@ def test_users_invented_for_one_arm_neither_hide_nor_end_a_rollout(
     per_s: float,
 ) -> None:
     """One network sends good requests only as users that are assigned to one arm."""
-    invented = {"attack": "good requests", "invents": True, "hostile_per_s": per_s}
-    hidden = SimulatedClients(error_factor=20, on="challenger", **invented)  # type: ignore[arg-type]
-    blamed = SimulatedClients(on="production", **invented)  # type: ignore[arg-type]
+    invented = {"attack": "good requests", "invents_users": True, "hostile_requests_per_s": per_s}
+    hidden = SimulatedClients(error_factor=20, hostile_arm="challenger", **invented)  # type: ignore[arg-type]
+    blamed = SimulatedClients(hostile_arm="production", **invented)  # type: ignore[arg-type]
 
     assert max(rollback_times(hidden, seconds=90)) <= 80
     assert rollback_times(blamed, seconds=80, count=2) == [math.inf] * 2
@@ -68,7 +70,7 @@ def test_client_limits_do_not_delay_detection_without_an_attack() -> None:
     """The error rate rises from 1 % to 20 %; at 5 requests per second detection takes 15 s."""
     faulty = SimulatedClients(error_factor=20)
     with_limits, without_limits = (
-        sorted(rollback_times(faulty, seconds=40, compares=c, count=5)) for c in (True, False)
+        sorted(rollback_times(faulty, seconds=40, compares_arms=c, count=5)) for c in (True, False)
     )
 
     assert with_limits[2] <= 15
@@ -79,7 +81,7 @@ def test_client_limits_do_not_delay_detection_without_an_attack() -> None:
 @pytest.mark.parametrize("gateway", [True, False], ids=["gateway", "addresses"])
 def test_faults_of_400_frequent_clients_are_still_detected(gateway: bool) -> None:
     """Each has repeated slow responses; with a gateway, all share one address."""
-    options = {"clients": 400, "hostile": 4, "gateway": gateway}
+    options = {"num_honest": 400, "num_hostile": 4, "has_gateway": gateway}
     healthy = rollback_times(SimulatedClients(**options), seconds=120, count=2)  # type: ignore[arg-type]
     faulty = rollback_times(SimulatedClients(**options, error_factor=20), seconds=60)  # type: ignore[arg-type]
 
@@ -90,7 +92,7 @@ def test_faults_of_400_frequent_clients_are_still_detected(gateway: bool) -> Non
 def test_equal_seeds_give_equal_simulations() -> None:
     def rollback_time(seed: int) -> float:
         return time_to_rollback(
-            SimulatedClients(error_factor=20), seconds=20, seed=seed, compares=True
+            SimulatedClients(error_factor=20), seconds=20, seed=seed, compares_arms=True
         )
 
     assert rollback_time(1) == rollback_time(1)

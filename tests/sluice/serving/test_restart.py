@@ -233,7 +233,7 @@ def _restarted_under_load(servers: ServerProcesses, *, requests: int) -> tuple[_
     def restart(port: int) -> None:
         codes.append(servers.end(port, signal.SIGTERM))
         servers.start(port)
-        _wait_until(lambda: port in balancer.ready)
+        _wait_until(lambda: port in balancer.ready_ports)
 
     async def restart_under_load() -> None:
         due_times = load.due_times(lambda: not finished.is_set())
@@ -247,7 +247,7 @@ def _restarted_under_load(servers: ServerProcesses, *, requests: int) -> tuple[_
             await sending
 
     with run_balancer(ports) as balancer:
-        _wait_until(lambda: balancer.ready == set(ports))
+        _wait_until(lambda: balancer.ready_ports == set(ports))
         asyncio.run(restart_under_load())
     return load, codes
 

@@ -230,7 +230,7 @@ def test_a_tokens_file_and_a_token_variable_exclude_each_other(
     monkeypatch.setenv("SLUICE_SERVE_TOKEN", SECRET)
 
     assert run_command(["serve", "sp500_volatility", "--tokens", str(path)]) == 2
-    assert "Give one or the other" in capsys.readouterr().err
+    assert "Give either --tokens or single tokens" in capsys.readouterr().err
 
 
 def test_tokens_are_limited_to_their_scopes_and_rotate_while_the_server_runs(

@@ -123,7 +123,7 @@ def test_wrong_key_is_reported_and_not_shown(server, tmp_path):
     result = mirror(RUN, ONLINE, folder=tmp_path / "wandb", environ=environ)
 
     assert not result.ok
-    assert server.refused > 0
+    assert server.num_refused > 0
     assert wrong_key not in result.reason
     assert server.runs == {}
     assert not list(Path(tmp_path / "wandb" / "mirrored").glob("*.json"))

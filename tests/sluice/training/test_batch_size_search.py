@@ -17,7 +17,7 @@ from sluice.training.batch_size_search import BatchSizeResult, find_largest_batc
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import BatchSizeAttempt, StepProbe
 from tests.support.failfast_workloads import Signals
-from tests.support.measured_steps import CPU, MIB, ROW_BYTES, STABLE_MALLOC, rows_of
+from tests.support.measured_steps import CPU, MIB, ROW_BYTES, STABLE_MALLOC, random_examples
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,7 +42,7 @@ def search(probe, *, limit_rows: int = 10_000, num_rows: int = 10_000, **setting
     return find_largest_batch(
         Signals(),
         ModelSettings(hidden=4),
-        rows_of(num_rows),
+        random_examples(num_rows),
         TrainSettings(),
         limit_rows=limit_rows,
         probe=probe,
@@ -143,7 +143,7 @@ def test_real_search_result_matches_the_activation_memory():
     # Memory holds three activations per row and the weights; the gap is a tenth.
     assert 32 * MIB / ROW_BYTES / 4 <= found.rows <= 32 * MIB / ROW_BYTES / 3
     assert 1.8 <= more.rows / found.rows <= 2.3
-    assert measured["unmoved"]
+    assert measured["is_rng_unchanged"]
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def make_failing_probe(error: Exception) -> StepProbe:
     return StepProbe(
         Failing(),
         ModelSettings(hidden=4),
-        rows_of(64),
+        random_examples(64),
         TrainSettings(),
         memory_bytes=2**40,
         device=CPU,

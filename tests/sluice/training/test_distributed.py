@@ -56,14 +56,14 @@ def test_cases_skip_fp16_steps_and_stop_early():
 
 @pytest.mark.parametrize("case", ["float32", "odd"])
 def test_ranks_together_read_rows_in_the_order_of_one_process(two_ranks, case):
-    one = fit(**CASES[case])["seen"]
-    first, second = (rank[case]["seen"] for rank in two_ranks)
+    one = fit(**CASES[case])["batch_targets"]
+    first, second = (rank[case]["batch_targets"] for rank in two_ranks)
 
     assert [a + b for a, b in zip(first, second, strict=True)] == one
 
 
 def test_micro_batches_split_the_rows_of_a_rank(two_ranks):
-    assert {len(rows) for rows in two_ranks[1]["micro"]["seen"]} == {3, 2}
+    assert {len(rows) for rows in two_ranks[1]["micro"]["batch_targets"]} == {3, 2}
 
 
 def test_dropout_on_ranks_is_reproducible_but_differs_from_one_process(two_ranks):

@@ -383,11 +383,11 @@ def test_bucketing_reduces_padding_in_training():
     def count_padded_tokens(**settings):
         rows = make_token_examples(400)
         model = make_model(TokenWorkload(), rows)
-        rows.x.read.clear()
+        rows.x.requested_rows.clear()
         settings_used = SETTINGS.model_copy(update={"max_epochs": 1, **settings})
         list(train(model, loss_of, losses_of, rows, make_token_examples(30), settings_used, seed=3))
         lengths = torch.from_numpy(rows.x.lengths)
-        return sum(len(part) * int(lengths[part].max()) for part in rows.x.read)
+        return sum(len(part) * int(lengths[part].max()) for part in rows.x.requested_rows)
 
     assert count_padded_tokens(bucket_by_length=True) < 0.75 * count_padded_tokens()
 
@@ -408,10 +408,10 @@ def test_predictions_of_a_source_are_in_row_order_and_read_in_chunks(make, monke
     rows = make(300)
     model = make_model(TokenWorkload() if make is make_token_examples else ImageWorkload(), rows)
     if make is make_token_examples:
-        rows.x.read.clear()
+        rows.x.requested_rows.clear()
     found = predict(model.train(), rows.x)
     if make is make_token_examples:
-        sized, *chunks = rows.x.read
+        sized, *chunks = rows.x.requested_rows
         assert (len(sized), list(itertools.chain(*chunks))) == (16, list(range(300)))
         assert max(map(len, chunks)) < 30
 
@@ -500,11 +500,11 @@ def test_step_probe_uses_the_longest_rows():
         device=CPU,
         seed=0,
     )
-    rows.x.read.clear()
+    rows.x.requested_rows.clear()
     assert probe(12).fits
 
-    assert {int(rows.x.lengths[row]) for row in rows.x.read[-1]} == {14, 15}
-    assert len(rows.x.read[-1]) == 12
+    assert {int(rows.x.lengths[row]) for row in rows.x.requested_rows[-1]} == {14, 15}
+    assert len(rows.x.requested_rows[-1]) == 12
 
 
 @pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])

@@ -231,7 +231,7 @@ def test_checkpoint_damaged_before_resuming_is_trained_again(objective, tmp_path
         objective=sine_objective,
         marker=tmp_path / "died",
         study=tmp_path / "study",
-        damaged="epoch-*",
+        damaged_files="epoch-*",
     )
     (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
 
@@ -248,7 +248,7 @@ def test_damaged_schedule_is_reported_with_its_file(objective, tmp_path):
         objective=objective(),
         marker=tmp_path / "died",
         study=tmp_path / "study",
-        damaged="schedule.json",
+        damaged_files="schedule.json",
     )
     (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
 
@@ -298,7 +298,7 @@ def test_permanent_errors_are_reported_and_transient_errors_raised(tmp_path):
 @pytest.mark.exhaustive
 def test_transient_error_that_disappears_does_not_fail_the_trial(tmp_path):
     """The error is raised only in the first attempt, after its first report."""
-    toy = FailingByRate(errors={0.02: MemoryError("no room")}, forgiven=True)
+    toy = FailingByRate(errors={0.02: MemoryError("no room")}, fails_only_first=True)
     (result,) = fit(toy, [0.02], tmp_path, retries=1)
 
     assert result.error is None

@@ -14,7 +14,7 @@ from sluice.models.settings import ModelSettings
 from sluice.workloads.fitted_state import digest_state, fit_state, fit_workload, has_fitted_state
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
-from tests.support.rents import CITIES, Rents, hashed
+from tests.support.rents import CITIES, Rents, hash_texts
 from tests.support.synthetic import SineWorkload
 
 MLP = ModelSettings(architecture="mlp")
@@ -55,7 +55,7 @@ def test_fit_uses_train_rows_and_does_not_change_the_workload() -> None:
     state = fitted.fitted_state
     assert state is not None
     train = frame.iloc[fold.train.start : fold.train.stop]
-    order = np.argsort(hashed(pd.Series(CITIES[:-1])))
+    order = np.argsort(hash_texts(pd.Series(CITIES[:-1])))
     means = train.groupby("city")["rent"].mean()[np.array(CITIES[:-1])[order]]
     assert list(state) == ["cities", "rents"]
     assert state["cities"].dtype == torch.int64

@@ -1,4 +1,4 @@
-"""Cases for the runner of the fault benchmark, whose programs end in different ways."""
+"""Cases for tests of the fault benchmark; their programs end in different ways."""
 
 import time
 
@@ -8,12 +8,12 @@ from torch import nn
 from sluice.bench.tracer.case import CaseSetup, FaultCase
 
 
-def _steps(setup: CaseSetup, num: int = 6) -> list[nn.Module]:
+def _train(setup: CaseSetup, num_steps: int = 6) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(setup.seed + setup.rank)
-    for _ in range(num):
+    for _ in range(num_steps):
         if not setup.has_fault:
             optimizer.zero_grad()
         model(torch.randn(8, 4, generator=generator)).square().mean().backward()
@@ -22,21 +22,21 @@ def _steps(setup: CaseSetup, num: int = 6) -> list[nn.Module]:
 
 
 def missing_zero_grad(setup):
-    """Never clear the gradients if the setup has the fault."""
+    """Never clear the gradients, with the fault; also print something."""
     print("said by the program")
-    return _steps(setup)
+    return _train(setup)
 
 
 def raises_error(setup):
     """Raise after a few steps."""
-    _steps(setup)
+    _train(setup)
     raise ValueError("its own")
 
 
 def exceeds_time_limit(setup):
     """Take longer than the limit."""
     time.sleep(60)
-    return _steps(setup)
+    return _train(setup)
 
 
 def exits_silently(setup):
@@ -49,7 +49,7 @@ def exits_silently(setup):
 def random_weights(setup):
     """Compute different weights in every process."""
     torch.manual_seed(time.time_ns() % 2**32)
-    return [nn.Linear(4, 2), *_steps(setup)[:0]]
+    return [nn.Linear(4, 2), *_train(setup)[:0]]
 
 
 def sum_over_ranks(setup):
@@ -57,7 +57,7 @@ def sum_over_ranks(setup):
     total = torch.tensor([float(setup.rank + 1)])
     torch.distributed.all_reduce(total)
     assert total.item() == 3.0, total
-    return _steps(setup)
+    return _train(setup)
 
 
 def non_finite_gradient(setup):
@@ -73,7 +73,7 @@ def non_finite_gradient(setup):
 
 
 def make_case(program, **fields):
-    """Return a case whose correct answer is a missing zero_grad."""
+    """Return a case whose correct cause is a missing zero_grad."""
     defaults = {
         "number": 1,
         "name": program.__name__,

@@ -15,10 +15,11 @@ def _rows(seed=0, num=256, labels=4):
     return TensorDataset(x, torch.randint(labels, (num,), generator=generator))
 
 
-def _learn(model, optimizer, loader, forward=None):
+def _training_steps(model, optimizer, loader):
+    """Train on all batches; yield between each backward pass and its step."""
     for x, y in loader:
         optimizer.zero_grad()
-        F.cross_entropy((forward or model)(x), y).backward()
+        F.cross_entropy(model(x), y).backward()
         yield
         optimizer.step()
 
@@ -28,13 +29,13 @@ def manual_all_reduce(setup):
     model = nn.Linear(8, 4)
     optimizer = torch.optim.Adam(model.parameters())
     rows = _rows()
-    shard = TensorDataset(*rows[setup.rank :: setup.ranks])
+    shard = TensorDataset(*rows[setup.rank :: setup.num_ranks])
     torch.manual_seed(setup.rank)
     for _ in range(3):
-        for _ in _learn(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
+        for _ in _training_steps(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
             for parameter in model.parameters():
                 torch.distributed.all_reduce(parameter.grad)
-                parameter.grad /= setup.ranks
+                parameter.grad /= setup.num_ranks
 
 
 def all_reduce_of_one_parameter(setup):
@@ -42,8 +43,8 @@ def all_reduce_of_one_parameter(setup):
     torch.manual_seed(setup.seed)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.Adam(model.parameters())
-    shard = TensorDataset(*_rows()[setup.rank :: setup.ranks])
-    for _ in _learn(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
+    shard = TensorDataset(*_rows()[setup.rank :: setup.num_ranks])
+    for _ in _training_steps(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
         torch.distributed.all_reduce(model.weight.grad)
 
 
@@ -55,7 +56,9 @@ def same_validation_rows_on_all_ranks(setup):
     sampler = DistributedSampler(rows)
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        for _ in _learn(model, optimizer, DataLoader(rows, batch_size=16, sampler=sampler)):
+        for _ in _training_steps(
+            model, optimizer, DataLoader(rows, batch_size=16, sampler=sampler)
+        ):
             pass
         with torch.no_grad():
             for x, _ in DataLoader(_rows(7), batch_size=64):
@@ -67,7 +70,7 @@ def independent_ranks(setup):
     torch.manual_seed(setup.seed)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (setup.rank + 1))
-    for _ in _learn(model, optimizer, DataLoader(_rows(), batch_size=16, shuffle=True)):
+    for _ in _training_steps(model, optimizer, DataLoader(_rows(), batch_size=16, shuffle=True)):
         pass
 
 
@@ -77,7 +80,7 @@ def different_shuffle_per_rank(setup):
     model = DistributedDataParallel(nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(setup.rank)
-    for _ in _learn(model, optimizer, DataLoader(_rows(), batch_size=16, shuffle=True)):
+    for _ in _training_steps(model, optimizer, DataLoader(_rows(), batch_size=16, shuffle=True)):
         pass
 
 
@@ -90,7 +93,7 @@ def sorted_shards(setup):
     order = y.argsort()
     half = slice(setup.rank * 128, setup.rank * 128 + 128)
     shard = TensorDataset(x[order][half], y[order][half])
-    for _ in _learn(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
+    for _ in _training_steps(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
         pass
 
 
@@ -99,13 +102,13 @@ def _sharded(setup, *, wraps):
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     if wraps:
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-    return fully_shard(model, mesh=init_device_mesh("cpu", (setup.ranks,)))
+    return fully_shard(model, mesh=init_device_mesh("cpu", (setup.num_ranks,)))
 
 
-def _learn_from(model, loader):
+def _train_two_epochs(model, loader):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(2):
-        for _ in _learn(model, optimizer, loader):
+        for _ in _training_steps(model, optimizer, loader):
             pass
 
 
@@ -115,13 +118,15 @@ def fsdp_with_sampler(setup):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        for _ in _learn(model, optimizer, DataLoader(rows, batch_size=16, sampler=sampler)):
+        for _ in _training_steps(
+            model, optimizer, DataLoader(rows, batch_size=16, sampler=sampler)
+        ):
             pass
 
 
 def fully_shard_on_same_rows(setup):
-    _learn_from(_sharded(setup, wraps=False), DataLoader(_rows(), 16, shuffle=True))
+    _train_two_epochs(_sharded(setup, wraps=False), DataLoader(_rows(), 16, shuffle=True))
 
 
 def fsdp_on_same_rows(setup):
-    _learn_from(_sharded(setup, wraps=True), DataLoader(_rows(), 16, shuffle=True))
+    _train_two_epochs(_sharded(setup, wraps=True), DataLoader(_rows(), 16, shuffle=True))

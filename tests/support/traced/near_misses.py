@@ -6,8 +6,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.data import BEGIN, PAD, digits, sentences, table
-from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
+from sluice.bench.tracer.data import BEGIN, PAD, VOCAB_SIZE, digits, sentences, table
+from sluice.bench.tracer.nets import LanguageModel, classifier
 
 
 def _images(num=384):
@@ -68,24 +68,25 @@ def two_tasks_on_one_batch():
         optimizer.step()
 
 
-def _accumulated(scale, change):
+def _accumulate(loss_of, edit_gradients):
+    """Sum the gradients of four batches, edit them, and step."""
     torch.manual_seed(0)
     model = nn.Linear(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for i, (x, y) in enumerate(DataLoader(_images()[0], batch_size=16)):
-        scale(F, model(x), y).backward()
+        loss_of(model(x), y).backward()
         if i % 4 == 3:
-            change(model)
+            edit_gradients(model)
             optimizer.step()
             optimizer.zero_grad()
 
 
 def accumulated_sums():
-    _accumulated(lambda f, out, y: f.cross_entropy(out, y, reduction="sum"), lambda _: None)
+    _accumulate(lambda out, y: F.cross_entropy(out, y, reduction="sum"), lambda _: None)
 
 
 def manual_mean():
-    _accumulated(lambda f, out, y: f.cross_entropy(out, y, reduction="sum") / 64, lambda _: None)
+    _accumulate(lambda out, y: F.cross_entropy(out, y, reduction="sum") / 64, lambda _: None)
 
 
 def manually_divided_gradients():
@@ -94,7 +95,7 @@ def manually_divided_gradients():
             parameter.grad /= 4
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-    _accumulated(lambda f, out, y: f.cross_entropy(out, y), divide)
+    _accumulate(lambda out, y: F.cross_entropy(out, y), divide)
 
 
 def scaled_and_divided():
@@ -115,7 +116,7 @@ def scaled_and_divided():
 def training_accuracy_and_validation():
     torch.manual_seed(0)
     train, held_out = _images()
-    model, optimizer = classifier("mlp"), None
+    model = classifier("mlp")
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):
         model.train()
@@ -220,8 +221,8 @@ def texts_without_eos():
     rows = [torch.tensor(row[1:-1]) for row in sentences(0, rows=192)]
     model = LanguageModel("gru")
     optimizer = torch.optim.Adam(model.parameters())
-    for at in range(0, len(rows), 32):
-        ids = pad_sequence(rows[at : at + 32], batch_first=True, padding_value=PAD)
+    for start in range(0, len(rows), 32):
+        ids = pad_sequence(rows[start : start + 32], batch_first=True, padding_value=PAD)
         logits = model(ids[:, :-1])
         _step(optimizer, F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], ignore_index=PAD))
 
@@ -230,11 +231,11 @@ def a_row_without_targets():
     torch.manual_seed(0)
     model = LanguageModel("gru")
     optimizer = torch.optim.Adam(model.parameters())
-    for at in range(4):
-        ids = torch.randint(3, TOKENS, (16, 9))
+    for start in range(4):
+        ids = torch.randint(3, VOCAB_SIZE, (16, 9))
         ids[:, 0] = BEGIN
         targets = ids[:, 1:].clone()
-        targets[at] = -100
+        targets[start] = -100
         _step(optimizer, F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), targets.flatten()))
 
 

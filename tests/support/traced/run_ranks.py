@@ -48,7 +48,7 @@ def _rank(programs, folder: Path, rank: int):
         rank_folder = folder / key / f"own-{rank}"
         rank_folder.mkdir(parents=True, exist_ok=True)
         setup = CaseSetup(
-            **{"net": "mlp", "seed": 1, **fields}, folder=rank_folder, rank=rank, ranks=RANKS
+            **{"net": "mlp", "seed": 1, **fields}, folder=rank_folder, rank=rank, num_ranks=RANKS
         )
         with traced(folder / key / "traces", TraceSettings()):
             program(setup)

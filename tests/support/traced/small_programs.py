@@ -62,7 +62,7 @@ def labeled_rows(num, columns=8, seed=0):
 
 
 def labeled_batches():
-    """Return a function that draws batches of a linear classification task with three classes."""
+    """Return a function that draws random batches of a linear task with three classes."""
     generator = seeded_generator(3)
     weights = torch.randn(6, 3, generator=generator)
 
@@ -83,10 +83,12 @@ def tanh_classifier(outputs=3):
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, outputs))
 
 
-def train_on_batches(model, optimizer, batch, steps, *, loss_of=F.cross_entropy, at=lambda _: None):
-    """Make some steps on random batches; call ``at`` with the number of each step before it."""
+def train_on_batches(
+    model, optimizer, batch, steps, *, loss_of=F.cross_entropy, before_step=lambda _: None
+):
+    """Make steps on random batches; call ``before_step`` with the index of a step before it."""
     for step in range(steps):
-        at(step)
+        before_step(step)
         x, y = batch()
         loss = loss_of(model(x), y)
         optimizer.zero_grad()

@@ -28,7 +28,7 @@ def mlp():
 
 
 class Pooled(nn.Module):
-    """Returns a second output that no loss uses, and computes a value only for logging."""
+    """Returns a second output that no loss uses, and computes a value that is only logged."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Pooled(nn.Module):
 
     def forward(self, x):
         h = F.relu(self.body(x))
-        self.seen = self.logged(h).detach()
+        self.logged_value = self.logged(h).detach()
         return self.head(h), self.pool(h)
 
 
@@ -54,7 +54,7 @@ class Quantized(nn.Module):
 
 
 class TeacherStudent(nn.Module):
-    """Updates a teacher as a moving average, although the optimizer contains it."""
+    """Updates a teacher as a moving average, although the optimizer contains the teacher."""
 
     def __init__(self):
         super().__init__()

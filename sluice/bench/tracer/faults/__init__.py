@@ -1,4 +1,4 @@
-"""The faults of the benchmark, one module per topic; ``library`` lists all.
+"""The faults of the benchmark, one module per topic; ``library`` lists all of them.
 
-The docstring of a program describes it with its fault.
+The docstring of a program describes the program with its fault, unless it says "with the fault".
 """

@@ -1,4 +1,4 @@
-"""Calls in the wrong order or on the wrong objects (faults 18, 22, 30, 31, 40)."""
+"""Faults of calls in the wrong order or on the wrong objects."""
 
 import torch
 from torch import nn
@@ -6,32 +6,31 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from sluice.bench.tracer.case import CaseSetup, FaultCase, NetName
-from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.data import NUM_TRAINING_DIGITS, digits
 from sluice.bench.tracer.nets import classifier
 
-_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+_ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 _BATCH_ROWS = 32
-_TRAINING_ROWS = 1437
-_EPOCH_STEPS = -(-_TRAINING_ROWS // _BATCH_ROWS)
-"""Steps of an epoch in ``never_back_to_training``."""
+_EPOCH_STEPS = -(-NUM_TRAINING_DIGITS // _BATCH_ROWS)
+"""Number of steps of an epoch in ``never_back_to_training``."""
 
 
 def head_after_optimizer(setup: CaseSetup) -> list[nn.Module]:
     """Replace the head of a network after the optimizer was created."""
     torch.manual_seed(setup.seed)
     x, y = digits(setup.net, setup.seed)[0][:]
-    model = classifier(setup.net, outputs=2)
+    model = classifier(setup.net, num_outputs=2)
     optimizer = None
     if setup.has_fault:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     if isinstance(model, nn.Sequential):
-        old = model.get_submodule(str(len(model) - 1))
-        assert isinstance(old, nn.Linear)
-        model[-1] = nn.Linear(old.in_features, 10)
+        old_head = model.get_submodule(str(len(model) - 1))
+        assert isinstance(old_head, nn.Linear)
+        model[-1] = nn.Linear(old_head.in_features, 10)
     else:
-        old = model.get_submodule("head")
-        assert isinstance(old, nn.Linear)
-        model.head = nn.Linear(old.in_features, 10)
+        old_head = model.get_submodule("head")
+        assert isinstance(old_head, nn.Linear)
+        model.head = nn.Linear(old_head.in_features, 10)
     if optimizer is None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(3):
@@ -50,7 +49,7 @@ def _mode_dependent_net(setup: CaseSetup) -> nn.Module:
 
 
 def never_back_to_training(setup: CaseSetup) -> list[nn.Module]:
-    """Validate after every epoch in evaluation mode, without returning to training mode."""
+    """Validate in evaluation mode after every epoch, and never return to training mode."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
     model = _mode_dependent_net(setup)
@@ -72,7 +71,7 @@ def never_back_to_training(setup: CaseSetup) -> list[nn.Module]:
 
 
 def no_zero_grad(setup: CaseSetup) -> list[nn.Module]:
-    """Step on the sum of the gradients of all batches so far."""
+    """Never clear the gradients, so that each step uses the sum over all batches so far."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model, criterion = classifier(setup.net), nn.CrossEntropyLoss()
@@ -89,7 +88,7 @@ def no_zero_grad(setup: CaseSetup) -> list[nn.Module]:
 
 
 def cleared_before_step(setup: CaseSetup) -> list[nn.Module]:
-    """Clear the gradients right after the backward pass."""
+    """Clear the gradients between the backward pass and the step, which then has none."""
     torch.manual_seed(setup.seed)
     x, y = digits(setup.net, setup.seed)[0][:]
     model = classifier(setup.net)
@@ -108,7 +107,7 @@ def cleared_before_step(setup: CaseSetup) -> list[nn.Module]:
 
 
 def clip_while_scaled(setup: CaseSetup) -> list[nn.Module]:
-    """Clip gradients before they are unscaled, so that almost nothing remains of them."""
+    """Clip gradients before they are unscaled, which then makes them almost 0."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -135,7 +134,7 @@ CALL_ORDER_CASES: tuple[FaultCase, ...] = (
         program=head_after_optimizer,
         correct_causes=frozenset({"stale optimizer parameters", "parameters not optimized"}),
         max_late_steps=1,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
     FaultCase(
         number=22,
@@ -144,15 +143,15 @@ CALL_ORDER_CASES: tuple[FaultCase, ...] = (
         correct_causes=frozenset({"training in evaluation mode"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
-        starts_at=_EPOCH_STEPS + 1,
+        starts_at=_EPOCH_STEPS + 1,  # after the first validation
     ),
     FaultCase(
         number=30,
         name="no zero_grad",
         program=no_zero_grad,
         correct_causes=frozenset({"missing zero_grad"}),
-        max_late_steps=2,  # the first step has nothing to accumulate
-        nets=_ALL,
+        max_late_steps=2,  # no earlier gradients exist at the first step
+        nets=_ALL_NETS,
         required_severity="confirm",
     ),
     FaultCase(
@@ -161,7 +160,7 @@ CALL_ORDER_CASES: tuple[FaultCase, ...] = (
         program=cleared_before_step,
         correct_causes=frozenset({"misplaced zero_grad"}),
         max_late_steps=1,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
     FaultCase(
         number=40,
@@ -169,6 +168,6 @@ CALL_ORDER_CASES: tuple[FaultCase, ...] = (
         program=clip_while_scaled,
         correct_causes=frozenset({"clip before unscale"}),
         max_late_steps=1,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
 )

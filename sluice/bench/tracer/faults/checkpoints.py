@@ -1,4 +1,4 @@
-"""Faults of checkpoints: state lost on resume, keys not loaded, wrong best checkpoint."""
+"""Faults of checkpoints: state lost on resume, keys not loaded, a wrong best checkpoint."""
 
 import copy
 from typing import Any
@@ -9,13 +9,18 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.case import CaseSetup, FaultCase
+from sluice.bench.tracer.case import ANY_STEP, CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _SCHEDULE_STEPS = 160
+"""Length of the schedule [steps]; a program trains for 138 steps."""
+
 _STEPS_BEFORE_RESUME = 69
 """Number of steps before the resume: three epochs of 23 batches."""
+
+_BEST_EPOCH_STEPS = 12
+"""Number of steps of an epoch in ``best_by_wrong_metric``."""
 
 
 def _make_optimizer(
@@ -42,15 +47,15 @@ def _train(
 
 
 def resume_without_state(setup: CaseSetup) -> list[nn.Module]:
-    """Train, save and resume; the fault does not restore optimizer and schedule."""
+    """Train, save and resume; with the fault, optimizer and schedule are not restored."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer, scheduler = _make_optimizer(model)
     loader = DataLoader(digits(setup.net, setup.seed)[0], batch_size=64, shuffle=True)
     _train(model, optimizer, scheduler, loader, 3)
-    states: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    state_owners: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     file = setup.folder / "checkpoint.pt"
-    torch.save({name: part.state_dict() for name, part in states.items()}, file)
+    torch.save({name: owner.state_dict() for name, owner in state_owners.items()}, file)
 
     checkpoint = torch.load(file)
     model = classifier(setup.net)
@@ -64,7 +69,7 @@ def resume_without_state(setup: CaseSetup) -> list[nn.Module]:
 
 
 def wrapper_prefix(setup: CaseSetup) -> list[nn.Module]:
-    """Fine-tune from a file; with the fault its keys have a wrapper's prefix."""
+    """Fine-tune weights from a file; with the fault, its keys have the prefix of a wrapper."""
     torch.manual_seed(setup.seed)
     rows, _ = digits(setup.net, setup.seed)
     pretrained = classifier(setup.net)
@@ -97,7 +102,7 @@ def best_by_wrong_metric(setup: CaseSetup) -> list[nn.Module]:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-        scores = _scores(model, held_out)
+        scores = _evaluate(model, held_out)
         if scores[metric] < lowest_score:
             lowest_score = scores[metric]
             best = copy.deepcopy(model.state_dict())
@@ -106,7 +111,8 @@ def best_by_wrong_metric(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def _scores(model: nn.Module, held_out: TensorDataset) -> dict[str, float]:
+def _evaluate(model: nn.Module, held_out: TensorDataset) -> dict[str, float]:
+    """Return the validation loss and accuracy by name."""
     model.eval()
     losses, num_correct = [], 0
     with torch.no_grad():
@@ -140,8 +146,8 @@ CHECKPOINT_CASES = (
         name="best chosen by the wrong key",
         program=best_by_wrong_metric,
         correct_causes=frozenset({"stale best checkpoint"}),
-        max_late_steps=200,
+        max_late_steps=ANY_STEP,
         nets=("mlp", "cnn", "gru"),
-        starts_at=13,
+        starts_at=_BEST_EPOCH_STEPS + 1,  # after the first evaluation
     ),
 )

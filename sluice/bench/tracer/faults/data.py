@@ -1,16 +1,23 @@
-"""Faults of data: labels, preprocessing, leakage, non-finite values, constant columns (5 to 8)."""
+"""Faults of data: labels, preprocessing, leakage, non-finite values, constant columns."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from sluice.bench.tracer.case import CaseSetup, FaultCase
+from sluice.bench.tracer.case import ANY_STEP, CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
-BATCH = 48
-_BAD_BATCH = 7
+_BATCH_ROWS = 48
+_EPOCH_STEPS = 30
+"""Number of steps of an epoch of the digits, in batches of ``_BATCH_ROWS``."""
+
+_NON_FINITE_BATCH = 8
+"""Number of the batch with the non-finite value, from 1."""
+
+_PIXEL = 28
+"""Index of a pixel of the digits that depends on the class."""
 
 
 def _validation_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
@@ -22,13 +29,13 @@ def _validation_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -
 
 
 def labels_permuted(setup: CaseSetup) -> list[nn.Module]:
-    """Train on digits whose labels were shuffled independently of the images."""
+    """Train on digits whose labels were shuffled separately from the images."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
     images, labels = train.tensors
     if setup.has_fault:
         labels = labels[torch.randperm(len(labels))]
-    loader = DataLoader(TensorDataset(images, labels), batch_size=BATCH, shuffle=True)
+    loader = DataLoader(TensorDataset(images, labels), batch_size=_BATCH_ROWS, shuffle=True)
     val_loader = DataLoader(held_out, batch_size=120)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -46,7 +53,7 @@ def split_not_scaled(setup: CaseSetup) -> list[nn.Module]:
     """Train on standardised digits and validate on raw ones."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
-    (images, labels), (val_images, val_targets) = train.tensors, held_out.tensors
+    (images, labels), (val_images, val_labels) = train.tensors, held_out.tensors
     images, val_images = images * 16, val_images * 16
     mean, std = images.mean(), images.std()
     images = (images - mean) / std
@@ -57,24 +64,24 @@ def split_not_scaled(setup: CaseSetup) -> list[nn.Module]:
     for _ in range(3):
         model.train()
         order = torch.randperm(len(images))
-        for rows in order.split(BATCH):
+        for rows in order.split(_BATCH_ROWS):
             loss = criterion(model(images[rows]), labels[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            (model(val_images).argmax(-1) == val_targets).float().mean()
+            (model(val_images).argmax(-1) == val_labels).float().mean()
     return [model]
 
 
 def leaked_rows(setup: CaseSetup) -> list[nn.Module]:
-    """Train on the training set and a part of the validation set."""
+    """Train on the training rows and on 60 of the validation rows."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
     leaked = Subset(held_out, range(60))
     data = ConcatDataset([train, leaked]) if setup.has_fault else train
-    loader = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True)
+    loader = DataLoader(data, batch_size=_BATCH_ROWS, shuffle=True, drop_last=True)
     val_loader = DataLoader(held_out, batch_size=90)
     model = classifier(setup.net)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
@@ -95,11 +102,13 @@ def non_finite_pixel(setup: CaseSetup) -> list[nn.Module]:
     images = images.clone()
     if setup.has_fault:
         flat = images.view(len(images), -1)
-        flat[BATCH * _BAD_BATCH + 5, 28] = float("inf") if setup.seed % 2 else float("nan")
+        flat[_BATCH_ROWS * (_NON_FINITE_BATCH - 1) + 5, _PIXEL] = (
+            float("inf") if setup.seed % 2 else float("nan")
+        )
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(3):
-        for x, y in DataLoader(TensorDataset(images, labels), batch_size=BATCH):
+        for x, y in DataLoader(TensorDataset(images, labels), batch_size=_BATCH_ROWS):
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
@@ -107,17 +116,17 @@ def non_finite_pixel(setup: CaseSetup) -> list[nn.Module]:
 
 
 def constant_pixel(setup: CaseSetup) -> list[nn.Module]:
-    """Train on digits with one informative pixel set to zero."""
+    """Train on digits of which one informative pixel is always 0."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
     images, labels = train.tensors
     images = images.clone()
     if setup.has_fault:
-        images.view(len(images), -1)[:, 28] = 0.0
-        held_out.tensors[0].view(len(held_out), -1)[:, 28] = 0.0
+        images.view(len(images), -1)[:, _PIXEL] = 0.0
+        held_out.tensors[0].view(len(held_out), -1)[:, _PIXEL] = 0.0
     model = classifier(setup.net)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    loader = DataLoader(TensorDataset(images, labels), batch_size=BATCH, shuffle=True)
+    loader = DataLoader(TensorDataset(images, labels), batch_size=_BATCH_ROWS, shuffle=True)
     for _ in range(2):
         for x, y in loader:
             optimizer.zero_grad()
@@ -128,7 +137,7 @@ def constant_pixel(setup: CaseSetup) -> list[nn.Module]:
 
 
 def constant_feature(setup: CaseSetup) -> list[nn.Module]:
-    """Train a regression on standard normal columns, one of which was filled with zeros."""
+    """Fit a noisy table of standard normal columns, one of which was filled with zeros."""
     torch.manual_seed(setup.seed)
     train, held_out = table(setup.seed)
     inputs, targets = (t.clone() for t in train.tensors)
@@ -154,7 +163,7 @@ CASES = (
         name="labels permuted",
         program=labels_permuted,
         correct_causes=frozenset({"shuffled labels"}),
-        max_late_steps=200,
+        max_late_steps=ANY_STEP,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
     FaultCase(
@@ -162,16 +171,16 @@ CASES = (
         name="validation is not scaled",
         program=split_not_scaled,
         correct_causes=frozenset({"preprocessing skew"}),
-        max_late_steps=200,
+        max_late_steps=ANY_STEP,
         nets=("mlp", "cnn", "gru"),
-        starts_at=30,
+        starts_at=_EPOCH_STEPS,  # the first validation
     ),
     FaultCase(
         number=7,
         name="train-validation leakage",
         program=leaked_rows,
         correct_causes=frozenset({"train-validation leakage"}),
-        max_late_steps=200,
+        max_late_steps=ANY_STEP,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
@@ -181,14 +190,14 @@ CASES = (
         correct_causes=frozenset({"non-finite input"}),
         max_late_steps=10,
         nets=("mlp", "cnn", "gru"),
-        starts_at=_BAD_BATCH + 1,
+        starts_at=_NON_FINITE_BATCH,
     ),
     FaultCase(
         number=8,
         name="a pixel is lost",
         program=constant_pixel,
         correct_causes=frozenset({"constant column"}),
-        max_late_steps=200,
+        max_late_steps=ANY_STEP,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
@@ -196,7 +205,7 @@ CASES = (
         name="a column is filled with zeros",
         program=constant_feature,
         correct_causes=frozenset({"constant column"}),
-        max_late_steps=200,
+        max_late_steps=ANY_STEP,
         nets=("mlp",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Every fault of the benchmark, by its number."""
+"""All fault cases of the benchmark, sorted by number."""
 
 from sluice.bench.tracer.case import FaultCase
 from sluice.bench.tracer.faults import data, losses, tokens

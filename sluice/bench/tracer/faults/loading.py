@@ -12,12 +12,12 @@ from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _EPOCHS = 3
-_ROWS = 48
-"""Rows per batch."""
+_BATCH_ROWS = 48
+"""Number of rows per batch."""
 
 
 class _Noisy(Dataset[tuple[Tensor, Tensor]]):
-    """Rows with a little noise from a generator of the dataset."""
+    """Rows with a little noise, which the generator of the dataset draws."""
 
     def __init__(self, rows: TensorDataset, seed: int) -> None:
         self.rows = rows
@@ -39,17 +39,17 @@ def _seed_worker(_: int) -> None:
 
 
 def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
-    """Add noise to rows in two workers; with the fault both have a copy of one generator."""
+    """Add noise to rows in two workers; with the fault, both use copies of one generator."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     loader = DataLoader(
         _Noisy(digits(setup.net, setup.seed)[0], setup.seed),
-        batch_size=_ROWS,
+        batch_size=_BATCH_ROWS,
         shuffle=True,
         num_workers=2,
         worker_init_fn=None if setup.has_fault else _seed_worker,
-        multiprocessing_context="fork",  # the default, independent of how this process was started
+        multiprocessing_context="fork",  # also if this process was started in another way
     )
     for _ in range(_EPOCHS):
         for x, y in loader:
@@ -60,15 +60,15 @@ def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
 
 
 def no_set_epoch(setup: CaseSetup) -> list[nn.Module]:
-    """Train on a shard with a DistributedSampler; the fault does not call ``set_epoch``."""
+    """Train with a DistributedSampler; with the fault, ``set_epoch`` is never called."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     rows, held_out = digits(setup.net, setup.seed)
     sampler: DistributedSampler[Any] = DistributedSampler(
-        rows, num_replicas=setup.ranks, rank=setup.rank, shuffle=True, seed=setup.seed
+        rows, num_replicas=setup.num_ranks, rank=setup.rank, shuffle=True, seed=setup.seed
     )
-    loader = DataLoader(rows, batch_size=_ROWS, sampler=sampler)
+    loader = DataLoader(rows, batch_size=_BATCH_ROWS, sampler=sampler)
     for epoch in range(_EPOCHS):
         if not setup.has_fault:
             sampler.set_epoch(epoch)
@@ -101,6 +101,6 @@ LOADING_CASES = (
         correct_causes=frozenset({"repeated epoch order"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
-        starts_at=31,
+        starts_at=31,  # the second epoch
     ),
 )

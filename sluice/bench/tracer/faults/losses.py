@@ -1,4 +1,4 @@
-"""Faults of losses: sums instead of means, probabilities for logits, broadcasting (35, 43)."""
+"""Faults of losses: sums instead of means, probabilities instead of logits, broadcasting."""
 
 import torch
 from torch import nn
@@ -9,22 +9,23 @@ from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
-BATCH = 32
+_BATCH_ROWS = 32
 
 
 def not_divided(setup: CaseSetup) -> list[nn.Module]:
     """Accumulate the gradients of four batches without dividing the loss."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
-    model, criterion, num_parts = classifier(setup.net), nn.CrossEntropyLoss(), 4
+    model, criterion, num_accumulated = classifier(setup.net), nn.CrossEntropyLoss(), 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = DataLoader(train, batch_size=16, shuffle=True, drop_last=True)
     for _ in range(4):
-        for i, (x, y) in enumerate(DataLoader(train, batch_size=16, shuffle=True, drop_last=True)):
+        for i, (x, y) in enumerate(loader):
             loss = criterion(model(x), y)
             if not setup.has_fault:
-                loss = loss / num_parts
+                loss = loss / num_accumulated
             loss.backward()
-            if (i + 1) % num_parts == 0:
+            if (i + 1) % num_accumulated == 0:
                 optimizer.step()
                 optimizer.zero_grad()
         model.eval()
@@ -36,14 +37,14 @@ def not_divided(setup: CaseSetup) -> list[nn.Module]:
 
 
 def slices_not_divided(setup: CaseSetup) -> list[nn.Module]:
-    """Split each batch in two to save memory, without dividing the loss."""
+    """Split each batch in two to save memory, without halving the loss of each part."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     images, labels = train.tensors
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(3):
-        for rows in torch.randperm(len(images)).split(BATCH):
+        for rows in torch.randperm(len(images)).split(_BATCH_ROWS):
             optimizer.zero_grad()
             for part in rows.chunk(2):
                 loss = F.cross_entropy(model(images[part]), labels[part])
@@ -54,7 +55,7 @@ def slices_not_divided(setup: CaseSetup) -> list[nn.Module]:
 
 
 def softmax_twice(setup: CaseSetup) -> list[nn.Module]:
-    """Pass softmax outputs to cross entropy."""
+    """Pass softmax outputs to cross entropy, which expects logits."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -62,7 +63,7 @@ def softmax_twice(setup: CaseSetup) -> list[nn.Module]:
         model = nn.Sequential(model, nn.Softmax(dim=1))
     optimizer, criterion = torch.optim.Adam(model.parameters(), lr=2e-3), nn.CrossEntropyLoss()
     for _ in range(3):
-        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+        for x, y in DataLoader(train, batch_size=_BATCH_ROWS, shuffle=True):
             optimizer.zero_grad()
             criterion(model(x), y).backward()
             optimizer.step()
@@ -70,13 +71,13 @@ def softmax_twice(setup: CaseSetup) -> list[nn.Module]:
 
 
 def sigmoid_twice(setup: CaseSetup) -> list[nn.Module]:
-    """Pass sigmoid outputs to a loss with logits."""
+    """Pass sigmoid outputs to a loss that expects logits."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
-    model, criterion = classifier(setup.net, outputs=1), nn.BCEWithLogitsLoss()
+    model, criterion = classifier(setup.net, num_outputs=1), nn.BCEWithLogitsLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
-        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+        for x, y in DataLoader(train, batch_size=_BATCH_ROWS, shuffle=True):
             output = model(x)
             if setup.has_fault:
                 output = torch.sigmoid(output)
@@ -93,7 +94,7 @@ def column_against_row(setup: CaseSetup) -> list[nn.Module]:
     model = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 1))
     optimizer, criterion = torch.optim.AdamW(model.parameters(), lr=5e-3), nn.MSELoss()
     for _ in range(3):
-        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+        for x, y in DataLoader(train, batch_size=_BATCH_ROWS, shuffle=True):
             output = model(x)
             optimizer.zero_grad()
             criterion(output if setup.has_fault else output[:, 0], y).backward()
@@ -109,7 +110,7 @@ def probabilities_as_logs(setup: CaseSetup) -> list[nn.Module]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     activation = F.softmax if setup.has_fault else F.log_softmax
     for _ in range(2):
-        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+        for x, y in DataLoader(train, batch_size=_BATCH_ROWS, shuffle=True):
             optimizer.zero_grad()
             F.nll_loss(activation(model(x), dim=-1), y).backward()
             optimizer.step()

@@ -8,19 +8,20 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from sluice.bench.tracer.case import CaseSetup, FaultCase
-from sluice.bench.tracer.data import PAD, sentences
-from sluice.bench.tracer.faults.structure import padded
-from sluice.bench.tracer.nets import TOKENS, LanguageModel
+from sluice.bench.tracer.data import PAD, VOCAB_SIZE, sentences
+from sluice.bench.tracer.faults.structure import pad_sentences
+from sluice.bench.tracer.nets import LanguageModel
 
 _SEARCHED_WORD = 5
+"""Id of the word whose presence is the label of a sentence."""
 
 
 class _Bag(nn.Module):
-    """The mean over real tokens of a small network's outputs."""
+    """A small network per token, the mean over the real tokens, and a head."""
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(TOKENS, width)
+        self.embedding = nn.Embedding(VOCAB_SIZE, width)
         self.body = nn.Sequential(nn.Linear(width, width), nn.ReLU())
         self.head = nn.Linear(width, 2)
 
@@ -32,11 +33,11 @@ class _Bag(nn.Module):
 
 
 class _SelfAttention(nn.Module):
-    """One layer of attention in plain tensor operations, and a head on the first position."""
+    """One layer of attention from tensor operations, and a head on the first position."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(TOKENS, width)
+        self.embedding = nn.Embedding(VOCAB_SIZE, width)
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
 
@@ -50,12 +51,12 @@ class _SelfAttention(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """Torch's encoder with a padding mask, and the mean over real positions."""
+    """A ``TransformerEncoder`` with a padding mask, the mean over real positions, and a head."""
 
     def __init__(self, *, is_inverted: bool, width: int = 32) -> None:
         super().__init__()
         self.is_inverted = is_inverted
-        self.embedding = nn.Embedding(TOKENS, width, padding_idx=PAD)
+        self.embedding = nn.Embedding(VOCAB_SIZE, width, padding_idx=PAD)
         layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.head = nn.Linear(width, 2)
@@ -71,12 +72,12 @@ class _Encoder(nn.Module):
 def padding_inverted(setup: CaseSetup) -> list[nn.Module]:
     """Classify whether a word is in a sentence, with an inverted padding mask."""
     torch.manual_seed(setup.seed)
-    ids = padded(sentences(setup.seed), 20)
+    ids = pad_sentences(sentences(setup.seed), 20)
     labels = (ids == _SEARCHED_WORD).any(1).long()
     model: nn.Module
     if setup.net == "transformer":
         model = _Encoder(is_inverted=setup.has_fault)
-    else:
+    else:  # self-attention takes the place of the cnn, which has no padding mask
         model = _Bag() if setup.net == "mlp" else _SelfAttention()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(5):
@@ -91,31 +92,31 @@ def padding_inverted(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _ConvLanguageModel(nn.Module):
-    """A language model of two convolutions, over the past or, with the fault, over both sides."""
+    """A language model of two convolutions over the past; with the fault, also over the future."""
 
-    def __init__(self, *, sees_both: bool, width: int = 32) -> None:
+    def __init__(self, *, is_bidirectional: bool, width: int = 32) -> None:
         super().__init__()
-        self.sides = (1, 1) if sees_both else (2, 0)
-        self.embedding = nn.Embedding(TOKENS, width)
+        self.padding = (1, 1) if is_bidirectional else (2, 0)
+        self.embedding = nn.Embedding(VOCAB_SIZE, width)
         self.layers = nn.ModuleList(nn.Conv1d(width, width, 3) for _ in range(2))
-        self.head = nn.Linear(width, TOKENS)
+        self.head = nn.Linear(width, VOCAB_SIZE)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embedding(ids).transpose(1, 2)
         for layer in self.layers:
-            x = x + F.relu(layer(F.pad(x, self.sides)))
+            x = x + F.relu(layer(F.pad(x, self.padding)))
         output: Tensor = self.head(x.transpose(1, 2))
         return output
 
 
 class _GruLanguageModel(nn.Module):
-    """A language model with a GRU, bidirectional with the fault; also returns its loss."""
+    """A language model that also returns its loss; with the fault, its GRU is bidirectional."""
 
-    def __init__(self, *, sees_both: bool, width: int = 32) -> None:
+    def __init__(self, *, is_bidirectional: bool, width: int = 32) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(TOKENS, width)
-        self.body = nn.GRU(width, width, batch_first=True, bidirectional=sees_both)
-        self.head = nn.Linear(width * (1 + sees_both), TOKENS)
+        self.embedding = nn.Embedding(VOCAB_SIZE, width)
+        self.body = nn.GRU(width, width, batch_first=True, bidirectional=is_bidirectional)
+        self.head = nn.Linear(width * (1 + is_bidirectional), VOCAB_SIZE)
 
     def forward(self, ids: Tensor, targets: Tensor) -> dict[str, Tensor]:
         logits = self.head(self.body(self.embedding(ids))[0])
@@ -126,24 +127,24 @@ class _GruLanguageModel(nn.Module):
 def not_causal(setup: CaseSetup) -> list[nn.Module]:
     """Train a language model that sees future tokens."""
     torch.manual_seed(setup.seed)
-    ids = padded(sentences(setup.seed), 18)
-    sees_both = setup.has_fault
+    ids = pad_sentences(sentences(setup.seed), 18)
+    is_bidirectional = setup.has_fault
     models: dict[str, Callable[[], nn.Module]] = {
-        "cnn": lambda: _ConvLanguageModel(sees_both=sees_both),
-        "gru": lambda: _GruLanguageModel(sees_both=sees_both),
-        "transformer": lambda: LanguageModel("transformer", is_causal=not sees_both),
+        "cnn": lambda: _ConvLanguageModel(is_bidirectional=is_bidirectional),
+        "gru": lambda: _GruLanguageModel(is_bidirectional=is_bidirectional),
+        "transformer": lambda: LanguageModel("transformer", is_causal=not is_bidirectional),
     }
     model = models[setup.net]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(72):
-        rows = ids[step * 32 % 736 :][:32]
+        rows = ids[step * 32 % 736 :][:32]  # starts again at the first row after 23 batches
         inputs, targets = rows[:, :-1], rows[:, 1:]
         if setup.net == "gru":
             loss = model(inputs, targets)["loss"]
-        elif setup.net == "cnn":  # shifted after the network
+        elif setup.net == "cnn":  # shifts the logits instead of the inputs
             logits = model(rows)[:, :-1]
             loss = F.cross_entropy(
-                logits.reshape(-1, TOKENS), targets.reshape(-1), ignore_index=PAD
+                logits.reshape(-1, VOCAB_SIZE), targets.reshape(-1), ignore_index=PAD
             )
         else:
             log_likelihood = F.log_softmax(model(inputs), -1).gather(-1, targets[..., None])[..., 0]

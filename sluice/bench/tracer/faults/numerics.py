@@ -1,4 +1,4 @@
-"""Numerical faults: underflow, rounding, non-finite values; dead or identical units."""
+"""Numerical faults: underflow, rounding, non-finite gradients, dead or identical units."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from sluice.bench.tracer.nets import GRUClassifier, TransformerClassifier, class
 
 
 def underflow(setup: CaseSetup) -> list[nn.Module]:
-    """Train in half precision on a small loss without a gradient scaler."""
+    """Train on a very small loss in half precision without a gradient scaler."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -29,7 +29,7 @@ def underflow(setup: CaseSetup) -> list[nn.Module]:
 
 
 def rounded_away(setup: CaseSetup) -> list[nn.Module]:
-    """Train weights in bfloat16, instead of float32 under autocast, with a small learning rate."""
+    """Train bfloat16 weights, instead of float32 weights under autocast, with a small rate."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     x, y = train.tensors
@@ -49,7 +49,7 @@ def rounded_away(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _Distances(nn.Module):
-    """A body, the distance of each row from the first, and a head."""
+    """A head on the output of a body and on its distance from the output of the first row."""
 
     def __init__(self, net: NetName, *, has_masked_root: bool) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Distances(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states = self.body(x)
-        squared_distance = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 in the first row
+        squared_distance = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 for the first row
         if self.has_masked_root:
             distance = torch.where(
                 squared_distance > 0,
@@ -81,7 +81,7 @@ class _Distances(nn.Module):
 
 
 def masked_square_root(setup: CaseSetup) -> list[nn.Module]:
-    """Train through a square root at 0; torch.where replaces its output, but not its gradient."""
+    """Take a square root at 0, of which ``torch.where`` hides the value but not the gradient."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = _Distances(setup.net, has_masked_root=setup.has_fault)
@@ -96,11 +96,11 @@ def masked_square_root(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _HiddenReluNet(nn.Module):
-    """A body of the named kind, a hidden layer whose ReLU is a function call, and a head."""
+    """A classifier as body, a hidden layer with ``F.relu``, and a head."""
 
     def __init__(self, net: NetName) -> None:
         super().__init__()
-        self.body = classifier(net, outputs=32)
+        self.body = classifier(net, num_outputs=32)
         self.hidden = nn.Linear(32, 32)
         self.head = nn.Linear(32, 10)
 
@@ -110,7 +110,7 @@ class _HiddenReluNet(nn.Module):
 
 
 def dead_or_constant_units(setup: CaseSetup) -> list[nn.Module]:
-    """Train a network with a dead layer (odd seeds), or with constant initial weights."""
+    """Train a network with a dead layer (odd seeds) or constant initial weights (even seeds)."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = _HiddenReluNet(setup.net) if setup.seed % 2 else classifier(setup.net)
@@ -134,7 +134,7 @@ def _plant_fault(model: nn.Module, seed: int) -> None:
         nn.init.constant_(parameter, constant)
 
 
-_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+_ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 NUMERIC_CASES = (
     FaultCase(
@@ -151,7 +151,7 @@ NUMERIC_CASES = (
         program=rounded_away,
         correct_causes=frozenset({"updates lost to rounding"}),
         max_late_steps=10,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
     FaultCase(
         number=32,
@@ -159,7 +159,7 @@ NUMERIC_CASES = (
         program=masked_square_root,
         correct_causes=frozenset({"non-finite gradient"}),
         max_late_steps=10,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
     FaultCase(
         number=33,
@@ -167,6 +167,6 @@ NUMERIC_CASES = (
         program=dead_or_constant_units,
         correct_causes=frozenset({"dead units", "constant initialization"}),
         max_late_steps=10,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
 )

@@ -1,4 +1,4 @@
-"""Faults between ranks: rows of each rank, and weights that should be equal."""
+"""Faults of data parallel training: ranks with wrong rows, and weights that diverge."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
 _EPOCHS = 4
-_ROWS = 32
-"""Rows per batch."""
+_BATCH_ROWS = 32
+"""Number of rows per batch."""
 
 
 def loader_without_sampler(setup: CaseSetup) -> list[nn.Module]:
-    """Train data parallel; with the fault each rank's loader uses all rows."""
+    """Train data parallel; with the fault, the loader of each rank uses all rows."""
     torch.manual_seed(setup.seed)
     model = DistributedDataParallel(classifier(setup.net))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -26,7 +26,7 @@ def loader_without_sampler(setup: CaseSetup) -> list[nn.Module]:
     sampler: DistributedSampler[Any] | None = None
     if not setup.has_fault:
         sampler = DistributedSampler(rows, seed=setup.seed)
-    loader = DataLoader(rows, batch_size=_ROWS, shuffle=sampler is None, sampler=sampler)
+    loader = DataLoader(rows, batch_size=_BATCH_ROWS, shuffle=sampler is None, sampler=sampler)
     for epoch in range(_EPOCHS // 2):
         if sampler is not None:
             sampler.set_epoch(epoch)
@@ -38,7 +38,7 @@ def loader_without_sampler(setup: CaseSetup) -> list[nn.Module]:
 
 
 def sampler_seeds_differ(setup: CaseSetup) -> list[nn.Module]:
-    """Train data parallel; with the fault, each rank takes its shard from an order of its own."""
+    """Train data parallel; with the fault, each rank shuffles with another seed."""
     torch.manual_seed(setup.seed)
     model = DistributedDataParallel(classifier(setup.net))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
@@ -47,7 +47,7 @@ def sampler_seeds_differ(setup: CaseSetup) -> list[nn.Module]:
     sampler: DistributedSampler[Any] = DistributedSampler(
         rows, shuffle=True, seed=seed, drop_last=True
     )
-    loader = DataLoader(rows, batch_size=_ROWS, sampler=sampler)
+    loader = DataLoader(rows, batch_size=_BATCH_ROWS, sampler=sampler)
     for epoch in range(_EPOCHS):
         sampler.set_epoch(epoch)
         model.train()
@@ -64,7 +64,7 @@ def sampler_seeds_differ(setup: CaseSetup) -> list[nn.Module]:
 
 
 def forward_past_the_wrapper(setup: CaseSetup) -> list[nn.Module]:
-    """Fit a noisy table data parallel; with the fault the forward pass bypasses the wrapper."""
+    """Train data parallel; with the fault, the forward pass bypasses the wrapper."""
     torch.manual_seed(setup.seed)
     rows, _ = table(setup.seed)
     net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 1))
@@ -77,12 +77,12 @@ def forward_past_the_wrapper(setup: CaseSetup) -> list[nn.Module]:
     ddp_model = DistributedDataParallel(net)
     forward_module = ddp_model.module if setup.has_fault else ddp_model
     optimizer = torch.optim.AdamW(ddp_model.parameters(), lr=3e-3)
-    x_all, y_all = rows[setup.rank :: setup.ranks]
+    x_all, y_all = rows[setup.rank :: setup.num_ranks]
     generator = torch.Generator().manual_seed(setup.seed)
     for _ in range(_EPOCHS):
         order = torch.randperm(len(x_all), generator=generator)
-        for begin in range(0, len(order), _ROWS):
-            batch_rows = order[begin : begin + _ROWS]
+        for begin in range(0, len(order), _BATCH_ROWS):
+            batch_rows = order[begin : begin + _BATCH_ROWS]
             loss = F.mse_loss(forward_module(x_all[batch_rows]).squeeze(1), y_all[batch_rows])
             optimizer.zero_grad()
             loss.backward()
@@ -108,7 +108,7 @@ RANK_CASES = (
         correct_causes=frozenset({"missing distributed sampler"}),
         max_late_steps=1,
         nets=("mlp", "gru", "transformer"),
-        ranks=2,
+        num_ranks=2,
     ),
     FaultCase(
         number=4,
@@ -117,7 +117,7 @@ RANK_CASES = (
         correct_causes=frozenset({"sampler seed mismatch"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
-        ranks=2,
+        num_ranks=2,
     ),
     FaultCase(
         number=25,
@@ -126,6 +126,6 @@ RANK_CASES = (
         correct_causes=frozenset({"weights diverge across ranks"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
-        ranks=2,
+        num_ranks=2,
     ),
 )

@@ -24,7 +24,7 @@ class _ScaledOutput(nn.Module):
 
 
 def infinite_gradient(setup: CaseSetup) -> list[nn.Module]:
-    """Train with a gradient scaler and a penalty whose square root is taken at 0."""
+    """Train with a gradient scaler and a penalty that takes a square root at 0."""
     torch.manual_seed(setup.seed)
     model = _ScaledOutput(classifier(setup.net))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

@@ -19,12 +19,12 @@ from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _EPOCHS = 8
-_ROWS = 96
-"""Rows per batch."""
+_BATCH_ROWS = 96
+"""Number of rows per batch."""
 
 
 def _schedule(setup: CaseSetup, optimizer: torch.optim.Optimizer) -> LRScheduler:
-    """Return a schedule over epochs, of another kind for each network."""
+    """Return a schedule whose steps are epochs, of a different kind for each network."""
     if setup.net == "cnn":
         return MultiStepLR(optimizer, milestones=[4, 6], gamma=0.1)
     if setup.net == "gru":
@@ -38,12 +38,12 @@ def _schedule(setup: CaseSetup, optimizer: torch.optim.Optimizer) -> LRScheduler
 
 
 def schedule_stepped_per_batch(setup: CaseSetup) -> list[nn.Module]:
-    """Train with a schedule over epochs, stepped per epoch or, with the fault, per batch."""
+    """Train with a schedule over epochs; with the fault, it is stepped after every batch."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     scheduler = _schedule(setup, optimizer)
-    loader = DataLoader(digits(setup.net, setup.seed)[0], batch_size=_ROWS, shuffle=True)
+    loader = DataLoader(digits(setup.net, setup.seed)[0], batch_size=_BATCH_ROWS, shuffle=True)
     for _ in range(_EPOCHS):
         for x, y in loader:
             optimizer.zero_grad()
@@ -57,7 +57,7 @@ def schedule_stepped_per_batch(setup: CaseSetup) -> list[nn.Module]:
 
 
 def integer_division_warmup(setup: CaseSetup) -> list[nn.Module]:
-    """Train with a warmup; with the fault, integer division keeps the learning rate at 0 for it."""
+    """Train with a warmup; with the fault, an integer division makes its learning rates 0."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -88,7 +88,7 @@ SCHEDULE_CASES = (
         correct_causes=frozenset({"schedule ends early"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "gru", "transformer"),
-        starts_at=2,
+        starts_at=2,  # the first step after a step of the schedule
     ),
     FaultCase(
         number=37,

@@ -1,4 +1,4 @@
-"""Faults of structure: parts that are detached, unregistered, frozen or no longer tied."""
+"""Faults of structure: parameters that are detached, unregistered, frozen or no longer tied."""
 
 import torch
 from torch import Tensor, nn
@@ -6,11 +6,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from sluice.bench.tracer.case import CaseSetup, FaultCase, NetName
-from sluice.bench.tracer.data import PAD, digits, sentences
-from sluice.bench.tracer.nets import TOKENS, LanguageModel, TransformerClassifier, classifier
+from sluice.bench.tracer.data import PAD, VOCAB_SIZE, digits, sentences
+from sluice.bench.tracer.nets import LanguageModel, TransformerClassifier, classifier
 
 
-class _TwoParts(nn.Module):
+class _BodyAndHead(nn.Module):
     """A body and a head; with the fault, the output of the body is detached."""
 
     def __init__(self, net: NetName, *, is_detached: bool) -> None:
@@ -34,7 +34,7 @@ class _TwoParts(nn.Module):
 
 
 class _PooledTransformer(TransformerClassifier):
-    """The transformer; with the fault its encoder runs without gradients."""
+    """The classifier; with the fault, its encoder runs without gradients."""
 
     is_detached = False
 
@@ -45,18 +45,18 @@ class _PooledTransformer(TransformerClassifier):
         return output
 
 
-def gradient_cut(setup: CaseSetup) -> list[nn.Module]:
-    """Train a body and a head; the gradients do not reach the body."""
+def detached_body(setup: CaseSetup) -> list[nn.Module]:
+    """Train a body and a head, of which the gradients reach only the head."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     if setup.net == "gru":
-        return _two_networks(setup, train.tensors)
+        return _train_encoder_and_head(setup, train.tensors)
     model: nn.Module
     if setup.net == "transformer":
         model = _PooledTransformer(10)
         model.is_detached = setup.has_fault
     else:
-        model = _TwoParts(setup.net, is_detached=setup.has_fault)
+        model = _BodyAndHead(setup.net, is_detached=setup.has_fault)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=48, shuffle=True):
@@ -66,15 +66,15 @@ def gradient_cut(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def _two_networks(setup: CaseSetup, tensors: tuple[Tensor, ...]) -> list[nn.Module]:
+def _train_encoder_and_head(setup: CaseSetup, tensors: tuple[Tensor, ...]) -> list[nn.Module]:
     x, y = tensors
     encoder, head = nn.GRU(8, 32, batch_first=True), nn.Linear(32, 10)
     optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.2, momentum=0.9)
     for _ in range(120):
         rows = torch.randint(len(x), (64,))
         states, _ = encoder(x[rows])
-        last = states[:, -1].detach() if setup.has_fault else states[:, -1]
-        loss = F.cross_entropy(head(last), y[rows])
+        last_state = states[:, -1].detach() if setup.has_fault else states[:, -1]
+        loss = F.cross_entropy(head(last_state), y[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -82,9 +82,9 @@ def _two_networks(setup: CaseSetup, tensors: tuple[Tensor, ...]) -> list[nn.Modu
 
 
 class _Blocks(nn.Module):
-    """Residual blocks in a plain list, or in a ModuleList."""
+    """A network with residual blocks in a Python list or a ``ModuleList``."""
 
-    def __init__(self, net: NetName, *, is_plain: bool) -> None:
+    def __init__(self, net: NetName, *, is_plain_list: bool) -> None:
         super().__init__()
         if net == "cnn":
             self.first: nn.Module = nn.Conv2d(1, 12, 3, padding=1)
@@ -98,7 +98,7 @@ class _Blocks(nn.Module):
         else:
             self.first = nn.Linear(64, 48)
             layers = [nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 48)) for _ in range(3)]
-        self.blocks = layers if is_plain else nn.ModuleList(layers)
+        self.blocks = layers if is_plain_list else nn.ModuleList(layers)
         self.norm = nn.LayerNorm({"cnn": 12, "transformer": 32}.get(net, 48))
         self.head = nn.Linear({"cnn": 12, "transformer": 32}.get(net, 48), 10)
 
@@ -115,10 +115,10 @@ class _Blocks(nn.Module):
 
 
 def plain_list(setup: CaseSetup) -> list[nn.Module]:
-    """Train a network whose blocks are in a plain list."""
+    """Train a network whose blocks are in a Python list."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
-    model = _Blocks(setup.net, is_plain=setup.has_fault)
+    model = _Blocks(setup.net, is_plain_list=setup.has_fault)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(2):
         model.train()
@@ -135,7 +135,7 @@ def plain_list(setup: CaseSetup) -> list[nn.Module]:
 
 
 def frozen_head(setup: CaseSetup) -> list[nn.Module]:
-    """Fine-tune the norms of a network alone; its head is frozen, too."""
+    """Fine-tune the normalisation layers of a network and, without the fault, its head."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     if setup.net == "mlp":
@@ -165,7 +165,7 @@ def frozen_head(setup: CaseSetup) -> list[nn.Module]:
 
 
 def detached_loss(setup: CaseSetup) -> list[nn.Module]:
-    """Train on a loss that was detached and made to require a gradient again."""
+    """Train on a detached loss that was set to require a gradient."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     x, y = train.tensors
@@ -187,13 +187,13 @@ def detached_loss(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _ConvLanguageModel(nn.Module):
-    """A language model on the last three tokens."""
+    """A language model that predicts from the last three tokens."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(TOKENS, width)
+        self.embedding = nn.Embedding(VOCAB_SIZE, width)
         self.body = nn.Conv1d(width, width, 3)
-        self.head = nn.Linear(width, TOKENS, bias=False)
+        self.head = nn.Linear(width, VOCAB_SIZE, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = F.pad(self.embedding(ids).transpose(1, 2), (2, 0))
@@ -201,20 +201,20 @@ class _ConvLanguageModel(nn.Module):
         return output
 
 
-def padded(rows: list[list[int]], length: int) -> Tensor:
-    """Return sentences as one tensor of shape (rows, length), padded at the right."""
+def pad_sentences(rows: list[list[int]], length: int) -> Tensor:
+    """Return sentences of token ids as one tensor (rows, length), padded at the end."""
     return torch.tensor([row + [PAD] * (length - len(row)) for row in rows])
 
 
 def untied(setup: CaseSetup) -> list[nn.Module]:
-    """Train a language model whose output layer copies its embedding instead of sharing it."""
+    """Train a language model whose output layer has a copy of the tied embedding."""
     torch.manual_seed(setup.seed)
-    ids = padded(sentences(setup.seed), 18)
+    ids = pad_sentences(sentences(setup.seed), 18)
     model = _ConvLanguageModel() if setup.net == "cnn" else LanguageModel(setup.net)
     model.head.weight = model.embedding.weight
     nn.init.normal_(model.embedding.weight, std=0.1)
-    if setup.has_fault:  # as after replacing the weights
-        separate_head = nn.Linear(32, TOKENS, bias=False)
+    if setup.has_fault:
+        separate_head = nn.Linear(32, VOCAB_SIZE, bias=False)
         separate_head.weight.data.copy_(model.embedding.weight.data)
         model.head = separate_head
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
@@ -228,16 +228,16 @@ def untied(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+_ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 STRUCTURE_CASES = (
     FaultCase(
         number=16,
         name="detach in the middle",
-        program=gradient_cut,
+        program=detached_body,
         correct_causes=frozenset({"detached subgraph"}),
         max_late_steps=1,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
     FaultCase(
         number=17,
@@ -262,7 +262,7 @@ STRUCTURE_CASES = (
         program=detached_loss,
         correct_causes=frozenset({"detached loss"}),
         max_late_steps=1,
-        nets=_ALL,
+        nets=_ALL_NETS,
     ),
     FaultCase(
         number=24,

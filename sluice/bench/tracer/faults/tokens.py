@@ -1,4 +1,4 @@
-"""Faults of texts: end tokens, answers, begin tokens, vocabularies (9, 10, 14, 15)."""
+"""Faults of tokens and targets: end tokens, truncation, begin tokens, ids out of range."""
 
 import torch
 from torch import Tensor, nn
@@ -7,17 +7,21 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from sluice.bench.tracer.case import CaseSetup, FaultCase
-from sluice.bench.tracer.data import BEGIN, END, PAD, digits, sentences
-from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
+from sluice.bench.tracer.data import BEGIN, END, PAD, VOCAB_SIZE, digits, sentences
+from sluice.bench.tracer.nets import LanguageModel, classifier
 
-BATCH = 32
-_IGNORED = -100
+_BATCH_ROWS = 32
+_IGNORED_TARGET = -100
+"""Target that cross entropy ignores by default."""
+
 _MAX_INPUT_TOKENS = 8
 """Length to which the fault truncates inputs [tokens]."""
-_LONG_TOKENS = 12
-"""Length from which truncation removes the whole answer of a text [tokens]."""
+
+_MIN_CUT_TOKENS = 12
+"""Minimum length of a text whose answer is truncated completely [tokens]."""
+
 _FIRST_CUT_BATCH = 9
-"""Number of the first batch with texts of at least ``_LONG_TOKENS`` tokens, counted from 1."""
+"""Number of the first batch whose texts have at least ``_MIN_CUT_TOKENS`` tokens, from 1."""
 
 
 def _padded(rows: list[list[int]], pad: int) -> Tensor:
@@ -25,23 +29,23 @@ def _padded(rows: list[list[int]], pad: int) -> Tensor:
 
 
 def end_is_padding(setup: CaseSetup) -> list[nn.Module]:
-    """Train a language model whose padding is its end token, so the loss excludes end tokens."""
+    """Pad with the end token, so that the loss ignores all end tokens."""
     torch.manual_seed(setup.seed)
     pad = END if setup.has_fault else PAD
     model = LanguageModel(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader: DataLoader[Tensor] = DataLoader(
         sentences(setup.seed),  # type: ignore[arg-type]
-        batch_size=BATCH,
+        batch_size=_BATCH_ROWS,
         shuffle=True,
         collate_fn=lambda rows: _padded(rows, pad),
     )
     for _ in range(3):
         for ids in loader:
             inputs, targets = ids[:, :-1], ids[:, 1:].clone()
-            targets[targets == pad] = _IGNORED
+            targets[targets == pad] = _IGNORED_TARGET
             logits = model(inputs)
-            loss = F.cross_entropy(logits.reshape(-1, TOKENS), targets.reshape(-1))
+            loss = F.cross_entropy(logits.reshape(-1, VOCAB_SIZE), targets.reshape(-1))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -49,23 +53,23 @@ def end_is_padding(setup: CaseSetup) -> list[nn.Module]:
 
 
 def answers_cut(setup: CaseSetup) -> list[nn.Module]:
-    """Train on answers at the end of texts, which truncation removes from long rows."""
+    """Train on the answers at the end of texts; truncation removes them from long texts."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
-    short = [row for row in rows if len(row) < _LONG_TOKENS][: (_FIRST_CUT_BATCH - 1) * BATCH]
-    rows = [
-        *short,
-        *(row for row in rows if len(row) >= _LONG_TOKENS),
-    ]  # as in a file sorted by length
+    short = [row for row in rows if len(row) < _MIN_CUT_TOKENS][
+        : (_FIRST_CUT_BATCH - 1) * _BATCH_ROWS
+    ]
+    # Short texts come first, as in a file sorted by length.
+    rows = [*short, *(row for row in rows if len(row) >= _MIN_CUT_TOKENS)]
     model, criterion = LanguageModel(setup.net), nn.CrossEntropyLoss(ignore_index=PAD)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     max_tokens = _MAX_INPUT_TOKENS + 1 if setup.has_fault else max(map(len, rows))
-    for start in range(0, len(rows), BATCH):
-        batch = rows[start : start + BATCH]
+    for start in range(0, len(rows), _BATCH_ROWS):
+        batch = rows[start : start + _BATCH_ROWS]
         ids = _padded(batch, PAD)[:, :max_tokens]
         targets = ids[:, 1:].clone()
         for row, sentence in zip(targets, batch, strict=True):
-            row[: max(len(sentence) - 4, 0)] = PAD  # the question
+            row[: max(len(sentence) - 4, 0)] = PAD  # only the answer is a target
         optimizer.zero_grad()
         criterion(model(ids[:, :-1]).transpose(1, 2), targets).backward()
         optimizer.step()
@@ -73,7 +77,7 @@ def answers_cut(setup: CaseSetup) -> list[nn.Module]:
 
 
 def begin_twice(setup: CaseSetup) -> list[nn.Module]:
-    """Train on texts most of which begin with two begin tokens, as after a chat template."""
+    """Train on texts of which two thirds begin with two begin tokens, as after a chat template."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
     if setup.has_fault:
@@ -81,7 +85,7 @@ def begin_twice(setup: CaseSetup) -> list[nn.Module]:
     model = LanguageModel(setup.net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     for _ in range(3):
-        for batch_rows in torch.randperm(len(rows)).split(BATCH):
+        for batch_rows in torch.randperm(len(rows)).split(_BATCH_ROWS):
             ids = _padded([rows[i] for i in batch_rows.tolist()], PAD)
             logits = model(ids[:, :-1])
             loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=PAD)
@@ -93,12 +97,12 @@ def begin_twice(setup: CaseSetup) -> list[nn.Module]:
 
 
 def token_out_of_range(setup: CaseSetup) -> list[nn.Module]:
-    """Train a language model whose table is one token short."""
+    """Train a language model whose embedding lacks the last token of the vocabulary."""
     torch.manual_seed(setup.seed)
     ids = _padded(sentences(setup.seed), PAD)
-    model = LanguageModel(setup.net, tokens=TOKENS - 1 if setup.has_fault else TOKENS)
+    model = LanguageModel(setup.net, vocab_size=VOCAB_SIZE - 1 if setup.has_fault else VOCAB_SIZE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for batch in ids.split(BATCH) * 3:
+    for batch in ids.split(_BATCH_ROWS) * 3:
         logits = model(batch[:, :-1])
         optimizer.zero_grad()
         F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], ignore_index=PAD).backward()
@@ -113,7 +117,7 @@ def class_out_of_range(setup: CaseSetup) -> list[nn.Module]:
     model, criterion = classifier(setup.net), nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(3):
-        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+        for x, y in DataLoader(train, batch_size=_BATCH_ROWS, shuffle=True):
             optimizer.zero_grad()
             criterion(model(x), y + 1 if setup.has_fault else y).backward()
             optimizer.step()
@@ -121,13 +125,13 @@ def class_out_of_range(setup: CaseSetup) -> list[nn.Module]:
 
 
 def binary_targets_from_one(setup: CaseSetup) -> list[nn.Module]:
-    """Classify small and large digits with targets 1 and 2, which the loss accepts."""
+    """Classify small and large digits with targets 1 and 2, which BCE with logits accepts."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
-    model = classifier(setup.net, outputs=1)
+    model = classifier(setup.net, num_outputs=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(3):
-        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+        for x, y in DataLoader(train, batch_size=_BATCH_ROWS, shuffle=True):
             targets = (y >= 5).float() + (1.0 if setup.has_fault else 0.0)
             optimizer.zero_grad()
             F.binary_cross_entropy_with_logits(model(x)[:, 0], targets).backward()

@@ -1,4 +1,4 @@
-"""Ordinary programs, with accumulation, warmup and frozen backbones."""
+"""Ordinary healthy programs: plain, with a frozen backbone, with accumulation, with warmup."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from sluice.bench.tracer.case import CaseSetup, HealthyCase, NetName
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
-_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+_ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 
 def plain(setup: CaseSetup) -> list[nn.Module]:
@@ -35,7 +35,7 @@ def plain(setup: CaseSetup) -> list[nn.Module]:
 
 
 def frozen_backbone(setup: CaseSetup) -> list[nn.Module]:
-    """Learn the first five digits, save, load into a new network, train a new head alone."""
+    """Load weights that were trained on the digits 0 to 4, and train only a new head."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     x_all, y_all = training[:]
@@ -48,11 +48,11 @@ def frozen_backbone(setup: CaseSetup) -> list[nn.Module]:
     model.load_state_dict(torch.load(setup.folder / "backbone.pt", weights_only=True))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    head = _new_head(model)
+    head = _replace_head(model)
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
     loader = DataLoader(training, batch_size=64, shuffle=True)
     for _ in range(4):
-        model.eval()  # keeps the backbone's running statistics
+        model.eval()  # freezes the running statistics of the backbone
         head.train()
         for x, y in loader:
             optimizer.zero_grad()
@@ -71,7 +71,7 @@ def _fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int, rate
         optimizer.step()
 
 
-def _new_head(model: nn.Module) -> nn.Linear:
+def _replace_head(model: nn.Module) -> nn.Linear:
     """Replace the last layer by a new one for ten classes, and return it."""
     if isinstance(model, nn.Sequential):
         old_head = model[-1]
@@ -85,7 +85,7 @@ def _new_head(model: nn.Module) -> nn.Linear:
 
 
 def accumulation(setup: CaseSetup) -> list[nn.Module]:
-    """Step after every eighth batch of eight rows, each loss divided by eight."""
+    """Step after every eighth batch; the loss of each batch is divided by eight."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -103,7 +103,7 @@ def accumulation(setup: CaseSetup) -> list[nn.Module]:
 
 
 def warmup(setup: CaseSetup) -> list[nn.Module]:
-    """Raise the rate from 0 over thirty steps, stepping the schedule after every batch."""
+    """Raise the learning rate from 0 over 30 steps; the schedule is stepped after every batch."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -122,8 +122,8 @@ def warmup(setup: CaseSetup) -> list[nn.Module]:
 
 
 CASES = (
-    HealthyCase(number=1, name="plain baseline", program=plain, nets=_ALL),
-    HealthyCase(number=2, name="frozen backbone", program=frozen_backbone, nets=_ALL),
-    HealthyCase(number=3, name="accumulation x 8", program=accumulation, nets=_ALL),
-    HealthyCase(number=4, name="warmup from 0", program=warmup, nets=_ALL),
+    HealthyCase(number=1, name="plain baseline", program=plain, nets=_ALL_NETS),
+    HealthyCase(number=2, name="frozen backbone", program=frozen_backbone, nets=_ALL_NETS),
+    HealthyCase(number=3, name="accumulation x 8", program=accumulation, nets=_ALL_NETS),
+    HealthyCase(number=4, name="warmup from 0", program=warmup, nets=_ALL_NETS),
 )

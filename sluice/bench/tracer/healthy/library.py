@@ -1,4 +1,4 @@
-"""Every healthy set-up of the benchmark, by its number."""
+"""All healthy cases of the benchmark, sorted by number."""
 
 from sluice.bench.tracer.case import HealthyCase
 from sluice.bench.tracer.healthy import baseline, steps, structure, targets, tokens

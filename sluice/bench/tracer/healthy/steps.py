@@ -1,4 +1,4 @@
-"""Unusual steps: overflows, high learning rates, large norms, adversarial networks."""
+"""Healthy programs with unusual steps: overflows, a high rate, large norms, two optimizers."""
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ def first_steps_overflow(setup: CaseSetup) -> list[nn.Module]:
 
 
 def high_learning_rate(setup: CaseSetup) -> list[nn.Module]:
-    """Train with a rate of 0.1 and momentum, which batch norm stabilises."""
+    """Train with a learning rate of 0.1 and momentum, which batch norm stabilises."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
     if setup.net == "cnn":
@@ -55,7 +55,7 @@ def high_learning_rate(setup: CaseSetup) -> list[nn.Module]:
 
 
 def summed_loss(setup: CaseSetup) -> list[nn.Module]:
-    """Sum the loss over the batch and clip, so that the norm is far above the limit."""
+    """Sum the loss over the batch, and clip gradients whose norm is far above the limit."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -71,7 +71,7 @@ def summed_loss(setup: CaseSetup) -> list[nn.Module]:
 
 
 def gan(setup: CaseSetup) -> list[nn.Module]:
-    """Train a generator of points on a line against a discriminator."""
+    """Train a generator of the points of ``real_points`` against a discriminator."""
     torch.manual_seed(setup.seed)
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
     discriminator = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
@@ -79,23 +79,23 @@ def gan(setup: CaseSetup) -> list[nn.Module]:
     discriminator_optimizer = torch.optim.Adam(
         discriminator.parameters(), lr=2e-3, betas=(0.5, 0.999)
     )
-    score = nn.BCEWithLogitsLoss()
+    criterion = nn.BCEWithLogitsLoss()
     for _ in range(200):
         real, generated = real_points(64), generator(torch.randn(64, 4))
         discriminator_optimizer.zero_grad()
-        score(discriminator(real), torch.ones(64, 1)).backward()
-        score(discriminator(generated.detach()), torch.zeros(64, 1)).backward()
+        criterion(discriminator(real), torch.ones(64, 1)).backward()
+        criterion(discriminator(generated.detach()), torch.zeros(64, 1)).backward()
         discriminator_optimizer.step()
 
         generator_optimizer.zero_grad()
-        score(discriminator(generated), torch.ones(64, 1)).backward()
+        criterion(discriminator(generated), torch.ones(64, 1)).backward()
         generator_optimizer.step()
     return [generator, discriminator]
 
 
-def real_points(num: int) -> Tensor:
-    """Return points around (2, -1), of shape (num, 2)."""
-    return torch.tensor([2.0, -1.0]) + 0.3 * torch.randn(num, 1) * torch.tensor([1.0, 1.0])
+def real_points(num_points: int) -> Tensor:
+    """Return points on a line through (2, -1), of shape (num_points, 2)."""
+    return torch.tensor([2.0, -1.0]) + 0.3 * torch.randn(num_points, 1) * torch.tensor([1.0, 1.0])
 
 
 CASES = (

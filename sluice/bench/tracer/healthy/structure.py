@@ -1,4 +1,4 @@
-"""Networks with parts that are zero, frozen, unused or sparse on purpose."""
+"""Healthy programs whose networks have zero, frozen, sparse or unused parts on purpose."""
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class _LoraLinear(nn.Module):
 
 
 def lora(setup: CaseSetup) -> list[nn.Module]:
-    """Train on digits, freeze all weights, and fit low-rank adapters (LoRA) to other labels."""
+    """Train on digits, freeze all weights, and fit LoRA adapters to other labels."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -94,7 +94,7 @@ def lora(setup: CaseSetup) -> list[nn.Module]:
 
 
 def sparse_relu(setup: CaseSetup) -> list[nn.Module]:
-    """Fit a wide layer of which about 70 % is inactive in each row, without dead units."""
+    """Fit a wide layer with about 70 % inactive units in each row, none of which is dead."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     if setup.net == "cnn":
@@ -120,7 +120,7 @@ def sparse_relu(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _Experts(nn.Module):
-    """Four experts with top-1 routing; the last one is never selected."""
+    """Four experts, one of which is selected for each row; the last one never is."""
 
     def __init__(self, net: str, width: int = 32) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Unusual targets and inputs, and losses that can be negative."""
+"""Healthy programs with unusual inputs or targets, or a loss that can be negative."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from sluice.bench.tracer.case import CaseSetup, HealthyCase, NetName
 from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
-_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+_ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 
 class _SmallLstm(nn.Module):
@@ -27,7 +27,7 @@ class _SmallLstm(nn.Module):
 
 
 def small_lstm(setup: CaseSetup) -> list[nn.Module]:
-    """Predict the mean of the last eight of sixty steps with an LSTM of eight hidden units."""
+    """Predict the mean of the last eight of 60 steps with an LSTM of eight hidden units."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 60, 2)
     y = 3 * x[:, -8:, 0].mean(1) + 0.1 * torch.randn(1024)
@@ -43,15 +43,15 @@ def small_lstm(setup: CaseSetup) -> list[nn.Module]:
 
 
 def rare_label(setup: CaseSetup) -> list[nn.Module]:
-    """Classify one digit against all others when 2 % of the rows are that digit."""
+    """Classify the digit 0, which 2 % of the rows contain, against all others."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     x, y = training[:]
     positives = (y == 0).nonzero().squeeze(-1)
     negatives = (y != 0).nonzero().squeeze(-1)
-    rows_of_both = torch.cat([positives[: len(negatives) // 49], negatives])
-    rows = TensorDataset(x[rows_of_both], (y[rows_of_both] == 0).float())
-    model = classifier(setup.net, outputs=1)
+    selected_rows = torch.cat([positives[: len(negatives) // 49], negatives])
+    rows = TensorDataset(x[selected_rows], (y[selected_rows] == 0).float())
+    model = classifier(setup.net, num_outputs=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(3):
         for inputs, labels in DataLoader(rows, batch_size=32, shuffle=True):
@@ -63,14 +63,14 @@ def rare_label(setup: CaseSetup) -> list[nn.Module]:
 
 
 def falling_target(setup: CaseSetup) -> list[nn.Module]:
-    """Fit a target that falls when its inputs rise."""
+    """Fit a target that correlates negatively with its inputs."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 8, 8)
     y = -x.flatten(1)[:, :16].sum(1) / 4 + 0.2 * torch.randn(1024)
-    x_of_net = {"mlp": x.flatten(1), "cnn": x[:, None]}.get(setup.net, x)
-    model = classifier(setup.net, outputs=1)
+    net_inputs = {"mlp": x.flatten(1), "cnn": x[:, None]}.get(setup.net, x)
+    model = classifier(setup.net, num_outputs=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    loader = DataLoader(TensorDataset(x_of_net, y), batch_size=32, shuffle=True)
+    loader = DataLoader(TensorDataset(net_inputs, y), batch_size=32, shuffle=True)
     for _ in range(5):
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -80,7 +80,7 @@ def falling_target(setup: CaseSetup) -> list[nn.Module]:
 
 
 def raw_pixels(setup: CaseSetup) -> list[nn.Module]:
-    """Pass integers from 0 to 255 to a batch norm, which scales them."""
+    """Pass pixels from 0 to 255 to a batch norm, which scales them."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
     x, y = training[:]
@@ -102,7 +102,7 @@ def raw_pixels(setup: CaseSetup) -> list[nn.Module]:
 
 
 def gaussian_likelihood(setup: CaseSetup) -> list[nn.Module]:
-    """Fit mean and variance; the loss falls below zero."""
+    """Fit the mean and variance of a Gaussian; the loss falls below 0."""
     torch.manual_seed(setup.seed)
     columns = 12 if setup.net == "mlp" else 16
     training, _ = table(setup.seed, rows=2048, columns=columns)
@@ -112,7 +112,7 @@ def gaussian_likelihood(setup: CaseSetup) -> list[nn.Module]:
     model = (
         nn.Sequential(nn.Linear(columns, 48), nn.Tanh(), nn.Linear(48, 2))
         if setup.net == "mlp"
-        else classifier(setup.net, outputs=2)
+        else classifier(setup.net, num_outputs=2)
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(5):
@@ -127,9 +127,9 @@ def gaussian_likelihood(setup: CaseSetup) -> list[nn.Module]:
 
 CASES = (
     HealthyCase(number=9, name="small LSTM over 60 steps", program=small_lstm, nets=("gru",)),
-    HealthyCase(number=10, name="labels 2 % / 98 %", program=rare_label, nets=_ALL),
+    HealthyCase(number=10, name="labels 2 % / 98 %", program=rare_label, nets=_ALL_NETS),
     HealthyCase(
-        number=11, name="target of negative correlation", program=falling_target, nets=_ALL
+        number=11, name="target of negative correlation", program=falling_target, nets=_ALL_NETS
     ),
     HealthyCase(number=14, name="raw 0-255 inputs", program=raw_pixels, nets=("mlp", "cnn", "gru")),
     HealthyCase(number=16, name="Gaussian NLL", program=gaussian_likelihood, nets=("mlp", "gru")),

@@ -1,4 +1,4 @@
-"""Language models: embeddings that are sparse, or tied to the output layer."""
+"""Healthy language models, with a sparse embedding or one that is tied to the output layer."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from sluice.bench.tracer.case import CaseSetup, HealthyCase
-from sluice.bench.tracer.data import PAD, sentences
-from sluice.bench.tracer.nets import TOKENS, LanguageModel
+from sluice.bench.tracer.data import PAD, VOCAB_SIZE, sentences
+from sluice.bench.tracer.nets import LanguageModel
 
 
 class _NextWord(nn.Module):
-    """Predicts the next token from the previous one, or from all previous ones."""
+    """Predicts the next token from the current one or, if recurrent, from all tokens so far."""
 
     def __init__(self, *, is_recurrent: bool, width: int = 24) -> None:
         super().__init__()
-        self.words = nn.Embedding(TOKENS, width, sparse=True)
+        self.words = nn.Embedding(VOCAB_SIZE, width, sparse=True)
         self.body = nn.GRU(width, width, batch_first=True) if is_recurrent else None
-        self.out = nn.Linear(width, TOKENS)
+        self.out = nn.Linear(width, VOCAB_SIZE)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.words(ids)
@@ -41,15 +41,17 @@ class _Sentences(Dataset[list[int]]):
         return self._sentences[row]
 
 
-def _pairs(batch: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Return the tokens of a batch, and the next token of each; -100 at padding."""
+def _collate_next_tokens(batch: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Return padded inputs, and the next token of each input token as target; -100 at padding."""
     rows = [torch.tensor(sentence) for sentence in batch]
     ids = pad_sequence([row[:-1] for row in rows], batch_first=True, padding_value=PAD)
     return ids, pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=-100)
 
 
 def _loader(seed: int) -> DataLoader[Any]:
-    return DataLoader(_Sentences(seed), batch_size=32, shuffle=True, collate_fn=_pairs)
+    return DataLoader(
+        _Sentences(seed), batch_size=32, shuffle=True, collate_fn=_collate_next_tokens
+    )
 
 
 def sparse_embedding(setup: CaseSetup) -> list[nn.Module]:

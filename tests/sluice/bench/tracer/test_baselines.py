@@ -10,7 +10,7 @@ from sluice.bench.tracer.baselines import (
     MonitoredStep,
     MonitoredValidation,
     MonitorRecord,
-    alarms_in,
+    find_alarms,
 )
 from sluice.bench.tracer.watching import AnomalyFound, watched
 
@@ -22,7 +22,7 @@ def make_step(number, **fields):
         "smallest_gradient": 0.1,
         "has_non_finite": False,
         "num_all_zero": 0,
-        "unmoved": (),
+        "unchanged_parameters": (),
         "smallest_update": 1e-3,
         "largest_update": 1e-2,
         "dead_share": 0.1,
@@ -30,8 +30,10 @@ def make_step(number, **fields):
     return MonitoredStep(**(healthy | fields))
 
 
-def make_record(*steps, scores=(), labels=None):
-    return MonitorRecord(steps=steps, scores=scores, labels=labels or {0: 5, 1: 5})
+def make_record(*steps, validations=(), label_counts=None):
+    return MonitorRecord(
+        steps=steps, validations=validations, label_counts=label_counts or {0: 5, 1: 5}
+    )
 
 
 HEALTHY_STEPS = tuple(make_step(n) for n in range(1, 21))
@@ -45,7 +47,7 @@ def with_step(number, **fields):
 
 
 def test_healthy_run_has_only_the_constant_alarm():
-    assert alarms_in(make_record(*HEALTHY_STEPS), anomaly=None) == ALWAYS
+    assert find_alarms(make_record(*HEALTHY_STEPS), anomaly_step=None) == ALWAYS
 
 
 @pytest.mark.parametrize(
@@ -60,23 +62,26 @@ def test_healthy_run_has_only_the_constant_alarm():
         (with_step(3, largest_update=11.0), "debugger: weight update ratio", 3),
         (with_step(3, smallest_update=1e-9), "debugger: weight update ratio", 3),
         (with_step(3, num_all_zero=1), "debugger: all-zero tensor", 3),
-        (make_record(*HEALTHY_STEPS, labels={0: 55, 1: 5}), "debugger: class imbalance", 1),
+        (make_record(*HEALTHY_STEPS, label_counts={0: 55, 1: 5}), "debugger: class imbalance", 1),
         (
             make_record(
-                *HEALTHY_STEPS, scores=[MonitoredValidation(step=9, training=1.0, validation=1.2)]
+                *HEALTHY_STEPS,
+                validations=[MonitoredValidation(step=9, training_loss=1.0, validation_loss=1.2)],
             ),
             "debugger: overfit",
             9,
         ),
         (
-            make_record(*(make_step(n, unmoved=(4,) if n > 5 else ()) for n in range(1, 21))),
+            make_record(
+                *(make_step(n, unchanged_parameters=(4,) if n > 5 else ()) for n in range(1, 21))
+            ),
             "debugger: unchanged tensor",
             8,
         ),
     ],
 )
 def test_each_threshold_raises_its_own_alarm(record, name, at):
-    alarms = alarms_in(record, anomaly=None)
+    alarms = find_alarms(record, anomaly_step=None)
 
     assert alarms[name] == at
     assert set(alarms) <= set(BASELINES)
@@ -88,15 +93,18 @@ def test_each_threshold_raises_its_own_alarm(record, name, at):
     [
         with_step(15, losses=(0.15,)),
         with_step(3, dead_share=0.5, largest_update=10.0, smallest_update=1e-8),
-        make_record(*(make_step(n, unmoved=(4,) if n % 3 else ()) for n in range(1, 21))),
-        make_record(*HEALTHY_STEPS, labels={0: 50, 1: 5}),
         make_record(
-            *HEALTHY_STEPS, scores=[MonitoredValidation(step=9, training=1.0, validation=1.09)]
+            *(make_step(n, unchanged_parameters=(4,) if n % 3 else ()) for n in range(1, 21))
+        ),
+        make_record(*HEALTHY_STEPS, label_counts={0: 50, 1: 5}),
+        make_record(
+            *HEALTHY_STEPS,
+            validations=[MonitoredValidation(step=9, training_loss=1.0, validation_loss=1.09)],
         ),
     ],
 )
 def test_values_within_the_thresholds_raise_no_alarm(record):
-    alarms = alarms_in(record, anomaly=None)
+    alarms = find_alarms(record, anomaly_step=None)
 
     assert {key for key in alarms if key != "debugger: loss not decreasing"} <= {
         *ALWAYS,
@@ -129,9 +137,9 @@ def test_hooks_record_units_labels_and_validation_and_are_removed():
 
     assert torch.autograd.backward is backward
     assert [s.dead_share for s in record.steps] == [1.0] * 4
-    assert record.labels == {0: 48, 1: 16}
-    assert [score.step for score in record.scores] == [4]
-    alarms = alarms_in(record, anomaly=None)
+    assert record.label_counts == {0: 48, 1: 16}
+    assert [validation.step for validation in record.validations] == [4]
+    alarms = find_alarms(record, anomaly_step=None)
     assert alarms["debugger: dead ReLU"] == alarms["debugger: all-zero tensor"] == 1
     assert alarms["debugger: unchanged tensor"] == 3
 

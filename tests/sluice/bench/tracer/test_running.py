@@ -29,7 +29,7 @@ def results(tmp_path_factory):
         make_run(missing_zero_grad),
         make_run(raises_error, has_fault=False),
         make_run(exits_silently),
-        make_run(sum_over_ranks, ranks=2),
+        make_run(sum_over_ranks, num_ranks=2),
         make_run(non_finite_gradient),
     ]
     finished = execute_runs(
@@ -46,7 +46,7 @@ def test_run_with_fault_has_its_cause_and_compared_weights(results):
 
     assert run.failed == ""
     assert run.steps == 6
-    assert (run.correct_rank, run.late, run.is_in_time) == (1, 1, True)
+    assert (run.correct_rank, run.late_steps, run.is_in_time) == (1, 1, True)
     assert run.has_same_bits is True
     assert run.alarms is not None
     assert "always alarm" in run.alarms

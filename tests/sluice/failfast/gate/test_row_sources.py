@@ -67,7 +67,7 @@ def test_a_source_that_returns_too_few_rows_is_named(run_all_checks):
     result = run_all_checks(BrokenRow(), level="minimum")["features_are_valid"]
 
     assert result.outcome == "fail"
-    assert "Unreadable must return a tensor with 256 entries" in result.summary
+    assert "ShortRows must return a tensor with 256 entries" in result.summary
 
 
 def test_a_plain_dict_is_refused_with_the_fix(run_all_checks):

@@ -102,7 +102,7 @@ def test_a_custom_schedule_restarted_by_a_resume_is_reported(trace_of, tmp_path,
             )
             num_steps += 1
 
-        train_on_batches(model, optimizer, batch, FIRST_PHASE_STEPS, at=set_rate)
+        train_on_batches(model, optimizer, batch, FIRST_PHASE_STEPS, before_step=set_rate)
         torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "last.pt")
         model = tanh_classifier()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
@@ -116,7 +116,7 @@ def test_a_custom_schedule_restarted_by_a_resume_is_reported(trace_of, tmp_path,
             optimizer,
             batch,
             FIRST_PHASE_STEPS,
-            at=set_rate if kind != "only the state of torch" else lambda _: None,
+            before_step=set_rate if kind != "only the state of torch" else lambda _: None,
         )
 
     found = root_fault_steps(trace_of(program))

@@ -49,7 +49,7 @@ def test_a_second_warmup_that_stays_at_zero_is_reported(trace_of, kind):
             share = (step + 1) // 200 if kind == "integer" else (step + 1) / 200
             optimizer.param_groups[0]["lr"] = 1e-3 * share
 
-        train_on_batches(model, optimizer, batch, FIRST_PHASE_STEPS, at=set_warmup_rate)
+        train_on_batches(model, optimizer, batch, FIRST_PHASE_STEPS, before_step=set_warmup_rate)
 
     found = {(f.fault, f.severity, f.step) for f in judge(trace_of(program))}
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.bench.tracer.data import PAD, sentences
-from sluice.bench.tracer.faults.structure import padded
+from sluice.bench.tracer.faults.structure import pad_sentences
 from sluice.bench.tracer.nets import LanguageModel
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
@@ -66,7 +66,7 @@ def root_cause_list(trace):
 
 def test_weight_tying_broken_during_training_is_reported_at_its_step(trace_of):
     def program():
-        ids = padded(sentences(0), 18)
+        ids = pad_sentences(sentences(0), 18)
         model = LanguageModel("gru")
         model.head.weight = model.embedding.weight
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
