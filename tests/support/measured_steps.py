@@ -146,7 +146,7 @@ def peaks_by_setting() -> dict[str, int]:
         probe = StepProbe(
             DeepSignals(),
             ModelSettings(),
-            rows_of(256),
+            random_examples(256),
             TrainSettings(**change),
             memory_bytes=2**40,
             device=CPU,
