@@ -10,9 +10,15 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sluice.trace.program_events import BackwardEnded, StepBegins, StepEnded, TraceBegan
+from sluice.trace.program_events import (
+    BackwardEnded,
+    GradientsCleared,
+    StepBegins,
+    StepEnded,
+    TraceBegan,
+)
 from sluice.trace.sink import EventSink
 
 LAST_GOOD = "last-good.pt"
@@ -39,6 +45,7 @@ class NonFiniteGuard:
         self._reset()
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
         sink.bus.subscribe(BackwardEnded, self._after_backward)
+        sink.bus.subscribe(GradientsCleared, self._after_clearing)
         sink.bus.subscribe(StepBegins, self._before_step)
         sink.bus.subscribe(StepEnded, lambda _: self._after_step())
 
@@ -53,6 +60,8 @@ class NonFiniteGuard:
         self._has_saved_bundle = False
         self._step_to_skip = 0
         """Number of the latest step that the guard skips or skipped; 0 without one."""
+        self._cleared_parameters: set[int] = set()
+        """``id`` of each parameter whose gradient was cleared since the last non-finite loss."""
         self._rng_state = torch.get_rng_state()
         """Random state of torch after the last step, from which the running step began."""
 
@@ -72,14 +81,21 @@ class NonFiniteGuard:
         if sink.is_on and stop_after and self._num_nonfinite >= stop_after:
             self._stop()
 
+    def _after_clearing(self, cleared: GradientsCleared) -> None:
+        if self._step_to_skip > self._sink.steps.last:
+            self._cleared_parameters.update(map(id, _parameters_of(cleared.cleared)))
+
     def _before_step(self, step: StepBegins) -> None:
         """Skip a step on the gradients of a non-finite loss."""
         if self._sink.steps.last + 1 != self._step_to_skip:
             return
+        parameters = _parameters_of(step.optimizer)
+        if self._cleared_parameters.issuperset(map(id, parameters)):
+            self._step_to_skip = 0  # the program itself discarded the gradients of this loss
+            return
         # Optimizers skip parameters without a gradient.
-        for group in step.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        for parameter in parameters:
+            parameter.grad = None
 
     def _after_step(self) -> None:
         """Count a step that the guard skipped, and store the random state."""
@@ -108,6 +124,7 @@ class NonFiniteGuard:
         # Stored by number: if a gradient scaler skips this step itself, the guard skips none.
         if settings.skip_nonfinite:
             self._step_to_skip = last_step + 1
+            self._cleared_parameters.clear()
 
     def _stop(self) -> NoReturn:
         sink = self._sink
@@ -190,6 +207,13 @@ def install_nonfinite_guard(sink: EventSink) -> None:
     """Install the guard if the settings enable it."""
     if sink.settings.stop_after or sink.settings.skip_nonfinite:
         NonFiniteGuard(sink)
+
+
+def _parameters_of(owner: Any) -> list[Tensor]:
+    """Return the parameters of a module or an optimizer."""
+    if isinstance(owner, nn.Module):
+        return list(owner.parameters())
+    return [parameter for group in owner.param_groups for parameter in group["params"]]
 
 
 def _cpu_copy(value: Any) -> Any:

@@ -118,6 +118,14 @@ class NonFiniteNorm:
 
 
 @dataclass(slots=True)
+class GradientsCleared:
+    """``zero_grad`` of an optimizer or a module was called."""
+
+    cleared: Any
+    """The optimizer or the module."""
+
+
+@dataclass(slots=True)
 class OptimizerCreated:
     """The program created an optimizer."""
 

@@ -15,6 +15,7 @@ from sluice.trace.hooks.calls import report_calls
 from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.program_events import (
     BackwardBegins,
+    GradientsCleared,
     OptimizerCreated,
     StepBegins,
     StepEnded,
@@ -161,6 +162,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         if entry.zero_grad_code < 0:
             entry.zero_grad_code = sink.events.code("zero", entry.index)
         sink.events.record(thread, entry.zero_grad_code)
+        sink.bus.publish(GradientsCleared(optimizer))
 
     @functools.wraps(original)
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -171,10 +173,11 @@ def _watch_zero_grad(sink: EventSink) -> None:
             except Exception as error:  # as in ``Tracer.run_safely``
                 sink.fail(error)
 
-    def record_module_zero(*_: Any, **__: Any) -> None:
+    def record_module_zero(_: None, module: torch.nn.Module, *__: Any, **___: Any) -> None:
         # Which gradients were cleared is observed later, at the step.
         local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
+        sink.bus.publish(GradientsCleared(module))
 
     sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
     report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero)

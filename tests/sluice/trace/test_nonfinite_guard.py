@@ -222,3 +222,40 @@ def test_the_step_after_one_that_a_gradient_scaler_skipped_is_not_skipped(tmp_pa
 
     assert torch.equal(weights[0], weights[1])  # the scaler skipped the second step
     assert not torch.equal(weights[1], weights[2])
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("cleared", ["optimizer", "model"])
+def test_the_step_after_one_that_the_program_left_out_is_not_skipped(
+    cleared, set_to_none, tmp_path
+):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    owner = {"optimizer": optimizer, "model": model}[cleared]
+    with traced(tmp_path, TraceSettings(skip_nonfinite=True)) as folder:
+        for value in (1.0, math.nan, 1.0):
+            owner.zero_grad(set_to_none=set_to_none)
+            loss = (model(torch.full((4, 3), value)) - 10).square().mean()
+            loss.backward()
+            before = model.weight.detach().clone()
+            if loss.isfinite():
+                optimizer.step()
+
+    assert not torch.equal(before, model.weight)
+    assert not any(note.kind == "skipped" for note in read_trace(folder).notes)
+
+
+def test_a_step_on_accumulated_gradients_of_a_nonfinite_loss_is_skipped(tmp_path):
+    """Gradients of another model that are cleared in between do not change this."""
+    model, other = nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    other_optimizer = torch.optim.SGD(other.parameters(), lr=1e-3)
+    before = model.weight.detach().clone()
+    with traced(tmp_path, TraceSettings(skip_nonfinite=True)):
+        for value in (math.nan, 1.0):
+            (model(torch.full((4, 3), value)) - 10).square().mean().backward()
+            other_optimizer.zero_grad()
+            other.zero_grad()
+        optimizer.step()
+
+    assert torch.equal(before, model.weight)
