@@ -162,7 +162,7 @@ def read_trace(folder: Path) -> Trace:
             notes=_parse_records(TraceNote, history, "note"),
             recent_steps=_recent_steps(recent, positions),
             num_steps_without_sequence=num_overflow_steps,
-            truncated_lines=lines.num_truncated,
+            num_truncated_files=lines.num_truncated,
         )
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise ContractError(

@@ -25,8 +25,8 @@ _RELATIVE_TOLERANCE = 1e-4
 """Maximum change of an output that counts as rounding, as a share of the largest output."""
 
 _MAX_ROWS = 8
-"""Maximum number of rows of a batch that the copy runs on. It runs on all rows if they may be in
-another dimension than the first, or if weights are perturbed."""
+"""Maximum number of rows of a batch on which the copy runs. It runs on all rows if the rows may be
+in another dimension than the first, or if weights are perturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class PerturbationEffect:
     """Largest change of a compared output if real tokens are perturbed instead of padding. Measured
     only by ``perturb_padding``; otherwise NaN."""
     earlier_effect: float = float("nan")
-    """Largest change of an output before the first changed position. NaN unless the output at that
-    position is compared, too."""
+    """Largest change of an output before the first perturbed position. NaN unless the output at
+    this position is also compared (``with_first_changed``)."""
     parameters: tuple[nn.Parameter, ...] = ()
     """Perturbed parameters."""
 
@@ -57,14 +57,15 @@ def perturb_later_tokens(
 ) -> PerturbationEffect | None:
     """Perturb the second half of each row of tokens, and compare the outputs of the first half.
 
-    None if that is not possible.
-
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
         ids: Tokens among the arguments.
-        position_dim: Dimension of ``ids`` that is the positions, 0 or 1.
+        position_dim: Dimension of ``ids`` that contains the positions, 0 or 1.
         with_first_changed: Whether to also compare the output at the first changed token itself.
+
+    Returns:
+        The effect; None if it cannot be measured.
     """
     if not can_copy(network, call_args):
         return None
@@ -73,9 +74,9 @@ def perturb_later_tokens(
         return None
 
     def change(part: Tensor) -> Tensor:
-        # Each token becomes another token of the batch, so that the network knows all of them.
-        position = torch.searchsorted(known_tokens, part.contiguous())
-        other_tokens: Tensor = known_tokens[(position + 1) % len(known_tokens)]
+        # Each token becomes another token of the batch: the network may reject unknown tokens.
+        index = torch.searchsorted(known_tokens, part.contiguous())
+        other_tokens: Tensor = known_tokens[(index + 1) % len(known_tokens)]
         return other_tokens
 
     return _perturb_second_half(
@@ -92,9 +93,15 @@ def perturb_later_tokens(
 def perturb_later_values(
     network: nn.Module, call_args: CallArguments, series: Tensor
 ) -> PerturbationEffect | None:
-    """Exchange the second halves of rows of numbers, and compare the outputs of the first halves.
+    """Exchange the second halves of rows of floats, and compare the outputs of the first halves.
 
-    None if that is not possible.
+    Args:
+        network: Network to copy.
+        call_args: Arguments of the network.
+        series: Floats among the arguments, (rows, positions) or (rows, positions, 1).
+
+    Returns:
+        The effect; None if it cannot be measured.
     """
     if not can_copy(network, call_args) or series.shape[0] < 2:
         return None
@@ -115,8 +122,9 @@ def _perturb_second_half(
 ) -> PerturbationEffect | None:
     """Apply ``change`` to the second half of each row, and compare outputs of the first half.
 
-    ``pair_outputs`` yields pairs of a plain and a perturbed output that have the positions of
-    ``values``.
+    ``pair_outputs`` receives a plain output, a perturbed output, and the lengths of the first two
+    dimensions of the values. It yields both outputs, with the values' first two dimensions first,
+    or nothing if they have other dimensions.
     """
     num_positions = values.shape[position_dim]
     num_unchanged = num_positions // 2
@@ -134,7 +142,7 @@ def _perturb_second_half(
         shape = tuple(new_values.shape[:2])
         pairs = [
             pair
-            for output, new_output in _compare_runs(network_copy, truncated_args, new_args)
+            for output, new_output in _repeatable_pairs(network_copy, truncated_args, new_args)
             for pair in pair_outputs(output, new_output, shape)
         ]
         if not pairs:
@@ -155,9 +163,10 @@ def _perturb_second_half(
 def _vectors_by_position(
     one: Tensor, other: Tensor, shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two outputs as (rows, positions, D), if they have a vector per position.
+    """Yield two outputs as (*shape, D), if they have a vector per position.
 
-    Outputs may also be (rows, D, positions), which convolutions return and cross entropy takes.
+    ``shape`` is (rows, positions) or (positions, rows). Outputs may also be (rows, D, positions),
+    as convolutions return and cross entropy takes them.
     """
     if one.dim() != 3 or one.shape != other.shape:
         return
@@ -170,7 +179,7 @@ def _vectors_by_position(
 def _values_by_position(
     one: Tensor, other: Tensor, shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two outputs if they have a number or a vector per position."""
+    """Yield two outputs, ``shape`` or (*shape, D), if they have a value or vector per position."""
     if one.shape == other.shape and tuple(one.shape) == shape:
         yield one, other
     else:
@@ -188,7 +197,7 @@ def perturb_other_rows(
         values: Input whose first dimension is the rows of the batch.
 
     Returns:
-        The effect; None if it cannot be measured, as with a single row.
+        The effect; None if it cannot be measured, for example with a single row.
     """
     if not can_copy(network, call_args) or values.shape[0] < 2:
         return None
@@ -197,14 +206,14 @@ def perturb_other_rows(
             return None
         truncated_args, kept_rows = _truncate_rows(call_args, values)
         new_values = values.detach()[kept_rows].clone()
-        # To exchange rows would not suffice: without an encoding of positions, attention over rows
-        # does not depend on their order.
+        # Exchanging rows would not suffice: without a positional encoding, attention over rows does
+        # not depend on their order.
         new_values[1::2] = new_values[: len(new_values) // 2 * 2 : 2]
         new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
         num_rows = len(new_values)
         pairs = [
             (output[::2], new_output[::2])
-            for output, new_output in _compare_runs(network_copy, truncated_args, new_args)
+            for output, new_output in _repeatable_pairs(network_copy, truncated_args, new_args)
             if output.shape[:1] == (num_rows,)
         ]
         if not pairs:
@@ -213,10 +222,13 @@ def perturb_other_rows(
 
 
 def perturb_padding(network: nn.Module, call_args: CallArguments) -> PerturbationEffect | None:
-    """Perturb the embeddings of padding, then those of real tokens; None if that is not possible.
+    """Perturb the embeddings of padding, and in other passes those of real tokens.
 
-    It is not possible if perturbing one row changes another: then the first dimension probably
-    contains positions, not rows.
+    The outputs at real tokens that are not perturbed are compared.
+
+    Returns:
+        The effect; None if it cannot be measured. It also cannot if perturbing one row changes the
+        outputs of another: then the first dimension probably contains positions, not rows.
     """
     pads = find_padding(call_args)
     ids = next((t for t in tensor_arguments(call_args) if is_token_batch(t)), None)
@@ -229,9 +241,12 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         pads, ids = pads[kept_rows], ids[kept_rows]
         is_real = ~pads
         # The first real token may be a class token and is not perturbed. The others are perturbed
-        # in two runs, every second one in each, and compared where they are not perturbed.
-        number = is_real.cumsum(1)  # of each real token in its row, from 1
-        real_halves = [is_real & (number > 1) & (number % 2 == parity) for parity in (0, 1)]
+        # in two runs: the tokens with even numbers in the first run, those with odd ones in the
+        # second.
+        token_number = is_real.cumsum(1)  # number of each real token in its row, from 1
+        real_halves = [
+            is_real & (token_number > 1) & (token_number % 2 == parity) for parity in (0, 1)
+        ]
         if not bool(pads.any()) or not bool(real_halves[0].any()):
             return None
         is_even_row = torch.arange(len(pads), device=pads.device) % 2 == 0
@@ -243,7 +258,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
                 return None
             runs.append(outputs)
         plain, repeated, padding_outputs, row_outputs, *real_outputs = runs
-        repeatable = [i for i, a in enumerate(plain) if torch.equal(a, repeated[i])]
+        repeatable = [i for i, output in enumerate(plain) if torch.equal(output, repeated[i])]
         if not repeatable:
             return None
         row_pairs = [
@@ -262,12 +277,12 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
             )
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
-        largest = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
-        # The effect of padding is compared at the same positions as that of the first half.
+        real_effect = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
+        # Padding is compared at the same positions as the first half of the real tokens.
         return PerturbationEffect(
             num_changed=int(pads.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),
-            real_token_effect=largest,
+            real_token_effect=real_effect,
         )
 
 
@@ -277,13 +292,16 @@ def perturb_weights(
     names: Sequence[str],
     output_indices: Sequence[int],
 ) -> PerturbationEffect | None:
-    """Perturb some parameters and compare some outputs; None if that is not possible.
+    """Perturb some parameters, and compare some outputs.
 
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
         names: Names of the parameters to perturb.
-        output_indices: Indices of the output tensors to compare.
+        output_indices: Indices of the floating-point output tensors to compare.
+
+    Returns:
+        The effect; None if it cannot be measured.
     """
     if not can_copy(network, call_args):
         return None
@@ -292,8 +310,7 @@ def perturb_weights(
             return None
         plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
         for name in names:
-            parameter = network_copy.get_parameter(name)
-            parameter.data.mul_(-0.5).add_(0.1)
+            network_copy.get_parameter(name).data.mul_(-0.5).add_(0.1)
         outputs = _repeatable_outputs(plain, repeated, run_copy(network_copy, call_args))
         pairs = [outputs[i] for i in output_indices if i in outputs]
         if not pairs:
@@ -304,10 +321,10 @@ def perturb_weights(
         )
 
 
-def _compare_runs(
+def _repeatable_pairs(
     network_copy: nn.Module, call_args: CallArguments, new_args: CallArguments
 ) -> Collection[tuple[Tensor, Tensor]]:
-    """Return the repeatable outputs for plain arguments, each with that for perturbed ones."""
+    """Return pairs of a plain and a perturbed output, for outputs that are repeatable."""
     plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
     return _repeatable_outputs(plain, repeated, run_copy(network_copy, new_args)).values()
 
@@ -315,7 +332,9 @@ def _compare_runs(
 def _repeatable_outputs(
     plain: list[Tensor] | None, repeated: list[Tensor] | None, perturbed: list[Tensor] | None
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """Return by index the plain and perturbed outputs that are equal in both plain passes.
+    """Return pairs of a plain and a perturbed output by index, for outputs that are repeatable.
+
+    An output is repeatable if it is equal in both plain passes.
 
     {} if a pass raised an exception (None), or if the passes differ in their number of outputs.
     """
@@ -330,25 +349,26 @@ def _repeatable_outputs(
     }
 
 
-def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:
-    """Return the arguments with at most 8 rows, and which rows they have.
+def _truncate_rows(call_args: CallArguments, values: Tensor) -> tuple[CallArguments, slice]:
+    """Return the arguments with at most the first 8 rows, and the slice of these rows.
 
-    All rows are kept if another dimension has the same length, because that one may be the rows.
+    All rows are kept if another dimension has the same length, because it may be the rows.
     """
-    rows = ids.shape[0]
+    num_rows = values.shape[0]
     other_lengths = {n for t in tensor_arguments(call_args) for n in t.shape[1:]}
-    kept_rows = slice(0, _MAX_ROWS if rows > _MAX_ROWS and rows not in other_lengths else rows)
+    kept_rows = slice(0, num_rows if num_rows in other_lengths else min(num_rows, _MAX_ROWS))
 
-    def truncated(tensor: Tensor) -> Tensor:
-        return tensor[kept_rows] if tensor.dim() and tensor.shape[0] == rows else tensor
+    def truncate(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()
+        return tensor[kept_rows] if tensor.dim() and tensor.shape[0] == num_rows else tensor
 
-    return map_tensors(call_args, lambda t: truncated(t.detach())), kept_rows
+    return map_tensors(call_args, truncate), kept_rows
 
 
 def _replace_rows(
     truncated_args: CallArguments, values: Tensor, new_values: Tensor, kept_rows: slice
 ) -> CallArguments:
-    """Return the arguments with ``new_values`` in place of the kept rows of ``values``."""
+    """Return the arguments with ``new_values`` in place of tensors equal to the kept values."""
     original = values[kept_rows]
     return map_tensors(
         truncated_args,
@@ -357,16 +377,17 @@ def _replace_rows(
 
 
 def _select_positions(one: Tensor, other: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values at selected positions; all values if the tensors have no positions."""
+    """Return the values at selected positions; all values of tensors without positions."""
     if one.dim() >= 2 and one.shape[:2] == selected.shape:
         return one[selected], other[selected]
     return one, other
 
 
 def _relative_effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return the largest change of a pair, as a share of the largest absolute value of its first.
+    """Return the largest change from the first to the second tensor of a pair.
 
-    NaN if a tensor contains NaN, if a first tensor is infinite, and without comparable pairs.
+    It is given as a share of the largest absolute value of the first tensor. NaN if a tensor
+    contains NaN, if a first tensor contains infinite values, or if no pair can be compared.
     """
     effects = [
         float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))

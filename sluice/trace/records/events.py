@@ -4,8 +4,9 @@ Most steps of a run have the same events, so a run of any length is stored as a 
 with counts. A sequence contains all events since the previous step of any optimizer in the same
 thread. It ends with a step, or with a step that a gradient scaler skipped; the events after the
 last step of a thread are an open sequence. Most short steps that repeat a known sequence are only
-compared with it, event by event (``sluice.trace.prediction``); their flags are those of an earlier
-step that was recorded fully. Statistics are in ``sluice.trace.records.step_statistics``.
+compared with it, event by event (``sluice.trace.prediction``). Their flags are not read again, but
+taken from an earlier step that was recorded fully. Statistics are in
+``sluice.trace.records.step_statistics``.
 """
 
 from typing import Literal
@@ -52,8 +53,9 @@ TraceEventKind = Literal[
 - step: an optimizer begins its step. object_id: optimizer. Flags: state of the gradients, one of
   "fresh" (new since its last step), "none" (all absent), "zero" (all zero) and "stale" (those of
   its last step); "carried" if gradients were not cleared since its last step; "closure" if it has
-  a closure (the step begins after the first run of the closure); "by scaler"; "in backward";
-  "edited" if the program itself changed accumulated gradients, for example divided them.
+  a closure (the step begins after the first run of the closure); "by scaler" if a gradient scaler
+  makes the step; "in backward" if a backward pass is running; "edited" if the program itself
+  changed accumulated gradients, for example divided them.
 - stepped: the end of a step whose optimizer was given a closure and did not call it exactly once,
   in this or in an earlier step. Events of the second and later calls are between "step" and
   "stepped". Other optimizers have only the event "step".

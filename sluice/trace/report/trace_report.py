@@ -17,7 +17,7 @@ from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
 _SKEW_RATIO = 1.5
-"""Ratio of the mean to the median step time above which the report also shows the median."""
+"""Ratio of the mean step time to the median one above which a text report also shows the median."""
 
 
 class ProcessReport(Record):
@@ -36,7 +36,7 @@ class ProcessReport(Record):
 def report_traces(folder: Path) -> tuple[ProcessReport, ...]:
     """Return a report for each traced process in a folder of traces.
 
-    Problems between ranks are in the first report.
+    Problems that are found by comparing ranks are in the first report.
 
     Raises:
         StorageError: The folder contains no trace.
@@ -105,7 +105,7 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterable[str]:
     finding = diagnosis.finding
     yield (
         f"  {SEVERITY_LABELS[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
-        f"({diagnosis.confidence:.0%})"
+        f"({diagnosis.confidence:.0%} confidence)"
     )
     first, *others = dict.fromkeys(f.what for f in diagnosis.findings)
     yield f"    seen: {first}"
@@ -137,8 +137,11 @@ def _profile_lines(profile: StepProfile) -> Iterable[str]:
 
 
 def _latest_by_rank(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the latest trace with steps of each rank, for the largest world size in the folder."""
-    size = max((trace.start.world_size for trace in traces), default=1)
+    """Return for each rank its latest trace that has steps.
+
+    Only traces of the largest world size in the folder count.
+    """
+    world_size = max((trace.start.world_size for trace in traces), default=1)
     by_time = sorted(traces, key=lambda trace: trace.start.began)
-    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == size and t.num_steps}
+    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == world_size and t.num_steps}
     return [by_rank[rank] for rank in sorted(by_rank)]

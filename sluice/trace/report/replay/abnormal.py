@@ -15,17 +15,17 @@ class AbnormalTensor(Record):
     """One abnormal tensor at one step."""
 
     step: int
-    tensor: str = Field(description="'input column 3', 'output of Net.encoder', ...")
+    tensor: str = Field(description="Name, such as 'input column 3' or 'output of Net.encoder'.")
     what: str = Field(description="What is abnormal about the tensor.")
 
 
 def first_abnormal(trace: Trace) -> AbnormalTensor | None:
-    """Return the first tensor with a non-finite value, or the first ReLU output that is all zeros.
+    """Return the first abnormal tensor: with a non-finite value, or an all-zero ReLU output.
 
-    Within a step the order is that of the computation: inputs, outputs along the network, loss,
-    gradients from the loss backward, weights. All-zero ReLU outputs come last. Only steps with
-    statistics cover all tensors. The loss and the first non-finite gradients are recorded at every
-    step.
+    Within a step, the order is that of the computation: inputs, outputs in call order, loss,
+    gradients in the order of the backward pass, weights; all-zero ReLU outputs come last. All
+    tensors are covered only at steps with statistics, but the loss and the first non-finite
+    gradients at every step.
     """
     abnormal = [
         *_inputs(trace),
@@ -86,11 +86,10 @@ def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTenso
 def _parameters(
     trace: Trace, step: int, optimizer: OptimizerStatistics
 ) -> Iterator[_OrderedTensor]:
-    norms_by_kind = (
+    for order, prefix, norms in (
         (_GRADIENT, "gradient of", optimizer.grad_norms),
         (_WEIGHT, "weights of", optimizer.weight_norms),
-    )
-    for order, prefix, norms in norms_by_kind:
+    ):
         # The last parameter is nearest to the loss, where the backward pass starts.
         pairs = zip(reversed(optimizer.parameters), reversed(norms), strict=True)
         index = next((index for index, norm in pairs if not math.isfinite(norm)), None)

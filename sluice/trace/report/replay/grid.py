@@ -11,7 +11,7 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.report.replay.abnormal import network_name
 
 MAX_STEPS = 360
-"""Maximum number of evenly spaced steps in the map. Steps near required steps are added."""
+"""Maximum number of evenly spaced steps in the map. Sampled steps near required steps are added."""
 
 Values = list[list[float | None]]
 """One list of values for each module, with one value for each step of the map. None where the
@@ -34,13 +34,13 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
     Args:
         trace: Trace of one process.
-        required_steps: Steps for each of which the nearest sampled step, and its neighbors, are
-            included.
+        required_steps: For each of these steps, the nearest sampled step is included, with the two
+            sampled steps before and after it.
     """
     chosen_steps = _choose_steps(trace, required_steps)
-    owners = _owners(trace)
-    rows: dict[str, dict[str, dict[int, float]]] = {}
-    kinds: dict[str, str] = {}
+    owner_names = _owner_names(trace)
+    rows: dict[str, dict[str, dict[int, float]]] = {}  # values by module, statistic and column
+    kinds: dict[str, str] = {}  # class names by module
     for column, statistics in enumerate(chosen_steps):
         for output in statistics.outputs:
             name = network_name(trace.membership, output.network)
@@ -59,7 +59,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
                 strict=True,
             ):
                 sums = squared_norms.setdefault(
-                    owners.get(index, f"parameter {index}"), [0.0, 0.0, 0.0]
+                    owner_names.get(index, f"parameter {index}"), [0.0, 0.0, 0.0]
                 )
                 for position, norm in enumerate(norms):
                     sums[position] += norm * norm
@@ -68,9 +68,9 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
                 row["backward"][column] = math.sqrt(gradient)
                 row["update"][column] = math.sqrt(update / weight) if weight > 0 else math.nan
 
-    def values(kind: str) -> Values:
+    def values(statistic: str) -> Values:
         columns = range(len(chosen_steps))
-        return [[row[kind].get(column) for column in columns] for row in rows.values()]
+        return [[row[statistic].get(column) for column in columns] for row in rows.values()]
 
     return ModuleGrid(
         modules=tuple(_labels(list(rows), kinds)),
@@ -83,27 +83,24 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
 
 def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
-    """Return statistics of steps evenly spaced over the run, and of those near required steps."""
+    """Return statistics of evenly spaced sampled steps, and of those near required steps."""
     sampled_steps = [s for s in trace.statistics if s.outputs or s.optimizers]
     if len(sampled_steps) <= MAX_STEPS:
         return sampled_steps
-    near_required = {
-        nearest + offset
-        for step in required_steps
-        for nearest in [
-            min(range(len(sampled_steps)), key=lambda i: abs(sampled_steps[i].step - step))
-        ]
-        for offset in range(-2, 3)
-    }
+    indices = range(len(sampled_steps))
+    chosen = set[int]()
+    for step in required_steps:
+        nearest = min(indices, key=lambda i: abs(sampled_steps[i].step - step))
+        chosen.update(indices[max(nearest - 2, 0) : nearest + 3])
     # Spaced by step, not by index: the last steps of a long run are sampled more densely.
-    limits = [sampled_steps[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
-    evenly_spaced, index = set[int](), 0
-    for limit in limits:
-        while index < len(sampled_steps) - 1 and sampled_steps[index].step < limit:
+    index = 0
+    for i in range(MAX_STEPS):
+        while index < len(sampled_steps) - 1 and (
+            sampled_steps[index].step < sampled_steps[-1].step * (i + 1) / MAX_STEPS
+        ):
             index += 1
-        evenly_spaced.add(index)
-    near_required &= set(range(len(sampled_steps)))
-    return [sampled_steps[i] for i in sorted(evenly_spaced | near_required)]
+        chosen.add(index)
+    return [sampled_steps[i] for i in sorted(chosen)]
 
 
 def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
@@ -116,8 +113,8 @@ def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
         yield f"{name} {kind}" if kind and kind != network else name
 
 
-def _owners(trace: Trace) -> dict[int, str]:
-    """Return the name of the module of each parameter, by parameter index."""
+def _owner_names(trace: Trace) -> dict[int, str]:
+    """Return by parameter index the full name of the module that owns the parameter."""
     return {
         record.index: record.names[0].rpartition(".")[0]
         for membership in trace.memberships
