@@ -152,7 +152,10 @@ class OrderFingerprint:
             self._add_pending()
 
     def digests(self) -> tuple[str, str]:
-        """Return both fingerprints of the row indices added so far, in hexadecimal."""
+        """Return two digests of the added row indices, in hexadecimal.
+
+        The first one depends on their order, the second one does not.
+        """
         self._add_pending()
         return f"{self._ordered_digest:016x}", f"{self._unordered_digest:016x}"
 

@@ -23,30 +23,30 @@ match by chance."""
 
 
 def graph_mask_records(
-    nodes: list[Any], pads: Tensor, *, step: int, network: int
+    nodes: list[Any], is_padding: Tensor, *, step: int, network: int
 ) -> Iterator[PaddingMaskRecord]:
     """Yield for each attention layer a record of the positions it masked in rows with padding.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
-        pads: Padding positions of the input, (rows, positions).
+        is_padding: Mask of the padding positions of the input, (rows, positions).
         step: Number of optimizer steps so far.
         network: Index of the network.
     """
-    has_padding = pads.any(1)
-    pads = pads[has_padding]
-    for masked_keys in masked_key_positions(nodes, len(has_padding), pads.shape[1]):
-        is_masked = masked_keys.to(pads.device)[has_padding]
+    has_padding = is_padding.any(1)
+    is_padding = is_padding[has_padding]
+    for masked_keys in masked_key_positions(nodes, len(has_padding), is_padding.shape[1]):
+        is_masked = masked_keys.to(is_padding.device)[has_padding]
         if bool(is_masked.any()):
             yield PaddingMaskRecord(
                 step=step,
                 network=network,
                 module="",
-                num_rows=pads.shape[0],
+                num_rows=is_padding.shape[0],
                 num_masked=int(is_masked.sum()),
-                num_positions=pads.numel(),
-                num_padding=int(pads.sum()),
-                num_padding_masked=int((is_masked & pads).sum()),
+                num_positions=is_padding.numel(),
+                num_padding=int(is_padding.sum()),
+                num_padding_masked=int((is_masked & is_padding).sum()),
             )
 
 

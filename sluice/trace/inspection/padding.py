@@ -32,7 +32,7 @@ def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | Non
     return None
 
 
-def find_paddings(call_args: Any) -> tuple[Tensor, ...]:
+def find_padding_candidates(call_args: Any) -> tuple[Tensor, ...]:
     """Return the padding positions, (rows, positions), for both layouts of the input.
 
     The arguments alone do not show whether rows or positions come first; the shape of an attention

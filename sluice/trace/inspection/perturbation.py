@@ -230,16 +230,16 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         The effect; None if it cannot be measured. It also cannot if perturbing one row changes the
         outputs of another: then the first dimension probably contains positions, not rows.
     """
-    pads = find_padding(call_args)
+    is_padding = find_padding(call_args)
     ids = next((t for t in tensor_arguments(call_args) if is_token_batch(t)), None)
-    if pads is None or ids is None or not can_copy(network, call_args):
+    if is_padding is None or ids is None or not can_copy(network, call_args):
         return None
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
         truncated_args, kept_rows = _truncate_rows(call_args, ids)
-        pads, ids = pads[kept_rows], ids[kept_rows]
-        is_real = ~pads
+        is_padding, ids = is_padding[kept_rows], ids[kept_rows]
+        is_real = ~is_padding
         # The first real token may be a class token and is not perturbed. The others are perturbed
         # in two runs: the tokens with even numbers in the first run, those with odd ones in the
         # second.
@@ -247,12 +247,15 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         real_halves = [
             is_real & (token_number > 1) & (token_number % 2 == parity) for parity in (0, 1)
         ]
-        if not bool(pads.any()) or not bool(real_halves[0].any()):
+        if not bool(is_padding.any()) or not bool(real_halves[0].any()):
             return None
-        is_even_row = torch.arange(len(pads), device=pads.device) % 2 == 0
-        no_positions, even_rows = torch.zeros_like(pads), is_even_row[:, None].expand_as(pads)
+        is_even_row = torch.arange(len(is_padding), device=is_padding.device) % 2 == 0
+        no_positions, even_rows = (
+            torch.zeros_like(is_padding),
+            is_even_row[:, None].expand_as(is_padding),
+        )
         runs: list[list[Tensor]] = []
-        for positions in (no_positions, no_positions, pads, even_rows, *real_halves):
+        for positions in (no_positions, no_positions, is_padding, even_rows, *real_halves):
             outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, positions)
             if outputs is None or len(outputs) != len(runs[0] if runs else outputs):
                 return None
@@ -262,7 +265,9 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         if not repeatable:
             return None
         row_pairs = [
-            (plain[i], row_outputs[i]) for i in repeatable if plain[i].shape[:1] == pads.shape[:1]
+            (plain[i], row_outputs[i])
+            for i in repeatable
+            if plain[i].shape[:1] == is_padding.shape[:1]
         ]
         if (
             _relative_effect([(a[~is_even_row], b[~is_even_row]) for a, b in row_pairs])
@@ -280,7 +285,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         real_effect = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
         # Padding is compared at the same positions as the first half of the real tokens.
         return PerturbationEffect(
-            num_changed=int(pads.sum()),
+            num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),
             real_token_effect=real_effect,
         )

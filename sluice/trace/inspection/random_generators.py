@@ -86,7 +86,7 @@ def generator_types() -> tuple[type, ...]:
     return (torch.Generator, random.Random, *numpy_types)
 
 
-def process_generators() -> list[GeneratorSource]:
+def global_generators() -> list[GeneratorSource]:
     """Return the global generators of the process: torch, Python and NumPy."""
     numpy = sys.modules.get("numpy")
     generators = {
@@ -110,7 +110,7 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
         Well under a millisecond: visits at most 256 objects.
     """
     classes = generator_types()
-    global_ids = {id(source.generator) for source in process_generators()}
+    global_ids = {id(source.generator) for source in global_generators()}
     generators: list[GeneratorSource] = []
     pending = [(name, value, 0) for name, value in roots.items()]
     visited: set[int] = set()

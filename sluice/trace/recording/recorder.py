@@ -25,12 +25,13 @@ from sluice.trace.records.trace import TraceStart
 from sluice.trace.settings import TraceSettings
 
 _MAX_RECENT_STEPS = 128
-"""Maximum number of steps whose event times and scalars are kept until the next flush. If a program
-makes more steps, those of the earlier ones are dropped."""
+"""Maximum number of steps whose detail is kept until the next flush: times of events, and scalars
+that are not kept in the history. If a program makes more steps, that of the earlier ones is
+dropped."""
 
 _MAX_DETAIL_RECORDS = 1024
-"""Maximum number of other detail records that are kept until the next flush. If there are more, the
-earlier ones are dropped."""
+"""Maximum number of other records of detail that are kept until the next flush. If there are more,
+the earlier ones are dropped."""
 
 ScalarsRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
@@ -82,12 +83,12 @@ class Recorder:
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_RECORDS)
         """Name and record of the recent detail that is not written yet."""
         self._sequence_counts: dict[int, list[int]] = {}
-        """First step, last step and number of steps since the last flush, by sequence index. The key
-        for the sequence of an unfinished step is -1 - index."""
+        """First step, last step and number of steps since the last flush, by sequence index. An
+        unfinished step has the key -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
         self._steps: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
-        """Rows of steps: step, sequence index, positions of the events that the sequence keeps, times
-        of all events, end time, and end time of the previous step."""
+        """Rows of steps: step, sequence index, positions of the events that the sequence keeps,
+        times of all events, end time, and end time of the previous step."""
         self._recent_scalars: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_SCALARS_FIELDS)
         """Rows of scalars that are only recent detail, with the fields of ``ScalarsRow``."""
         self._kept_scalars: list[ScalarsRow] = []

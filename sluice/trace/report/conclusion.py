@@ -131,11 +131,11 @@ def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
     loss_names = sorted({record.kind for record in trace.losses if record.is_learning})
     yield f"the order of events in {pluralize(trace.num_steps, 'step')}", ""
     yield (
-        _count("step", trace.statistics, "gradients and updates in "),
+        _count_text("step", trace.statistics, "gradients and updates in "),
         "gradients and updates (no step was sampled)",
     )
     yield (
-        _count("network", networks) + _count("optimizer", optimizers, " and ")
+        _count_text("network", networks) + _count_text("optimizer", optimizers, " and ")
         if networks and optimizers
         else "",
         "which parameters are trained (no network or no optimizer was called)",
@@ -143,19 +143,19 @@ def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
     yield ", ".join(loss_names), "the kind of the loss (no known loss function was called)"
     yield "inputs" if trace.inputs else "", "inputs (no network was called with a tensor)"
     yield (
-        _count("evaluation", trace.evaluations),
+        _count_text("evaluation", trace.evaluations),
         "validation and overfitting (no loss function was called under torch.no_grad())",
     )
     yield (
-        _count("loader", trace.loaders),
+        _count_text("loader", trace.loaders),
         "shuffling, workers and the mode of evaluations (no DataLoader was used)",
     )
     yield (
-        _count("learning-rate scheduler", trace.schedulers),
+        _count_text("learning-rate scheduler", trace.schedulers),
         "the learning-rate schedule (no scheduler was used)",
     )
 
 
-def _count(noun: str, records: Sequence[object], prefix: str = "") -> str:
+def _count_text(noun: str, records: Sequence[object], prefix: str = "") -> str:
     """Return the prefix and the number of records with its noun; '' without records."""
     return f"{prefix}{pluralize(len(records), noun)}" if records else ""

@@ -71,8 +71,8 @@ class StepProfile(Record):
 
     steps: int = Field(ge=1, description="Number of steps with times.")
     step_us: float = Field(
-        description="Mean time from the end of one step to the end of the next [us]. The mean times "
-        "of the phases add up to it."
+        description="Mean time from the end of one step to the end of the next [us]. It is the sum "
+        "of the mean times of the phases."
     )
     median_us: float = Field(description="Median time of a step [us].")
     phases: tuple[PhaseTime, ...] = Field(description="Phases by time, the longest first.")

@@ -46,12 +46,14 @@ def report_traces(folder: Path) -> tuple[ProcessReport, ...]:
     traces = [read_trace(process_folder) for process_folder in process_folders]
     rank_findings = judge_ranks(_latest_by_rank(traces))
     return tuple(
-        _report(process_folder, trace, rank_findings if number == 0 else ())
+        _report_process(process_folder, trace, rank_findings if number == 0 else ())
         for number, (process_folder, trace) in enumerate(zip(process_folders, traces, strict=True))
     )
 
 
-def _report(folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]) -> ProcessReport:
+def _report_process(
+    folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]
+) -> ProcessReport:
     findings, rule_failures = judge_with_failures(trace)
     return ProcessReport(
         folder=str(folder),

@@ -10,7 +10,7 @@ from sluice.trace.program_events import (
     TraceBegan,
 )
 from sluice.trace.records.parameter_values import NonFiniteGradientRecord
-from sluice.trace.sampling.parameter_values import corrupted_weights, nonfinite_gradients
+from sluice.trace.sampling.parameter_values import find_corrupted_weights, find_nonfinite_gradients
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
@@ -19,8 +19,8 @@ _MAX_RECORDS = 3
 checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of first backward passes after which the sampled gradients of all optimizers are checked.
-Later passes form rounds, in which at most one gradient is checked per pass."""
+"""Number of first backward passes after each of which all optimizers are checked, with all sampled
+gradients. Later passes form rounds, in which at most one gradient is checked per pass."""
 
 _IDLE_PASSES = 5
 """Number of backward passes without a check at the end of each round. Before them, a round has two
@@ -29,7 +29,7 @@ one or two optimizers. The number is odd, so that both of two alternating optimi
 non-finite value that the checks miss appears in a later loss."""
 
 
-def check_gradients(sink: EventSink) -> None:
+def watch_gradients(sink: EventSink) -> None:
     """Check gradients after backward passes from now on."""
     _GradientChecks(sink)
 
@@ -99,7 +99,7 @@ class _GradientChecks:
             return
         self._num_records = _MAX_RECORDS  # later non-finite values are consequences
         for entry in sink.objects.optimizers.entries:
-            record = corrupted_weights(entry, sink.objects, sink.steps.last, last_loss)
+            record = find_corrupted_weights(entry, sink.objects, sink.steps.last, last_loss)
             if record is not None:
                 # "spoiled" is the stored record name of corrupted weights.
                 kind = "gradient" if isinstance(record, NonFiniteGradientRecord) else "spoiled"
@@ -107,7 +107,9 @@ class _GradientChecks:
 
     def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
         sink = self._sink
-        record = nonfinite_gradients(entry, sink.objects, sink.steps.last + 1, thread.step.losses)
+        record = find_nonfinite_gradients(
+            entry, sink.objects, sink.steps.last + 1, thread.step.losses
+        )
         if record.parameters:
             self._num_records += 1
             sink.recorder.write("gradient", record)

@@ -102,7 +102,7 @@ def _count_distinct_rows(values: Tensor) -> int:
     return len(row_fingerprints(rounded, sample_size=_ROW_SAMPLE_SIZE).unique())
 
 
-def corrupted_weights(
+def find_corrupted_weights(
     entry: OptimizerEntry, objects: ObjectTracker, step: int, loss: float
 ) -> NonFiniteGradientRecord | CorruptedWeightsRecord | None:
     """Return which weights of an optimizer the last step made non-finite.
@@ -137,7 +137,7 @@ def corrupted_weights(
     )
 
 
-def nonfinite_gradients(
+def find_nonfinite_gradients(
     entry: OptimizerEntry, objects: ObjectTracker, step: int, losses: Sequence[Any]
 ) -> NonFiniteGradientRecord:
     """Return a record of the parameters with non-finite gradients, which may be none.

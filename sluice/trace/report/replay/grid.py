@@ -124,4 +124,5 @@ def _owner_names(trace: Trace) -> dict[int, str]:
 
 
 def _row(rows: dict[str, dict[str, dict[int, float]]], name: str) -> dict[str, dict[int, float]]:
+    """Return the row of a module; add an empty one for a new module."""
     return rows.setdefault(name, {"forward": {}, "backward": {}, "update": {}, "zeros": {}})
