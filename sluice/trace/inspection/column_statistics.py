@@ -27,9 +27,10 @@ def is_channels_first(batch: Tensor) -> bool:
 
 
 class ColumnStatistics:
-    """Mean, standard deviation, extremes and change between samples of each column of an input.
+    """Mean, standard deviation, extremes and changes of each column of an input.
 
-    Also counts finite values, and computes the correlations of the first columns.
+    Changes are those between consecutive samples. Also computes the correlations of the first
+    columns. Non-finite values are skipped.
 
     Args:
         batch: First batch of floating-point values, (rows, ...); later batches with another width
@@ -48,6 +49,7 @@ class ColumnStatistics:
         self._columns = range(0, self._width, self._stride)
         num_columns = len(self._columns)
         self._num_finite = torch.zeros(num_columns, dtype=torch.float64)
+        """Number of finite values of each column."""
         self._shift = torch.zeros(num_columns, dtype=torch.float64)
         """Value near the mean of each column. It is subtracted before values are summed."""
         self._sum, self._sum_of_squares = self._num_finite.clone(), self._num_finite.clone()
@@ -111,18 +113,26 @@ class ColumnStatistics:
 
     def records(self) -> tuple[ColumnRecord, ...]:
         """Return the statistics of each column with a finite value."""
-        mean = self._sum / self._num_finite
-        std = (self._sum_of_squares / self._num_finite - mean * mean).clamp(min=0).sqrt()
-        change = (self._squared_changes / (self._num_changes or math.nan)).sqrt()
-        rows = torch.stack([mean + self._shift, std, self._low, self._high, change], 1).tolist()
+        shifted_mean = self._sum / self._num_finite
+        variance = self._sum_of_squares / self._num_finite - shifted_mean * shifted_mean
+        stds = variance.clamp(min=0).sqrt()
+        changes = (self._squared_changes / (self._num_changes or math.nan)).sqrt()
+        means = shifted_mean + self._shift
+        rows = torch.stack([means, stds, self._low, self._high, changes], 1).tolist()
         return tuple(
-            ColumnRecord(column=column, mean=m, std=0.0 if low == high else s, smallest=low,
-                       largest=high, step=c)
-            for column, (m, s, low, high, c), count in zip(
+            ColumnRecord(
+                column=column,
+                mean=mean,
+                std=0.0 if low == high else std,
+                smallest=low,
+                largest=high,
+                step=change,
+            )
+            for column, (mean, std, low, high, change), num_finite in zip(
                 self._columns, rows, self._num_finite.tolist(), strict=True
             )
-            if count
-        )  # fmt: skip
+            if num_finite
+        )
 
     def correlations(self) -> tuple[float, ...]:
         """Return the correlations of the first 24 measured columns: the upper triangle, row by row.

@@ -162,12 +162,12 @@ def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     """
     edges = node.next_functions
     if node.name() in LOOKUP_NODES:
-        leaf, ids = _leaf(edges[0][0]), _lookup_ids(node)
+        leaf, ids = _find_leaf(edges[0][0]), _lookup_ids(node)
         return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
     left, right = _OPERANDS[node.name()]
     uses: list[_LeafUse] = []
     for (_, leaf_position), (name, position) in ((right, left), (left, right)):
-        leaf, is_left = _leaf(edges[leaf_position][0]), name == left[0]
+        leaf, is_left = _find_leaf(edges[leaf_position][0]), name == left[0]
         source = edges[position][0]  # None if the other operand has no gradient
         if leaf is None:
             continue
@@ -180,7 +180,7 @@ def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     return uses
 
 
-def _leaf(node: Any) -> Tensor | None:
+def _find_leaf(node: Any) -> Tensor | None:
     """Return the leaf that an operand consists of, possibly reshaped; None for other operands."""
     for _ in range(_MAX_HOPS):
         if node is None:

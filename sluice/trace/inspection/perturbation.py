@@ -227,8 +227,8 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
     The outputs at real tokens that are not perturbed are compared.
 
     Returns:
-        The effect; None if it cannot be measured. It also cannot if perturbing one row changes the
-        outputs of another: then the first dimension probably contains positions, not rows.
+        The effect; None if it cannot be measured, or if perturbing some rows changes the outputs of
+        the others: then the first dimension probably contains positions, not rows.
     """
     is_padding = find_padding(call_args)
     ids = next((t for t in tensor_arguments(call_args) if is_token_batch(t)), None)
@@ -250,10 +250,8 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         if not bool(is_padding.any()) or not bool(real_halves[0].any()):
             return None
         is_even_row = torch.arange(len(is_padding), device=is_padding.device) % 2 == 0
-        no_positions, even_rows = (
-            torch.zeros_like(is_padding),
-            is_even_row[:, None].expand_as(is_padding),
-        )
+        no_positions = torch.zeros_like(is_padding)
+        even_rows = is_even_row[:, None].expand_as(is_padding)
         runs: list[list[Tensor]] = []
         for positions in (no_positions, no_positions, is_padding, even_rows, *real_halves):
             outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, positions)
@@ -339,9 +337,8 @@ def _repeatable_outputs(
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """Return pairs of a plain and a perturbed output by index, for outputs that are repeatable.
 
-    An output is repeatable if it is equal in both plain passes.
-
-    {} if a pass raised an exception (None), or if the passes differ in their number of outputs.
+    An output is repeatable if it is equal in both plain passes. {} if a pass raised an exception
+    (None), or if the passes differ in their number of outputs.
     """
     if plain is None or repeated is None or perturbed is None:
         return {}

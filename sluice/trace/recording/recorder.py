@@ -165,7 +165,7 @@ class Recorder:
             self._sequence_counts[-1 - sequence] = [step, step, 1]
 
     def read_device_values(self) -> None:
-        """Read all requested values, with one device synchronization."""
+        """Read all requested values from the devices; see ``BatchedDeviceReads``."""
         self._request_scalars()
         self.device_reads.read()
 

@@ -1,4 +1,4 @@
-"""Statistics of single steps. Values on a device are read together, with one synchronization."""
+"""Records of statistics and scalars of single steps."""
 
 from pydantic import Field
 
