@@ -3,7 +3,12 @@
 import numpy as np
 import torch
 
-from sluice.trace.inspection.fingerprints import LOADER, NETWORK, RowFingerprintCache
+from sluice.trace.inspection.fingerprints import (
+    LOADER,
+    NETWORK,
+    OrderFingerprint,
+    RowFingerprintCache,
+)
 
 
 def test_rows_changed_in_place_by_numpy_get_new_fingerprints():
