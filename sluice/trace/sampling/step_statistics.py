@@ -24,7 +24,7 @@ class PendingStep:
     """Statistics computed before a step, and samples of the weights."""
 
     parameters: list[Tensor]
-    """Parameters with a dense gradient."""
+    """Parameters of the optimizer that have a dense gradient."""
     samples: list[Tensor]
     """Copy of the sampled elements of each parameter before the step."""
     scales: list[float]
@@ -200,8 +200,8 @@ def _changed_shares(
     """Return for each parameter the share of sampled elements that the step changed.
 
     Elements with a gradient of 0 do not count. The share is NaN if no sampled element counts, and
-    for parameters without a half-precision dtype. The list is empty if all parameters are of that
-    kind.
+    for parameters without a half-precision dtype. The list is empty if no parameter has such a
+    dtype.
     """
     if not any(p.dtype in _HALF_PRECISION for p in pending.parameters):
         return []

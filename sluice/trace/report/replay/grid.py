@@ -40,12 +40,12 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
     chosen_steps = _choose_steps(trace, required_steps)
     owner_names = _owner_names(trace)
     rows: dict[str, dict[str, dict[int, float]]] = {}  # values by module, statistic and column
-    kinds: dict[str, str] = {}  # class names by module
+    class_names: dict[str, str] = {}  # by module
     for column, statistics in enumerate(chosen_steps):
         for output in statistics.outputs:
             name = network_name(trace.membership, output.network)
             module = f"{name}.{output.module}" if output.module else name
-            kinds[module] = output.kind
+            class_names[module] = output.kind
             row = _row(rows, module)
             row["forward"][column] = output.norm / math.sqrt(output.numel)
             row["zeros"][column] = output.zero_share
@@ -73,7 +73,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
         return [[row[statistic].get(column) for column in columns] for row in rows.values()]
 
     return ModuleGrid(
-        modules=tuple(_labels(list(rows), kinds)),
+        modules=tuple(_labels(list(rows), class_names)),
         steps=tuple(statistics.step for statistics in chosen_steps),
         forward=values("forward"),
         backward=values("backward"),
@@ -103,14 +103,14 @@ def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepSta
     return [sampled_steps[i] for i in sorted(chosen)]
 
 
-def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
+def _labels(modules: Sequence[str], class_names: Mapping[str, str]) -> Iterator[str]:
     """Yield the label of each module: name and class, without the network if there is only one."""
     has_one_network = len({module.partition(".")[0] for module in modules}) == 1
     for module in modules:
         network, dot, name_inside = module.partition(".")
-        kind = kinds.get(module, "")
+        class_name = class_names.get(module, "")
         name = name_inside if has_one_network and dot else module
-        yield f"{name} {kind}" if kind and kind != network else name
+        yield f"{name} {class_name}" if class_name and class_name != network else name
 
 
 def _owner_names(trace: Trace) -> dict[int, str]:

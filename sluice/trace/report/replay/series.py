@@ -128,8 +128,8 @@ def _optimizer_curves(trace: Trace) -> tuple[dict[str, Curve], dict[str, Curve],
 def _input_curves(trace: Trace) -> dict[str, Curve]:
     """Return statistics of the first float tensor of the batches.
 
-    Of several batches of one step, the smallest value is the minimum, and the largest value and the
-    mean are the maximum.
+    If a step has several batches, the curves contain the minimum of their smallest values, and the
+    maximum of their largest values and of their means.
     """
     curve_by_name: dict[str, Curve] = {}
     for batch in trace.batches:
