@@ -39,8 +39,8 @@ def find_padding_candidates(call_args: Any) -> tuple[Tensor, ...]:
     mask does. Empty if padding is found in both layouts of a square input, which is ambiguous.
     """
     both = (find_padding(call_args), find_padding(call_args, is_transposed=True))
-    paddings = tuple(pads for pads in both if pads is not None)
-    return () if len({pads.shape for pads in paddings}) < len(paddings) else paddings
+    paddings = tuple(padding for padding in both if padding is not None)
+    return () if len({padding.shape for padding in paddings}) < len(paddings) else paddings
 
 
 def _token_padding(ids: Tensor) -> Tensor | None:
