@@ -96,7 +96,7 @@ class StepPredictor:
         steps, prediction = self._sink.steps, thread.prediction
         pattern = prediction.pattern
         assert pattern is not None  # because the step was predicted
-        steps.last = number = next(steps.step_numbers)
+        steps.last = number = next(steps.numbers)
         if not pattern.steps_and_losses:
             prediction.repeated_patterns.append(pattern)
         pattern.steps_and_losses += number, thread.step.losses

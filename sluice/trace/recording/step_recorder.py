@@ -32,7 +32,7 @@ class StepRecorder:
 
     __slots__ = (
         "_bus", "_clock", "_due_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
-        "_recorder", "_sampling", "last", "step_numbers",
+        "_recorder", "_sampling", "last", "numbers",
     )  # fmt: skip
 
     def __init__(
@@ -50,7 +50,7 @@ class StepRecorder:
         self._lock = threading.Lock()
         self.last = 0
         """Number of the last step of any thread."""
-        self.step_numbers = count(1)
+        self.numbers = count(1)
         """Yields the numbers of the next steps, which are unique across threads."""
         self._last_end_ns = began_ns
         """End time of the last fully recorded step [ns]."""
@@ -78,7 +78,7 @@ class StepRecorder:
         """Record the end of a step that an optimizer made or a gradient scaler skipped."""
         step = thread.step
         with self._lock:
-            self.last = next(self.step_numbers)
+            self.last = next(self.numbers)
             thread.num_steps += 1
             entry.num_steps += 1
             if step.pending is not None:

@@ -129,7 +129,7 @@ class Trace(Record):
         description="Wrappers, sharded networks, and gradients that the program reduces itself."
     )
     rank_weights: tuple[RankWeightsRecord, ...]
-    values: tuple[ParameterValuesRecord, ...]
+    parameter_values: tuple[ParameterValuesRecord, ...]
     nonfinite_gradients: tuple[NonFiniteGradientRecord, ...]
     corrupted_weights: tuple[CorruptedWeightsRecord, ...]
     forward_passes: tuple[ForwardPassRecord, ...]

@@ -31,7 +31,7 @@ class MembershipSampler:
 
     def sample_if_due(self, step: int) -> None:
         """Take the samples that are due after ``step`` steps, before the next one."""
-        # The interval grows with the samples, because a program may add modules at every step.
+        # A program that adds modules at every step is sampled less and less often.
         has_changed = self._objects.is_stale and step - self._last_step >= self._num_samples // 8
         if has_changed or step >= self._next_membership_step:
             self._last_step, self._next_membership_step = step, self._next_due_step(step)

@@ -89,7 +89,7 @@ class Sampling:
         self.samples_norms = True
 
     def is_due(self, step: int) -> bool:
-        """Return whether a sample is due before the next step; ``step`` steps were made so far."""
+        """Return whether anything is sampled before the next step, after ``step`` steps."""
         return self.samples_norms or self._objects.is_stale or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
