@@ -74,8 +74,8 @@ class StateSaveRecord(Record):
     )
     content: int = Field(
         0,
-        description="Fingerprint of the network state that is saved; 0 if there is none, or if it "
-        "is too large.",
+        description="Fingerprint of the network state that is saved; 0 without such a state, or if "
+        "it is too large.",
     )
 
 
