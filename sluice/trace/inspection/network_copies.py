@@ -22,7 +22,7 @@ CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
 
 
-def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
+def _can_copy(network: nn.Module, call_args: CallArguments) -> bool:
     """Return whether a network is small enough to copy, and a copy runs without side effects."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return False  # global hooks of the program would also run on the copy
@@ -34,12 +34,19 @@ def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
 
 
 @contextmanager
-def disposable_copy(network: nn.Module) -> Iterator[nn.Module | None]:
-    """Yield a copy of the network, or None if it cannot be copied.
+def disposable_copy(network: nn.Module, call_args: CallArguments) -> Iterator[nn.Module | None]:
+    """Yield a copy of the network; None if it cannot be copied, or is too large.
 
     The copy is in evaluation mode and single precision, and has no hooks. Gradients are disabled
     in the block, and all random states are restored after it.
+
+    Args:
+        network: Network to copy.
+        call_args: Arguments with which the copy will be called.
     """
+    if not _can_copy(network, call_args):
+        yield None
+        return
     with random_state.preserve_random_state(), torch.no_grad():
         yield _copy(network)
 

@@ -5,7 +5,7 @@ evaluation mode and single precision, has no hooks, usually runs on few rows, an
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from sluice.trace.inspection.network_copies import (
     CallArguments,
-    can_copy,
     disposable_copy,
     map_tensors,
     run_copy,
@@ -67,8 +66,6 @@ def perturb_later_tokens(
     Returns:
         The effect; None if it cannot be measured.
     """
-    if not can_copy(network, call_args):
-        return None
     known_tokens = ids.detach().unique()
     if len(known_tokens) < 2:
         return None
@@ -84,7 +81,7 @@ def perturb_later_tokens(
         call_args,
         ids,
         change,
-        _vectors_by_position,
+        allows_values=False,
         position_dim=position_dim,
         with_first_changed=with_first_changed,
     )
@@ -103,10 +100,10 @@ def perturb_later_values(
     Returns:
         The effect; None if it cannot be measured.
     """
-    if not can_copy(network, call_args) or series.shape[0] < 2:
+    if series.shape[0] < 2:
         return None
     return _perturb_second_half(
-        network, call_args, series, lambda part: part.roll(1, 0), _values_by_position
+        network, call_args, series, lambda part: part.roll(1, 0), allows_values=True
     )
 
 
@@ -115,20 +112,19 @@ def _perturb_second_half(
     call_args: CallArguments,
     values: Tensor,
     change: Callable[[Tensor], Tensor],
-    pair_outputs: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
     *,
+    allows_values: bool,
     position_dim: int = 1,
     with_first_changed: bool = False,
 ) -> PerturbationEffect | None:
     """Apply ``change`` to the second half of each row, and compare outputs of the first half.
 
-    ``pair_outputs`` receives a plain output, a perturbed output, and the lengths of the first two
-    dimensions of the values. It yields both outputs, with the values' first two dimensions first,
-    or nothing if they have other dimensions.
+    Outputs with a vector per position are compared and, if ``allows_values``, those with a value
+    per position.
     """
     num_positions = values.shape[position_dim]
     num_unchanged = num_positions // 2
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         # Rows are only dropped if the first dimension is the rows.
@@ -139,12 +135,14 @@ def _perturb_second_half(
         second_half = new_values.narrow(position_dim, num_unchanged, num_positions - num_unchanged)
         second_half.copy_(change(second_half))
         new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
-        shape = tuple(new_values.shape[:2])
-        pairs = [
-            pair
-            for output, new_output in _repeatable_pairs(network_copy, truncated_args, new_args)
-            for pair in pair_outputs(output, new_output, shape)
-        ]
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for outputs in _compare_runs(network_copy, truncated_args, new_args):
+            one, other = (
+                _with_positions_first(output, new_values.shape[:2], allows_values=allows_values)
+                for output in outputs
+            )
+            if one is not None and other is not None and one.shape == other.shape:
+                pairs.append((one, other))
         if not pairs:
             return None
 
@@ -160,30 +158,19 @@ def _perturb_second_half(
         )
 
 
-def _vectors_by_position(
-    one: Tensor, other: Tensor, shape: tuple[int, ...]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two outputs as (*shape, D), if they have a vector per position.
+def _with_positions_first(
+    output: Tensor, shape: torch.Size, *, allows_values: bool
+) -> Tensor | None:
+    """Return an output as (*shape, D) or, if values are allowed, as ``shape``; None for others.
 
-    ``shape`` is (rows, positions) or (positions, rows). Outputs may also be (rows, D, positions),
-    as convolutions return and cross entropy takes them.
+    ``shape`` is (rows, positions) or (positions, rows). The output may also be (rows, D,
+    positions), as convolutions return it and cross entropy takes it.
     """
-    if one.dim() != 3 or one.shape != other.shape:
-        return
-    if tuple(one.shape[:2]) == shape:
-        yield one, other
-    elif (one.shape[0], one.shape[2]) == shape:
-        yield one.transpose(1, 2), other.transpose(1, 2)
-
-
-def _values_by_position(
-    one: Tensor, other: Tensor, shape: tuple[int, ...]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two outputs, ``shape`` or (*shape, D), if they have a value or vector per position."""
-    if one.shape == other.shape and tuple(one.shape) == shape:
-        yield one, other
-    else:
-        yield from _vectors_by_position(one, other, shape)
+    if output.shape[:2] == shape and (output.dim() == 3 or (allows_values and output.dim() == 2)):
+        return output
+    if output.dim() == 3 and (output.shape[0], output.shape[2]) == shape:
+        return output.transpose(1, 2)
+    return None
 
 
 def perturb_other_rows(
@@ -199,9 +186,9 @@ def perturb_other_rows(
     Returns:
         The effect; None if it cannot be measured, for example with a single row.
     """
-    if not can_copy(network, call_args) or values.shape[0] < 2:
+    if values.shape[0] < 2:
         return None
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         truncated_args, kept_rows = _truncate_rows(call_args, values)
@@ -213,7 +200,7 @@ def perturb_other_rows(
         num_rows = len(new_values)
         pairs = [
             (output[::2], new_output[::2])
-            for output, new_output in _repeatable_pairs(network_copy, truncated_args, new_args)
+            for output, new_output in _compare_runs(network_copy, truncated_args, new_args)
             if output.shape[:1] == (num_rows,)
         ]
         if not pairs:
@@ -232,9 +219,9 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
     """
     is_padding = find_padding(call_args)
     ids = next((t for t in tensor_arguments(call_args) if is_token_batch(t)), None)
-    if is_padding is None or ids is None or not can_copy(network, call_args):
+    if is_padding is None or ids is None:
         return None
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         truncated_args, kept_rows = _truncate_rows(call_args, ids)
@@ -306,16 +293,14 @@ def perturb_weights(
     Returns:
         The effect; None if it cannot be measured.
     """
-    if not can_copy(network, call_args):
-        return None
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
         for name in names:
             network_copy.get_parameter(name).data.mul_(-0.5).add_(0.1)
-        outputs = _repeatable_outputs(plain, repeated, run_copy(network_copy, call_args))
-        pairs = [outputs[i] for i in output_indices if i in outputs]
+        pair_by_index = _repeatable_pairs(plain, repeated, run_copy(network_copy, call_args))
+        pairs = [pair_by_index[i] for i in output_indices if i in pair_by_index]
         if not pairs:
             return None
         parameters = tuple(network.get_parameter(name) for name in names)
@@ -324,15 +309,15 @@ def perturb_weights(
         )
 
 
-def _repeatable_pairs(
+def _compare_runs(
     network_copy: nn.Module, call_args: CallArguments, new_args: CallArguments
 ) -> Collection[tuple[Tensor, Tensor]]:
-    """Return pairs of a plain and a perturbed output, for outputs that are repeatable."""
+    """Run the copy with plain and perturbed arguments; return the pairs of repeatable outputs."""
     plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
-    return _repeatable_outputs(plain, repeated, run_copy(network_copy, new_args)).values()
+    return _repeatable_pairs(plain, repeated, run_copy(network_copy, new_args)).values()
 
 
-def _repeatable_outputs(
+def _repeatable_pairs(
     plain: list[Tensor] | None, repeated: list[Tensor] | None, perturbed: list[Tensor] | None
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """Return pairs of a plain and a perturbed output by index, for outputs that are repeatable.

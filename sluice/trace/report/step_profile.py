@@ -84,6 +84,16 @@ class StepProfile(Record):
     )
 
 
+def format_peak_memory(profile: StepProfile) -> str:
+    """Return the peak memory, such as '326 MiB, 120 MiB on the GPU'; '' if it is unknown."""
+    if not profile.peak_host_bytes:
+        return ""
+    device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+    return (
+        f"{profile.peak_host_bytes / 2**20:,.0f} MiB{device if profile.peak_device_bytes else ''}"
+    )
+
+
 def profile_steps(trace: Trace) -> StepProfile | None:
     """Return the profile of a run; None if fewer than five steps after the first have times."""
     phase_times_us = list(_phase_times(trace))

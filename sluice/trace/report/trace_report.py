@@ -12,7 +12,7 @@ from sluice.trace.diagnosis import SEVERITY_LABELS, Diagnosis, diagnose
 from sluice.trace.finding import TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.report.conclusion import Conclusion, conclude
-from sluice.trace.report.step_profile import StepProfile, profile_steps
+from sluice.trace.report.step_profile import StepProfile, format_peak_memory, profile_steps
 from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
@@ -129,12 +129,8 @@ def _profile_lines(profile: StepProfile) -> Iterable[str]:
             f"    some steps are much slower: half of the steps take under "
             f"{format_ms(profile.median_us / 1000)}"
         )
-    if profile.peak_host_bytes:
-        device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
-        yield (
-            f"  peak memory: {profile.peak_host_bytes / 2**20:,.0f} MiB"
-            f"{device if profile.peak_device_bytes else ''}"
-        )
+    if memory := format_peak_memory(profile):
+        yield f"  peak memory: {memory}"
     yield f"    bottleneck: {profile.bottleneck}. {profile.advice}"
 
 

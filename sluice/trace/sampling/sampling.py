@@ -34,18 +34,8 @@ class Sampling:
     """
 
     __slots__ = (
-        "_bus",
-        "_clock",
-        "_objects",
-        "_recorder",
-        "_settings",
-        "_unwritten",
-        "budget",
-        "every_step_needed_by",
-        "fingerprints",
-        "membership",
-        "phases",
-        "samples_norms",
+        "_bus", "_clock", "_objects", "_recorder", "_settings", "_unwritten", "budget",
+        "every_step_needed_by", "fingerprints", "membership", "phases", "samples_norms",
         "samples_statistics",
     )  # fmt: skip
 

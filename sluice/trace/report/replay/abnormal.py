@@ -44,20 +44,22 @@ _OrderedTensor = tuple[int, int, AbnormalTensor | None]
 """Step, order within the step, and the tensor."""
 
 
+def _ordered_tensor(step: int, order: int, tensor: str, what: str) -> _OrderedTensor:
+    return step, order, AbnormalTensor(step=step, tensor=tensor, what=what)
+
+
 def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_tensors:
-        step = record.step + 1
         columns = ", ".join(map(str, record.columns))
         if record.num_columns > len(record.columns):
             columns += ", ..."
         noun = "column" if record.num_columns == 1 else "columns"
-        tensor = AbnormalTensor(
-            step=step,
-            tensor=f"{record.what} {noun} {columns}" if columns else record.what,
-            what=f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
-            f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows",
+        name = f"{record.what} {noun} {columns}" if columns else record.what
+        what = (
+            f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
+            f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows"
         )
-        yield step, _INPUT, tensor
+        yield _ordered_tensor(record.step + 1, _INPUT, name, what)
 
 
 def _statistics(trace: Trace) -> Iterator[_OrderedTensor]:
@@ -68,19 +70,14 @@ def _statistics(trace: Trace) -> Iterator[_OrderedTensor]:
 
 
 def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTensor]:
-    step = statistics.step
     for output in statistics.outputs:
         network = network_name(trace.membership, output.network)
         name = f"output of {network}.{output.module}" if output.module else f"output of {network}"
         if not math.isfinite(output.norm):
-            yield (
-                step,
-                _OUTPUT,
-                AbnormalTensor(step=step, tensor=name, what="its norm is non-finite"),
-            )
+            yield _ordered_tensor(statistics.step, _OUTPUT, name, "its norm is non-finite")
         elif output.zero_share == 1 and output.numel > 1 and "ReLU" in output.kind:
             what = f"all {output.numel:,} values are 0"
-            yield step, _DEAD, AbnormalTensor(step=step, tensor=name, what=what)
+            yield _ordered_tensor(statistics.step, _DEAD, name, what)
 
 
 def _parameters(
@@ -95,7 +92,7 @@ def _parameters(
         index = next((index for index, norm in pairs if not math.isfinite(norm)), None)
         if index is not None:
             name = f"{prefix} {_parameter_name(trace.membership, index)}"
-            yield step, order, AbnormalTensor(step=step, tensor=name, what="its norm is non-finite")
+            yield _ordered_tensor(step, order, name, "its norm is non-finite")
 
 
 def _gradients(trace: Trace) -> Iterator[_OrderedTensor]:
@@ -104,23 +101,21 @@ def _gradients(trace: Trace) -> Iterator[_OrderedTensor]:
             # The last parameter is nearest to the loss.
             name = f"gradient of {_parameter_name(trace.membership, record.parameters[-1])}"
             what = f"it is non-finite, one of {len(record.parameters)} non-finite gradients"
-            tensor = AbnormalTensor(step=record.step, tensor=name, what=what)
-            yield record.step, _GRADIENT, tensor
+            yield _ordered_tensor(record.step, _GRADIENT, name, what)
 
 
 def _weights(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.corrupted_weights:
         name = f"weights of {_parameter_name(trace.membership, record.parameters[-1])}"
         what = "non-finite values, although the gradients were finite"
-        yield record.step, _WEIGHT, AbnormalTensor(step=record.step, tensor=name, what=what)
+        yield _ordered_tensor(record.step, _WEIGHT, name, what)
 
 
 def _losses(trace: Trace) -> Iterator[_OrderedTensor]:
     for scalars in trace.scalars:
         loss = next((loss for loss in scalars.losses if not math.isfinite(loss)), None)
         if loss is not None:
-            tensor = AbnormalTensor(step=scalars.step, tensor="the loss", what=f"it is {loss}")
-            yield scalars.step, _LOSS, tensor
+            yield _ordered_tensor(scalars.step, _LOSS, "the loss", f"it is {loss}")
 
 
 def _parameter_name(membership: Membership | None, index: int) -> str:

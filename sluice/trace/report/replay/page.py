@@ -18,7 +18,12 @@ from sluice.trace.report.conclusion import Conclusion, conclude
 from sluice.trace.report.replay.abnormal import AbnormalTensor, first_abnormal, network_name
 from sluice.trace.report.replay.grid import module_grid
 from sluice.trace.report.replay.series import curves
-from sluice.trace.report.step_profile import PHASES, StepProfile, profile_steps
+from sluice.trace.report.step_profile import (
+    PHASES,
+    StepProfile,
+    format_peak_memory,
+    profile_steps,
+)
 
 _HERE = Path(__file__).parent
 _TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
@@ -179,12 +184,7 @@ def _step_time_section(profile: StepProfile | None) -> str:
         f"<b>{100 * time.share:.0f} %</b> {format_ms(time.mean_us / 1000)}</span>"
         for time in profile.phases
     )
-    memory = ""
-    if profile.peak_host_bytes:
-        memory = f" Peak memory: {profile.peak_host_bytes / 2**20:,.0f} MiB"
-        if profile.peak_device_bytes:
-            memory += f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
-        memory += "."
+    memory = format_peak_memory(profile)
     return (
         '<h2>Step time</h2><div class="card">'
         f'<div class="bars" role="img" aria-label="Shares of the step time">{bars}</div>'
@@ -192,7 +192,7 @@ def _step_time_section(profile: StepProfile | None) -> str:
         f"<p><b>Bottleneck: {profile.bottleneck}.</b> {escape(profile.advice)}</p>"
         f'<p class="soft">Mean step time: {format_ms(profile.step_us / 1000)}; median: '
         f"{format_ms(profile.median_us / 1000)}, over the last {profile.steps:,} recorded steps."
-        f"{memory}</p></div>"
+        f"{f' Peak memory: {memory}.' if memory else ''}</p></div>"
     )
 
 
