@@ -18,7 +18,7 @@ _MAX_RESULTS = 16
 _MASK_THRESHOLD = -1e4
 """Largest value of an additive mask at which a position counts as masked."""
 _MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
-"""Attributes of fused attention nodes that contain the mask. They do not save attention weights."""
+"""Attributes that contain the mask in nodes of fused attention, which save no attention weights."""
 
 SHAPE_NODES = frozenset(
     f"{name}Backward{number}"

@@ -42,10 +42,11 @@ LOADER, NETWORK, LOSS = range(3)
 
 
 class RowFingerprintCache:
-    """Caches the row fingerprints of the last batch for loader, network and loss.
+    """Caches the row fingerprints of the last batch, which loader, network and loss often share.
 
-    Fingerprints are only reused at a later stage. At the same stage, a tensor with an unchanged
-    version may contain other rows, because NumPy writes to shared memory do not change the version.
+    Fingerprints are only reused at a later stage. At the same stage, the tensor may contain the
+    rows of the next batch, although its version is unchanged: a program may write rows through a
+    NumPy array that shares the memory of the tensor, which does not change the version.
     """
 
     def __init__(self) -> None:
@@ -192,7 +193,11 @@ class FieldSketch:
         self._smallest_hashes = _merge_hashes(self._smallest_hashes, hashes.flatten())
 
     def record(self, position: int) -> FloatFieldRecord:
-        """Return the record of the tensor at ``position`` of the batches added so far."""
+        """Return the record of the values so far.
+
+        Args:
+            position: Position of the tensor among the tensors of a batch, from 0.
+        """
         repeat_share = 1.0  # also if batches differ in their number of columns
         if len({hashes.shape[1] for hashes in self._column_hashes}) == 1:
             columns = torch.cat(self._column_hashes).T.contiguous().sort().values

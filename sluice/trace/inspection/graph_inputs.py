@@ -80,6 +80,8 @@ class LeafInput:
 
 
 class _LeafUse(NamedTuple):
+    """One product of a leaf with another operand, or one lookup in a leaf."""
+
     leaf: Tensor
     values: Tensor | None
     """Values without a gradient in the other operand; None if the operand has a gradient, and no
@@ -97,9 +99,9 @@ def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
 def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     """Return the inputs of a functional network in the order of their use, 1-D inputs last.
 
-    A leaf that any use combines with values that have a gradient is an inner weight and is omitted.
-    In a recurrent network, such a leaf first multiplies the initial state, which has no gradient
-    but is not an input.
+    Inner weights are omitted: at least one of their products combines them with values that have a
+    gradient. Their first product may not: in a recurrent network, it multiplies an inner weight by
+    the initial state, which has no gradient but is not an input.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
@@ -125,7 +127,9 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
             inputs.append(
                 LeafInput(use.leaf, len(values), stacked, use.is_left_operand, kind, use.columns)
             )
-    return sorted(_drop_duplicates(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1)
+    return sorted(
+        _select_distinct_inputs(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1
+    )
 
 
 def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None] | None:
@@ -166,8 +170,9 @@ def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
         return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
     left, right = _OPERANDS[node.name()]
     uses: list[_LeafUse] = []
-    for (_, leaf_position), (name, position) in ((right, left), (left, right)):
-        leaf, is_left = _find_leaf(edges[leaf_position][0]), name == left[0]
+    for leaf_operand, other_operand in ((right, left), (left, right)):
+        (_, leaf_position), (name, position) = leaf_operand, other_operand
+        leaf, is_left = _find_leaf(edges[leaf_position][0]), other_operand is left
         source = edges[position][0]  # None if the other operand has no gradient
         if leaf is None:
             continue
@@ -299,11 +304,11 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
     return torch.stack(uses, 1) if is_small and is_uniform else None
 
 
-def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:
-    """Drop repeated inputs, and inputs whose values are all equal.
+def _select_distinct_inputs(inputs: list[LeafInput]) -> list[LeafInput]:
+    """Return the inputs without repeats, and without those whose values are all equal.
 
-    An input of equal values is an initial state of zeros, or belongs to an intercept. If all inputs
-    are of this kind, the first one is returned.
+    An input of equal values is an initial state of zeros, or belongs to an intercept. If every
+    input has equal values, the first one is returned.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
     for leaf_input in inputs:

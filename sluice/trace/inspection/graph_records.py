@@ -15,8 +15,8 @@ from sluice.trace.records.forward_passes import PaddingMaskRecord
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 
 _MAX_COLUMNS = 64
-"""Maximum length of the last dimension of an integer input whose columns are also compared one by
-one with the ids of a lookup."""
+"""Maximum number of columns (length of the last dimension) of an integer input. Single columns of a
+wider input are not compared with the ids of a lookup."""
 _MIN_DISTINCT_IDS = 8
 """Minimum number of distinct valid ids of an input that matches the ids of a lookup. Fewer ids may
 match by chance."""
@@ -96,8 +96,8 @@ def clamped_index_records(
         loader: Index of the loader of the last batch; -1 for none.
     """
     integers = [t.detach() for t in inputs if t.dtype in (torch.int64, torch.int32) and t.numel()]
-    tables = [t for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS]
-    columns = [column for table in tables for column in table.unbind(-1)]
+    narrow_inputs = [t for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS]
+    columns = [column for t in narrow_inputs for column in t.unbind(-1)]
     for lookup in (*find_lookups(nodes, "Embedding"), *find_lookups(nodes)):
         ids, num_allowed = lookup.ids.detach(), lookup.table.shape[0]
         for input_ids in (*integers, *columns):

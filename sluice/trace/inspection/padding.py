@@ -73,7 +73,10 @@ def _plausible_padding(in_run: Tensor) -> Tensor | None:
 
 
 def masked_positions(mask: Tensor) -> Tensor:
-    """Return the positions that an attention mask of torch excludes: True, or below -1e4."""
+    """Return the positions that a key padding mask of ``nn.MultiheadAttention`` excludes.
+
+    These are the True values of a bool mask, and the values below -1e4 of a float mask.
+    """
     mask = mask.detach()
     return mask if mask.dtype == torch.bool else mask < -1e4
 

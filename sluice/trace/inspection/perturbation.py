@@ -81,7 +81,7 @@ def perturb_later_tokens(
         call_args,
         ids,
         change,
-        allows_values=False,
+        accepts_scalars=False,
         position_dim=position_dim,
         with_first_changed=with_first_changed,
     )
@@ -103,7 +103,7 @@ def perturb_later_values(
     if series.shape[0] < 2:
         return None
     return _perturb_second_half(
-        network, call_args, series, lambda part: part.roll(1, 0), allows_values=True
+        network, call_args, series, lambda part: part.roll(1, 0), accepts_scalars=True
     )
 
 
@@ -113,14 +113,14 @@ def _perturb_second_half(
     values: Tensor,
     change: Callable[[Tensor], Tensor],
     *,
-    allows_values: bool,
+    accepts_scalars: bool,
     position_dim: int = 1,
     with_first_changed: bool = False,
 ) -> PerturbationEffect | None:
     """Apply ``change`` to the second half of each row, and compare outputs of the first half.
 
-    Outputs with a vector per position are compared and, if ``allows_values``, those with a value
-    per position.
+    Outputs with a vector per position are compared; if ``accepts_scalars``, also outputs with a
+    single value per position.
     """
     num_positions = values.shape[position_dim]
     num_unchanged = num_positions // 2
@@ -137,12 +137,12 @@ def _perturb_second_half(
         new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
         pairs: list[tuple[Tensor, Tensor]] = []
         for outputs in _compare_runs(network_copy, truncated_args, new_args):
-            one, other = (
-                _with_positions_first(output, new_values.shape[:2], allows_values=allows_values)
+            plain, perturbed = (
+                _with_features_last(output, new_values.shape[:2], accepts_scalars=accepts_scalars)
                 for output in outputs
             )
-            if one is not None and other is not None and one.shape == other.shape:
-                pairs.append((one, other))
+            if plain is not None and perturbed is not None and plain.shape == perturbed.shape:
+                pairs.append((plain, perturbed))
         if not pairs:
             return None
 
@@ -158,15 +158,22 @@ def _perturb_second_half(
         )
 
 
-def _with_positions_first(
-    output: Tensor, shape: torch.Size, *, allows_values: bool
+def _with_features_last(
+    output: Tensor, shape: torch.Size, *, accepts_scalars: bool
 ) -> Tensor | None:
-    """Return an output as (*shape, D) or, if values are allowed, as ``shape``; None for others.
+    """Return an output with a vector per position as a tensor of shape (*shape, features).
 
-    ``shape`` is (rows, positions) or (positions, rows). The output may also be (rows, D,
-    positions), as convolutions return it and cross entropy takes it.
+    Args:
+        output: Output of the network. It may also be (rows, features, positions), as convolutions
+            return it and cross entropy takes it.
+        shape: (rows, positions) or (positions, rows).
+        accepts_scalars: Whether an output with a single value per position, and so of exactly
+            ``shape``, is returned as well.
+
+    Returns:
+        None if the output has another shape.
     """
-    if output.shape[:2] == shape and (output.dim() == 3 or (allows_values and output.dim() == 2)):
+    if output.shape[:2] == shape and (output.dim() == 3 or (accepts_scalars and output.dim() == 2)):
         return output
     if output.dim() == 3 and (output.shape[0], output.shape[2]) == shape:
         return output.transpose(1, 2)
@@ -254,6 +261,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
             for i in repeatable
             if plain[i].shape[:1] == is_padding.shape[:1]
         ]
+        # Perturbed even rows must not change the outputs of odd rows.
         if (
             _relative_effect([(a[~is_even_row], b[~is_even_row]) for a, b in row_pairs])
             > _RELATIVE_TOLERANCE
@@ -268,7 +276,8 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
         real_effect = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
-        # Padding is compared at the same positions as the first half of the real tokens.
+        # The effect of padding is measured at the same positions as that of the first half: at the
+        # real tokens outside this half.
         return PerturbationEffect(
             num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),

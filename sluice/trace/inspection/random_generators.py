@@ -32,7 +32,8 @@ class GeneratorSource:
     """A random generator, and the path to it."""
 
     path: str
-    """Path from a searched object, such as 'dataset.transform.generator'; name of a global one."""
+    """Path from a searched object, such as 'dataset.transform.generator'. For a global generator:
+    its name, such as 'numpy.random'."""
     generator: Any
 
     def state_fingerprint(self) -> int:

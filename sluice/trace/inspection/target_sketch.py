@@ -1,4 +1,4 @@
-"""Bounded sketch of input rows with their targets, to test whether targets depend on inputs."""
+"""At most 32 features and one target per input row, to test if targets depend on inputs."""
 
 import base64
 from dataclasses import dataclass

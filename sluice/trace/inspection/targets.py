@@ -61,7 +61,10 @@ def _find_token_input(
 
 
 def _class_targets(loss: Tensor) -> list[Tensor]:
-    """Return the class targets saved by the nodes nearest to the loss: 1-D; -1 if ignored."""
+    """Return the class targets that the nodes nearest to the loss saved.
+
+    Each tensor is flattened. Ignored targets are replaced by -1.
+    """
     targets: list[Tensor] = []
     for node in graph_nodes(loss, max_nodes=_MAX_TARGET_NODES):
         name = type(node).__name__

@@ -34,9 +34,11 @@ class TokenCounts:
     def __init__(self, batch: Tensor) -> None:
         self._first = int(batch[:, 0].to(torch.int64).mode().values)
         """Most frequent first token of a row in the first batch, for example BOS."""
-        self._num_rows = self._num_positions = self._num_first = 0
-        """Number of rows, of positions in a row of the last batch, and of rows that begin with the
-        token ``_first``."""
+        self._num_rows = 0
+        self._num_positions = 0
+        """Number of positions of a row in the last batch."""
+        self._num_first = 0
+        """Number of rows that begin with the token ``_first``."""
         self._num_doubled = 0
         """Number of rows that begin with the token ``_first`` twice and do not contain it again."""
         self._num_longer = 0

@@ -46,7 +46,7 @@ class BatchRecord(Record):
     fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of the content of each row of the first tensor. Equal rows "
-        "have equal fingerprints in every loader, process and run."
+        "of one dtype have equal fingerprints in every loader, process and run."
     )
 
 
@@ -142,7 +142,9 @@ class StateLoadRecord(Record):
         "network itself.",
     )
     content: int = Field(
-        0, description="Fingerprint of the given state of a network; 0 for other objects."
+        0,
+        description="Fingerprint of the given state of a network; 0 for other objects, or if the "
+        "state is too large or contains no float tensor.",
     )
     num_missing: int = Field(
         description="Number of keys that the object expects and that are not in the given state."

@@ -39,7 +39,8 @@ class WorkerRandomnessRecord(Record):
 class DataParallelRecord(Record):
     """A data-parallel wrapper, a sharded network, or gradients that the program reduces itself.
 
-    Written again when the network or its wrapper gets a network index at its first call.
+    A network and its wrapper have no network index before they are called. The record is written
+    again when one of them gets its index.
     """
 
     index: int = Field(
@@ -75,7 +76,7 @@ class StateSaveRecord(Record):
     content: int = Field(
         0,
         description="Fingerprint of the network state that is saved; 0 without such a state, or if "
-        "it is too large.",
+        "it is too large or contains no float tensor.",
     )
 
 
@@ -103,7 +104,7 @@ class LearningRateRecord(Record):
 class RankWeightsRecord(Record):
     """Digest of this rank's values of the parameters that all ranks share.
 
-    Recorded at the same steps on all ranks, whose numbers are powers of two.
+    Recorded after steps 1, 2, 4, 8 and so on, which are the same steps on all ranks.
     """
 
     step: int

@@ -29,7 +29,7 @@ class ForwardPassRecord(Record):
     """One forward pass with gradients enabled: its module calls, in the order of their returns.
 
     Recorded before the first step, after about 1, 2, 4, 8, ... steps, at the start of a new
-    training phase, and after an input that is a much longer sequence than all before.
+    training phase, and after an input sequence that is much longer than all earlier ones.
     """
 
     step: int = Field(description="Number of optimizer steps before the pass.")

@@ -12,8 +12,8 @@ class ColumnRecord(Record):
     """Statistics of one input column, over its finite values."""
 
     column: int = Field(
-        description="Position in the flattened row; of a wide row, in its last dimension; of a "
-        "channel, among the channels."
+        description="Index of the column: the position in the flattened row; the index in the last "
+        "dimension if rows are wide; or the index of the channel."
     )
     mean: float
     std: float
@@ -108,8 +108,8 @@ class RowsRecord(Record):
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     is_continuous: bool = Field(
         False,
-        description="Whether equal rows must be copies of one row, because values rarely repeat or "
-        "unequal rows differ in many columns.",
+        description="Whether equal rows are certainly copies of one row, and not equal by chance: "
+        "values rarely repeat, or unequal rows differ in many columns.",
     )
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of each row, for at most 1,024 rows."
@@ -128,7 +128,8 @@ class TargetSampleRecord(Record):
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     rows: tuple[int, ...] = Field(description="64-bit fingerprint of each sampled row.")
     targets: tuple[float, ...] = Field(
-        description="Target of each row. Of targets with several columns, one column is sampled."
+        description="Target of each row: of one-hot targets or class probabilities, the class with "
+        "the largest value; of other targets with several columns, the value in one column."
     )
     prior: float | None = Field(
         None,
@@ -137,8 +138,8 @@ class TargetSampleRecord(Record):
     )
     num_features: int = Field(description="Number of features of a row.")
     features: str = Field(
-        description="Features of each row, standardized by the statistics of the first batch: "
-        "base64 of 16-bit floats."
+        description="Features of each row, standardized by the statistics of the first batch of "
+        "the phase: base64 of 16-bit floats."
     )
 
 

@@ -39,11 +39,11 @@ class NextTokenTargets(Record):
     )
     num_last: int = Field(
         description="Number of distinct values of the last supervised target of a row, over the "
-        "rows with a tail."
+        "rows with a tail and at least one supervised target."
     )
     last_share: float = Field(
-        description="Share of the rows with a tail whose last supervised target has the most "
-        "frequent value."
+        description="Share of the rows with a tail and at least one supervised target in which the "
+        "last supervised target has the most frequent value."
     )
     num_unsupervised: int = Field(description="Number of rows in which every target is ignored.")
 
@@ -57,7 +57,10 @@ class LossRecord(Record):
     """
 
     step: int = Field(description="Number of optimizer steps before the call.")
-    kind: str = Field(description="Name of the function, such as 'cross_entropy'.")
+    kind: str = Field(
+        description="Name of the function, such as 'cross_entropy'; for a loss of the program "
+        "itself, one of the four kinds of manual losses."
+    )
     network: int = Field(description="Network that was called last; -1 without one.")
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     is_learning: bool = Field(

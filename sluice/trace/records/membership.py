@@ -92,8 +92,9 @@ class NetworkRecord(Record):
     tying_settings: tuple[TyingSettingRecord, ...] = ()
     broken_ties: tuple[tuple[int, int], ...] = Field(
         (),
-        description="Pairs of parameters at two places of the network that shared one parameter "
-        "before. The first one replaced this parameter; the second one is it, or replaced it, too.",
+        description="Broken ties: two modules shared one parameter and now have different ones. "
+        "Each tie is the pair of these parameters: the first one replaced the shared parameter; "
+        "the second one is the shared parameter itself, or another replacement.",
     )
 
 

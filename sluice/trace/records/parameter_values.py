@@ -8,7 +8,7 @@ from sluice.base.settings import Record
 class ParameterValuesRecord(Record):
     """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on.
 
-    When a new training phase begins, this starts again: steps are counted from its beginning.
+    When a new training phase begins, the steps are counted again from its start.
     """
 
     parameter: int
@@ -30,10 +30,13 @@ class ParameterValuesRecord(Record):
 class NonFiniteGradientRecord(Record):
     """Non-finite gradients after a backward pass or before clipping.
 
-    Not recorded if a gradient scaler scaled the loss, because an overflow is expected then. At the
-    first non-finite loss, non-finite gradients are also inferred from weights that are non-finite,
-    unless the optimizer state of these weights is finite. Only the first few of a process are
-    recorded.
+    Not recorded if a gradient scaler scaled the loss, because an overflow is expected then. Only
+    the first few of a process are recorded.
+
+    If no record precedes the first non-finite loss, the gradients of the last step are inferred
+    from the weights: the gradient of a non-finite weight was probably non-finite, too. If the
+    optimizer state of these weights is finite, it was not, and ``CorruptedWeightsRecord`` is
+    recorded instead.
     """
 
     step: int = Field(

@@ -23,13 +23,13 @@ class OptimizerStatistics(Record):
     )
     changed_shares: tuple[float, ...] = Field(
         (),
-        description="Of the sampled values of a parameter with a nonzero gradient, the share that "
-        "the step changed. NaN without such values, and for types other than bfloat16 and float16. "
-        "Empty if no parameter has one of these types.",
+        description="Share of the sampled values of a parameter that the step changed. Only values "
+        "whose gradient is not 0 count. NaN without such values, and for types other than bfloat16 "
+        "and float16. Empty if no parameter has one of these types.",
     )
     moments: dict[str, float] = Field(
-        description="Norm of each kind of optimizer state over all parameters together, after the "
-        "step, by name, such as 'exp_avg'."
+        description="Norm of each kind of optimizer state, such as 'exp_avg', by its name. It is "
+        "the norm over all parameters together, after the step."
     )
     state_step: float = Field(description="Step count in the optimizer state; -1 without one.")
 

@@ -95,8 +95,8 @@ class SchedulerRecord(Record):
     )
     end: int = Field(
         0,
-        description="Number of scheduler steps, from the first one, after which the learning rate "
-        "stays constant or rises again; 0 if unknown.",
+        description="Number of scheduler steps after which the learning rate stays constant or "
+        "rises again, including steps before the trace; 0 if unknown.",
     )
 
 
