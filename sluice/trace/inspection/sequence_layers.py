@@ -16,9 +16,9 @@ def find_row_input(call_args: Any, loss: Tensor) -> Tensor | None:
     """Return an input whose first dimension certainly is the rows of the batch.
 
     The loss must have one output and one target per row, so that neither has positions. The second
-    dimension of the input may be positions. To tell the two dimensions apart, their lengths must
-    differ. The length of the second dimension must also differ from that of the targets, which
-    could otherwise be positions.
+    dimension of the input may be positions. Its length must differ from the number of rows, so that
+    the two dimensions cannot be confused. It must also differ from the second dimension of the
+    targets, which could otherwise be positions, too.
 
     Args:
         call_args: Arguments of the network.

@@ -86,7 +86,7 @@ class FileReadRecord(Record):
     step: int = Field(description="Number of optimizer steps before the call.")
     path: str = Field(description="Path of the file; '' if there is no path.")
     states: tuple[StateKind, ...] = Field(
-        description="Kinds of states in the file, at the top or one level deep."
+        description="Kinds of states in the file, at the top level or one level below."
     )
 
 
