@@ -37,7 +37,7 @@ from sluice.trace.hooks.schedulers import watch_schedulers
 from sluice.trace.nonfinite_guard import install_nonfinite_guard
 from sluice.trace.recording.storage import unique_folder
 from sluice.trace.records.trace import VERSION, TraceStart
-from sluice.trace.sampling.gradient_checks import check_gradients
+from sluice.trace.sampling.gradient_checks import watch_gradients
 from sluice.trace.settings import TraceSettings
 from sluice.trace.sink import EventSink
 from sluice.trace.tracer import Tracer, print_to_stderr
@@ -57,7 +57,7 @@ def _watch_networks(sink: EventSink) -> None:
 _INSTALLERS = (
     install_fast_path,  # first, because it wraps the others
     _watch_networks,
-    check_gradients,
+    watch_gradients,
     watch_backward,
     watch_optimizers,
     watch_clipping,

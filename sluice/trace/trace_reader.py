@@ -148,7 +148,7 @@ def read_trace(folder: Path) -> Trace:
             workers=_parse_records(WorkerRandomnessRecord, worker_lines, "worker"),
             wrappers=_parse_records(DataParallelRecord, history, "wrapper"),
             rank_weights=_parse_records(RankWeightsRecord, history, "parallel"),
-            values=_parse_records(ParameterValuesRecord, history, "value"),
+            parameter_values=_parse_records(ParameterValuesRecord, history, "value"),
             nonfinite_gradients=_parse_records(NonFiniteGradientRecord, history, "gradient"),
             corrupted_weights=_parse_records(CorruptedWeightsRecord, history, "spoiled"),
             forward_passes=_parse_records(ForwardPassRecord, history, "flow"),
@@ -164,7 +164,7 @@ def read_trace(folder: Path) -> Trace:
             notes=_parse_records(TraceNote, history, "note"),
             recent_steps=_recent_steps(recent, positions),
             num_steps_without_sequence=num_overflow_steps,
-            truncated_lines=reader.num_truncated,
+            num_truncated_files=reader.num_truncated,
         )
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise ContractError(

@@ -20,7 +20,11 @@ from sluice.trace.inspection.graph_records import (
     negative_index_records,
 )
 from sluice.trace.inspection.network_copies import float_tensors
-from sluice.trace.inspection.padding import find_paddings, masked_positions, tensor_arguments
+from sluice.trace.inspection.padding import (
+    find_padding_candidates,
+    masked_positions,
+    tensor_arguments,
+)
 from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.program_events import BackwardBegins, TraceBegan
 from sluice.trace.records.forward_passes import (
@@ -203,7 +207,7 @@ class ForwardPassInspector:
             if not nodes or self._num_mask_records >= _MAX_MASK_RECORDS:
                 continue
             network = inspected.entry.index
-            for padding in find_paddings((inspected.args, inspected.kwargs)):
+            for padding in find_padding_candidates((inspected.args, inspected.kwargs)):
                 for record in graph_mask_records(nodes, padding, step=step, network=network):
                     self._num_mask_records += 1
                     sink.recorder.write("mask", record)
@@ -227,7 +231,7 @@ class ForwardPassInspector:
         mask = kwargs.get("key_padding_mask", args[3] if len(args) > 3 else None)
         if mask is None or self._num_mask_records >= _MAX_MASK_RECORDS:
             return
-        paddings = find_paddings((inspected.args, inspected.kwargs))
+        paddings = find_padding_candidates((inspected.args, inspected.kwargs))
         padding = next((p for p in paddings if p.shape == mask.shape), None)
         if padding is None:
             return

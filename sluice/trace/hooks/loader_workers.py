@@ -18,7 +18,7 @@ from sluice.trace.inspection.fingerprints import batch_fingerprint
 from sluice.trace.inspection.random_generators import (
     GeneratorSource,
     find_generators,
-    process_generators,
+    global_generators,
 )
 from sluice.trace.recording.storage import encode_line, workers_file
 from sluice.trace.records.environment import WorkerRandomnessRecord
@@ -90,7 +90,7 @@ class _WorkerObserver:
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""
-        sources = [*_dataset_sources(fetcher), *process_generators()]
+        sources = [*_dataset_sources(fetcher), *global_generators()]
         self._sources = [(s, s.state_fingerprint(), s.seed_identity()) for s in sources]
 
     def after_batch(self, fetcher: Any, batch: Any) -> None:

@@ -18,7 +18,7 @@ from sluice.trace.inspection.perturbation import (
 )
 from sluice.trace.inspection.sequence_layers import (
     find_row_input,
-    is_matrix,
+    is_unbatched_sequence,
     layers_with_positions_first,
 )
 from sluice.trace.inspection.targets import (
@@ -117,7 +117,8 @@ class NetworkProbes:
         layers = layers_with_positions_first(network, values)
         if layers:
             probe = functools.partial(perturb_other_rows, network, arguments, values)
-            self._run_once(inspected, "rows", probe, modules=layers, is_matrix=is_matrix(values))
+            is_matrix = is_unbatched_sequence(values)
+            self._run_once(inspected, "rows", probe, modules=layers, is_matrix=is_matrix)
 
     def _parameters_without_gradient(
         self, inspected: InspectedPass, network: nn.Module

@@ -1,6 +1,6 @@
-"""Reads the autograd graph of a loss: attention masks, and indices of lookups.
+"""Reads attention masks and the indices of lookups from the autograd graph of a loss.
 
-Covers manually written attention as well as torch's own. The graph is read, not executed.
+Attention may be that of torch or written manually. The graph is read, not executed.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 _MAX_NODES = 4096
 """Maximum number of nodes of a graph that are read, nearest to the loss."""
 _MAX_RESULTS = 16
-"""Maximum number of masks, and of lookups of each kind, that are returned."""
+"""Maximum number of masks that are returned, and maximum number of lookups of each kind."""
 _MASK_THRESHOLD = -1e4
-"""A position is masked if the additive mask has this value or a lower one."""
+"""Largest value of an additive mask at which a position counts as masked."""
 _MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
-"""Saved masks of fused attention nodes, which do not save attention weights."""
+"""Attributes that contain the mask in nodes of fused attention, which save no attention weights."""
 
 SHAPE_NODES = frozenset(
     f"{name}Backward{number}"
@@ -52,30 +52,31 @@ def graph_nodes(loss: Tensor, *, max_nodes: int = _MAX_NODES) -> Iterator[Any]:
         pending += [source for source, _ in node.next_functions]
 
 
-def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Tensor]:
-    """Return for each attention layer a bool tensor (rows, positions): keys masked for all queries.
+def masked_key_positions(nodes: list[Any], num_rows: int, num_keys: int) -> list[Tensor]:
+    """Return for each attention layer a bool tensor (rows, keys): keys masked for all queries.
 
     Args:
         nodes: Nodes from ``graph_nodes``, before the backward pass.
-        rows: Number of rows in the batch.
-        positions: Number of keys; attention over another number is skipped.
+        num_rows: Number of rows in the batch.
+        num_keys: Number of keys; attention over another number of keys is skipped.
     """
     masks = []
     for attended in _attended_keys(nodes):
-        size = attended.shape[0]
-        if attended.shape[-1] != positions or (size % rows and size != 1):
+        length = attended.shape[0]  # rows, rows x heads, or 1 if the mask is shared by all rows
+        if attended.shape[-1] != num_keys or (length % num_rows and length != 1):
             continue
-        groups = 1 if size == 1 else rows
-        masks.append(~attended.reshape(groups, -1, positions).any(1).expand(rows, positions))
+        num_masks = 1 if length == 1 else num_rows
+        is_attended = attended.reshape(num_masks, -1, num_keys).any(1)
+        masks.append(~is_attended.expand(num_rows, num_keys))
         if len(masks) >= _MAX_RESULTS:
             break
     return masks
 
 
 def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
-    """Yield for each layer a mask of the keys that each query attends to.
+    """Yield for each attention layer a mask of the keys that each query attends to.
 
-    The mask has the shape (rows or rows x heads, ..., keys).
+    The shape of the mask is (rows or rows x heads or 1, ..., keys).
     """
     for node in nodes:
         name = node.name()
@@ -92,7 +93,7 @@ def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
 
 
 def find_lookups(nodes: list[Any], kind: str = "Index") -> list[TableLookup]:
-    """Return the parameters that were indexed by integers in their first dimension.
+    """Return the parameters that were indexed by integers in their first dimension, with the ids.
 
     Args:
         nodes: Nodes from ``graph_nodes``, before the backward pass.
@@ -131,7 +132,7 @@ def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
 
 
 def signed_integer(saved: int) -> int:
-    """Return an integer that a node saved as an unsigned one, such as -1 as 2**64 - 1."""
+    """Return a signed integer that a node saved as unsigned, for example -1 as 2**64 - 1."""
     return saved - 2**64 if saved >= 2**63 else saved
 
 

@@ -8,11 +8,12 @@ from torch import Tensor
 from sluice.trace.records.inputs import ColumnRecord
 
 MAX_COLUMNS = 64
-"""Maximum number of columns with statistics; of a wider input, evenly spaced ones are measured."""
+"""Maximum number of measured columns. Of a wider input, evenly spaced columns are measured."""
 _MAX_ELEMENTS = 2**16
-"""Maximum number of elements of a batch that are read. Of a larger batch, some rows are skipped."""
+"""Maximum number of elements of a batch that are read. Of a larger batch, rows are skipped."""
 _MAX_CORRELATED = 24
-"""Maximum number of measured columns whose correlations are computed; the first ones."""
+"""Maximum number of measured columns whose correlations are computed. If there are more, the first
+ones are used."""
 
 
 def is_channels_first(batch: Tensor) -> bool:
@@ -26,9 +27,10 @@ def is_channels_first(batch: Tensor) -> bool:
 
 
 class ColumnStatistics:
-    """Mean, standard deviation, extremes and change between samples of each column of an input.
+    """Mean, standard deviation, extremes and changes of each column of an input.
 
-    Also counts finite values, and computes the correlations of the first columns.
+    Changes are those between consecutive samples. Also computes the correlations of the first
+    columns. Non-finite values are skipped.
 
     Args:
         batch: First batch of floating-point values, (rows, ...); later batches with another width
@@ -45,15 +47,21 @@ class ColumnStatistics:
         self._width = row_numel if self.is_flattened else batch.shape[self._axis]
         self._stride = -(-self._width // MAX_COLUMNS)
         self._columns = range(0, self._width, self._stride)
-        num = len(self._columns)
-        self._num_finite = torch.zeros(num, dtype=torch.float64)
-        self._sum, self._squares = self._num_finite.clone(), self._num_finite.clone()
-        self._shift = torch.zeros(num, dtype=torch.float64)
-        self._low = torch.full((num,), torch.inf, dtype=torch.float64)
+        num_columns = len(self._columns)
+        self._num_finite = torch.zeros(num_columns, dtype=torch.float64)
+        """Number of finite values of each column."""
+        self._shift = torch.zeros(num_columns, dtype=torch.float64)
+        """Value near the mean of each column. It is subtracted before values are summed."""
+        self._sum, self._sum_of_squares = self._num_finite.clone(), self._num_finite.clone()
+        self._low = torch.full((num_columns,), torch.inf, dtype=torch.float64)
         self._high = -self._low
-        self._products = torch.zeros((min(num, _MAX_CORRELATED),) * 2, dtype=torch.float64)
+        num_correlated = min(num_columns, _MAX_CORRELATED)
+        self._sum_of_products = torch.zeros((num_correlated, num_correlated), dtype=torch.float64)
+        """Sum of the products of each two of the first columns."""
         self._last_sample: Tensor | None = None
-        self._changes, self._num_changes = self._num_finite.clone(), 0
+        """Last sample of the previous batch; None if it was not read."""
+        self._squared_changes, self._num_changes = self._num_finite.clone(), 0
+        """Sum of the squared changes between consecutive samples, and number of changes."""
 
     def add(self, batch: Tensor) -> None:
         """Add one batch; a batch with another width is skipped."""
@@ -70,23 +78,24 @@ class ColumnStatistics:
         if table.numel() > _MAX_ELEMENTS:
             table = table[:: -(-table.numel() // _MAX_ELEMENTS)]
         table = table.to("cpu", torch.float64)
-        finite = table.isfinite()
-        if not bool(finite.all()):
-            self._low = torch.minimum(self._low, table.where(finite, torch.inf).amin(0))
-            self._high = torch.maximum(self._high, table.where(finite, -torch.inf).amax(0))
-            table = table.where(finite, self._shift)
-            self._num_finite += finite.sum(0)
+        is_finite = table.isfinite()
+        if not bool(is_finite.all()):
+            self._low = torch.minimum(self._low, table.where(is_finite, torch.inf).amin(0))
+            self._high = torch.maximum(self._high, table.where(is_finite, -torch.inf).amax(0))
+            table = table.where(is_finite, self._shift)  # adds 0 to the sums
+            self._num_finite += is_finite.sum(0)
         else:
             if not self._num_finite.any():
-                self._shift = table.mean(0)  # sums of squares around a distant point lose precision
+                # Sums of squares around a value far from the mean would lose precision.
+                self._shift = table.mean(0)
             low, high = torch.aminmax(table, dim=0)
             self._low, self._high = torch.minimum(self._low, low), torch.maximum(self._high, high)
             self._num_finite += table.shape[0]
         shifted = table - self._shift
         self._sum += shifted.sum(0)
-        self._squares += (shifted * shifted).sum(0)
-        correlated = shifted[:, : len(self._products)]
-        self._products += correlated.T @ correlated
+        self._sum_of_squares += (shifted * shifted).sum(0)
+        correlated = shifted[:, : len(self._sum_of_products)]
+        self._sum_of_products += correlated.T @ correlated
 
     def _add_changes(self, values: Tensor) -> None:
         """Add the squared changes between consecutive samples, also across batches."""
@@ -99,37 +108,47 @@ class ColumnStatistics:
             samples = torch.cat([previous, samples])
         if len(samples) > 1:
             changes = samples.diff(dim=0).reshape(-1, self._width)[:, :: self._stride]
-            self._changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)
+            self._squared_changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)
             self._num_changes += len(changes)
 
     def records(self) -> tuple[ColumnRecord, ...]:
         """Return the statistics of each column with a finite value."""
-        mean = self._sum / self._num_finite
-        std = (self._squares / self._num_finite - mean * mean).clamp(min=0).sqrt()
-        change = (self._changes / (self._num_changes or math.nan)).sqrt()
-        rows = torch.stack([mean + self._shift, std, self._low, self._high, change], 1).tolist()
+        shifted_mean = self._sum / self._num_finite
+        variance = self._sum_of_squares / self._num_finite - shifted_mean * shifted_mean
+        stds = variance.clamp(min=0).sqrt()
+        changes = (self._squared_changes / (self._num_changes or math.nan)).sqrt()
+        means = shifted_mean + self._shift
+        rows = torch.stack([means, stds, self._low, self._high, changes], 1).tolist()
         return tuple(
-            ColumnRecord(column=column, mean=m, std=0.0 if low == high else s, smallest=low,
-                       largest=high, step=c)
-            for column, (m, s, low, high, c), count in zip(
+            ColumnRecord(
+                column=column,
+                mean=mean,
+                std=0.0 if low == high else std,
+                smallest=low,
+                largest=high,
+                step=change,
+            )
+            for column, (mean, std, low, high, change), num_finite in zip(
                 self._columns, rows, self._num_finite.tolist(), strict=True
             )
-            if count
-        )  # fmt: skip
+            if num_finite
+        )
 
     def correlations(self) -> tuple[float, ...]:
         """Return the correlations of the first 24 measured columns: the upper triangle, row by row.
 
-        The correlation of a constant column is reported as 0.
+        Empty with fewer than two columns. The correlations of a constant column are 0.
         """
-        num = len(self._products)
-        if num < 2:
+        num_correlated = len(self._sum_of_products)
+        if num_correlated < 2:
             return ()
-        count = self._num_finite[:num].clamp(min=1)
-        mean = self._sum[:num] / count
-        covariance = self._products / torch.minimum(count, count[:, None]) - mean * mean[:, None]
-        spread = covariance.diagonal().clamp(min=0).sqrt()
-        correlation = covariance / (spread * spread[:, None])
+        count = self._num_finite[:num_correlated].clamp(min=1)
+        mean = self._sum[:num_correlated] / count
+        covariance = (
+            self._sum_of_products / torch.minimum(count, count[:, None]) - mean * mean[:, None]
+        )
+        std = covariance.diagonal().clamp(min=0).sqrt()
+        correlation = covariance / (std * std[:, None])
         correlation = torch.nan_to_num(correlation, 0.0, 0.0, 0.0).clamp(-1, 1)
         upper = torch.ones_like(correlation, dtype=torch.bool).triu(1)
         return tuple(correlation[upper].tolist())

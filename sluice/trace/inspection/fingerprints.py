@@ -17,14 +17,14 @@ _MODULUS = 2**64
 _INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type with elements of each size [bytes], to read the bits of other types."""
 _MAX_FIELDS = 8
-"""Maximum number of tensors of a batch that are inspected; the first ones."""
+"""Maximum number of tensors of a batch that are inspected, from the first one on."""
 _MAX_PENDING = 2**16
-"""If at least this many row indices are pending, they are added to the fingerprints."""
+"""Number of pending row indices at which they are added to the fingerprints."""
 _NUM_FIRST = 32
 """Maximum number of first row indices that are stored."""
 _SKETCH_SIZE = 1024
-"""Maximum number of values in a sketch. The sketch of a set without more distinct values is
-complete."""
+"""Maximum number of hashes in a sketch. The sketch of a set with more distinct values is
+incomplete."""
 _MAX_TENSORS = 1024
 """Maximum number of float tensors of a state dict. A larger state dict has the fingerprint 0."""
 _MAX_ELEMENTS_PER_TENSOR = 16
@@ -34,36 +34,35 @@ _MAX_ELEMENTS = 2**14
 _NUM_COLUMNS = 4
 """Maximum number of columns of a float tensor in which repeated values are counted."""
 _MAX_REPEAT_SHARE = 0.05
-"""Maximum share of values that repeat an earlier value of their column, for values that count as
-continuous."""
+"""Maximum share of values that repeat an earlier value of their column. With a larger share, the
+values do not count as continuous."""
 
 LOADER, NETWORK, LOSS = range(3)
 """Stages at which a batch is fingerprinted, in this order."""
 
 
 class RowFingerprintCache:
-    """Caches the row fingerprints of the last batch for loader, network and loss.
+    """Caches the row fingerprints of the last batch, which loader, network and loss often share.
 
-    Fingerprints are only reused at a later stage. At the same stage a tensor may contain other
-    rows, because NumPy writes to shared memory do not change its version.
+    Fingerprints are only reused at a later stage. At the same stage, the tensor may contain the
+    rows of the next batch, although its version is unchanged: a program may write rows through a
+    NumPy array that shares the memory of the tensor, which does not change the version.
     """
 
     def __init__(self) -> None:
         self._last: tuple[weakref.ref[Tensor], int, tuple[int, ...], int] | None = None
-        """Last batch, its version, its fingerprints, and its stage."""
+        """Last batch, its version counter, its fingerprints, and the stage."""
 
     def fingerprint(self, batch: Tensor, *, sample_size: int, stage: int) -> tuple[int, ...]:
         """Return the ``row_fingerprints`` of a batch as integers."""
         version = -1 if batch.is_inference() else batch._version
-        last = self._last
-        is_cached = (
-            last is not None and last[3] < stage and last[0]() is batch and last[1] == version
-        )
-        fingerprints = (
-            last[2]
-            if last is not None and is_cached
-            else tuple(row_fingerprints(batch, sample_size=sample_size).tolist())
-        )
+        fingerprints: tuple[int, ...] | None = None
+        if self._last is not None:
+            last_ref, last_version, last_fingerprints, last_stage = self._last
+            if last_stage < stage and last_ref() is batch and last_version == version:
+                fingerprints = last_fingerprints
+        if fingerprints is None:
+            fingerprints = tuple(row_fingerprints(batch, sample_size=sample_size).tolist())
         self._last = weakref.ref(batch), version, fingerprints, stage
         return fingerprints
 
@@ -90,7 +89,7 @@ def row_fingerprints(batch: Tensor, *, sample_size: int) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _hash_weights(count: int, device: torch.device) -> Tensor:
-    # Odd pseudo-random numbers; products wrap around at 64 bits.
+    """Return odd pseudo-random numbers. Products with them wrap around at 64 bits."""
     return mix64(torch.arange(1, count + 1)).bitwise_or(1).to(device)
 
 
@@ -108,11 +107,19 @@ def _unsigned_shift(value: Tensor, by: int) -> Tensor:
 
 
 def make_sketch(hashes: Tensor) -> SketchRecord:
-    """Return a bottom-k sketch: the smallest distinct hashes, which are the same on all ranks."""
+    """Return a bottom-k sketch of a set of hashes: the smallest distinct ones."""
     values = torch.unique(hashes)
     return SketchRecord(
         values=tuple(values[:_SKETCH_SIZE].tolist()), is_complete=len(values) <= _SKETCH_SIZE
     )
+
+
+def _merge_hashes(hashes: Tensor, new_hashes: Tensor) -> Tensor:
+    """Return the smallest distinct hashes of both tensors.
+
+    One hash more than in a sketch is kept, which shows whether the sketch is complete.
+    """
+    return torch.unique(torch.cat([hashes, new_hashes]))[: _SKETCH_SIZE + 1]
 
 
 class OrderFingerprint:
@@ -120,9 +127,10 @@ class OrderFingerprint:
 
     def __init__(self) -> None:
         self._pending: list[int] = []
+        """Added row indices that are not in the fingerprints yet."""
         self.count = 0
-        """Number of row indices in the fingerprints; without those added since the last call of
-        ``sketch`` or ``digests``."""
+        """Number of row indices in the fingerprints: all that were added before the last call of
+        ``sketch`` or ``digests``, and possibly later ones."""
         self._ordered_digest = 0
         self._unordered_digest = 0
         self._first: list[int] = []
@@ -131,7 +139,7 @@ class OrderFingerprint:
     @property
     def first(self) -> tuple[int, ...]:
         """The first row indices of the sequence, at most 32."""
-        return tuple((self._first or self._pending)[:_NUM_FIRST])
+        return tuple([*self._first, *self._pending[:_NUM_FIRST]][:_NUM_FIRST])
 
     def sketch(self) -> SketchRecord:
         """Return a sketch of the distinct row indices."""
@@ -145,7 +153,10 @@ class OrderFingerprint:
             self._add_pending()
 
     def digests(self) -> tuple[str, str]:
-        """Return both fingerprints of the row indices added so far, in hexadecimal."""
+        """Return two digests of the added row indices, in hexadecimal.
+
+        The first one depends on their order, the second one does not.
+        """
         self._add_pending()
         return f"{self._ordered_digest:016x}", f"{self._unordered_digest:016x}"
 
@@ -157,11 +168,8 @@ class OrderFingerprint:
             self._ordered_digest + int((hashes * position_hashes).sum())
         ) % _MODULUS
         self._unordered_digest = (self._unordered_digest + int(hashes.sum())) % _MODULUS
-        self._first = self._first or self._pending[:_NUM_FIRST]
-        # One hash more than in a sketch shows whether the sketch is complete.
-        self._smallest_hashes = torch.unique(torch.cat([self._smallest_hashes, hashes]))[
-            : _SKETCH_SIZE + 1
-        ]
+        self._first = [*self.first]
+        self._smallest_hashes = _merge_hashes(self._smallest_hashes, hashes)
         self.count += len(hashes)
         self._pending = []
 
@@ -171,25 +179,28 @@ class FieldSketch:
 
     def __init__(self) -> None:
         self._smallest_hashes = torch.zeros(0, dtype=torch.int64)
-        self._columns: list[Tensor] = []
+        self._column_hashes: list[Tensor] = []
+        """Hashes of the values in a few columns of each batch, (rows, columns)."""
 
     def add(self, tensor: Tensor) -> None:
         """Add the first rows of the next batch."""
         rows = tensor.detach().reshape(tensor.shape[0], -1)
         rows = rows[: max(_MAX_ELEMENTS // rows.shape[1], 1), :_MAX_ELEMENTS].cpu().contiguous()
         hashes = mix64(rows.view(_INTEGER_DTYPES[rows.element_size()]))
-        self._columns.append(hashes[:, :: -(-hashes.shape[1] // _NUM_COLUMNS)])
+        self._column_hashes.append(hashes[:, :: -(-hashes.shape[1] // _NUM_COLUMNS)])
         if len(self._smallest_hashes) > _SKETCH_SIZE:
             hashes = hashes[hashes < self._smallest_hashes[-1]]
-        self._smallest_hashes = torch.unique(torch.cat([self._smallest_hashes, hashes.flatten()]))[
-            : _SKETCH_SIZE + 1
-        ]
+        self._smallest_hashes = _merge_hashes(self._smallest_hashes, hashes.flatten())
 
     def record(self, position: int) -> FloatFieldRecord:
-        """Return the record of the batches added so far, for a position in the batch."""
-        repeat_share = 1.0
-        if len({samples.shape[1] for samples in self._columns}) == 1:
-            columns = torch.cat(self._columns).T.contiguous().sort().values
+        """Return the record of the values so far.
+
+        Args:
+            position: Position of the tensor among the tensors of a batch, from 0.
+        """
+        repeat_share = 1.0  # also if batches differ in their number of columns
+        if len({hashes.shape[1] for hashes in self._column_hashes}) == 1:
+            columns = torch.cat(self._column_hashes).T.contiguous().sort().values
             repeat_share = float(
                 (columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel()
             )
@@ -201,7 +212,7 @@ class FieldSketch:
 
 
 def random_state_fingerprints() -> tuple[int, int, int]:
-    """Return fingerprints of the random states of torch, Python and NumPy, and change none."""
+    """Return fingerprints of the global random states of torch, Python and NumPy."""
     state = torch.get_rng_state()
     numpy = sys.modules.get("numpy")
     numpy_state = 0
@@ -216,7 +227,7 @@ def random_state_fingerprints() -> tuple[int, int, int]:
 
 
 def state_fingerprint(state: Any) -> int:
-    """Return a fingerprint of a state dict, independent of its keys.
+    """Return a fingerprint of the values of a state dict, in their order; keys do not count.
 
     0 for other objects. Also 0 for a state dict without float tensors, with float tensors on the
     meta device, or with more than 1,024 float tensors.
@@ -227,7 +238,7 @@ def state_fingerprint(state: Any) -> int:
     if not isinstance(state, Mapping):
         return 0
     tensors = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
-    # A network that is about to be read from a file may have meta tensors.
+    # A network may have meta tensors before its weights are read from a file.
     if not tensors or len(tensors) > _MAX_TENSORS or any(t.is_meta for t in tensors):
         return 0
     samples = [t.detach().reshape(-1)[:_MAX_ELEMENTS_PER_TENSOR].float().cpu() for t in tensors]
@@ -237,13 +248,14 @@ def state_fingerprint(state: Any) -> int:
 def plain_tensor(tensor: Tensor) -> Tensor | None:
     """Return a tensor as a plain one, without its subclass.
 
-    None if the subclass stores its values in another way, as a distributed tensor does.
+    None if the subclass may store its values in another way than a plain tensor, as a distributed
+    tensor does, or if the tensor of a subclass is on the meta device.
     """
-    kind = type(tensor)
-    if kind is Tensor or kind is torch.nn.Parameter:
+    cls = type(tensor)
+    if cls is Tensor or cls is torch.nn.Parameter:
         return tensor
     has_values = not tensor.is_meta and "__torch_dispatch__" not in {
-        name for base in kind.__mro__ if base is not Tensor for name in vars(base)
+        name for base in cls.__mro__ if base is not Tensor for name in vars(base)
     }
     return tensor.as_subclass(Tensor) if has_values else None
 
@@ -251,7 +263,7 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
 def batch_tensors(batch: Any) -> list[Tensor]:
     """Return the tensors of a batch: itself, or the first 8 tensors of a list, tuple or dict.
 
-    Tensors of subclasses that store their values in another way are omitted.
+    Tensors that ``plain_tensor`` cannot convert are omitted.
     """
     if isinstance(batch, Tensor):
         batch = [batch]

@@ -21,16 +21,18 @@ from sluice.trace.inspection.autograd_graph import (
 )
 
 _MAX_HOPS = 8
-"""Maximum number of nodes between a product and its leaf, which must all be reshaping nodes."""
+"""Maximum number of nodes from a product to its leaf, including the leaf. The other nodes must only
+reshape."""
 _MAX_USES = 256
-"""Maximum number of uses of a leaf in a pass. A leaf with more uses is skipped."""
+"""Maximum number of uses of a leaf in a pass. Leaves with more uses are skipped."""
 _MAX_ELEMENTS = 2**24
-"""Maximum number of elements of the stacked values, for a leaf that is used several times. A leaf
-with more is skipped."""
+"""Maximum number of elements of all values that were combined with a leaf in several uses. Leaves
+with more are skipped."""
 _MIN_ELEMENTS = 2
-"""Minimum number of elements of a factor that may be an input. A single number is a scale."""
+"""Minimum number of elements of an elementwise factor of a leaf that counts as an input. A single
+number is a scale."""
 _LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
-"""Saved names of the left operand in matrix products."""
+"""Attributes in which nodes save a left operand that may be a concatenation of inputs and state."""
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 _OPERANDS = {
@@ -44,7 +46,8 @@ _OPERANDS = {
     "ConvolutionBackward0": (("_saved_input", 0), ("_saved_weight", 1)),
     "MulBackward0": (("_saved_self", 0), ("_saved_other", 1)),
 }
-"""Product nodes: saved name and input position of the left and of the right operand."""
+"""For each kind of product node: the attribute that contains the left operand and the position of
+this operand among the inputs of the node; the same for the right operand."""
 LOOKUP_NODES = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
 _SHAPE_ONLY_NODES = SHAPE_NODES - {*LOOKUP_NODES}
 _LOG_PROBABILITY_NODES = ("LogSoftmaxBackward0",)
@@ -64,6 +67,7 @@ class LeafInput:
 
     leaf: Tensor
     num_uses: int
+    """Number of products or lookups in which the leaf was combined with values."""
     values: Tensor
     """Values with rows first; (rows, uses, ...) for several uses."""
     is_left_operand: bool
@@ -76,6 +80,8 @@ class LeafInput:
 
 
 class _LeafUse(NamedTuple):
+    """One product of a leaf with another operand, or one lookup in a leaf."""
+
     leaf: Tensor
     values: Tensor | None
     """Values without a gradient in the other operand; None if the operand has a gradient, and no
@@ -93,38 +99,44 @@ def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
 def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     """Return the inputs of a functional network in the order of their use, 1-D inputs last.
 
-    A leaf that any use combines with values that have a gradient is an inner weight and is omitted.
-    In a recurrent network, such a leaf first multiplies the initial state, which has no gradient
-    but is not an input.
+    Inner weights are omitted: at least one of their products combines them with values that have a
+    gradient. Their first product may not: in a recurrent network, it multiplies an inner weight by
+    the initial state, which has no gradient but is not an input.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
     """
     consumers = {source: node for node in reversed(nodes) for source, _ in node.next_functions}
-    leaves: dict[int, Tensor] = {}
-    values: dict[int, list[Tensor]] = {}
-    details: dict[int, tuple[bool, str, slice | None]] = {}
+    values_by_leaf: dict[int, list[Tensor]] = {}
+    last_uses: dict[int, tuple[str, _LeafUse]] = {}  # kind of node, and the use
     inner_weights = set[int]()
     products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
-        for leaf, operand, columns, is_left in _leaf_uses(node, consumers.get(node)):
-            leaves[id(leaf)], details[id(leaf)] = leaf, (is_left, node.name(), columns)
-            if operand is None:
-                inner_weights.add(id(leaf))
+        for use in _leaf_uses(node, consumers.get(node)):
+            key = id(use.leaf)
+            last_uses[key] = node.name(), use
+            if use.values is None:
+                inner_weights.add(key)
             else:
-                values.setdefault(id(leaf), []).append(operand)
-    inputs = [
-        LeafInput(leaves[key], len(uses), stacked, *details[key])
-        for key, uses in values.items()
-        if key not in inner_weights and (stacked := _stack_uses(uses, details[key][2])) is not None
-    ]
-    return sorted(_drop_duplicates(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1)
+                values_by_leaf.setdefault(key, []).append(use.values)
+    inputs: list[LeafInput] = []
+    for key, values in values_by_leaf.items():
+        kind, use = last_uses[key]
+        stacked = None if key in inner_weights else _stack_uses(values, use.columns)
+        if stacked is not None:
+            inputs.append(
+                LeafInput(use.leaf, len(values), stacked, use.is_left_operand, kind, use.columns)
+            )
+    return sorted(
+        _select_distinct_inputs(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1
+    )
 
 
 def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None] | None:
     """Return the name of the loss function in the graph of a loss, its targets and its input.
 
-    None unless the graph contains exactly one loss function.
+    The input is None if a cross-entropy was computed by indexing log-probabilities, or if the input
+    was freed. The whole result is None unless the graph contains exactly one loss function.
     """
     loss_calls = list[tuple[str, Tensor, Tensor | None]]()
     for node in nodes:
@@ -148,15 +160,20 @@ def _indexes_log_probabilities(node: Any) -> bool:
 
 
 def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
-    """Return the leaves among the operands of a product, each with the other operand."""
+    """Return the leaves among the operands of a product or lookup, each with the other operand.
+
+    ``consumer`` is the node that uses the result; None without one.
+    """
     edges = node.next_functions
     if node.name() in LOOKUP_NODES:
-        leaf, ids = _leaf(edges[0][0]), _lookup_ids(node)
+        leaf, ids = _find_leaf(edges[0][0]), _lookup_ids(node)
         return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
     left, right = _OPERANDS[node.name()]
     uses: list[_LeafUse] = []
-    for (_, leaf_position), (name, position) in ((right, left), (left, right)):
-        leaf, is_left, source = _leaf(edges[leaf_position][0]), name == left[0], edges[position][0]
+    for leaf_operand, other_operand in ((right, left), (left, right)):
+        (_, leaf_position), (name, position) = leaf_operand, other_operand
+        leaf, is_left = _find_leaf(edges[leaf_position][0]), other_operand is left
+        source = edges[position][0]  # None if the other operand has no gradient
         if leaf is None:
             continue
         if source is not None:
@@ -168,7 +185,7 @@ def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     return uses
 
 
-def _leaf(node: Any) -> Tensor | None:
+def _find_leaf(node: Any) -> Tensor | None:
     """Return the leaf that an operand consists of, possibly reshaped; None for other operands."""
     for _ in range(_MAX_HOPS):
         if node is None:
@@ -198,7 +215,7 @@ def _lookup_ids(node: Any) -> Tensor | None:
 def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
     """Return an operand with rows first; None if it has no rows.
 
-    For a matrix product, the summed dimension is the last one of the result.
+    For a matrix product, the last dimension of the returned tensor is the one that is summed over.
 
     Args:
         values: One operand of a product.
@@ -241,8 +258,8 @@ def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
 def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | None, slice | None]:
     """Return the columns of a concatenated operand that have no gradient, and their position in it.
 
-    (None, None) unless the operand is the left one of a matrix product, and exactly one of its
-    concatenated parts has no gradient.
+    (None, None) unless the operand is the left one and a matrix, columns are concatenated, and
+    exactly one of the concatenated parts has no gradient.
     """
     operand = (
         saved_tensor(node, name)
@@ -287,26 +304,23 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
     return torch.stack(uses, 1) if is_small and is_uniform else None
 
 
-def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:
-    """Drop repeated inputs, and inputs whose values are all equal.
+def _select_distinct_inputs(inputs: list[LeafInput]) -> list[LeafInput]:
+    """Return the inputs without repeats, and without those whose values are all equal.
 
-    An input of equal values is an initial state of zeros, or belongs to an intercept. If all inputs
-    are of this kind, the first one is returned.
+    An input of equal values is an initial state of zeros, or belongs to an intercept. If every
+    input has equal values, the first one is returned.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
     for leaf_input in inputs:
         values = leaf_input.values
-        key = (
-            values.data_ptr() if leaf_input.num_uses == 1 else id(leaf_input),
-            values.shape,
-            values.stride(),
-        )
-        if leaf_input.num_uses > 1:
-            key = next(
-                (k for k, m in kept.items() if m.num_uses > 1 and torch.equal(m.values, values)),
-                key,
-            )
-        kept.setdefault(key, leaf_input)
+        is_stacked = leaf_input.num_uses > 1
+        if is_stacked and any(
+            other.num_uses > 1 and torch.equal(other.values, values) for other in kept.values()
+        ):
+            continue
+        # Stacked values are copies, so their address does not identify an input.
+        address = id(leaf_input) if is_stacked else values.data_ptr()
+        kept.setdefault((address, values.shape, values.stride()), leaf_input)
     varying = [
         leaf_input
         for leaf_input in kept.values()

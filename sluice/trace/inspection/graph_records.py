@@ -15,38 +15,38 @@ from sluice.trace.records.forward_passes import PaddingMaskRecord
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 
 _MAX_COLUMNS = 64
-"""Maximum number of columns of an integer input that are compared one by one with the ids of a
-lookup."""
+"""Maximum number of columns (length of the last dimension) of an integer input. Single columns of a
+wider input are not compared with the ids of a lookup."""
 _MIN_DISTINCT_IDS = 8
-"""Minimum number of distinct valid ids for a match of an input with the ids of a lookup. Fewer may
+"""Minimum number of distinct valid ids of an input that matches the ids of a lookup. Fewer ids may
 match by chance."""
 
 
 def graph_mask_records(
-    nodes: list[Any], pads: Tensor, *, step: int, network: int
+    nodes: list[Any], is_padding: Tensor, *, step: int, network: int
 ) -> Iterator[PaddingMaskRecord]:
-    """Yield for each attention layer how many positions it masked in rows with padding.
+    """Yield for each attention layer a record of the positions it masked in rows with padding.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
-        pads: Padding positions of the input, (rows, positions).
+        is_padding: Mask of the padding positions of the input, (rows, positions).
         step: Number of optimizer steps so far.
         network: Index of the network.
     """
-    has_padding = pads.any(1)
-    pads = pads[has_padding]
-    for masked_keys in masked_key_positions(nodes, len(has_padding), pads.shape[1]):
-        masked = masked_keys.to(pads.device)[has_padding]
-        if bool(masked.any()):
+    has_padding = is_padding.any(1)
+    is_padding = is_padding[has_padding]
+    for masked_keys in masked_key_positions(nodes, len(has_padding), is_padding.shape[1]):
+        is_masked = masked_keys.to(is_padding.device)[has_padding]
+        if bool(is_masked.any()):
             yield PaddingMaskRecord(
                 step=step,
                 network=network,
                 module="",
-                num_rows=pads.shape[0],
-                num_masked=int(masked.sum()),
-                num_positions=pads.numel(),
-                num_padding=int(pads.sum()),
-                num_padding_masked=int((masked & pads).sum()),
+                num_rows=is_padding.shape[0],
+                num_masked=int(is_masked.sum()),
+                num_positions=is_padding.numel(),
+                num_padding=int(is_padding.sum()),
+                num_padding_masked=int((is_masked & is_padding).sum()),
             )
 
 
@@ -55,14 +55,16 @@ def negative_index_records(
 ) -> Iterator[OutOfRangeIndexRecord]:
     """Yield a record of each lookup with negative indices, which count from the table's end."""
     index_lookups = [("index", x.ids, x.table.shape[0]) for x in find_lookups(nodes)]
-    index_lookups += [("class index", ids, num) for ids, num in find_class_lookups(nodes)]
+    index_lookups += [
+        ("class index", ids, num_classes) for ids, num_classes in find_class_lookups(nodes)
+    ]
     for kind, ids, num_allowed in index_lookups:
         ids = ids.detach()
         is_negative = ids < 0
         if not bool(is_negative.any()):
             continue
-        wrapped = (ids[is_negative] + num_allowed).unique()
-        nonnegative = ids[~is_negative].unique()
+        selected_by_negative = (ids[is_negative] + num_allowed).unique()
+        selected_by_valid = ids[~is_negative].unique()
         yield OutOfRangeIndexRecord(
             step=step,
             network=network,
@@ -73,26 +75,29 @@ def negative_index_records(
             largest=int(ids.max()),
             num_outside=int(is_negative.sum()),
             num_ids=ids.numel(),
-            num_shared=int(torch.isin(wrapped, nonnegative).sum()),
+            num_shared=int(torch.isin(selected_by_negative, selected_by_valid).sum()),
         )
 
 
 def clamped_index_records(
     nodes: list[Any], inputs: Iterable[Tensor], *, step: int, network: int, loader: int
 ) -> Iterator[OutOfRangeIndexRecord]:
-    """Yield a record of each lookup of input ids whose ids beyond the table were clamped.
+    """Yield a record of each lookup whose ids the network clamped to the size of the table.
 
-    Clamped ids select the last row of the table.
+    The ids of such a lookup equal those of an input, except that ids beyond the table select its
+    last row.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
-        inputs: Tensor arguments of the network; each column of (..., columns) may be ids.
+        inputs: Tensor arguments of the network. Each integer tensor may be the ids, and so may each
+            column in its last dimension.
         step: Number of optimizer steps so far.
         network: Index of the network.
         loader: Index of the loader of the last batch; -1 for none.
     """
     integers = [t.detach() for t in inputs if t.dtype in (torch.int64, torch.int32) and t.numel()]
-    columns = [c for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS for c in t.unbind(-1)]
+    narrow_inputs = [t for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS]
+    columns = [column for t in narrow_inputs for column in t.unbind(-1)]
     for lookup in (*find_lookups(nodes, "Embedding"), *find_lookups(nodes)):
         ids, num_allowed = lookup.ids.detach(), lookup.table.shape[0]
         for input_ids in (*integers, *columns):

@@ -16,13 +16,13 @@ _MAX_PARAMETERS = 20_000_000
 """Maximum number of parameters of a network that is copied."""
 
 _MAX_ARGUMENT_ELEMENTS = 4_000_000
-"""Maximum number of elements of all tensor arguments together, for a pass on a copy."""
+"""Maximum number of elements of all tensor arguments of a pass together."""
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
 
 
-def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
+def _can_copy(network: nn.Module, call_args: CallArguments) -> bool:
     """Return whether a network is small enough to copy, and a copy runs without side effects."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return False  # global hooks of the program would also run on the copy
@@ -34,12 +34,19 @@ def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
 
 
 @contextmanager
-def disposable_copy(network: nn.Module) -> Iterator[nn.Module | None]:
-    """Yield a copy of the network, or None if it cannot be copied.
+def disposable_copy(network: nn.Module, call_args: CallArguments) -> Iterator[nn.Module | None]:
+    """Yield a copy of the network; None if it cannot be copied, or is too large.
 
     The copy is in evaluation mode and single precision, and has no hooks. Gradients are disabled
     in the block, and all random states are restored after it.
+
+    Args:
+        network: Network to copy.
+        call_args: Arguments with which the copy will be called.
     """
+    if not _can_copy(network, call_args):
+        yield None
+        return
     with random_state.preserve_random_state(), torch.no_grad():
         yield _copy(network)
 
@@ -60,9 +67,9 @@ def _copy(network: nn.Module) -> nn.Module | None:
 def _disable_attention_fast_path(module: nn.Module) -> None:
     """Let attention in evaluation mode compute what it computes in training mode.
 
-    Training never uses the fast path of torch, whose outputs are NaN at a position that may attend
-    to no other position. In training mode, they are finite. The setting of torch for the fast path
-    is global and would change evaluations in other threads.
+    The fast path, which torch never uses in training mode, returns NaN where a mask excludes all
+    positions; training mode returns finite values there. torch can only disable the fast path for
+    all threads (``torch.backends.mha``), which would change evaluations of the program.
     """
     if type(module) is nn.MultiheadAttention:
         module.dropout, module.training = 0.0, True
@@ -71,10 +78,10 @@ def _disable_attention_fast_path(module: nn.Module) -> None:
 
 
 def run_copy(network_copy: nn.Module, call_args: CallArguments) -> list[Tensor] | None:
-    """Return the floating-point outputs; None if the network raises an exception."""
+    """Run the copy, and return its floating-point outputs; None if it raises an exception."""
     args, kwargs = map_tensors(call_args, lambda t: t.float() if t.is_floating_point() else t)
-    device = next((t.device.type for t in network_copy.parameters()), "cpu")
-    with torch.autocast(device, enabled=False):
+    device_type = next((t.device.type for t in network_copy.parameters()), "cpu")
+    with torch.autocast(device_type, enabled=False):
         try:
             output = network_copy(*args, **kwargs)
         except Exception:  # the program's code, with an input that it may not support
@@ -87,14 +94,16 @@ def run_with_perturbed_embeddings(
 ) -> list[Tensor] | None:
     """Run the copy; perturb the embeddings of ``ids`` where the mask ``is_perturbed`` is True.
 
-    None if the network has no nn.Embedding or raises an exception.
+    Returns:
+        The floating-point outputs; None if the network has no nn.Embedding or raises an exception.
     """
 
-    def change(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+    def perturb(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if not args or not isinstance(args[0], Tensor) or args[0].shape != ids.shape:
             return None
         if not torch.equal(args[0], ids) or output.shape[:-1] != ids.shape:
             return None
+        # A layer norm would cancel a difference that is equal in all dimensions.
         scale = output.std() + 0.1
         difference = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * scale
         return output + is_perturbed[..., None] * difference
@@ -102,7 +111,7 @@ def run_with_perturbed_embeddings(
     embeddings = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
     if not embeddings:
         return None
-    hooks = [embedding.register_forward_hook(change) for embedding in embeddings]
+    hooks = [embedding.register_forward_hook(perturb) for embedding in embeddings]
     try:
         return run_copy(network_copy, call_args)
     finally:
@@ -111,19 +120,19 @@ def run_with_perturbed_embeddings(
 
 
 def map_tensors(call_args: CallArguments, change: Callable[[Tensor], Tensor]) -> CallArguments:
-    """Return the arguments with every tensor changed, also those in containers."""
+    """Return the arguments with ``change`` applied to every tensor, also to those in containers."""
 
-    def mapped(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if isinstance(value, Tensor):
             return change(value)
         if type(value) in (list, tuple):
-            return type(value)(mapped(item) for item in value)
+            return type(value)(convert(item) for item in value)
         if type(value) is dict:
-            return {key: mapped(item) for key, item in value.items()}
+            return {key: convert(item) for key, item in value.items()}
         return value
 
     args, kwargs = call_args
-    return tuple(mapped(a) for a in args), {key: mapped(v) for key, v in kwargs.items()}
+    return convert(tuple(args)), convert(dict(kwargs))
 
 
 def float_tensors(output: Any) -> Iterator[Tensor]:

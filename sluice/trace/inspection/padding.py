@@ -9,8 +9,8 @@ from torch import Tensor
 from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
 
 _MIN_RUNS = 2
-"""Minimum number of rows that end with two or more padding positions. One row may end with equal
-tokens by chance."""
+"""Minimum number of rows with two or more padding positions at the end (or beginning). A single row
+may end with equal tokens by chance."""
 
 
 def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | None:
@@ -18,8 +18,8 @@ def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | Non
 
     Args:
         call_args: Arguments of a network. The first tensor of tokens (2-D integers) or of vectors
-            (3-D floats) is examined. Padding tokens fill the ends, or the beginnings, of rows and
-            occur nowhere else. Padding vectors are zero, at the ends of rows.
+            (3-D floats) is examined. Padding is one token that fills the ends, or the beginnings,
+            of rows and occurs nowhere else; or zero vectors at the ends of rows.
         is_transposed: Whether the input is (positions, rows), as with ``batch_first=False``.
     """
     for tensor in tensor_arguments(call_args):
@@ -28,19 +28,19 @@ def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | Non
             return _token_padding(values)
         if values.dim() == 3 and values.is_floating_point():
             in_run = _trailing_run(~values.detach().any(-1))
-            return _if_plausible(in_run)
+            return _plausible_padding(in_run)
     return None
 
 
-def find_paddings(call_args: Any) -> tuple[Tensor, ...]:
+def find_padding_candidates(call_args: Any) -> tuple[Tensor, ...]:
     """Return the padding positions, (rows, positions), for both layouts of the input.
 
-    The arguments alone do not show whether rows or positions come first; the shape of a mask does.
-    An empty tuple if padding is found for both layouts of a square input, which is ambiguous.
+    The arguments alone do not show whether rows or positions come first; the shape of an attention
+    mask does. Empty if padding is found in both layouts of a square input, which is ambiguous.
     """
     both = (find_padding(call_args), find_padding(call_args, is_transposed=True))
-    paddings = tuple(pads for pads in both if pads is not None)
-    return () if len({pads.shape for pads in paddings}) < len(paddings) else paddings
+    paddings = tuple(padding for padding in both if padding is not None)
+    return () if len({padding.shape for padding in paddings}) < len(paddings) else paddings
 
 
 def _token_padding(ids: Tensor) -> Tensor | None:
@@ -52,7 +52,7 @@ def _token_padding(ids: Tensor) -> Tensor | None:
         if int(has_run.sum()) < _MIN_RUNS:
             continue
         token = rows[:, -1][has_run].mode().values
-        in_run = _if_plausible(_trailing_run(rows == token))
+        in_run = _plausible_padding(_trailing_run(rows == token))
         # A token that ends rows may also occur inside other rows; padding does not.
         if in_run is None or bool((rows == token)[~in_run].any()):
             continue
@@ -66,14 +66,17 @@ def _trailing_run(mask: Tensor) -> Tensor:
     return mask.flip(1).to(torch.int32).cumprod(1).flip(1).bool()
 
 
-def _if_plausible(in_run: Tensor) -> Tensor | None:
-    """Return the mask if enough rows have a run, and no row is all padding; else None."""
+def _plausible_padding(in_run: Tensor) -> Tensor | None:
+    """Return the mask of runs; None if too few rows have a run of 2, or if a row is all padding."""
     num_runs = int((in_run.sum(1) >= 2).sum())
     return in_run if num_runs >= _MIN_RUNS and not bool(in_run.all(1).any()) else None
 
 
 def masked_positions(mask: Tensor) -> Tensor:
-    """Return the positions that an attention mask of torch excludes: True, or values below -1e4."""
+    """Return the positions that a key padding mask of ``nn.MultiheadAttention`` excludes.
+
+    These are the True values of a bool mask, and the values below -1e4 of a float mask.
+    """
     mask = mask.detach()
     return mask if mask.dtype == torch.bool else mask < -1e4
 
@@ -89,16 +92,12 @@ def is_token_batch(tensor: Tensor) -> bool:
 
 
 def tensor_arguments(call_args: Any) -> Iterator[Tensor]:
-    """Yield the dense tensors among arguments, and those in a list, tuple or dict of tensors."""
+    """Yield the plain dense tensors among arguments, and those in a list, tuple or dict."""
     args, kwargs = call_args
     for value in (*args, *kwargs.values()):
-        if isinstance(value, list | tuple):
-            yield from filter(_is_dense_tensor, value)
-        elif isinstance(value, dict):
-            yield from filter(_is_dense_tensor, value.values())
-        elif _is_dense_tensor(value):
-            yield value
+        items = value.values() if isinstance(value, dict) else value
+        yield from filter(_is_dense, items if isinstance(value, dict | list | tuple) else [value])
 
 
-def _is_dense_tensor(value: Any) -> bool:
+def _is_dense(value: Any) -> bool:
     return type(value) in TENSOR_TYPES and value.layout == torch.strided

@@ -5,7 +5,7 @@ evaluation mode and single precision, has no hooks, usually runs on few rows, an
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from sluice.trace.inspection.network_copies import (
     CallArguments,
-    can_copy,
     disposable_copy,
     map_tensors,
     run_copy,
@@ -25,8 +24,8 @@ _RELATIVE_TOLERANCE = 1e-4
 """Maximum change of an output that counts as rounding, as a share of the largest output."""
 
 _MAX_ROWS = 8
-"""Maximum number of rows of a batch that the copy runs on. It runs on all rows if they may be in
-another dimension than the first, or if weights are perturbed."""
+"""Maximum number of rows of a batch on which the copy runs. It runs on all rows if the rows may be
+in another dimension than the first, or if weights are perturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +40,8 @@ class PerturbationEffect:
     """Largest change of a compared output if real tokens are perturbed instead of padding. Measured
     only by ``perturb_padding``; otherwise NaN."""
     earlier_effect: float = float("nan")
-    """Largest change of an output before the first changed position. NaN unless the output at that
-    position is compared, too."""
+    """Largest change of an output before the first perturbed position. NaN unless the output at
+    this position is also compared (``with_first_changed``)."""
     parameters: tuple[nn.Parameter, ...] = ()
     """Perturbed parameters."""
 
@@ -57,25 +56,24 @@ def perturb_later_tokens(
 ) -> PerturbationEffect | None:
     """Perturb the second half of each row of tokens, and compare the outputs of the first half.
 
-    None if that is not possible.
-
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
         ids: Tokens among the arguments.
-        position_dim: Dimension of ``ids`` that is the positions, 0 or 1.
+        position_dim: Dimension of ``ids`` that contains the positions, 0 or 1.
         with_first_changed: Whether to also compare the output at the first changed token itself.
+
+    Returns:
+        The effect; None if it cannot be measured.
     """
-    if not can_copy(network, call_args):
-        return None
     known_tokens = ids.detach().unique()
     if len(known_tokens) < 2:
         return None
 
     def change(part: Tensor) -> Tensor:
-        # Each token becomes another token of the batch, so that the network knows all of them.
-        position = torch.searchsorted(known_tokens, part.contiguous())
-        other_tokens: Tensor = known_tokens[(position + 1) % len(known_tokens)]
+        # Each token becomes another token of the batch: the network may reject unknown tokens.
+        index = torch.searchsorted(known_tokens, part.contiguous())
+        other_tokens: Tensor = known_tokens[(index + 1) % len(known_tokens)]
         return other_tokens
 
     return _perturb_second_half(
@@ -83,7 +81,7 @@ def perturb_later_tokens(
         call_args,
         ids,
         change,
-        _vectors_by_position,
+        accepts_scalars=False,
         position_dim=position_dim,
         with_first_changed=with_first_changed,
     )
@@ -92,14 +90,20 @@ def perturb_later_tokens(
 def perturb_later_values(
     network: nn.Module, call_args: CallArguments, series: Tensor
 ) -> PerturbationEffect | None:
-    """Exchange the second halves of rows of numbers, and compare the outputs of the first halves.
+    """Exchange the second halves of rows of floats, and compare the outputs of the first halves.
 
-    None if that is not possible.
+    Args:
+        network: Network to copy.
+        call_args: Arguments of the network.
+        series: Floats among the arguments, (rows, positions) or (rows, positions, 1).
+
+    Returns:
+        The effect; None if it cannot be measured.
     """
-    if not can_copy(network, call_args) or series.shape[0] < 2:
+    if series.shape[0] < 2:
         return None
     return _perturb_second_half(
-        network, call_args, series, lambda part: part.roll(1, 0), _values_by_position
+        network, call_args, series, lambda part: part.roll(1, 0), accepts_scalars=True
     )
 
 
@@ -108,19 +112,19 @@ def _perturb_second_half(
     call_args: CallArguments,
     values: Tensor,
     change: Callable[[Tensor], Tensor],
-    pair_outputs: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
     *,
+    accepts_scalars: bool,
     position_dim: int = 1,
     with_first_changed: bool = False,
 ) -> PerturbationEffect | None:
     """Apply ``change`` to the second half of each row, and compare outputs of the first half.
 
-    ``pair_outputs`` yields pairs of a plain and a perturbed output that have the positions of
-    ``values``.
+    Outputs with a vector per position are compared; if ``accepts_scalars``, also outputs with a
+    single value per position.
     """
     num_positions = values.shape[position_dim]
     num_unchanged = num_positions // 2
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         # Rows are only dropped if the first dimension is the rows.
@@ -131,12 +135,14 @@ def _perturb_second_half(
         second_half = new_values.narrow(position_dim, num_unchanged, num_positions - num_unchanged)
         second_half.copy_(change(second_half))
         new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
-        shape = tuple(new_values.shape[:2])
-        pairs = [
-            pair
-            for output, new_output in _compare_runs(network_copy, truncated_args, new_args)
-            for pair in pair_outputs(output, new_output, shape)
-        ]
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for outputs in _compare_runs(network_copy, truncated_args, new_args):
+            plain, perturbed = (
+                _with_features_last(output, new_values.shape[:2], accepts_scalars=accepts_scalars)
+                for output in outputs
+            )
+            if plain is not None and perturbed is not None and plain.shape == perturbed.shape:
+                pairs.append((plain, perturbed))
         if not pairs:
             return None
 
@@ -152,29 +158,26 @@ def _perturb_second_half(
         )
 
 
-def _vectors_by_position(
-    one: Tensor, other: Tensor, shape: tuple[int, ...]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two outputs as (rows, positions, D), if they have a vector per position.
+def _with_features_last(
+    output: Tensor, shape: torch.Size, *, accepts_scalars: bool
+) -> Tensor | None:
+    """Return an output with a vector per position as a tensor of shape (*shape, features).
 
-    Outputs may also be (rows, D, positions), which convolutions return and cross entropy takes.
+    Args:
+        output: Output of the network. It may also be (rows, features, positions), as convolutions
+            return it and cross entropy takes it.
+        shape: (rows, positions) or (positions, rows).
+        accepts_scalars: Whether an output with a single value per position, and so of exactly
+            ``shape``, is returned as well.
+
+    Returns:
+        None if the output has another shape.
     """
-    if one.dim() != 3 or one.shape != other.shape:
-        return
-    if tuple(one.shape[:2]) == shape:
-        yield one, other
-    elif (one.shape[0], one.shape[2]) == shape:
-        yield one.transpose(1, 2), other.transpose(1, 2)
-
-
-def _values_by_position(
-    one: Tensor, other: Tensor, shape: tuple[int, ...]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two outputs if they have a number or a vector per position."""
-    if one.shape == other.shape and tuple(one.shape) == shape:
-        yield one, other
-    else:
-        yield from _vectors_by_position(one, other, shape)
+    if output.shape[:2] == shape and (output.dim() == 3 or (accepts_scalars and output.dim() == 2)):
+        return output
+    if output.dim() == 3 and (output.shape[0], output.shape[2]) == shape:
+        return output.transpose(1, 2)
+    return None
 
 
 def perturb_other_rows(
@@ -188,17 +191,17 @@ def perturb_other_rows(
         values: Input whose first dimension is the rows of the batch.
 
     Returns:
-        The effect; None if it cannot be measured, as with a single row.
+        The effect; None if it cannot be measured, for example with a single row.
     """
-    if not can_copy(network, call_args) or values.shape[0] < 2:
+    if values.shape[0] < 2:
         return None
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         truncated_args, kept_rows = _truncate_rows(call_args, values)
         new_values = values.detach()[kept_rows].clone()
-        # To exchange rows would not suffice: without an encoding of positions, attention over rows
-        # does not depend on their order.
+        # Exchanging rows would not suffice: without a positional encoding, attention over rows does
+        # not depend on their order.
         new_values[1::2] = new_values[: len(new_values) // 2 * 2 : 2]
         new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
         num_rows = len(new_values)
@@ -213,42 +216,52 @@ def perturb_other_rows(
 
 
 def perturb_padding(network: nn.Module, call_args: CallArguments) -> PerturbationEffect | None:
-    """Perturb the embeddings of padding, then those of real tokens; None if that is not possible.
+    """Perturb the embeddings of padding, and in other passes those of real tokens.
 
-    It is not possible if perturbing one row changes another: then the first dimension probably
-    contains positions, not rows.
+    The outputs at real tokens that are not perturbed are compared.
+
+    Returns:
+        The effect; None if it cannot be measured, or if perturbing some rows changes the outputs of
+        the others: then the first dimension probably contains positions, not rows.
     """
-    pads = find_padding(call_args)
+    is_padding = find_padding(call_args)
     ids = next((t for t in tensor_arguments(call_args) if is_token_batch(t)), None)
-    if pads is None or ids is None or not can_copy(network, call_args):
+    if is_padding is None or ids is None:
         return None
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         truncated_args, kept_rows = _truncate_rows(call_args, ids)
-        pads, ids = pads[kept_rows], ids[kept_rows]
-        is_real = ~pads
+        is_padding, ids = is_padding[kept_rows], ids[kept_rows]
+        is_real = ~is_padding
         # The first real token may be a class token and is not perturbed. The others are perturbed
-        # in two runs, every second one in each, and compared where they are not perturbed.
-        number = is_real.cumsum(1)  # of each real token in its row, from 1
-        real_halves = [is_real & (number > 1) & (number % 2 == parity) for parity in (0, 1)]
-        if not bool(pads.any()) or not bool(real_halves[0].any()):
+        # in two runs: the tokens with even numbers in the first run, those with odd ones in the
+        # second.
+        token_number = is_real.cumsum(1)  # number of each real token in its row, from 1
+        real_halves = [
+            is_real & (token_number > 1) & (token_number % 2 == parity) for parity in (0, 1)
+        ]
+        if not bool(is_padding.any()) or not bool(real_halves[0].any()):
             return None
-        is_even_row = torch.arange(len(pads), device=pads.device) % 2 == 0
-        no_positions, even_rows = torch.zeros_like(pads), is_even_row[:, None].expand_as(pads)
+        is_even_row = torch.arange(len(is_padding), device=is_padding.device) % 2 == 0
+        no_positions = torch.zeros_like(is_padding)
+        even_rows = is_even_row[:, None].expand_as(is_padding)
         runs: list[list[Tensor]] = []
-        for positions in (no_positions, no_positions, pads, even_rows, *real_halves):
+        for positions in (no_positions, no_positions, is_padding, even_rows, *real_halves):
             outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, positions)
             if outputs is None or len(outputs) != len(runs[0] if runs else outputs):
                 return None
             runs.append(outputs)
         plain, repeated, padding_outputs, row_outputs, *real_outputs = runs
-        repeatable = [i for i, a in enumerate(plain) if torch.equal(a, repeated[i])]
+        repeatable = [i for i, output in enumerate(plain) if torch.equal(output, repeated[i])]
         if not repeatable:
             return None
         row_pairs = [
-            (plain[i], row_outputs[i]) for i in repeatable if plain[i].shape[:1] == pads.shape[:1]
+            (plain[i], row_outputs[i])
+            for i in repeatable
+            if plain[i].shape[:1] == is_padding.shape[:1]
         ]
+        # Perturbed even rows must not change the outputs of odd rows.
         if (
             _relative_effect([(a[~is_even_row], b[~is_even_row]) for a, b in row_pairs])
             > _RELATIVE_TOLERANCE
@@ -262,12 +275,13 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
             )
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
-        largest = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
-        # The effect of padding is compared at the same positions as that of the first half.
+        real_effect = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
+        # The effect of padding is measured at the same positions as that of the first half: at the
+        # real tokens outside this half.
         return PerturbationEffect(
-            num_changed=int(pads.sum()),
+            num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),
-            real_token_effect=largest,
+            real_token_effect=real_effect,
         )
 
 
@@ -277,25 +291,25 @@ def perturb_weights(
     names: Sequence[str],
     output_indices: Sequence[int],
 ) -> PerturbationEffect | None:
-    """Perturb some parameters and compare some outputs; None if that is not possible.
+    """Perturb some parameters, and compare some outputs.
 
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
         names: Names of the parameters to perturb.
-        output_indices: Indices of the output tensors to compare.
+        output_indices: Indices of the floating-point output tensors to compare.
+
+    Returns:
+        The effect; None if it cannot be measured.
     """
-    if not can_copy(network, call_args):
-        return None
-    with disposable_copy(network) as network_copy:
+    with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
         plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
         for name in names:
-            parameter = network_copy.get_parameter(name)
-            parameter.data.mul_(-0.5).add_(0.1)
-        outputs = _repeatable_outputs(plain, repeated, run_copy(network_copy, call_args))
-        pairs = [outputs[i] for i in output_indices if i in outputs]
+            network_copy.get_parameter(name).data.mul_(-0.5).add_(0.1)
+        pair_by_index = _repeatable_pairs(plain, repeated, run_copy(network_copy, call_args))
+        pairs = [pair_by_index[i] for i in output_indices if i in pair_by_index]
         if not pairs:
             return None
         parameters = tuple(network.get_parameter(name) for name in names)
@@ -307,17 +321,18 @@ def perturb_weights(
 def _compare_runs(
     network_copy: nn.Module, call_args: CallArguments, new_args: CallArguments
 ) -> Collection[tuple[Tensor, Tensor]]:
-    """Return the repeatable outputs for plain arguments, each with that for perturbed ones."""
+    """Run the copy with plain and perturbed arguments; return the pairs of repeatable outputs."""
     plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
-    return _repeatable_outputs(plain, repeated, run_copy(network_copy, new_args)).values()
+    return _repeatable_pairs(plain, repeated, run_copy(network_copy, new_args)).values()
 
 
-def _repeatable_outputs(
+def _repeatable_pairs(
     plain: list[Tensor] | None, repeated: list[Tensor] | None, perturbed: list[Tensor] | None
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """Return by index the plain and perturbed outputs that are equal in both plain passes.
+    """Return pairs of a plain and a perturbed output by index, for outputs that are repeatable.
 
-    {} if a pass raised an exception (None), or if the passes differ in their number of outputs.
+    An output is repeatable if it is equal in both plain passes. {} if a pass raised an exception
+    (None), or if the passes differ in their number of outputs.
     """
     if plain is None or repeated is None or perturbed is None:
         return {}
@@ -330,25 +345,26 @@ def _repeatable_outputs(
     }
 
 
-def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:
-    """Return the arguments with at most 8 rows, and which rows they have.
+def _truncate_rows(call_args: CallArguments, values: Tensor) -> tuple[CallArguments, slice]:
+    """Return the arguments with at most the first 8 rows, and the slice of these rows.
 
-    All rows are kept if another dimension has the same length, because that one may be the rows.
+    All rows are kept if another dimension has the same length, because it may be the rows.
     """
-    rows = ids.shape[0]
+    num_rows = values.shape[0]
     other_lengths = {n for t in tensor_arguments(call_args) for n in t.shape[1:]}
-    kept_rows = slice(0, _MAX_ROWS if rows > _MAX_ROWS and rows not in other_lengths else rows)
+    kept_rows = slice(0, num_rows if num_rows in other_lengths else min(num_rows, _MAX_ROWS))
 
-    def truncated(tensor: Tensor) -> Tensor:
-        return tensor[kept_rows] if tensor.dim() and tensor.shape[0] == rows else tensor
+    def truncate(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()
+        return tensor[kept_rows] if tensor.dim() and tensor.shape[0] == num_rows else tensor
 
-    return map_tensors(call_args, lambda t: truncated(t.detach())), kept_rows
+    return map_tensors(call_args, truncate), kept_rows
 
 
 def _replace_rows(
     truncated_args: CallArguments, values: Tensor, new_values: Tensor, kept_rows: slice
 ) -> CallArguments:
-    """Return the arguments with ``new_values`` in place of the kept rows of ``values``."""
+    """Return the arguments with ``new_values`` in place of tensors equal to the kept values."""
     original = values[kept_rows]
     return map_tensors(
         truncated_args,
@@ -357,16 +373,17 @@ def _replace_rows(
 
 
 def _select_positions(one: Tensor, other: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values at selected positions; all values if the tensors have no positions."""
+    """Return the values at selected positions; all values of tensors without positions."""
     if one.dim() >= 2 and one.shape[:2] == selected.shape:
         return one[selected], other[selected]
     return one, other
 
 
 def _relative_effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return the largest change of a pair, as a share of the largest absolute value of its first.
+    """Return the largest change from the first to the second tensor of a pair.
 
-    NaN if a tensor contains NaN, if a first tensor is infinite, and without comparable pairs.
+    It is given as a share of the largest absolute value of the first tensor. NaN if a tensor
+    contains NaN, if a first tensor contains infinite values, or if no pair can be compared.
     """
     effects = [
         float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))

@@ -12,7 +12,7 @@ TENSOR_TYPES = (Tensor, nn.Parameter)
 """Plain tensor types. Operations of subclasses, such as distributed tensors, differ in meaning."""
 
 _MAX_TENSORS = 4
-"""Maximum number of tensors of a call that are referenced."""
+"""Maximum number of tensors of a call to which references are returned."""
 
 
 def first_tensor(output: Any) -> Tensor | None:
@@ -41,7 +41,7 @@ def tensor_refs(
         and not kwargs
         and type(args[0]) is Tensor
         and args[0].layout is torch.strided
-    ):
+    ):  # the usual call, without the cost of a search
         return (weakref.ref(args[0]),)
     values = [*args, *kwargs.values()]
     tensors = [value for value in values if isinstance(value, Tensor)]

@@ -12,18 +12,19 @@ from typing import Any, Literal
 import torch
 
 _MAX_DEPTH = 4
-"""Maximum number of references between a searched object and a generator that it holds."""
+"""Maximum number of references from a searched object to a generator."""
 _MAX_VISITED = 256
 """Maximum number of objects that a search visits."""
 _MAX_GENERATORS = 8
 """Number of generators after which a search ends."""
 _MAX_ITEMS = 32
-"""Maximum number of items of a container that is searched. Of a larger container no item is
-searched. Of the attributes of an object or class, and of the globals that a function uses, the
-first ones are searched."""
+"""Maximum number of searched items of a container, attributes of an object or class, and globals of
+a function. A larger container is not searched at all; of more attributes or globals, only the first
+ones are searched."""
 
 _LIBRARIES = frozenset({"builtins", "numpy", "torch", "typing"})
-"""Libraries whose methods are not searched: they use generators of objects or of the process."""
+"""Libraries whose methods are not searched. They draw only from attributes of their object, which
+are searched anyway, or from the global generators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class GeneratorSource:
     """A random generator, and the path to it."""
 
     path: str
+    """Path from a searched object, such as 'dataset.transform.generator'. For a global generator:
+    its name, such as 'numpy.random'."""
     generator: Any
 
     def state_fingerprint(self) -> int:
@@ -52,7 +55,7 @@ class GeneratorSource:
     def seed_identity(self) -> int | None:
         """Return a number that the seed determines and that drawing does not change.
 
-        None if the generator does not show such a number.
+        None if the generator does not provide such a number.
         """
         generator = self.generator
         if isinstance(generator, torch.Generator):
@@ -84,7 +87,7 @@ def generator_types() -> tuple[type, ...]:
     return (torch.Generator, random.Random, *numpy_types)
 
 
-def process_generators() -> list[GeneratorSource]:
+def global_generators() -> list[GeneratorSource]:
     """Return the global generators of the process: torch, Python and NumPy."""
     numpy = sys.modules.get("numpy")
     generators = {
@@ -96,9 +99,10 @@ def process_generators() -> list[GeneratorSource]:
 
 
 def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
-    """Return the generators that objects hold, also in containers, closures and used globals.
+    """Return the generators that objects reference, directly or through other objects.
 
-    Global generators of the process are not included.
+    Items of containers, attributes, methods, closure variables, and globals that functions use are
+    searched. The global generators of the process are not included.
 
     Args:
         roots: Objects to search, such as a dataset, by name.
@@ -107,7 +111,7 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
         Well under a millisecond: visits at most 256 objects.
     """
     classes = generator_types()
-    global_ids = {id(source.generator) for source in process_generators()}
+    global_ids = {id(source.generator) for source in global_generators()}
     generators: list[GeneratorSource] = []
     pending = [(name, value, 0) for name, value in roots.items()]
     visited: set[int] = set()
@@ -125,12 +129,13 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
 
 
 def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that an object references, each with its path from that object."""
     if isinstance(value, torch.Tensor | str | bytes | int | float | type | types.ModuleType | None):
         return
     if isinstance(value, list | tuple | dict):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
         if len(value) <= _MAX_ITEMS:
-            yield from ((f"[{key!r}]", item) for key, item in pairs)
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from ((f"[{key!r}]", item) for key, item in items)
     elif isinstance(value, functools.partial):
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif isinstance(value, types.MethodType):
@@ -146,9 +151,9 @@ def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _methods(type(value))
 
 
-def _methods(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the methods of a class, any of which may draw numbers, but not those of libraries."""
-    for cls in kind.__mro__:
+def _methods(owner: type) -> Iterator[tuple[str, types.FunctionType]]:
+    """Yield the methods of a class, except those of libraries. Any of them may draw numbers."""
+    for cls in owner.__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES:
             continue
         for name, method in list(vars(cls).items())[:_MAX_ITEMS]:
@@ -171,7 +176,7 @@ def _captured_objects(function: types.FunctionType) -> Iterator[tuple[str, Any]]
 
 
 def used_names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code uses, including nested code such as comprehensions."""
+    """Yield the names of globals and attributes in code, and in nested code such as lambdas."""
     yield from code.co_names
     for part in code.co_consts:
         if isinstance(part, types.CodeType):

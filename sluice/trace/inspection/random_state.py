@@ -13,7 +13,7 @@ from torch import nn
 from sluice.trace.inspection.random_generators import generator_types, used_names
 
 _MAX_FUNCTIONS = 256
-"""Maximum number of functions whose variables are searched for a generator."""
+"""Maximum number of functions whose globals and closure variables are searched for a generator."""
 
 
 @contextmanager
@@ -39,8 +39,8 @@ def uses_shared_generator(network: nn.Module) -> bool:
     """Return whether a network may draw from a generator that a copy of it would share.
 
     Searches the globals and closure variables that methods of its modules use. If one of them is a
-    function, its globals and closure variables are searched as well. A generator that only other
-    code of the same file uses does not count.
+    function, the variables that it uses are searched, too. A generator that only other code of the
+    same file uses does not count.
     """
     generator_classes = generator_types()
     classes = {cls for module in network.modules() for cls in type(module).__mro__}
@@ -57,7 +57,8 @@ def uses_shared_generator(network: nn.Module) -> bool:
         if function in visited or function.__module__.split(".")[0] == "torch":
             continue
         visited.add(function)
-        used_objects = [function.__globals__.get(name) for name in {*used_names(function.__code__)}]
+        names = set(used_names(function.__code__))
+        used_objects = [function.__globals__.get(name) for name in names]
         used_objects += [c.cell_contents for c in function.__closure__ or () if _has_content(c)]
         if any(isinstance(value, generator_classes) for value in used_objects):
             return True
@@ -68,5 +69,5 @@ def uses_shared_generator(network: nn.Module) -> bool:
 def _has_content(cell: Any) -> bool:
     try:
         return cell.cell_contents is not None
-    except ValueError:
+    except ValueError:  # the cell is empty
         return False

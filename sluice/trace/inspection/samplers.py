@@ -16,6 +16,7 @@ class SamplerProperties:
     """Properties of a sampler, read from the attributes that torch and other libraries use."""
 
     shuffles: bool
+    """Whether the sampler shuffles the rows."""
     has_set_epoch: bool
     """Whether the sampler has a method ``set_epoch``."""
     epoch: int
@@ -29,7 +30,7 @@ class SamplerProperties:
 
 
 def sampler_properties(loader: Any) -> SamplerProperties:
-    """Return the properties of a DataLoader's sampler, including one inside a batch sampler."""
+    """Return the properties of a DataLoader's sampler, which may be nested in a batch sampler."""
     samplers = tuple(_samplers(loader))
     return SamplerProperties(
         shuffles=any(
@@ -45,6 +46,7 @@ def sampler_properties(loader: Any) -> SamplerProperties:
 
 
 def _samplers(loader: Any) -> Iterator[Any]:
+    """Yield the sampler and the batch sampler of a loader, each with the samplers nested in it."""
     for outer in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         sampler = outer
         for _ in range(_MAX_DEPTH):

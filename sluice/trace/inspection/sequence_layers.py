@@ -1,4 +1,4 @@
-"""Finds inputs whose first dimension is rows, and layers that may take the rows for positions."""
+"""Finds inputs whose first dimension is rows, and layers that may process the rows as positions."""
 
 from typing import Any
 
@@ -9,19 +9,23 @@ from sluice.trace.inspection.autograd_graph import graph_nodes
 from sluice.trace.inspection.padding import tensor_arguments
 
 _MAX_LOSS_NODES = 64
-"""Number of autograd nodes, nearest to the loss, among which the loss function is searched."""
+"""Maximum number of autograd nodes, nearest to the loss, that are searched for a loss function."""
 
 
 def find_row_input(call_args: Any, loss: Tensor) -> Tensor | None:
-    """Return the input whose first dimension is the rows of the batch; None if none certainly is.
+    """Return an input whose first dimension certainly is the rows of the batch.
 
-    Each row must have one output and one target, so that neither has positions. The length of the
-    second dimension of the input, which may be positions, must differ from the number of rows and
-    from the second dimension of the targets.
+    The loss must have one output and one target per row, so that neither has positions. The second
+    dimension of the input may be positions. Its length must differ from the number of rows, so that
+    the two dimensions cannot be confused. It must also differ from the second dimension of the
+    targets, which could otherwise be positions, too.
 
     Args:
         call_args: Arguments of the network.
         loss: Loss before its backward pass; its graph is read, not executed.
+
+    Returns:
+        None if it is not certain for any input.
     """
     shapes = _find_loss_shapes(loss)
     if shapes is None:
@@ -48,20 +52,20 @@ def _find_loss_shapes(loss: Tensor) -> tuple[torch.Size, torch.Size] | None:
     return None
 
 
-def is_matrix(values: Tensor) -> bool:
-    """Return whether an input is a matrix of numbers, which torch takes for one sequence."""
+def is_unbatched_sequence(values: Tensor) -> bool:
+    """Return whether an input is a 2-D float tensor, which torch layers process as one sequence."""
     return values.dim() == 2 and values.is_floating_point()
 
 
 def layers_with_positions_first(network: nn.Module, values: Tensor) -> tuple[str, ...]:
-    """Return the names of layers that may take the first dimension of an input for positions.
+    """Return the names of layers that may process the first dimension of an input as positions.
 
-    These are recurrent and attention layers with ``batch_first=False``. For a matrix of numbers,
-    they are all recurrent and attention layers, because torch takes a matrix for one sequence.
+    These are recurrent and attention layers with ``batch_first=False``. For a 2-D float tensor, all
+    recurrent and attention layers are returned, because they process it as one sequence.
     """
     return tuple(
         name or type(module).__name__
         for name, module in network.named_modules()
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention)
-        and (is_matrix(values) or not module.batch_first)
+        and (is_unbatched_sequence(values) or not module.batch_first)
     )

@@ -1,4 +1,4 @@
-"""Bounded sketch of input rows with their targets, to test whether targets depend on inputs."""
+"""At most 32 features and one target per input row, to test if targets depend on inputs."""
 
 import base64
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _NUM_MEANS = 24
-"""Number of equal parts of a long row of floats; the mean of each part is a feature."""
+"""Number of equal parts of a wide row of floats; the mean of each part is a feature."""
 _NUM_BANDS = 8
-"""Number of bands of the spectrum of this row; the mean amplitude of each band is a feature."""
+"""Number of frequency bands of a wide row of floats; the mean amplitude of each is a feature."""
 _FLOAT16_LIMIT = 6e4
 """Maximum absolute value of an encoded feature. The largest float16 is 65,504."""
 _NUM_BUCKETS = 24
-"""Number of buckets over which the integers of a row are distributed; each count is a feature."""
+"""Number of buckets into which the integers of a row are counted; each count is a feature."""
 _NUM_FIRST_INTEGERS = 8
-"""Maximum number of first integers of a row that are features themselves."""
+"""Number of first integers of a row that are themselves features, too."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class FeatureScaling:
 
 
 def row_features(batch: Tensor) -> Tensor:
-    """Return features that distinguish rows, (rows, features), for a batch of any shape."""
+    """Return features that distinguish rows, (rows, features), for a batch (rows, ...)."""
     rows = batch.detach().reshape(batch.shape[0], -1)
     if not rows.is_floating_point():
         buckets = rows.to(torch.int64) % _NUM_BUCKETS
@@ -66,18 +66,21 @@ def decode_features(text: str, num_features: int) -> Tensor:
     return features.float()
 
 
-def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor, bool, int] | None:
-    """Return one target per row, whether the targets are classes, and their column.
+def target_column(
+    targets: Tensor, num_rows: int, index: int | None
+) -> tuple[Tensor, bool, int] | None:
+    """Return one target per row, whether the targets are classes, and the index of their column.
 
     Args:
-        targets: Targets of a batch.
-        rows: Number of rows of the input.
-        index: Column to use; None for the one with the largest variance.
+        targets: Targets of a batch: (rows), (rows, 1), or floats (rows, columns).
+        num_rows: Number of rows of the input.
+        index: Column to use if the columns are not classes; None for the one with the largest
+            variance.
 
     Returns:
-        None if the targets have another number of rows, no such column, or another layout.
+        None if the targets have another number of rows, no such column, or another shape.
     """
-    if not targets.dim() or targets.shape[0] != rows:
+    if not targets.dim() or targets.shape[0] != num_rows:
         return None
     if targets.dim() == 1 or (targets.dim() == 2 and targets.shape[1] == 1):
         column = targets.detach().reshape(-1)
@@ -107,8 +110,8 @@ def constant_loss(kind: str, targets: Tensor) -> float | None:
     if kind == "l1_loss":
         return float((table - table.median(0).values).abs().mean())
     if kind.startswith("binary_cross_entropy") and bool(((table >= 0) & (table <= 1)).all()):
-        share = table.mean(0)
-        entropy = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
-        # The plug-in entropy of few rows is biased downwards (Miller 1955).
+        p = table.mean(0)
+        entropy = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
+        # The plug-in entropy of few rows is biased downwards; this corrects it (Miller 1955).
         return float((entropy + (entropy > 0) / (2 * table.shape[0])).mean())
     return None

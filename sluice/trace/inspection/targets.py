@@ -19,12 +19,12 @@ _MIN_POSITIONS = 8
 """Minimum number of positions in a row of a series."""
 
 _MIN_MATCH_SHARE = 0.98
-"""Minimum share of targets that equal the next input token; for a copied input, the input token at
-their own position. Ignored targets do not count."""
+"""Minimum share of targets that equal the next input token; for a copied input, the token at their
+own position. Ignored targets do not count."""
 
 _MAX_COPY_SHARE = 0.9
-"""Maximum share of targets that equal the input token at their own position, if targets are next
-tokens. Copies of the input, and text that repeats one token, have a larger share."""
+"""Maximum share of next-token targets that equal the input token at their own position. Copies of
+the input, and text that repeats one token, have a larger share."""
 
 
 def find_next_token_input(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | None:
@@ -35,7 +35,8 @@ def find_next_token_input(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | 
         call_args: Arguments of the network.
 
     Returns:
-        The tokens, and which of their two dimensions is the positions; None if no input matches.
+        The tokens, and the dimension that contains their positions (0 or 1); None if no input
+        matches.
     """
     ids = _find_token_input(loss, call_args, _is_shifted)
     if ids is not None:
@@ -60,7 +61,10 @@ def _find_token_input(
 
 
 def _class_targets(loss: Tensor) -> list[Tensor]:
-    """Return the class targets that the nodes nearest to the loss saved: 1-D, -1 if ignored."""
+    """Return the class targets that the nodes nearest to the loss saved.
+
+    Each tensor is flattened. Ignored targets are replaced by -1.
+    """
     targets: list[Tensor] = []
     for node in graph_nodes(loss, max_nodes=_MAX_TARGET_NODES):
         name = type(node).__name__
@@ -79,7 +83,7 @@ def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.
-        nodes: Autograd nodes of all outputs.
+        nodes: Autograd nodes of all outputs; None for an output without a graph.
     """
     index_by_node = {node: i for i, node in enumerate(nodes) if node is not None}
     indices = (
@@ -91,14 +95,14 @@ def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
 
 
 def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
-    """Return the reference to the input that equals the targets after a shift by one position.
-
-    None if no input matches.
+    """Return the reference to the input whose value at position t + 1 equals target t.
 
     Args:
         inputs: Weak references to the inputs of the network.
-        targets: Floating-point targets, (rows, positions) or (rows, positions, 1). Target t must
-            equal input t + 1.
+        targets: Floating-point targets, (rows, positions) or (rows, positions, 1).
+
+    Returns:
+        None if no input matches, or if the targets are not a series.
     """
     if type(targets) is not Tensor or not _is_series(targets):
         return None
@@ -112,7 +116,10 @@ def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
 
 
 def _is_series(values: Tensor) -> bool:
-    """Return whether values are floats of shape (rows, positions) or (rows, positions, 1)."""
+    """Return whether values are floats of shape (rows, positions) or (rows, positions, 1).
+
+    There must be 8 or more positions.
+    """
     if values.dim() == 3 and values.shape[2] == 1:
         values = values[..., 0]
     return values.dim() == 2 and values.shape[1] >= _MIN_POSITIONS and values.is_floating_point()
@@ -129,22 +136,22 @@ def _is_unshifted(ids: Tensor, targets: Tensor) -> bool:
 
 def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
     """Return whether the targets are the next tokens, for tokens of shape (positions, rows)."""
-    rows = ids.shape[1]
-    if targets.numel() % rows:
+    num_rows = ids.shape[1]
+    if targets.numel() % num_rows:
         return False
-    return _is_shifted(ids.T, targets.reshape(-1, rows).T.reshape(-1))
+    return _is_shifted(ids.T, targets.reshape(-1, num_rows).T.reshape(-1))
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:
     """Return whether the targets are the next tokens.
 
-    The last token of a row may have a target or not.
+    The last token of each row may have a target or not.
     """
-    rows, length = ids.shape
+    num_rows, length = ids.shape
     for width in (length, length - 1):
-        if targets.numel() != rows * width:
+        if targets.numel() != num_rows * width:
             continue
-        columns = targets.reshape(rows, width)[:, : length - 1]
+        columns = targets.reshape(num_rows, width)[:, : length - 1]
         is_included = columns >= 0
         num_included = int(is_included.sum())
         next_share = int(((columns == ids[:, 1:]) & is_included).sum()) / max(num_included, 1)

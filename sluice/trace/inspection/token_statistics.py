@@ -16,7 +16,7 @@ IGNORE_INDEX = -100
 
 
 def is_token_sequence(batch: Tensor) -> bool:
-    """Return whether a batch is integers of shape (rows, positions), with 3 or more positions."""
+    """Return whether a batch contains integers, (rows, positions), with 3 or more positions."""
     return (
         batch.dim() == 2
         and batch.shape[1] >= _MIN_POSITIONS
@@ -34,7 +34,11 @@ class TokenCounts:
     def __init__(self, batch: Tensor) -> None:
         self._first = int(batch[:, 0].to(torch.int64).mode().values)
         """Most frequent first token of a row in the first batch, for example BOS."""
-        self._rows = self._positions = self._num_first = 0
+        self._num_rows = 0
+        self._num_positions = 0
+        """Number of positions of a row in the last batch."""
+        self._num_first = 0
+        """Number of rows that begin with the token ``_first``."""
         self._num_doubled = 0
         """Number of rows that begin with the token ``_first`` twice and do not contain it again."""
         self._num_longer = 0
@@ -51,25 +55,26 @@ class TokenCounts:
         is_doubled = begins_with_first & is_first[:, 1] & (is_first.sum(1) == 2)
         is_longer = begins_with_first & is_first[:, 1] & is_first[:, 2]
         low, high = torch.aminmax(ids)
-        values = torch.stack(
+        # One read from the device for all values.
+        num_first, num_doubled, num_longer, smallest, largest = torch.stack(
             [begins_with_first.sum(), is_doubled.sum(), is_longer.sum(), low, high]
         ).tolist()
-        self._num_first += values[0]
-        self._num_doubled += values[1]
-        self._num_longer += values[2]
-        self._low, self._high = min(self._low, values[3]), max(self._high, values[4])
-        self._num_ignored_batches += values[3] == values[4] == IGNORE_INDEX
-        self._positions = ids.shape[1]
-        self._rows += ids.shape[0]
+        self._num_first += num_first
+        self._num_doubled += num_doubled
+        self._num_longer += num_longer
+        self._low, self._high = min(self._low, smallest), max(self._high, largest)
+        self._num_ignored_batches += smallest == largest == IGNORE_INDEX
+        self._num_positions = ids.shape[1]
+        self._num_rows += ids.shape[0]
 
     def record(self) -> TokenRecord:
         """Return the counts so far."""
         return TokenRecord(
-            num_positions=self._positions,
+            num_positions=self._num_positions,
             smallest=self._low,
             largest=self._high,
             first=self._first,
-            num_rows=self._rows,
+            num_rows=self._num_rows,
             num_ignored=self._num_ignored_batches,
             num_first=self._num_first,
             num_doubled=self._num_doubled,
@@ -84,7 +89,7 @@ def align_with_next_tokens(
 
     Args:
         ids: Input tokens, (rows, positions).
-        targets: Targets of any shape with rows x positions elements, or one position less.
+        targets: Targets of any shape, with rows x positions or rows x (positions - 1) elements.
         is_included: Mask of the targets that are not ignored; same shape as ``targets``.
 
     Returns:
@@ -107,10 +112,10 @@ def align_with_next_tokens(
     )
     position = torch.arange(width, device=ids.device)
     last_included = torch.where(is_included, position, -1).amax(1)
-    tail_lengths = width - 1 - last_included  # ignored targets at the end of each row
+    tail_lengths = width - 1 - last_included  # number of ignored targets at the end of each row
     has_tail = (tail_lengths > 0) & (last_included >= 0)
     last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_tail]
-    distinct, frequency = last_targets.unique(return_counts=True)
+    distinct, counts = last_targets.unique(return_counts=True)
     num_with_tail = int(has_tail.sum())
     return NextTokenTargets(
         num_rows=rows,
@@ -122,7 +127,7 @@ def align_with_next_tokens(
         shortest_tail=int(tail_lengths.min()) if rows else 0,
         longest_tail=int(tail_lengths.max()) if rows else 0,
         num_last=distinct.numel(),
-        last_share=int(frequency.max()) / num_with_tail if num_with_tail else 0.0,
+        last_share=int(counts.max()) / num_with_tail if num_with_tail else 0.0,
         num_unsupervised=int((last_included < 0).sum()),
     )
 
@@ -138,7 +143,7 @@ def best_alignment(
         is_included: Mask of the targets that are not ignored; same shape as ``targets``.
 
     Returns:
-        None without token inputs of a matching size.
+        The alignment; None without a token input of a matching size.
     """
     alignments = (
         align_with_next_tokens(ids, targets, is_included)

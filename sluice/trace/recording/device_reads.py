@@ -1,4 +1,4 @@
-"""Batched reads of device scalars: many values are read with one synchronization."""
+"""Batched reads of scalars from devices: many values are read with few synchronizations."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,19 +10,23 @@ OnValues = Callable[[Sequence[float]], None]
 
 
 class BatchedDeviceReads:
-    """Collects requests for scalars, and passes the values to callbacks after one read of all."""
+    """Collects requests for scalars, and passes the values to callbacks when all are read at once.
+
+    Cost:
+        One device synchronization per read, for each device and dtype.
+    """
 
     def __init__(self) -> None:
         self._requested_scalars: list[Tensor | float] = []
         self._callbacks: list[tuple[int, int, OnValues]] = []
-        """Start of the requested scalars of a callback, their number, and the callback."""
+        """Position of the first scalar of a request, number of its scalars, and its callback."""
         self._lock = threading.Lock()
 
     def request(self, scalars: Sequence[Tensor | float], on_values: OnValues) -> None:
         """Request values; ``read`` passes them to the callback.
 
         Args:
-            scalars: Zero-dimensional tensors, or numbers that are already known.
+            scalars: Zero-dimensional tensors on any device, or numbers that are already known.
             on_values: Called with one float per scalar.
         """
         with self._lock:

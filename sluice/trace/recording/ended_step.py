@@ -1,4 +1,4 @@
-"""Buffered data of steps that ended."""
+"""Buffered data of steps that ended, as it is delivered to the recorder and the samplers."""
 
 from typing import Any, NamedTuple
 
@@ -6,14 +6,14 @@ from torch import Tensor
 
 
 class EndedStep(NamedTuple):
-    """Buffered data of one fully recorded step, or of several steps that repeated a pattern."""
+    """One fully recorded step, or several steps that repeated a pattern."""
 
     step: int
     """Number of the step; of repeated steps, the last one."""
     thread: int
     """Index of the thread."""
     events: list[int]
-    """Event codes and times, alternating."""
+    """Event codes and clock times [ns], alternating."""
     losses: list[Any]
     """Losses of the backward passes. For repeated steps: step number, list of its losses, next step
     number, list of its losses, and so on."""

@@ -1,4 +1,4 @@
-"""Interns events and event sequences: each distinct one is stored once, as a small integer."""
+"""Interns events and event sequences: each distinct one is stored once and has a small integer."""
 
 import threading
 from collections.abc import Sequence
@@ -22,7 +22,10 @@ every valid index, and from -1 - index, with which the recorder marks unfinished
 
 
 class EventInterner:
-    """Numbers events and event sequences in the order of their first appearance."""
+    """Assigns a code to each distinct event, and an index to each distinct sequence of events.
+
+    Codes and indices are numbers from 0, in the order of first appearance.
+    """
 
     def __init__(self) -> None:
         self._code_by_event: dict[EventKey, int] = {}
@@ -52,9 +55,10 @@ class EventInterner:
         return self._event_by_code[code]
 
     def intern_step(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
-        """Return the sequence index of a step, and the positions of the events it keeps.
+        """Return the sequence index of a step, and the positions of its events in ``codes``.
 
-        A block of events that repeats is kept once.
+        The sequence contains a block of events that repeats only once. The index is
+        ``OVERFLOW_INDEX`` if there are too many distinct sequences.
         """
         key = (thread, tuple(codes))
         cached = self._cache.get(key)
@@ -69,8 +73,8 @@ class EventInterner:
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the codes with repeated blocks kept once, and their original positions.
 
-        The position of the last event of a block is that of its last repeat, because the block
-        went on until then.
+        The position of the last event of a repeated block is that in the last repeat, so that its
+        time is the end of the block.
         """
         folded: list[int] = []
         positions: list[int] = []
@@ -101,7 +105,7 @@ class EventInterner:
 def _find_block(codes: Sequence[int], start: int) -> tuple[int, int]:
     """Return the length of the block at ``start``, and the position after its last repeat.
 
-    An event that does not begin a repeated block is a block of length 1.
+    The shortest block that repeats is found. An event that begins none is a block of length 1.
     """
     for length in range(1, _MAX_BLOCK_LENGTH + 1):
         block = codes[start : start + length]
@@ -114,5 +118,5 @@ def _find_block(codes: Sequence[int], start: int) -> tuple[int, int]:
 
 
 def decode_event(fields: Sequence[Any]) -> TraceEvent:
-    """Return the event of a stored list of fields."""
+    """Return an event from its stored fields, which are in the order of ``EventKey``."""
     return TraceEvent.model_validate(dict(zip(TraceEvent.model_fields, fields, strict=True)))

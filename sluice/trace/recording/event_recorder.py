@@ -10,8 +10,8 @@ from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
-"""Number of events since the last step at which repeated blocks are folded. A step has this many
-events only if it contains a long evaluation."""
+"""Number of events of a step at which repeated blocks of events are folded: kept only once. Usually
+only a step after a long evaluation has that many events."""
 
 
 class EventRecorder:
@@ -19,7 +19,7 @@ class EventRecorder:
 
     Args:
         interner: Assigns a code to each distinct event.
-        bus: Informed when an event differs from the predicted one.
+        bus: Publishes ``UnexpectedEvent`` when an event differs from the predicted one.
         clock: Monotonic time [ns].
     """
 
@@ -47,7 +47,7 @@ class EventRecorder:
         return code
 
     def record(self, thread: ThreadState, code: int) -> None:
-        """Record an event by its code, or match it with the predicted one."""
+        """Record an event by its code; if it equals the predicted event, only advance."""
         prediction = thread.prediction
         position = prediction.position
         if position >= 0:
@@ -71,17 +71,20 @@ class EventRecorder:
         related_id: int = -1,
         flags: tuple[str, ...] = (),
     ) -> None:
-        """Record an event of a thread."""
+        """Record an event of a thread by its fields."""
         self.record(thread, self.code(kind, object_id, related_id, flags))
 
     def mark_cleared_before_update(self, thread: ThreadState) -> None:
-        """Correct the recorded step: its gradients were cleared before it updated the weights."""
+        """Correct the step event recorded last: gradients were cleared before weights were updated.
+
+        A "zero" event is inserted before it, and the state of its gradients becomes "zero".
+        """
         events = thread.step.events
         code, time_ns = events[-2:]
         kind, object_id, related_id, flags, _ = self.interner.event(code)
         if kind == "step":  # its first flag is the state of the gradients
-            step = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
-            events[-2:] = self.code("zero", object_id), time_ns, step, time_ns
+            step_code = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
+            events[-2:] = self.code("zero", object_id), time_ns, step_code, time_ns
 
     def assign_index(self, thread: ThreadState) -> None:
         """Assign an index to a thread at its first event."""
@@ -92,7 +95,7 @@ class EventRecorder:
         thread.step.began_ns = thread.step.began_ns or self._clock()
 
     def _fold_repeats(self, thread: ThreadState) -> None:
-        """Keep repeated blocks of events once; if many events remain, keep only the latest."""
+        """Keep repeated blocks of events once. If many events remain, keep the latest 1,024."""
         step = thread.step
         folded, positions = self.interner.fold_repeats(step.codes)
         if len(folded) >= _MAX_EVENTS // 2:

@@ -1,12 +1,12 @@
-"""Samples rows of a series, at an interval that grows with its length."""
+"""Samples rows of a series, at an interval that grows with the length of the series."""
 
 
 class LogSpacedSampler:
-    """Chooses rows of a series so that their number grows with the logarithm of its length.
+    """Decides which rows of a series are kept: their number grows with the logarithm of its length.
 
     Args:
-        initial_rows: Number of first rows that are all kept. Afterwards the interval between kept
-            rows doubles after every ``initial_rows // 2`` of them.
+        initial_rows: Number of first rows that are all kept; at least 2. Afterwards, the interval
+            between kept rows doubles after every ``initial_rows // 2`` kept rows.
     """
 
     __slots__ = ("_initial_rows", "_interval", "_next_position", "_num_left", "_position")
@@ -14,12 +14,12 @@ class LogSpacedSampler:
     def __init__(self, initial_rows: int) -> None:
         self._initial_rows = initial_rows
         self._position = self._next_position = 0
-        """Position of the next row, and of the next row that is kept."""
+        """Position of the next row in the series, and of the next row that is kept."""
         self._interval, self._num_left = 1, initial_rows
         """Interval between kept rows, and number of rows that are still kept at this interval."""
 
     def skip_if_none_kept(self, num_rows: int) -> bool:
-        """Advance by a number of rows if none of them is kept; return whether it advanced."""
+        """Advance by ``num_rows`` rows if none of them is kept; return whether it advanced."""
         if self._position + num_rows > self._next_position:
             return False
         self._position += num_rows

@@ -25,11 +25,13 @@ from sluice.trace.records.trace import TraceStart
 from sluice.trace.settings import TraceSettings
 
 _MAX_RECENT_STEPS = 128
-"""Maximum number of steps whose detail is kept until the next flush. If a fast program makes more
-steps, the detail of the earlier ones is dropped."""
+"""Maximum number of steps whose detail is kept until the next flush: times of events, and scalars
+that are not kept in the history. If a program makes more steps, that of the earlier ones is
+dropped."""
 
 _MAX_DETAIL_RECORDS = 1024
-"""Maximum number of detail records that are kept until the next flush. Earlier ones are dropped."""
+"""Maximum number of other records of detail that are kept until the next flush. If there are more,
+the earlier ones are dropped."""
 
 ScalarsRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
@@ -81,15 +83,16 @@ class Recorder:
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_RECORDS)
         """Name and record of the recent detail that is not written yet."""
         self._sequence_counts: dict[int, list[int]] = {}
-        """First step, last step and number of steps, by sequence index. The key of an unfinished
-        step is -1 - index."""
+        """First step, last step and number of steps since the last flush, by sequence index. An
+        unfinished step has the key -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
         self._steps: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
-        """Rows of steps: step, sequence index, positions of the kept events, all times, end time,
-        and end time of the previous step."""
+        """Rows of steps: step, sequence index, positions of the events that the sequence keeps,
+        times of all events, end time, and end time of the previous step."""
         self._recent_scalars: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_SCALARS_FIELDS)
-        """Rows of scalars that are not kept in the history, as in ``ScalarsRow``."""
+        """Rows of scalars that are only recent detail, with the fields of ``ScalarsRow``."""
         self._kept_scalars: list[ScalarsRow] = []
+        """Rows of scalars that are kept in the history, and are not read yet."""
         self._resolved_scalars: list[tuple[list[Any], bool]] = []
         """Rows whose values were read from the device, and whether they are kept in the history."""
         self.learning_rates: list[tuple[int, int, list[float]]] = []
@@ -98,7 +101,7 @@ class Recorder:
         self._statistics_sampler = LogSpacedSampler(settings.history_rows)
         self.device_reads = BatchedDeviceReads()
         self.num_overflow_steps = 0
-        """Number of steps whose sequence is not recorded: there were too many distinct ones."""
+        """Number of steps without a recorded sequence: there were too many distinct sequences."""
 
     def write(self, name: str, record: Record) -> None:
         """Add a record to the history, which covers the whole run."""
@@ -133,16 +136,9 @@ class Recorder:
             if is_repeated:
                 self._add_repeats(step.losses)
                 continue
-            # The garbage collector does not track arrays.
+            # An array, because the garbage collector would have to traverse a list.
             times = array("q", step.events[1::2])
-            self._steps += (
-                step.step,
-                sequence,
-                kept_positions,
-                times,
-                step.ended_ns,
-                step.began_ns,
-            )
+            self._steps += step.step, sequence, kept_positions, times, step.ended_ns, step.began_ns
             if step.losses or step.clips or step.scale is not None:
                 is_kept = self._scalars_sampler.advance()
                 scalars = (step.step, step.losses, step.clips, step.scale, is_kept)
@@ -169,12 +165,12 @@ class Recorder:
             self._sequence_counts[-1 - sequence] = [step, step, 1]
 
     def read_device_values(self) -> None:
-        """Read all requested values, with one device synchronization."""
+        """Read all requested values from the devices; see ``BatchedDeviceReads``."""
         self._request_scalars()
         self.device_reads.read()
 
     def flush(self) -> None:
-        """Write all buffered records, except scalars that ``read_device_values`` has not read.
+        """Write all buffered records; scalars only after ``read_device_values`` has read them.
 
         Raises:
             OSError: The folder cannot be created or written.
@@ -226,7 +222,7 @@ class Recorder:
 
     @property
     def has_records(self) -> bool:
-        """Whether the trace has steps or history records, written or buffered."""
+        """Whether steps or history records were written or are buffered."""
         return self._files is not None or bool(self._sequence_counts) or bool(self._history_lines)
 
     def _sequence_lines(self) -> Iterable[bytes]:
@@ -287,7 +283,7 @@ class Recorder:
 
 
 def _scalars_lines(scalars: Sequence[tuple[list[Any], bool]], *, is_kept: bool) -> list[bytes]:
-    """Return the line of the rows that are, or are not, kept in the history."""
+    """Return one line with the rows that are, or are not, kept in the history; [] without rows."""
     rows = [row for row, is_row_kept in scalars if is_row_kept == is_kept]
     # "numbers" is the stored name of scalars.
     return [encode_line("numbers", {"rows": rows})] if rows else []

@@ -24,8 +24,8 @@ class StepRecorder:
     Args:
         events: Events of all threads since their last steps.
         sampling: Takes samples before and after a step.
-        recorder: Receives the steps.
-        bus: Publishes the recorded steps.
+        recorder: Writes the steps.
+        bus: Publishes the delivered steps, and when a prediction may begin.
         clock: Monotonic time [ns].
         began_ns: Time at which the trace began [ns].
     """
@@ -51,10 +51,11 @@ class StepRecorder:
         self.last = 0
         """Number of the last step of any thread."""
         self.numbers = count(1)
-        """Hands out the numbers of the next steps, which are unique across threads."""
+        """Yields the numbers of the next steps, which are unique across threads."""
         self._last_end_ns = began_ns
         """End time of the last fully recorded step [ns]."""
         self._pending_steps: list[tuple[Any, ...]] = []
+        """Fields of an ``EndedStep`` for each buffered entry."""
         self._due_step = 0
         """Number of the step at whose end the buffered steps are delivered."""
 
@@ -74,7 +75,7 @@ class StepRecorder:
             self._sampling.before_step(thread.step, entry, self.last)
 
     def end(self, thread: ThreadState, entry: OptimizerEntry) -> None:
-        """Record the end of a step that was made, or skipped by a gradient scaler."""
+        """Record the end of a step that an optimizer made or a gradient scaler skipped."""
         step = thread.step
         with self._lock:
             self.last = next(self.numbers)
@@ -88,8 +89,7 @@ class StepRecorder:
             since_recorded_step_ns = now - self._last_end_ns
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
-            # A plain tuple with the fields of EndedStep, which is created later, when the steps are
-            # delivered.
+            # A plain tuple is faster than an EndedStep, which is created at delivery.
             self._pending_steps.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
@@ -108,7 +108,7 @@ class StepRecorder:
                 self._bus.publish(PredictionMayBegin(thread, events[::2], self._due_step))
 
     def add_repeated(self, *fields: Any) -> None:
-        """Buffer steps that matched their prediction, given the fields of an EndedStep."""
+        """Buffer steps that matched their prediction, given the fields of an ``EndedStep``."""
         with self._lock:
             self._pending_steps.append(fields)
 
@@ -143,7 +143,7 @@ class StepRecorder:
 
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
-    """Return the flags of a step event: the state of its gradients, its caller, and edits."""
+    """Return the flags of a step event; see ``TraceEventKind``."""
     may_be_zero = thread.backward.is_followed_by_zeroing or (
         entry.gradient_check.last_nonzero is not None and entry.gradient_check.pop_was_zeroed()
     )

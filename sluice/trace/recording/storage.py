@@ -1,8 +1,9 @@
 """Files of one traced process: a history that grows slowly, and a ring buffer of recent detail.
 
-``history.ndjson`` is append-only. Detail is appended to one of ``recent-0.ndjson`` and
-``recent-1.ndjson`` until it is full; then the other one is truncated and used. Every write consists
-of whole lines, so a killed process leaves at most one incomplete line at the end of each file.
+``history.ndjson`` is append-only. The ring buffer consists of ``recent-0.ndjson`` and
+``recent-1.ndjson``: detail is appended to one of them until it is full; then the other one is
+emptied and used. Every write consists of whole lines, so a killed process leaves at most one
+incomplete line at the end of each file.
 """
 
 import os
@@ -23,12 +24,12 @@ RECENT_FILES = ("recent-0.ndjson", "recent-1.ndjson")
 def unique_folder(parent: Path, label: str) -> Path:
     """Return the path of a new, unique folder, such as ``20260102-030405-pid7-9f1c0a``.
 
-    A process id alone is not unique: in a container the training process has the same id at every
-    start, and several containers may share the parent folder. The folder is not created here.
+    The folder is not created here. A process id alone is not unique: in a container, the training
+    process may have the same id at every start, and several containers may share the parent folder.
 
     Args:
         parent: Folder that will contain the new folder.
-        label: Part of the name between local time and random characters.
+        label: Part of the name between local time and random characters, such as 'pid7'.
     """
     # Do not use the random module: its state belongs to the traced program.
     return parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}-{secrets.token_hex(3)}"
@@ -45,8 +46,7 @@ class TraceFiles:
     Args:
         folder: Created here; must not exist.
         recent_bytes: Maximum size of both ring files together [bytes].
-        history_bytes: Maximum size of the history [bytes]. Beyond it, only required lines are
-            written.
+        history_bytes: Size of the history beyond which only required lines are written [bytes].
     """
 
     def __init__(self, folder: Path, *, recent_bytes: int, history_bytes: int) -> None:
@@ -62,10 +62,10 @@ class TraceFiles:
         self._num_bytes = {"history": 0, "recent": 0}
         """Size of the history, and of the ring file to which lines are appended [bytes]."""
         self.is_full = False
-        """Whether lines of the history were dropped because of its maximum size."""
+        """Whether lines that are not required were dropped, because the history is full."""
 
     def write_history(self, lines: Iterable[bytes], *, is_required: bool) -> None:
-        """Append lines; lines that are not required are dropped if the history is full."""
+        """Append lines to the history; if it is full, lines that are not required are dropped."""
         content = b"".join(lines)
         if not is_required and self._num_bytes["history"] + len(content) > self._max_history_bytes:
             self.is_full = True

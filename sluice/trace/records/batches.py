@@ -22,7 +22,7 @@ class LoaderRecord(Record):
     )
     seed: int = Field(description="Seed of the sampler; -1 if the sampler has no seed.")
     replicas: int = Field(description="Number of shards of the sampler; 0 if it does not shard.")
-    rank: int = Field(description="Shard that the sampler yields; -1 if it does not shard.")
+    rank: int = Field(description="Index of the sampler's shard; -1 if it does not shard.")
 
 
 class FieldRecord(Record):
@@ -46,15 +46,16 @@ class BatchRecord(Record):
     fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of the content of each row of the first tensor. Equal rows "
-        "have equal fingerprints in every loader, process and run."
+        "of one dtype have equal fingerprints in every loader, process and run."
     )
 
 
 class SketchRecord(Record):
     """A set of integers, or a deterministic sample of it (bottom-k sketch).
 
-    Every integer is hashed to 64 bits and the smallest hashes are kept. When two sketches are
-    compared, only hashes up to the smallest maximum of the incomplete sketches count.
+    Every integer is hashed to 64 bits, and the smallest hashes are kept. An incomplete sketch lacks
+    all hashes above its maximum. So two sketches are compared only up to the smaller of these
+    maxima.
     """
 
     values: tuple[int, ...] = Field(description="Distinct hashes in ascending order.")
@@ -77,7 +78,7 @@ class FloatFieldRecord(Record):
 class EpochRecord(Record):
     """One iteration over a loader, written when it ends, the next one starts or the trace ends.
 
-    The first four epochs of a loader are recorded, and later ones at powers of two.
+    The first four epochs of a loader are recorded, and later ones whose number is a power of two.
     """
 
     loader: int
@@ -91,10 +92,10 @@ class EpochRecord(Record):
     first: tuple[int, ...] = Field(
         description="The first row indices from the sampler, at most 32."
     )
-    order: str = Field(description="Digest of the row indices in their order.")
+    order: str = Field(description="Digest of the row indices that depends on their order.")
     rows: str = Field(
-        description="Digest of the row indices that ignores their order. For the content of the "
-        "rows, see contents."
+        description="Digest of the row indices that does not depend on their order. For digests of "
+        "the content of the rows, see contents."
     )
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
@@ -108,8 +109,8 @@ class EpochRecord(Record):
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
-        description="Values of the tensors of 32-bit or 64-bit floats. Empty in epochs after the "
-        "first batches of the loader. Also empty if only the first tensor has these types: it is "
+        description="Values of the tensors of 32-bit or 64-bit floats, in the first batches of the "
+        "loader; empty in later epochs. Also empty if only the first tensor has these types: it is "
         "the input, so the batch has no float target.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
@@ -128,7 +129,7 @@ class StateLoadRecord(Record):
     """One call of ``load_state_dict``."""
 
     step: int
-    what: str = Field(description="'network', 'optimizer' or 'scheduler'.")
+    what: str = Field(description="Role of the object: 'network', 'optimizer' or 'scheduler'.")
     kind: str = Field(description="Class name of the object whose state is loaded.")
     object_id: int = Field(description="Index of the object that loads the state; -1 if unknown.")
     num_keys: int = Field(description="Number of keys of the given state.")
@@ -141,10 +142,12 @@ class StateLoadRecord(Record):
         "network itself.",
     )
     content: int = Field(
-        0, description="Fingerprint of the given state of a network; 0 for other objects."
+        0,
+        description="Fingerprint of the given state of a network; 0 for other objects, or if the "
+        "state is too large or contains no float tensor.",
     )
     num_missing: int = Field(
-        description="Number of keys that the object expects and the given state lacks."
+        description="Number of keys that the object expects and that are not in the given state."
     )
 
     @property

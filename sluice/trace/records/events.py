@@ -3,9 +3,12 @@
 Most steps of a run have the same events, so a run of any length is stored as a few event sequences
 with counts. A sequence contains all events since the previous step of any optimizer in the same
 thread. It ends with a step, or with a step that a gradient scaler skipped; the events after the
-last step of a thread are an open sequence. Most short steps that repeat a known sequence are only
-compared with it, event by event (``sluice.trace.prediction``); their flags are those of an earlier
-step that was recorded fully. Statistics are in ``sluice.trace.records.step_statistics``.
+last step of a thread are an open sequence.
+
+If the steps of a program take little time, most steps that repeat a known sequence are only
+compared with it, event by event (``sluice.trace.prediction``). Their flags are not read again, but
+taken from an earlier step that was recorded fully. Statistics are in
+``sluice.trace.records.step_statistics``.
 """
 
 from typing import Literal
@@ -52,11 +55,12 @@ TraceEventKind = Literal[
 - step: an optimizer begins its step. object_id: optimizer. Flags: state of the gradients, one of
   "fresh" (new since its last step), "none" (all absent), "zero" (all zero) and "stale" (those of
   its last step); "carried" if gradients were not cleared since its last step; "closure" if it has
-  a closure (the step begins after the first run of the closure); "by scaler"; "in backward";
-  "edited" if the program itself changed accumulated gradients, for example divided them.
-- stepped: the end of a step whose optimizer was given a closure and did not call it exactly once,
-  in this or in an earlier step. Events of the second and later calls are between "step" and
-  "stepped". Other optimizers have only the event "step".
+  a closure (the step begins after the first run of the closure); "by scaler" if a gradient scaler
+  makes the step; "in backward" if a backward pass is running; "edited" if the program itself
+  changed accumulated gradients, for example divided them.
+- stepped: a step ends whose optimizer calls its closure several times or not at all, in this step
+  or in an earlier one. Events of the second and later calls are between "step" and "stepped". The
+  steps of all other optimizers have only the event "step".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
 - mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule. Flags: "train" or "eval",
@@ -114,9 +118,9 @@ class RecentStep(Record):
     step: int
     sequence: int = Field(description="Index of its sequence in ``Trace.sequences``.")
     times_us: tuple[int, ...] = Field(
-        description="Time of each event of the sequence [us since the start of the trace]. In a "
-        "block that was repeated, the times are those of its first run; the last event has the "
-        "time at which the repeats ended."
+        description="Time of each event of the sequence [us since the start of the trace]. The "
+        "events of a block that was repeated have the times of its first run, except the last "
+        "event of the block: it has the time at which the last run ended."
     )
     ended_us: int | None = Field(
         None, description="End of the step [us since the start of the trace]; None if unknown."

@@ -26,10 +26,10 @@ class ModuleCallRecord(Record):
 
 
 class ForwardPassRecord(Record):
-    """One forward pass with gradients enabled: its module calls in order.
+    """One forward pass with gradients enabled: its module calls, in the order of their returns.
 
-    Recorded at the first step, at powers of two, after an input that is a much longer sequence than
-    all before, and again from the start of a new phase.
+    Recorded before the first step, after about 1, 2, 4, 8, ... steps, at the start of a new
+    training phase, and after an input sequence that is much longer than all earlier ones.
     """
 
     step: int = Field(description="Number of optimizer steps before the pass.")
@@ -38,9 +38,9 @@ class ForwardPassRecord(Record):
 
 
 class PaddingMaskRecord(Record):
-    """A padding mask that an attention module received, or positions that an attention masked."""
+    """A padding mask that an attention module received, or that the graph of a loss shows."""
 
-    step: int
+    step: int = Field(description="Number of optimizer steps before the pass.")
     network: int
     module: str = Field(description="Name of the module; '' if found in the graph of the loss.")
     num_rows: int = Field(
@@ -49,7 +49,7 @@ class PaddingMaskRecord(Record):
     num_masked: int = Field(
         description="Number of positions of these rows that are excluded from attention."
     )
-    num_positions: int
+    num_positions: int = Field(description="Number of positions of these rows.")
     num_padding: int = Field(
         description="Number of padding positions: a repeated token at the ends or beginnings of "
         "rows, or zero vectors at the ends."
@@ -60,24 +60,28 @@ class PaddingMaskRecord(Record):
 class ProbeRecord(Record):
     """Effect of a perturbation on a copy of a network.
 
-    later tokens: the tokens, or the values of a series, in the second half are changed; the outputs
-    of the first half are compared. Only for networks that are trained to predict the next token or
-    value.
-    own tokens: the same change; the output at the first changed token is compared, too. Only for
-    networks whose targets are the input tokens: a network that shifts them does not change there.
-    padding: the embeddings of padding are changed, and in another pass those of real tokens; the
-    outputs at other real positions are compared; outputs without positions as a whole.
-    rows: every second row of a batch is replaced by the one before it; the outputs of the others
-    are compared. Only for networks with a layer that may take the rows of the input for positions.
-    weights: parameters without a gradient are changed; the outputs that the loss depends on are
-    compared.
+    - later tokens: The second half of each row of tokens, or of a series, is changed. The outputs
+      of the first half are compared. Only for networks that are trained to predict the next token
+      or value.
+    - own tokens: The same change. The output at the first changed token is compared, too. Only for
+      networks whose targets are the input tokens. This output does not change if the network itself
+      shifts the targets.
+    - padding: The embeddings of padding are changed, and in other passes those of real tokens. The
+      outputs at the real tokens that are not changed are compared. Outputs without positions are
+      compared as a whole.
+    - rows: Every second row of a batch is replaced by the one before it. The outputs of the other
+      rows are compared. Only for networks with a layer that may process the rows of the input as
+      positions.
+    - weights: Parameters without a gradient are changed. The outputs that the loss depends on are
+      compared.
     """
 
-    step: int
+    step: int = Field(description="Number of optimizer steps before the pass.")
     network: int
     probe: Literal["later tokens", "own tokens", "padding", "rows", "weights"]
     changed: int = Field(
-        description="Number of changed positions, rows or parameters (not a flag)."
+        description="Number of changed positions, rows or parameters. For 'padding', of changed "
+        "padding positions."
     )
     largest_effect: float = Field(
         description="Largest change of a compared output, as a share of the largest output."
@@ -89,16 +93,18 @@ class ProbeRecord(Record):
     )
     real_effect: float = Field(
         float("nan"),
-        description="Largest change of a compared output if real tokens are changed instead of "
-        "padding, as a share of the largest output. NaN for probes other than 'padding'.",
+        description="Effect of real tokens: largest change of a compared output if real tokens are "
+        "changed instead of padding, as a share of the largest output. NaN for probes other than "
+        "'padding'.",
     )
     parameters: tuple[int, ...] = Field((), description="Indices of the changed parameters.")
     is_matrix: bool = Field(
         False,
-        description="Whether the changed input of the probe 'rows' is a matrix of numbers, which "
-        "torch takes for one sequence.",
+        description="Whether the changed input of the probe 'rows' is a 2-D float tensor, which "
+        "torch layers process as one sequence.",
     )
     modules: tuple[str, ...] = Field(
         (),
-        description="Layers that may take rows for positions; empty for probes other than 'rows'.",
+        description="Layers that may process rows as positions; empty for probes other than "
+        "'rows'.",
     )

@@ -12,8 +12,8 @@ class ColumnRecord(Record):
     """Statistics of one input column, over its finite values."""
 
     column: int = Field(
-        description="Position in the flattened row, in the last dimension of wide rows, or among "
-        "the channels."
+        description="Index of the column: the position in the flattened row; the index in the last "
+        "dimension if rows are wide; or the index of the channel."
     )
     mean: float
     std: float
@@ -48,10 +48,11 @@ class TokenRecord(Record):
 
 
 class InputRecord(Record):
-    """Statistics of the first tensor argument of a network, over its first calls of one kind.
+    """Statistics of the first tensor argument of a network, over the first calls of one call group.
 
-    Written after 1, 4, 16 and 64 calls and when the trace ends; the last record covers all calls
-    that were inspected.
+    The calls of a group have the same network and loader, the same mode of the network, and
+    gradients enabled or not. The record is written after 1, 4, 16 and 64 calls and when the trace
+    ends. Statistics are cumulative, so the last record of a group covers all inspected calls.
     """
 
     step: int = Field(description="Number of optimizer steps before the last of these calls.")
@@ -64,18 +65,18 @@ class InputRecord(Record):
         description="Whether gradients are enabled, and the network is in training mode or a "
         "backward pass follows."
     )
-    num_calls: int
-    num_rows: int
+    num_calls: int = Field(description="Number of inspected calls.")
+    num_rows: int = Field(description="Number of rows of these calls together.")
     shape: tuple[int, ...] = Field(description="Shape at the last call.")
     is_generated: bool = Field(
         False,
-        description="Whether a network computed an input, or most calls are steps of iterative "
-        "sampling, so that the inputs are not data.",
+        description="Whether a network computed an input, or at least half of the calls are steps "
+        "of iterative sampling. The inputs are then not data.",
     )
     matches_model_output: bool = Field(
         False,
-        description="Whether another network returns rows of this shape, so that the inputs may be "
-        "computed by it and are not data.",
+        description="Whether another network returns rows of this shape. The inputs may then be "
+        "its outputs instead of data.",
     )
     dtype: str
     by_position: bool = Field(
@@ -103,12 +104,12 @@ class RowsRecord(Record):
     step: int = Field(description="Number of optimizer steps before the call.")
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
-    is_learning: bool
+    is_learning: bool = Field(description="As in ``InputRecord``.")
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     is_continuous: bool = Field(
         False,
-        description="Whether equal rows must be copies, because values rarely repeat, or because "
-        "unequal rows differ in many columns.",
+        description="Whether equal rows are certainly copies of one row, and not equal by chance: "
+        "values rarely repeat, or unequal rows differ in many columns.",
     )
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of each row, for at most 1,024 rows."
@@ -125,19 +126,20 @@ class TargetSampleRecord(Record):
     kind: str = Field(description="Name of the loss function.")
     is_class: bool = Field(description="Whether the targets are class ids.")
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
-    rows: tuple[int, ...] = Field(description="64-bit fingerprint of each row.")
+    rows: tuple[int, ...] = Field(description="64-bit fingerprint of each sampled row.")
     targets: tuple[float, ...] = Field(
-        description="Target of each row; one column of targets with several columns."
+        description="Target of each row: of one-hot targets or class probabilities, the class with "
+        "the largest value; of other targets with several columns, the value in one column."
     )
     prior: float | None = Field(
         None,
-        description="Loss of the best constant prediction for this batch; only for targets with "
-        "several columns.",
+        description="Loss of the best constant prediction for this batch. None for targets with "
+        "one column or row, and for losses without a closed form.",
     )
-    num_features: int
+    num_features: int = Field(description="Number of features of a row.")
     features: str = Field(
-        description="Features of each row, standardized by the first batch: base64 of 16-bit "
-        "floats."
+        description="Features of each row, standardized by the statistics of the first batch of "
+        "the phase: base64 of 16-bit floats."
     )
 
 
@@ -148,14 +150,14 @@ class NonFiniteTensorRecord(Record):
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     what: Literal["input", "target"]
-    is_learning: bool
+    is_learning: bool = Field(description="Whether gradients are enabled.")
     shape: tuple[int, ...]
     num_nan: int
     num_infinite: int
     columns: tuple[int, ...] = Field(description="The first 8 columns with non-finite values.")
-    num_columns: int
+    num_columns: int = Field(description="Number of all columns with non-finite values.")
     rows: tuple[int, ...] = Field(description="The first 8 rows with non-finite values.")
-    num_rows: int
+    num_rows: int = Field(description="Number of all rows with non-finite values.")
     reaches_output: bool = Field(False, description="Whether the network output is non-finite.")
 
 
@@ -170,13 +172,15 @@ class OutOfRangeIndexRecord(Record):
         "'class index' for log_p[rows, ids]; 'clamped' for ids beyond the table that the network "
         "clamped to its last row."
     )
-    num_allowed: int = Field(description="Size of the table: 0 to num_allowed - 1 are valid.")
-    smallest: int
-    largest: int
-    num_outside: int
+    num_allowed: int = Field(
+        description="Number of rows of the table, or of classes: 0 to num_allowed - 1 are valid."
+    )
+    smallest: int = Field(description="Smallest id.")
+    largest: int = Field(description="Largest id.")
+    num_outside: int = Field(description="Number of ids outside this range.")
     num_ids: int
     num_shared: int = Field(
         0,
-        description="Number of rows or classes that are selected by a valid id and also by a "
-        "negative one. Only for 'index' and 'class index'; otherwise 0.",
+        description="Number of rows or classes that both a valid id and a negative id select. Only "
+        "for 'index' and 'class index'; otherwise 0.",
     )

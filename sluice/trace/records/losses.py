@@ -8,7 +8,7 @@ MANUAL_DIFFERENCE = "a manual difference"
 MANUAL_CROSS_ENTROPY = "a manual cross entropy"
 MANUAL_LOGISTIC_LOSS = "a manual logistic loss"
 MANUAL_MASKED_LOSS = "a manually masked loss"
-"""Kinds of losses that the program computes without a loss function of torch."""
+"""The four kinds of losses that a program computes without a loss function of torch."""
 
 
 class NextTokenTargets(Record):
@@ -23,8 +23,8 @@ class NextTokenTargets(Record):
     )
     targets_are_inputs: bool = Field(
         False,
-        description="Whether the targets are the input tokens: the network shifts them itself, or "
-        "it reconstructs them.",
+        description="Whether more targets equal the input token at their own position than the "
+        "next one: the network shifts the targets itself, or it reconstructs its input.",
     )
     next_share: float = Field(
         description="Share of supervised targets that equal the next input token or, if targets "
@@ -39,11 +39,11 @@ class NextTokenTargets(Record):
     )
     num_last: int = Field(
         description="Number of distinct values of the last supervised target of a row, over the "
-        "rows with a tail."
+        "rows with a tail and at least one supervised target."
     )
     last_share: float = Field(
-        description="Share of the rows with a tail whose last supervised target has the most "
-        "frequent value."
+        description="Share of the rows with a tail and at least one supervised target in which the "
+        "last supervised target has the most frequent value."
     )
     num_unsupervised: int = Field(description="Number of rows in which every target is ignored.")
 
@@ -57,10 +57,16 @@ class LossRecord(Record):
     """
 
     step: int = Field(description="Number of optimizer steps before the call.")
-    kind: str = Field(description="Name of the function, such as 'cross_entropy'.")
+    kind: str = Field(
+        description="Name of the function, such as 'cross_entropy'; for a loss of the program "
+        "itself, one of the four kinds of manual losses."
+    )
     network: int = Field(description="Network that was called last; -1 without one.")
     loader: int = Field(description="Loader of the last batch; -1 without one.")
-    is_learning: bool = Field(description="Whether the loss requires gradients.")
+    is_learning: bool = Field(
+        description="Whether the loss requires gradients. If the loss is not available, such as "
+        "after an error: whether gradients are enabled."
+    )
     reduction: str = Field(description="'mean', 'sum' or 'none'.")
     producer_node: str = Field(
         description="Autograd node that computed the input, such as 'SoftmaxBackward0', ignoring "
@@ -68,19 +74,20 @@ class LossRecord(Record):
     )
     input_shape: tuple[int, ...]
     target_shape: tuple[int, ...]
-    smallest: float = Field(description="Smallest value of the input.")
-    largest: float = Field(description="Largest value of the input.")
+    smallest: float = Field(description="Smallest value of the input; NaN if it was freed.")
+    largest: float = Field(description="Largest value of the input; NaN if it was freed.")
     min_row_sum: float = Field(
-        description="Smallest sum of a row over the classes; NaN without classes. The input is "
-        "summed, for nll_loss exp(input)."
+        description="Smallest sum of a row of the input (for nll_loss, of exp(input)) over the "
+        "classes; NaN without classes."
     )
     max_row_sum: float = Field(
-        description="Largest sum of a row over the classes; NaN without classes."
+        description="Largest sum of a row of the input (for nll_loss, of exp(input)) over the "
+        "classes; NaN without classes."
     )
     target_is_integer: bool
     target_smallest: float = Field(description="Smallest supervised target; NaN without one.")
     target_largest: float = Field(description="Largest supervised target; NaN without one.")
-    num_targets: int
+    num_targets: int = Field(description="Number of elements of the target.")
     num_supervised: int = Field(description="Number of targets that are not ignored.")
     num_rows_without_class: int = Field(
         0,
@@ -97,8 +104,8 @@ class LossRecord(Record):
     )
     tokens: NextTokenTargets | None = Field(
         None,
-        description="Alignment of the targets with the input tokens. None if the targets are not "
-        "class ids, or if their number matches no input that consists of tokens.",
+        description="Alignment of the targets with the input tokens of the network. None if the "
+        "targets are not class ids, or if no input of tokens has a matching size.",
     )
 
 

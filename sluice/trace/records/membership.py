@@ -62,12 +62,12 @@ class MisspelledAttributeRecord(Record):
     attribute: str
     value: bool
     parameters: tuple[int, ...] = Field(
-        description="Indices of the owner's parameters, which the value is meant for."
+        description="Indices of the owner's parameters, to which the value was meant to apply."
     )
 
 
 class TyingSettingRecord(Record):
-    """A setting that says whether the output weight is tied to the embedding."""
+    """A setting that states whether the output weight is tied to the embedding."""
 
     owner: str = Field(
         description="Name of the module that has the setting itself or in its config."
@@ -81,24 +81,29 @@ class NetworkRecord(Record):
 
     index: int
     kind: str = Field(description="Class name.")
-    name: str = Field(description="Class name, followed by a number if several networks have it.")
+    name: str = Field(
+        description="Class name; with a number from the second network of the class on, such as "
+        "'Net_2'."
+    )
     parameters: tuple[int, ...]
-    num_modules: int
+    num_modules: int = Field(description="Number of modules, including the network itself.")
     unregistered_modules: tuple[UnregisteredModuleRecord, ...] = ()
     misspelled_attributes: tuple[MisspelledAttributeRecord, ...] = ()
     tying_settings: tuple[TyingSettingRecord, ...] = ()
     broken_ties: tuple[tuple[int, int], ...] = Field(
         (),
-        description="Pairs of parameters that were tied before. The first one replaced the tied "
-        "parameter; the second one is the tied parameter, or replaced it as well.",
+        description="Broken ties: two modules shared one parameter and now have different ones. "
+        "Each tie is the pair of these parameters: the first one replaced the shared parameter; "
+        "the second one is the shared parameter itself, or another replacement.",
     )
 
 
 class Membership(Record):
     """Networks, optimizers and their parameters at one step, before the optimizer updates them.
 
-    A snapshot is taken at the first step, at powers of two, and after a module, parameter, network
-    or optimizer is added. It is recorded if it differs from the previous one.
+    A snapshot is taken before the first step, after steps 1, 2, 4, 8 and so on (counted again from
+    the start of each training phase), and after a module, parameter, network or optimizer is added.
+    It is recorded if it differs from the previous one.
     """
 
     step: int = Field(description="The step that is about to be made.")

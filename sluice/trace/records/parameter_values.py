@@ -8,7 +8,7 @@ from sluice.base.settings import Record
 class ParameterValuesRecord(Record):
     """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on.
 
-    From the start of a new training phase, the steps of this phase are counted.
+    When a new training phase begins, the steps are counted again from its start.
     """
 
     parameter: int
@@ -30,9 +30,13 @@ class ParameterValuesRecord(Record):
 class NonFiniteGradientRecord(Record):
     """Non-finite gradients after a backward pass or before clipping.
 
-    Not recorded if a gradient scaler scaled the loss, because an overflow is expected then. They
-    are also inferred from weights that are non-finite at the first non-finite loss, unless the
-    optimizer state of these weights is finite. Only the first few of a process are recorded.
+    Not recorded if a gradient scaler scaled the loss, because an overflow is expected then. Only
+    the first few of a process are recorded.
+
+    If no record precedes the first non-finite loss, the gradients of the last step are inferred
+    from the weights: the gradient of a non-finite weight was probably non-finite, too. If the
+    optimizer state of these weights is finite, it was not, and ``CorruptedWeightsRecord`` is
+    recorded instead.
     """
 
     step: int = Field(
@@ -42,7 +46,9 @@ class NonFiniteGradientRecord(Record):
     parameters: tuple[int, ...] = Field(
         description="Parameters with a non-finite gradient, in the order of the optimizer."
     )
-    num_gradients: int = Field(description="Number of parameters that were checked.")
+    num_gradients: int = Field(
+        description="Number of parameters with a gradient; if inferred, of trainable parameters."
+    )
     loss: float = Field(
         description="The loss of the pass, or of the last step if inferred; NaN if it is unknown."
     )
@@ -51,8 +57,8 @@ class NonFiniteGradientRecord(Record):
 class CorruptedWeightsRecord(Record):
     """Weights that became non-finite before the first non-finite loss, with finite gradients.
 
-    The moments of these weights in the optimizer state are finite. So the arithmetic of the
-    optimizer, or the program between two steps, wrote the values.
+    The moments of these weights in the optimizer state are finite. So the non-finite values come
+    from the arithmetic of the optimizer, or the program wrote them between two steps.
     """
 
     step: int = Field(description="The last step that was made.")

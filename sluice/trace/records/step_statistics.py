@@ -1,4 +1,4 @@
-"""Statistics of single steps. Values on a device are read together, with one synchronization."""
+"""Records of statistics and scalars of single steps."""
 
 from pydantic import Field
 
@@ -18,18 +18,18 @@ class OptimizerStatistics(Record):
     grad_norms: tuple[float, ...]
     weight_norms: tuple[float, ...] = Field(description="Norm of the weights before the step.")
     update_norms: tuple[float, ...] = Field(
-        description="Norm of the change by the step, estimated from a sample of large parameters; "
-        "exactly 0 if no sampled value changed."
+        description="Norm of the change by the step; of a large parameter, estimated from a sample "
+        "of its values. Exactly 0 if no sampled value changed."
     )
     changed_shares: tuple[float, ...] = Field(
         (),
-        description="Share of a parameter's sampled values with a nonzero gradient that the step "
-        "changed. NaN for parameters of other types than bfloat16 and float16, and without such "
-        "values; empty if no parameter has one of these types.",
+        description="Share of the sampled values of a parameter that the step changed. Only values "
+        "whose gradient is not 0 count. NaN without such values, and for types other than bfloat16 "
+        "and float16. Empty if no parameter has one of these types.",
     )
     moments: dict[str, float] = Field(
-        description="Norm of each kind of optimizer state over all parameters together, after the "
-        "step, by name, such as 'exp_avg'."
+        description="Norm of each kind of optimizer state, such as 'exp_avg', by its name. It is "
+        "the norm over all parameters together, after the step."
     )
     state_step: float = Field(description="Step count in the optimizer state; -1 without one.")
 
@@ -50,7 +50,7 @@ class OutputStatistics(Record):
 class ClippingRecord(Record):
     """One gradient clipping by norm."""
 
-    optimizer: int
+    optimizer: int = Field(description="Optimizer of the parameters; -1 if unknown.")
     norm: float = Field(description="Norm of all gradients together, before clipping.")
     max_norm: float
 

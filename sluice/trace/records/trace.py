@@ -45,7 +45,7 @@ VERSION = 1
 class TraceStart(Record):
     """The traced process."""
 
-    version: int
+    version: int = Field(description="Version of the format of the trace files.")
     program: tuple[str, ...] = Field(description="Command line of the program.")
     pid: int
     rank: int = Field(description="Rank in a distributed run; otherwise 0.")
@@ -57,7 +57,7 @@ class TraceStart(Record):
 class TraceEnd(Record):
     """End of the trace. It is absent if the process was killed or is still running."""
 
-    steps: int
+    steps: int = Field(description="Number of the last step, counted over all optimizers.")
     seconds: float = Field(description="Duration of the trace [s].")
     raised: str = Field(
         description="Exception that ended the program, as 'ValueError: ...'; '' without one."
@@ -71,7 +71,7 @@ class TraceEnd(Record):
 class TraceNote(Record):
     """A note for the reader: a gap in the trace, an action of the tracer, or a tracer failure."""
 
-    step: int
+    step: int = Field(description="Number of optimizer steps before the note.")
     kind: Literal["untraced", "failed", "full", "bundle", "skipped", "stopped"] = Field(
         description="'untraced': a part of the program is not traced; 'failed': the tracer failed; "
         "'full': a limit of the trace was reached; 'bundle': a file reproduces a non-finite loss; "
@@ -85,7 +85,7 @@ class SchedulerRecord(Record):
 
     index: int
     kind: str = Field(description="Class name.")
-    optimizer: int
+    optimizer: int = Field(description="Index of its optimizer; -1 if it has none.")
     options: dict[str, float | int | bool | str | None] = Field(
         default_factory=dict, description="Plain settings, such as T_max or step_size."
     )
@@ -95,8 +95,8 @@ class SchedulerRecord(Record):
     )
     end: int = Field(
         0,
-        description="Number of scheduler steps, from the first one, until the learning rate stays "
-        "constant or rises again; 0 if unknown.",
+        description="Number of scheduler steps after which the learning rate stays constant or "
+        "rises again, including steps before the trace; 0 if unknown.",
     )
 
 
@@ -129,7 +129,7 @@ class Trace(Record):
         description="Wrappers, sharded networks, and gradients that the program reduces itself."
     )
     rank_weights: tuple[RankWeightsRecord, ...]
-    values: tuple[ParameterValuesRecord, ...]
+    parameter_values: tuple[ParameterValuesRecord, ...]
     nonfinite_gradients: tuple[NonFiniteGradientRecord, ...]
     corrupted_weights: tuple[CorruptedWeightsRecord, ...]
     forward_passes: tuple[ForwardPassRecord, ...]
@@ -150,7 +150,9 @@ class Trace(Record):
         description="Number of steps without a recorded sequence, because there were too many "
         "distinct sequences.",
     )
-    truncated_lines: int = Field(description="Number of files whose last line is incomplete.")
+    num_truncated_files: int = Field(
+        description="Number of files whose last line is incomplete. This line is skipped."
+    )
 
     @property
     def num_steps(self) -> int:

@@ -18,12 +18,13 @@ Ending = Literal[
 ]
 
 _MAX_MESSAGE_LENGTH = 300
-"""Maximum length of an exception message in a report; longer messages are cut [characters]."""
+"""Maximum length of an exception message in a report [characters]. Longer ones are truncated."""
 _INTERRUPTS = ("KeyboardInterrupt",)
 """Names of exceptions by which the user ends a program."""
 _CLEAN_EXITS = ("SystemExit: 0", "SystemExit: None", "SystemExit: ")
 """Texts of exceptions that end a program without an error."""
 _MEMORY_ERRORS = ("memoryerror", "out of memory", "can't allocate memory", "cannot allocate memory")
+"""Parts of lower-case exception messages that mean that memory ran out."""
 
 
 class Conclusion(Record):
@@ -35,12 +36,14 @@ class Conclusion(Record):
         "ended without an error."
     )
     fix: str = Field(description="What to do; '' if the program ended without an error.")
-    checked: tuple[str, ...] = Field(description="Evidence that the rules checked.")
-    unchecked: tuple[str, ...] = Field(description="Missing evidence, with the reason.")
+    checked: tuple[str, ...] = Field(description="What the rules could check.")
+    unchecked: tuple[str, ...] = Field(
+        description="What the rules could not check, each with the reason."
+    )
 
 
 def conclude(trace: Trace) -> Conclusion:
-    """Return how the program ended, what was checked and what could not be checked."""
+    """Return how the program ended, and what the rules could and could not check."""
     ending = _ending(trace)
     what, fix = _explain(trace, ending)
     evidence = list(_evidence(trace))
@@ -83,8 +86,8 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
         return "", ""
     if ending == "killed or still running":
         return (
-            f"the trace has no end after step {steps}: the process was killed, crashed in native "
-            "code, or is still running",
+            f"the trace has no end record after step {steps}: the process was killed, crashed in "
+            "native code, or is still running",
             "Check the exit code: 137 is SIGKILL, which the system sends, for example, when memory "
             "runs out; 139 is a crash in native code.",
         )
@@ -119,40 +122,40 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
 def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
     """Yield two texts for each kind of evidence.
 
-    The first states what was checked, or is '' if the evidence is missing. The second states what
-    could not be checked in that case, with the reason.
+    The first text states what was checked; it is '' if the evidence is missing. The second text
+    states what could not be checked if the evidence is missing, with the reason.
     """
     membership = trace.membership
     networks = () if membership is None else membership.networks
     optimizers = () if membership is None else membership.optimizers
-    kinds = sorted({record.kind for record in trace.losses if record.is_learning})
+    loss_names = sorted({record.kind for record in trace.losses if record.is_learning})
     yield f"the order of events in {pluralize(trace.num_steps, 'step')}", ""
     yield (
-        _count("step", trace.statistics, "gradients and updates in "),
+        _count_text("step", trace.statistics, "gradients and updates in "),
         "gradients and updates (no step was sampled)",
     )
     yield (
-        _count("network", networks) + _count("optimizer", optimizers, " and ")
+        _count_text("network", networks) + _count_text("optimizer", optimizers, " and ")
         if networks and optimizers
         else "",
         "which parameters are trained (no network or no optimizer was called)",
     )
-    yield ", ".join(kinds), "the kind of the loss (no known loss function was called)"
+    yield ", ".join(loss_names), "the kind of the loss (no known loss function was called)"
     yield "inputs" if trace.inputs else "", "inputs (no network was called with a tensor)"
     yield (
-        _count("evaluation", trace.evaluations),
+        _count_text("evaluation", trace.evaluations),
         "validation and overfitting (no loss function was called under torch.no_grad())",
     )
     yield (
-        _count("loader", trace.loaders),
+        _count_text("loader", trace.loaders),
         "shuffling, workers and the mode of evaluations (no DataLoader was used)",
     )
     yield (
-        _count("learning-rate scheduler", trace.schedulers),
+        _count_text("learning-rate scheduler", trace.schedulers),
         "the learning-rate schedule (no scheduler was used)",
     )
 
 
-def _count(noun: str, records: Sequence[object], prefix: str = "") -> str:
-    """Return the number of records with its noun; '' without records."""
+def _count_text(noun: str, records: Sequence[object], prefix: str = "") -> str:
+    """Return the prefix and the number of records with its noun; '' without records."""
     return f"{prefix}{pluralize(len(records), noun)}" if records else ""

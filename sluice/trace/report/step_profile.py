@@ -21,7 +21,7 @@ Phase = Literal["data", "forward", "backward", "optimizer", "evaluation", "other
 
 PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer", "evaluation", "other")
 
-_PHASE_OF: Mapping[TraceEventKind, Phase] = {
+_PHASE_BY_EVENT_KIND: Mapping[TraceEventKind, Phase] = {
     "epoch": "data",
     "batch": "data",
     "forward": "forward",
@@ -32,15 +32,16 @@ _PHASE_OF: Mapping[TraceEventKind, Phase] = {
     "unscale": "optimizer",
     "update scale": "optimizer",
     "schedule": "optimizer",
-    # The end of a step with a closure. A "step" event marks the begin of a step, so the time before
+    # The end of a step with a closure. A "step" event marks the start of a step, so the time before
     # it does not belong to the optimizer.
     "stepped": "optimizer",
 }
 """Phase of the time between the previous event and an event of this kind."""
 
 _SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
-"""Phases from the one that usually takes the most time. The whole time of a block of repeated
-events counts for the first phase of this list that the block contains."""
+"""Phases in descending order of the time that they usually take. The repeats of a block of events
+have no times of their own: the time of all repeats after the first run of the block counts for the
+first phase of this list that the block contains."""
 
 _MIN_STEPS = 5
 """Minimum number of steps with times for a profile."""
@@ -50,8 +51,9 @@ _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Minimum share of the step time for a phase to be the reported bottleneck, even if a pass of the
-network takes longer, because these phases are easier to shorten."""
+"""Phases that are easier to shorten than the passes of the network, in the order in which they are
+checked. The first one that takes at least its share of the step time is reported as the bottleneck,
+even if another phase takes longer."""
 
 
 class PhaseTime(Record):
@@ -69,8 +71,8 @@ class StepProfile(Record):
 
     steps: int = Field(ge=1, description="Number of steps with times.")
     step_us: float = Field(
-        description="Mean time from the end of one step to the end of the next; the sum of the "
-        "phases [us]."
+        description="Mean time from the end of one step to the end of the next [us]. It is the sum "
+        "of the mean times of the phases."
     )
     median_us: float = Field(description="Median time of a step [us].")
     phases: tuple[PhaseTime, ...] = Field(description="Phases by time, the longest first.")
@@ -82,24 +84,35 @@ class StepProfile(Record):
     )
 
 
+def format_peak_memory(profile: StepProfile) -> str:
+    """Return the peak memory, such as '326 MiB, 120 MiB on the GPU'; '' if it is unknown."""
+    if not profile.peak_host_bytes:
+        return ""
+    device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+    return (
+        f"{profile.peak_host_bytes / 2**20:,.0f} MiB{device if profile.peak_device_bytes else ''}"
+    )
+
+
 def profile_steps(trace: Trace) -> StepProfile | None:
-    """Return the profile of a run; None if fewer than five steps have times."""
-    step_times = list(_phase_times(trace))
-    if len(step_times) < _MIN_STEPS:
+    """Return the profile of a run; None if fewer than five steps after the first have times."""
+    phase_times_us = list(_phase_times(trace))
+    num_steps = len(phase_times_us)
+    if num_steps < _MIN_STEPS:
         return None
-    step_totals_us = [sum(times.values()) for times in step_times]
-    phase_us = {phase: sum(times.get(phase, 0) for times in step_times) for phase in PHASES}
+    step_times_us = [sum(time_by_phase.values()) for time_by_phase in phase_times_us]
+    totals_us = {phase: sum(times.get(phase, 0) for times in phase_times_us) for phase in PHASES}
     phases = [
-        PhaseTime(phase=phase, share=us / sum(step_totals_us), mean_us=us / len(step_times))
-        for phase, us in phase_us.items()
+        PhaseTime(phase=phase, share=us / sum(step_times_us), mean_us=us / num_steps)
+        for phase, us in totals_us.items()
         if us
     ]
-    phases.sort(key=lambda time: -time.share)
-    bottleneck = _bottleneck(phases)
+    phases.sort(key=lambda phase_time: -phase_time.share)
+    bottleneck = _find_bottleneck(phases)
     return StepProfile(
-        steps=len(step_times),
-        step_us=statistics.fmean(step_totals_us),
-        median_us=statistics.median(step_totals_us),
+        steps=num_steps,
+        step_us=statistics.fmean(step_times_us),
+        median_us=statistics.median(step_times_us),
         phases=tuple(phases),
         bottleneck=bottleneck,
         advice=_advice(trace, bottleneck),
@@ -109,18 +122,21 @@ def profile_steps(trace: Trace) -> StepProfile | None:
 
 
 def _phase_times(trace: Trace) -> Iterator[dict[Phase, int]]:
-    """Yield the time of each phase [us] by step, except the first step, which has one-time work."""
+    """Yield for each recent step the time of each phase [us].
+
+    The first step of a run is omitted, because it includes one-time work.
+    """
     for recent in trace.recent_steps:
         if recent.began_us is not None and recent.ended_us is not None and recent.step > 1:
-            times = [recent.began_us, *recent.times_us, recent.ended_us]
-            yield _time_by_phase(trace.sequences[recent.sequence], times)
+            times_us = [recent.began_us, *recent.times_us, recent.ended_us]
+            yield _time_by_phase(trace.sequences[recent.sequence], times_us)
 
 
 def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phase, int]:
-    """Return the time of each phase [us], from the begin, event and end times of a step."""
+    """Return the time of each phase [us], from the start, event and end times of a step."""
     time_by_phase: dict[Phase, int] = {}
-    phases = [_phase(event) for event in sequence.events]
-    # The last event of a block has the time of its last repeat; the other repeats have no times.
+    phases = [_event_phase(event) for event in sequence.events]
+    # The last event of a repeated block has the time at which the last repeat ended.
     for position, event in enumerate(sequence.events):
         if event.repeat_length:
             block = phases[position + 1 - event.repeat_length : position + 1]
@@ -132,14 +148,14 @@ def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phas
     return time_by_phase
 
 
-def _phase(event: TraceEvent) -> Phase:
+def _event_phase(event: TraceEvent) -> Phase:
     if event.kind == "forward" and "grad" not in event.flags:
         return "evaluation"
-    return _PHASE_OF.get(event.kind, "other")
+    return _PHASE_BY_EVENT_KIND.get(event.kind, "other")
 
 
-def _bottleneck(phases: Sequence[PhaseTime]) -> Phase:
-    shares = {time.phase: time.share for time in phases}
+def _find_bottleneck(phases: Sequence[PhaseTime]) -> Phase:
+    shares = {phase_time.phase: phase_time.share for phase_time in phases}
     for phase, min_share in _BOTTLENECK_SHARES:
         if shares.get(phase, 0.0) >= min_share:
             return phase
@@ -147,10 +163,10 @@ def _bottleneck(phases: Sequence[PhaseTime]) -> Phase:
 
 
 def _advice(trace: Trace, bottleneck: Phase) -> str:
-    workers = max((loader.num_workers for loader in trace.loaders), default=0)
+    num_workers = max((loader.num_workers for loader in trace.loaders), default=0)
     return {
-        "data": f"The step waits for its batch. The loader has {pluralize(workers, 'worker')}: use "
-        "more, set persistent_workers=True, and preprocess rows once instead of in every epoch."
+        "data": f"The step waits for its batch. The loader has {pluralize(num_workers, 'worker')}: "
+        "use more, set persistent_workers=True, and preprocess rows once instead of in every epoch."
         if trace.loaders
         else "The step waits for its batch: use a DataLoader with workers.",
         "forward": "The forward pass takes the largest share: try a larger batch, bf16 autocast or "
@@ -158,9 +174,9 @@ def _advice(trace: Trace, bottleneck: Phase) -> str:
         "backward": "The backward pass takes the largest share: try a larger batch, bf16 autocast "
         "or torch.compile; activation checkpointing costs time here.",
         "optimizer": "The optimizer takes a large share: use fused=True, fewer and larger "
-        "parameters, or a larger batch, so that it steps less often.",
+        "parameters, or a larger batch, so that there are fewer steps.",
         "evaluation": "Passes without gradients take the largest share: validate less often, on "
         "fewer rows, and in torch.inference_mode().",
-        "other": "Much time goes into the program's own code between the passes, such as .item(), "
-        "logging, or copying tensors at every step.",
+        "other": "The program's own code between the passes takes a large share: call .item(), log "
+        "and copy tensors less often than at every step.",
     }[bottleneck]

@@ -12,12 +12,12 @@ from sluice.trace.diagnosis import SEVERITY_LABELS, Diagnosis, diagnose
 from sluice.trace.finding import TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.report.conclusion import Conclusion, conclude
-from sluice.trace.report.step_profile import StepProfile, profile_steps
+from sluice.trace.report.step_profile import StepProfile, format_peak_memory, profile_steps
 from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
 _SKEW_RATIO = 1.5
-"""Ratio of the mean to the median step time above which the report also shows the median."""
+"""Ratio of the mean step time to the median one above which a text report also shows the median."""
 
 
 class ProcessReport(Record):
@@ -36,7 +36,7 @@ class ProcessReport(Record):
 def report_traces(folder: Path) -> tuple[ProcessReport, ...]:
     """Return a report for each traced process in a folder of traces.
 
-    Problems between ranks are in the first report.
+    Problems that are found by comparing ranks are in the first report.
 
     Raises:
         StorageError: The folder contains no trace.
@@ -46,12 +46,14 @@ def report_traces(folder: Path) -> tuple[ProcessReport, ...]:
     traces = [read_trace(process_folder) for process_folder in process_folders]
     rank_findings = judge_ranks(_latest_by_rank(traces))
     return tuple(
-        _report(process_folder, trace, rank_findings if number == 0 else ())
+        _report_process(process_folder, trace, rank_findings if number == 0 else ())
         for number, (process_folder, trace) in enumerate(zip(process_folders, traces, strict=True))
     )
 
 
-def _report(folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]) -> ProcessReport:
+def _report_process(
+    folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]
+) -> ProcessReport:
     findings, rule_failures = judge_with_failures(trace)
     return ProcessReport(
         folder=str(folder),
@@ -105,7 +107,7 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterable[str]:
     finding = diagnosis.finding
     yield (
         f"  {SEVERITY_LABELS[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
-        f"({diagnosis.confidence:.0%})"
+        f"({diagnosis.confidence:.0%} confidence)"
     )
     first, *others = dict.fromkeys(f.what for f in diagnosis.findings)
     yield f"    seen: {first}"
@@ -127,18 +129,17 @@ def _profile_lines(profile: StepProfile) -> Iterable[str]:
             f"    some steps are much slower: half of the steps take under "
             f"{format_ms(profile.median_us / 1000)}"
         )
-    if profile.peak_host_bytes:
-        device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
-        yield (
-            f"  peak memory: {profile.peak_host_bytes / 2**20:,.0f} MiB"
-            f"{device if profile.peak_device_bytes else ''}"
-        )
+    if memory := format_peak_memory(profile):
+        yield f"  peak memory: {memory}"
     yield f"    bottleneck: {profile.bottleneck}. {profile.advice}"
 
 
 def _latest_by_rank(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the latest trace with steps of each rank, for the largest world size in the folder."""
-    size = max((trace.start.world_size for trace in traces), default=1)
+    """Return for each rank its latest trace that has steps.
+
+    Only traces of the largest world size in the folder count.
+    """
+    world_size = max((trace.start.world_size for trace in traces), default=1)
     by_time = sorted(traces, key=lambda trace: trace.start.began)
-    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == size and t.num_steps}
+    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == world_size and t.num_steps}
     return [by_rank[rank] for rank in sorted(by_rank)]

@@ -5,12 +5,12 @@ import statistics
 from collections import deque
 
 _COST_WINDOW = 9
-"""Number of latest costs of a sample over which the median is taken. The first costs include
+"""Number of latest samples over which the median cost is computed. The first costs include
 warm-up."""
 
 _STEP_WINDOW = 33
-"""Number of latest step times over which the median is taken. With a median, a single pause of the
-program does not raise the sampling rate."""
+"""Number of latest steps over which the median time is computed. With a median, a single pause of
+the program does not raise the sampling rate."""
 
 
 class SamplingBudget:
@@ -18,7 +18,8 @@ class SamplingBudget:
 
     The first steps are sampled often and later ones less and less often, so that a short run has
     samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
-    even if that exceeds the share; all other statistics only as often as the share allows.
+    even if their cost then exceeds the share. All other statistics are sampled only as often as the
+    share allows.
 
     Args:
         cost_share: Maximum time spent on statistics, as a share of the program's own time.
@@ -35,18 +36,19 @@ class SamplingBudget:
         self._flush_cost_ns = 0.0
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = self._num_untimed = 0
-        """Number of steps so far, and number of latest steps whose time was not added yet."""
+        """Number of steps so far, and number of latest steps whose time is part of the next
+        ``add_step``."""
         self._due_step = self._restart_step = 0
         """Number of steps after which the next statistics are due, and number of steps before the
         last restart."""
         self._norm_samples_left = 0
-        """Number of samples of the norms alone before the next full sample."""
+        """Number of samples of only the norms before the next full sample."""
         self._interval = 1
         """Interval between samples [steps]."""
 
     @property
     def is_full_sample(self) -> bool:
-        """Whether the next sample includes all statistics, not the norms alone."""
+        """Whether the next sample includes all statistics, not only the norms."""
         return not self._norm_samples_left
 
     @property
@@ -102,6 +104,7 @@ class SamplingBudget:
             allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
             self._interval = min(ideal_interval, self._max_interval)
+            # Full samples at the ideal interval, and samples of the norms between them.
             if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
         next_interval = min(self._interval, max(num_since_restart, 1))

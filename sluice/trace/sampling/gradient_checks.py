@@ -1,4 +1,4 @@
-"""Finds the first non-finite gradients, before a clip and a step spread them."""
+"""Finds the first non-finite gradients, before clipping or a step spreads the non-finite values."""
 
 import math
 
@@ -10,7 +10,7 @@ from sluice.trace.program_events import (
     TraceBegan,
 )
 from sluice.trace.records.parameter_values import NonFiniteGradientRecord
-from sluice.trace.sampling.parameter_values import corrupted_weights, nonfinite_gradients
+from sluice.trace.sampling.parameter_values import find_corrupted_weights, find_nonfinite_gradients
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
@@ -19,17 +19,17 @@ _MAX_RECORDS = 3
 checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of first backward passes after each of which all sampled gradients are checked. Later
-passes form rounds, in which at most one gradient is checked per pass."""
+"""Number of first backward passes after each of which all optimizers are checked, with all sampled
+gradients. Later passes form rounds, in which at most one gradient is checked per pass."""
 
 _IDLE_PASSES = 5
-"""Number of backward passes without a check at the end of each round. In its other passes, a round
-checks two gradients of each optimizer, so a round of one or two optimizers has fewer than 10
-passes. The number is odd, so that both of two alternating optimizers are checked. A non-finite
-value that the checks miss appears in a later loss."""
+"""Number of backward passes without a check at the end of each round. Before them, a round has two
+passes for each optimizer, which check one gradient each. So a round has fewer than 10 passes for
+one or two optimizers. The number is odd, so that both of two alternating optimizers are checked. A
+non-finite value that the checks miss appears in a later loss."""
 
 
-def check_gradients(sink: EventSink) -> None:
+def watch_gradients(sink: EventSink) -> None:
     """Check gradients after backward passes from now on."""
     _GradientChecks(sink)
 
@@ -54,7 +54,7 @@ class _GradientChecks:
 
         After the first passes, at most one gradient is checked per pass, in turn.
         """
-        # Overflow under a loss scale that is too large is expected.
+        # With a scaled loss, overflow is expected: the gradient scaler skips such steps.
         if self._num_records >= _MAX_RECORDS or ended.is_scaled:
             return
         thread = ended.thread
@@ -76,27 +76,30 @@ class _GradientChecks:
 
     def _before_clip(self, event: NonFiniteNorm) -> None:
         """Record the non-finite gradients of all optimizers before clipping spreads them."""
-        # Overflow under a loss scale that is too large is expected.
+        if self._num_records >= _MAX_RECORDS:
+            return
         interner = self._sink.events.interner
-        if self._num_records < _MAX_RECORDS and not any(
-            "scaled" in interner.event(code)[3] for code in event.thread.step.codes
-        ):
-            for entry in self._sink.objects.optimizers.entries:
-                self._record(entry, event.thread)
+        for code in event.thread.step.codes:
+            _, _, _, flags, _ = interner.event(code)
+            if "scaled" in flags:  # with a scaled loss, overflow is expected
+                return
+        for entry in self._sink.objects.optimizers.entries:
+            self._record(entry, event.thread)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
         """At the first non-finite loss, record which weights the last step made non-finite.
 
-        Only if no non-finite gradient was recorded, and the loss before was finite.
+        Nothing is recorded if non-finite gradients were recorded before, or if the previous loss
+        was not finite.
         """
         sink = self._sink
         loss = event.thread.last_loss
         last_loss = math.nan if loss is None else float(loss)
         if self._num_records or not math.isfinite(last_loss):
             return
-        self._num_records = _MAX_RECORDS
+        self._num_records = _MAX_RECORDS  # later non-finite values are consequences
         for entry in sink.objects.optimizers.entries:
-            record = corrupted_weights(entry, sink.objects, sink.steps.last, last_loss)
+            record = find_corrupted_weights(entry, sink.objects, sink.steps.last, last_loss)
             if record is not None:
                 # "spoiled" is the stored record name of corrupted weights.
                 kind = "gradient" if isinstance(record, NonFiniteGradientRecord) else "spoiled"
@@ -104,7 +107,9 @@ class _GradientChecks:
 
     def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
         sink = self._sink
-        record = nonfinite_gradients(entry, sink.objects, sink.steps.last + 1, thread.step.losses)
+        record = find_nonfinite_gradients(
+            entry, sink.objects, sink.steps.last + 1, thread.step.losses
+        )
         if record.parameters:
             self._num_records += 1
             sink.recorder.write("gradient", record)

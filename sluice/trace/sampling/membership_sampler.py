@@ -8,7 +8,11 @@ from sluice.trace.sampling.parameter_values import request_values
 
 
 class MembershipSampler:
-    """Samples all networks and optimizers at the first step, at powers of two, and on changes."""
+    """Samples all networks and optimizers, and the values of their parameters.
+
+    Samples are taken before the first step and after steps 1, 2, 4, 8 and so on; of the networks
+    and optimizers, also after changes.
+    """
 
     def __init__(self, objects: ObjectTracker, recorder: Recorder) -> None:
         self._objects, self._recorder = objects, recorder
@@ -16,11 +20,12 @@ class MembershipSampler:
         self._last_step = self._restart_step = 0
         """Number of steps before the last sample of the membership, and before the last restart."""
         self._next_membership_step = self._next_values_step = 0
-        """Number of steps after which the membership is sampled next, and the values."""
+        """Number of steps after which the membership is sampled next; the same for the values."""
         self._num_samples = 0
         """Number of samples of the membership so far."""
         self._unwritten_values: list[list[ParameterValuesRecord]] = []
-        """Requested values that are not written yet, one list per parameter."""
+        """Requested values that are not written yet. The list of a parameter is filled when its
+        values are read from the device."""
         self.due_step = 0
         """Number of steps after which the next sample of either kind is due."""
 
@@ -31,32 +36,35 @@ class MembershipSampler:
             self._objects.has_changed and step - self._last_step >= self._num_samples // 8
         )
         if is_change_due or step >= self._next_membership_step:
-            self._last_step, self._next_membership_step = step, self._next_due(step)
+            self._last_step, self._next_membership_step = step, self._next_due_step(step)
             self._num_samples += 1
             membership = self._snapshots.take(step + 1)
             if membership is not None:
                 self._recorder.write("membership", membership)
         if step >= self._next_values_step:
-            self._next_values_step = self._next_due(step)
+            self._next_values_step = self._next_due_step(step)
             self._unwritten_values += request_values(
                 self._objects, step + 1, self._recorder.device_reads
             )
         self.due_step = min(self._next_membership_step, self._next_values_step)
 
     def restart(self, step: int) -> None:
-        """Sample before the next step, and from there on again at powers of two."""
+        """Sample before the next step, after ``step`` steps, and count the steps again from there.
+
+        The next samples are taken 1, 2, 4, 8 and so on steps later.
+        """
         self._restart_step = self.due_step = step
         self._next_membership_step = self._next_values_step = step
 
-    def _next_due(self, step: int) -> int:
-        """Return the number of steps after which a sample is due again.
+    def _next_due_step(self, step: int) -> int:
+        """Return the number of steps after which the next sample is due.
 
-        From one sample to the next, the number of steps since the restart doubles.
+        From one sample to the next, the number of steps since the last restart doubles.
         """
         return step + max(step - self._restart_step, 1)
 
     def ensure_first_sample(self, step: int) -> None:
-        """Sample if nothing was sampled yet."""
+        """Sample after ``step`` steps, if nothing was sampled yet."""
         if not self._num_samples:
             self.sample_if_due(step)
 

@@ -1,4 +1,4 @@
-"""Inspects the values of all parameters: fingerprints, extremes and non-finite values."""
+"""Inspects the values of parameters, and which weights or gradients are non-finite."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from sluice.trace.records.parameter_values import (
 )
 
 _MAX_PARAMETERS = 256
-"""Maximum number of parameters whose values are inspected; the first ones."""
+"""Maximum number of parameters whose values are inspected, from the first one on."""
 
 _FINGERPRINT_SIZE = 4096
 """Maximum number of elements of a parameter from which its fingerprint is computed."""
@@ -29,11 +29,12 @@ _ROW_SAMPLE_SIZE = 256
 """Maximum number of elements of a row that are compared."""
 
 _MAX_EXACT_INTEGER = 2**52 - 1
-"""Maximum fingerprint of a parameter. float64 represents smaller integers exactly."""
+"""Maximum fingerprint of a parameter. Values are read from the device as float64, which represents
+integers up to this one exactly."""
 
 _ROUNDING_STEPS = 1e5
-"""Ratio of the largest absolute value to the unit in which values of a row are rounded. Two rows
-count as equal if their differences from the first row round to the same integers in this unit."""
+"""Ratio of the largest absolute value to the unit of rounding. Two rows count as equal if their
+differences from the first row, rounded to multiples of this unit, are equal."""
 
 
 def request_values(
@@ -51,7 +52,7 @@ def request_values(
     live_parameters = [(entry.index, p) for entry, p in objects.parameters.live_items()]
     with torch.no_grad():
         return [
-            _request_value(index, parameter, step, device_reads)
+            _request_parameter_values(index, parameter, step, device_reads)
             for index, parameter in live_parameters[:_MAX_PARAMETERS]
             if type(parameter) in (Tensor, nn.Parameter)
             and parameter.layout == torch.strided
@@ -62,7 +63,7 @@ def request_values(
         ]
 
 
-def _request_value(
+def _request_parameter_values(
     index: int, parameter: Tensor, step: int, device_reads: BatchedDeviceReads
 ) -> list[ParameterValuesRecord]:
     values = parameter.detach()
@@ -72,7 +73,7 @@ def _request_value(
         & _MAX_EXACT_INTEGER
     )
     num_rows = values.shape[0] if values.dim() >= 2 else 0
-    num_distinct = _num_distinct_rows(values) if num_rows else 0
+    num_distinct_rows = _count_distinct_rows(values) if num_rows else 0
     records: list[ParameterValuesRecord] = []
 
     def on_values(values_read: Sequence[float]) -> None:
@@ -84,7 +85,7 @@ def _request_value(
                 smallest=values_read[1],
                 largest=values_read[2],
                 num_rows=num_rows,
-                num_distinct_rows=num_distinct,
+                num_distinct_rows=num_distinct_rows,
                 num_non_finite=int(values_read[3]),
             )
         )
@@ -93,7 +94,7 @@ def _request_value(
     return records
 
 
-def _num_distinct_rows(values: Tensor) -> int:
+def _count_distinct_rows(values: Tensor) -> int:
     rows = values[:_MAX_ROWS].reshape(min(len(values), _MAX_ROWS), -1)
     rows = rows[:, :: -(-rows.shape[1] // _ROW_SAMPLE_SIZE)].float()
     scale = rows.abs().max().clamp_min(1e-30)
@@ -101,22 +102,28 @@ def _num_distinct_rows(values: Tensor) -> int:
     return len(row_fingerprints(rounded, sample_size=_ROW_SAMPLE_SIZE).unique())
 
 
-def corrupted_weights(
+def find_corrupted_weights(
     entry: OptimizerEntry, objects: ObjectTracker, step: int, loss: float
 ) -> NonFiniteGradientRecord | CorruptedWeightsRecord | None:
-    """Return which weights the last step made non-finite.
+    """Return which weights of an optimizer the last step made non-finite.
+
+    Args:
+        entry: Optimizer whose weights are checked.
+        objects: Assigns indices to the parameters.
+        step: Number of the last step.
+        loss: Loss of the last step.
 
     Returns:
         A record of non-finite gradients; or of corrupted weights if the optimizer state of these
-        weights is finite, so that no gradient was the cause. None if every parameter is finite, or
-        none is, because then the weights do not show the cause.
+        weights is finite, so that no gradient was the cause. None if all parameters are finite, or
+        all are non-finite, because then the weights do not show the cause.
     """
     parameters = [p for p in entry.parameters() if p.requires_grad]
     positions = nonfinite_positions([p.detach() for p in parameters])
     if not positions or len(positions) == len(parameters):
         return None
     indices = tuple(objects.parameters.get_or_add(parameters[i]).index for i in positions)
-    moments = [m for i in positions for m in entry.moments(parameters[i])]
+    moments = [moment for i in positions for moment in entry.moments(parameters[i])]
     if moments and not nonfinite_positions(moments):
         return CorruptedWeightsRecord(
             step=step, optimizer=entry.index, parameters=indices, num_parameters=len(parameters)
@@ -130,10 +137,17 @@ def corrupted_weights(
     )
 
 
-def nonfinite_gradients(
+def find_nonfinite_gradients(
     entry: OptimizerEntry, objects: ObjectTracker, step: int, losses: Sequence[Any]
 ) -> NonFiniteGradientRecord:
-    """Return a record of the parameters with non-finite gradients."""
+    """Return a record of the parameters with non-finite gradients, which may be none.
+
+    Args:
+        entry: Optimizer whose gradients are checked.
+        objects: Assigns indices to the parameters.
+        step: Number of the step that is about to be made.
+        losses: Losses of the backward passes since the last step.
+    """
     parameters = [p for p in entry.parameters() if p.grad is not None]
     positions = nonfinite_positions([p.grad for p in parameters if p.grad is not None])
     return NonFiniteGradientRecord(

@@ -1,6 +1,7 @@
-"""Decides which steps are sampled, and takes the samples around an optimizer step."""
+"""Decides which steps are sampled, and takes the samples before and after an optimizer step."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from sluice.trace.event_bus import EventBus
 from sluice.trace.inspection.fingerprints import RowFingerprintCache
@@ -22,29 +23,19 @@ from sluice.trace.thread_state import OpenStep
 
 
 class Sampling:
-    """Decides in one trace which steps are sampled, and requests and writes their statistics.
+    """Decides which steps of a trace are sampled, and requests and writes their statistics.
 
     Args:
         objects: Networks, parameters and optimizers of the program.
         recorder: Receives the samples.
-        bus: Informed of new phases of the training.
+        bus: Publishes the beginning of a training phase.
         settings: Settings of the tracer: sample sizes and limits of the cost.
         clock: Monotonic time [ns].
     """
 
     __slots__ = (
-        "_bus",
-        "_clock",
-        "_objects",
-        "_recorder",
-        "_settings",
-        "_unwritten",
-        "budget",
-        "every_step_needed_by",
-        "fingerprints",
-        "membership",
-        "phases",
-        "samples_norms",
+        "_bus", "_clock", "_objects", "_recorder", "_settings", "_unwritten", "budget",
+        "every_step_needed_by", "fingerprints", "membership", "phases", "samples_norms",
         "samples_statistics",
     )  # fmt: skip
 
@@ -74,11 +65,11 @@ class Sampling:
         self._unwritten: list[
             tuple[int, list[OptimizerStatistics], list[list[OutputStatistics]]]
         ] = []
-        """Requested statistics that are not written yet: step, statistics of the optimizers,
-        statistics of the module outputs."""
+        """Requested statistics that are not written yet: step, statistics of the optimizer, and of
+        the module outputs. The lists are filled when the values are read from the device."""
 
     def begin_phase(self, step: int) -> None:
-        """Restart all sampling that is frequent at the beginning of a training."""
+        """Begin a training phase: sample as often again as at the beginning of the training."""
         self.phases.begin(step)
         self.budget.restart()
         self.membership.restart(step)
@@ -92,7 +83,13 @@ class Sampling:
         return self.samples_norms or self._objects.has_changed or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
-        """Take the samples that are due before an optimizer updates its parameters."""
+        """Take the samples that are due before an optimizer updates its parameters.
+
+        Args:
+            open_step: What was recorded since the last step.
+            entry: Optimizer that is about to make a step.
+            step: Number of steps so far.
+        """
         began = self._clock()
         self.membership.sample_if_due(step)
         if self.samples_norms:
@@ -100,7 +97,7 @@ class Sampling:
         open_step.add_cost(self._clock() - began)
 
     def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
-        """Request the statistics of a step that ``before_step`` sampled."""
+        """Request the statistics of step number ``step``, if ``before_step`` sampled it."""
         pending = open_step.pending
         if pending is None:
             return
@@ -117,7 +114,7 @@ class Sampling:
         open_step.add_cost(self._clock() - began)
 
     def add_steps(self, steps: Sequence[EndedStep]) -> None:
-        """Add the times of ended steps, and decide what is sampled next."""
+        """Add the times of ended steps, and decide what is sampled in the next step."""
         is_due = False
         for step in steps:
             if step.ended_ns:
@@ -130,17 +127,17 @@ class Sampling:
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        began, num = self._clock(), len(self._unwritten)
+        began, num_statistics = self._clock(), len(self._unwritten)
         self._recorder.read_device_values()
         self.phases.read()
         for step, optimizers, outputs in self._unwritten:
             record = StepStatistics(
                 step=step,
                 optimizers=tuple(optimizers),
-                outputs=tuple(output for of_module in outputs for output in of_module),
+                outputs=tuple(chain.from_iterable(outputs)),
             )
             self._recorder.write_statistics(record)
         self._unwritten = []
         self.membership.write()
         self._recorder.flush()
-        self.budget.add_flush(cost_ns=self._clock() - began, num_statistics=num)
+        self.budget.add_flush(cost_ns=self._clock() - began, num_statistics=num_statistics)

@@ -1,8 +1,10 @@
-"""Statistics around one optimizer step, requested without synchronizing with the device."""
+"""Statistics of one optimizer step, requested without synchronizing with the device."""
 
+import operator
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -22,11 +24,12 @@ class PendingStep:
     """Statistics computed before a step, and samples of the weights."""
 
     parameters: list[Tensor]
+    """Parameters of the optimizer that have a dense gradient."""
     samples: list[Tensor]
     """Copy of the sampled elements of each parameter before the step."""
     scales: list[float]
-    """Factor for each parameter by which the norm of its sample is multiplied to estimate the norm
-    of the whole parameter."""
+    """For each parameter, the factor by which the norm of a sample is multiplied to estimate the
+    norm of the whole tensor."""
     grad_norms: list[Tensor]
     """Norm of the gradient of each parameter."""
     weight_norms: list[Tensor]
@@ -39,7 +42,7 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStep:
     """Compute the norms of gradients and weights, and copy a sample of the weights.
 
     Args:
-        entry: Optimizer that is about to step.
+        entry: Optimizer that is about to make a step.
         sample_size: Maximum number of sampled elements per parameter.
 
     Cost:
@@ -73,22 +76,33 @@ def end_statistics(
 ) -> list[OptimizerStatistics]:
     """Compute update norms, changed shares and moments, and request all values of the step.
 
+    Args:
+        entry: Optimizer that made the step.
+        pending: Statistics from ``begin_statistics``.
+        objects: Assigns indices to the parameters.
+        device_reads: Reads the values later.
+        sample_size: As in ``begin_statistics``.
+
     Returns:
         A list that contains the statistics once they are read.
     """
     records: list[OptimizerStatistics] = []
-    num = len(pending.parameters)
     optimizer = entry.ref()
     with torch.no_grad():
         after_samples = [_sample(p, sample_size) for p in pending.parameters]
-        updates = (
+        update_norms = (
             _norms(torch._foreach_sub(after_samples, pending.samples)) if after_samples else []
         )
         changed_shares = _changed_shares(pending, after_samples, sample_size)
-        moments, state_step = _moments(optimizer, pending.parameters)
-    names = list(moments)
+        moments, state_step = _moment_norms(optimizer, pending.parameters)
+    moment_names = list(moments)
+    num_parameters, num_shares = len(pending.parameters), len(changed_shares)
 
     def on_values(values: Sequence[float]) -> None:
+        remaining = iter(values)  # in the order of ``requested``
+        grad_norms, weight_norms, sampled_update_norms = (
+            tuple(islice(remaining, num_parameters)) for _ in range(3)
+        )
         records.append(
             OptimizerStatistics(
                 optimizer=entry.index,
@@ -96,27 +110,24 @@ def end_statistics(
                 parameters=tuple(
                     objects.parameters.get_or_add(p).index for p in pending.parameters
                 ),
-                grad_norms=tuple(values[:num]),
-                weight_norms=tuple(values[num : 2 * num]),
-                update_norms=tuple(
-                    value * scale
-                    for value, scale in zip(values[2 * num : 3 * num], pending.scales, strict=True)
-                ),
-                changed_shares=tuple(values[3 * num : 3 * num + len(changed_shares)]),
-                moments=dict(zip(names, values[3 * num + len(changed_shares) :], strict=False)),
-                state_step=values[-1] if state_step is not None else -1.0,
+                grad_norms=grad_norms,
+                weight_norms=weight_norms,
+                update_norms=tuple(map(operator.mul, sampled_update_norms, pending.scales)),
+                changed_shares=tuple(islice(remaining, num_shares)),
+                moments={name: next(remaining) for name in moment_names},
+                state_step=next(remaining, -1.0),
             )
         )
 
-    step_count = [] if state_step is None else [state_step]
     requested = [
         *pending.grad_norms,
         *pending.weight_norms,
-        *updates,
+        *update_norms,
         *changed_shares,
         *moments.values(),
-        *step_count,
     ]
+    if state_step is not None:
+        requested.append(state_step)
     device_reads.request(requested, on_values)
     return records
 
@@ -124,11 +135,18 @@ def end_statistics(
 def request_output_statistics(
     network: int, name: str, module: nn.Module, output: Any, device_reads: BatchedDeviceReads
 ) -> list[OutputStatistics]:
-    """Request statistics of a module output.
+    """Request statistics of the first tensor of a module output.
+
+    Args:
+        network: Index of the network that contains the module.
+        name: Name of the module inside the network.
+        module: Module that returned the output.
+        output: Output of the module.
+        device_reads: Reads the values later.
 
     Returns:
-        A list that contains the statistics once they are read. It stays empty if the first tensor
-        of the output is empty or not floating-point.
+        A list that contains the statistics once they are read. It stays empty if the output has no
+        plain tensor, or if the first one is empty or not floating-point.
     """
     records: list[OutputStatistics] = []
     tensor = first_tensor(output)
@@ -183,9 +201,9 @@ def _changed_shares(
 ) -> list[Tensor]:
     """Return for each parameter the share of sampled elements that the step changed.
 
-    Elements with a gradient of 0 do not count. The list is empty unless a parameter has a
-    half-precision dtype. The share is NaN for parameters of other dtypes, and if no sampled element
-    counts.
+    Elements with a gradient of 0 do not count. The share is NaN if no sampled element counts, and
+    for parameters without a half-precision dtype. The list is empty if no parameter has such a
+    dtype.
     """
     if not any(p.dtype in _HALF_PRECISION for p in pending.parameters):
         return []
@@ -216,10 +234,14 @@ def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _moments(
+def _moment_norms(
     optimizer: Any, parameters: Sequence[Tensor]
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Return the norm of each kind of state tensor by name, and the step count of the state."""
+    """Return the norm of each kind of optimizer state by name, and the step count of the state.
+
+    A norm is that of the state tensors of all parameters together. Kinds whose tensors are on
+    several devices are omitted.
+    """
     tensors_by_name: dict[str, list[Tensor]] = {}
     state_step: Tensor | None = None
     for parameter in parameters:

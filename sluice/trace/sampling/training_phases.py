@@ -28,7 +28,7 @@ _NUM_BASELINE = 256
 
 _COMPARISON_INTERVAL = 16
 """Number of losses from one comparison to the next: half the number of recent losses, so that a
-jump is found before its losses enter the baseline."""
+jump is detected before its losses become part of the baseline."""
 
 
 class TrainingPhases:
@@ -51,7 +51,7 @@ class TrainingPhases:
         """Whether the loss has jumped since the current phase began."""
 
     def may_begin(self, step: int) -> bool:
-        """Return whether a phase may begin after ``step`` steps: long enough after the last one."""
+        """Return whether a phase may begin after ``step`` steps, long enough after the last one."""
         return step >= self._next_phase_step
 
     def begin(self, step: int) -> None:
@@ -70,7 +70,7 @@ class TrainingPhases:
                 losses_by_step += zip(step.losses[::2], step.losses[1::2], strict=True)
         # Repeated steps of two alternating optimizers arrive one optimizer after the other.
         losses_by_step.sort(key=itemgetter(0))
-        losses = [*chain.from_iterable(of_step for _, of_step in losses_by_step)]
+        losses = [*chain.from_iterable(step_losses for _, step_losses in losses_by_step)]
         self._pending_reads.request(losses, self._add_losses)
         self._has_device_losses |= any(
             isinstance(loss, Tensor) and not loss.is_cpu for loss in losses

@@ -15,17 +15,17 @@ class AbnormalTensor(Record):
     """One abnormal tensor at one step."""
 
     step: int
-    tensor: str = Field(description="'input column 3', 'output of Net.encoder', ...")
+    tensor: str = Field(description="Name, such as 'input column 3' or 'output of Net.encoder'.")
     what: str = Field(description="What is abnormal about the tensor.")
 
 
 def first_abnormal(trace: Trace) -> AbnormalTensor | None:
-    """Return the first tensor with a non-finite value, or the first ReLU output that is all zeros.
+    """Return the first abnormal tensor: with a non-finite value, or an all-zero ReLU output.
 
-    Within a step the order is that of the computation: inputs, outputs along the network, loss,
-    gradients from the loss backward, weights. All-zero ReLU outputs come last. Only steps with
-    statistics cover all tensors. The loss and the first non-finite gradients are recorded at every
-    step.
+    Within a step, the order is that of the computation: inputs, outputs in call order, loss,
+    gradients in the order of the backward pass, weights; all-zero ReLU outputs come last. All
+    tensors are covered only at steps with statistics, but the loss and the first non-finite
+    gradients at every step.
     """
     abnormal = [
         *_inputs(trace),
@@ -44,20 +44,22 @@ _OrderedTensor = tuple[int, int, AbnormalTensor | None]
 """Step, order within the step, and the tensor."""
 
 
+def _ordered_tensor(step: int, order: int, tensor: str, what: str) -> _OrderedTensor:
+    return step, order, AbnormalTensor(step=step, tensor=tensor, what=what)
+
+
 def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_tensors:
-        step = record.step + 1
         columns = ", ".join(map(str, record.columns))
         if record.num_columns > len(record.columns):
             columns += ", ..."
         noun = "column" if record.num_columns == 1 else "columns"
-        tensor = AbnormalTensor(
-            step=step,
-            tensor=f"{record.what} {noun} {columns}" if columns else record.what,
-            what=f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
-            f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows",
+        name = f"{record.what} {noun} {columns}" if columns else record.what
+        what = (
+            f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
+            f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows"
         )
-        yield step, _INPUT, tensor
+        yield _ordered_tensor(record.step + 1, _INPUT, name, what)
 
 
 def _statistics(trace: Trace) -> Iterator[_OrderedTensor]:
@@ -68,35 +70,29 @@ def _statistics(trace: Trace) -> Iterator[_OrderedTensor]:
 
 
 def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTensor]:
-    step = statistics.step
     for output in statistics.outputs:
         network = network_name(trace.membership, output.network)
         name = f"output of {network}.{output.module}" if output.module else f"output of {network}"
         if not math.isfinite(output.norm):
-            yield (
-                step,
-                _OUTPUT,
-                AbnormalTensor(step=step, tensor=name, what="its norm is non-finite"),
-            )
+            yield _ordered_tensor(statistics.step, _OUTPUT, name, "its norm is non-finite")
         elif output.zero_share == 1 and output.numel > 1 and "ReLU" in output.kind:
             what = f"all {output.numel:,} values are 0"
-            yield step, _DEAD, AbnormalTensor(step=step, tensor=name, what=what)
+            yield _ordered_tensor(statistics.step, _DEAD, name, what)
 
 
 def _parameters(
     trace: Trace, step: int, optimizer: OptimizerStatistics
 ) -> Iterator[_OrderedTensor]:
-    norms_by_kind = (
+    for order, prefix, norms in (
         (_GRADIENT, "gradient of", optimizer.grad_norms),
         (_WEIGHT, "weights of", optimizer.weight_norms),
-    )
-    for order, prefix, norms in norms_by_kind:
+    ):
         # The last parameter is nearest to the loss, where the backward pass starts.
         pairs = zip(reversed(optimizer.parameters), reversed(norms), strict=True)
         index = next((index for index, norm in pairs if not math.isfinite(norm)), None)
         if index is not None:
             name = f"{prefix} {_parameter_name(trace.membership, index)}"
-            yield step, order, AbnormalTensor(step=step, tensor=name, what="its norm is non-finite")
+            yield _ordered_tensor(step, order, name, "its norm is non-finite")
 
 
 def _gradients(trace: Trace) -> Iterator[_OrderedTensor]:
@@ -105,23 +101,21 @@ def _gradients(trace: Trace) -> Iterator[_OrderedTensor]:
             # The last parameter is nearest to the loss.
             name = f"gradient of {_parameter_name(trace.membership, record.parameters[-1])}"
             what = f"it is non-finite, one of {len(record.parameters)} non-finite gradients"
-            tensor = AbnormalTensor(step=record.step, tensor=name, what=what)
-            yield record.step, _GRADIENT, tensor
+            yield _ordered_tensor(record.step, _GRADIENT, name, what)
 
 
 def _weights(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.corrupted_weights:
         name = f"weights of {_parameter_name(trace.membership, record.parameters[-1])}"
         what = "non-finite values, although the gradients were finite"
-        yield record.step, _WEIGHT, AbnormalTensor(step=record.step, tensor=name, what=what)
+        yield _ordered_tensor(record.step, _WEIGHT, name, what)
 
 
 def _losses(trace: Trace) -> Iterator[_OrderedTensor]:
     for scalars in trace.scalars:
         loss = next((loss for loss in scalars.losses if not math.isfinite(loss)), None)
         if loss is not None:
-            tensor = AbnormalTensor(step=scalars.step, tensor="the loss", what=f"it is {loss}")
-            yield scalars.step, _LOSS, tensor
+            yield _ordered_tensor(scalars.step, _LOSS, "the loss", f"it is {loss}")
 
 
 def _parameter_name(membership: Membership | None, index: int) -> str:

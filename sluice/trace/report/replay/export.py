@@ -10,7 +10,7 @@ from sluice.trace.report.replay.series import curves
 from sluice.trace.report.trace_report import report_traces
 from sluice.trace.trace_reader import read_trace
 
-PAGE = "replay.html"
+_PAGE_NAME = "replay.html"
 
 
 def write_replays(traces: Path) -> tuple[Path, ...]:
@@ -20,17 +20,19 @@ def write_replays(traces: Path) -> tuple[Path, ...]:
         StorageError: The folder contains no trace or cannot be written.
         ContractError: A trace is damaged.
     """
-    pages = []
+    files = []
     for report in report_traces(traces):
         folder = Path(report.folder)
-        page = replay_page(read_trace(folder), report.diagnoses)
-        write_atomic(folder / PAGE, page.encode())
-        pages.append(folder / PAGE)
-    return tuple(pages)
+        file, page = folder / _PAGE_NAME, replay_page(read_trace(folder), report.diagnoses)
+        write_atomic(file, page.encode())
+        files.append(file)
+    return tuple(files)
 
 
 def write_tensorboard(traces: Path, out: Path) -> int:
     """Write the curves of all traced processes to TensorBoard; return the number of scalars.
+
+    Non-finite values are omitted.
 
     Args:
         traces: Folder of traces.
@@ -47,15 +49,14 @@ def write_tensorboard(traces: Path, out: Path) -> int:
             "TensorBoard export requires the package tensorboardX, which is not installed.",
             fix="pip install tensorboardX",
         ) from error
-    written = 0
+    num_scalars = 0
     for report in report_traces(traces):
         folder = Path(report.folder)
-        trace = read_trace(folder)
         with SummaryWriter(str(out / folder.name)) as writer:
-            for title, lines in curves(trace).items():
-                for name, curve in lines.items():
+            for title, curve_by_name in curves(read_trace(folder)).items():
+                for name, curve in curve_by_name.items():
                     for step, value in curve:
                         if math.isfinite(value):
                             writer.add_scalar(f"{title}/{name}", value, step)
-                            written += 1
-    return written
+                            num_scalars += 1
+    return num_scalars

@@ -11,7 +11,7 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.report.replay.abnormal import network_name
 
 MAX_STEPS = 360
-"""Maximum number of evenly spaced steps in the map. Steps near required steps are added."""
+"""Maximum number of evenly spaced steps in the map. Sampled steps near required steps are added."""
 
 Values = list[list[float | None]]
 """One list of values for each module, with one value for each step of the map. None where the
@@ -34,18 +34,18 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
     Args:
         trace: Trace of one process.
-        required_steps: Steps for each of which the nearest sampled step, and its neighbors, are
-            included.
+        required_steps: For each of these steps, the nearest sampled step is included, with the two
+            sampled steps before and after it.
     """
     chosen_steps = _choose_steps(trace, required_steps)
-    owners = _owners(trace)
-    rows: dict[str, dict[str, dict[int, float]]] = {}
-    kinds: dict[str, str] = {}
+    owner_names = _owner_names(trace)
+    rows: dict[str, dict[str, dict[int, float]]] = {}  # values by module, statistic and column
+    class_names: dict[str, str] = {}  # by module
     for column, statistics in enumerate(chosen_steps):
         for output in statistics.outputs:
             name = network_name(trace.membership, output.network)
             module = f"{name}.{output.module}" if output.module else name
-            kinds[module] = output.kind
+            class_names[module] = output.kind
             row = _row(rows, module)
             row["forward"][column] = output.norm / math.sqrt(output.numel)
             row["zeros"][column] = output.zero_share
@@ -59,7 +59,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
                 strict=True,
             ):
                 sums = squared_norms.setdefault(
-                    owners.get(index, f"parameter {index}"), [0.0, 0.0, 0.0]
+                    owner_names.get(index, f"parameter {index}"), [0.0, 0.0, 0.0]
                 )
                 for position, norm in enumerate(norms):
                     sums[position] += norm * norm
@@ -68,12 +68,12 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
                 row["backward"][column] = math.sqrt(gradient)
                 row["update"][column] = math.sqrt(update / weight) if weight > 0 else math.nan
 
-    def values(kind: str) -> Values:
+    def values(statistic: str) -> Values:
         columns = range(len(chosen_steps))
-        return [[row[kind].get(column) for column in columns] for row in rows.values()]
+        return [[row[statistic].get(column) for column in columns] for row in rows.values()]
 
     return ModuleGrid(
-        modules=tuple(_labels(list(rows), kinds)),
+        modules=tuple(_labels(list(rows), class_names)),
         steps=tuple(statistics.step for statistics in chosen_steps),
         forward=values("forward"),
         backward=values("backward"),
@@ -83,41 +83,38 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
 
 def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
-    """Return statistics of steps evenly spaced over the run, and of those near required steps."""
+    """Return statistics of evenly spaced sampled steps, and of those near required steps."""
     sampled_steps = [s for s in trace.statistics if s.outputs or s.optimizers]
     if len(sampled_steps) <= MAX_STEPS:
         return sampled_steps
-    near_required = {
-        nearest + offset
-        for step in required_steps
-        for nearest in [
-            min(range(len(sampled_steps)), key=lambda i: abs(sampled_steps[i].step - step))
-        ]
-        for offset in range(-2, 3)
-    }
+    indices = range(len(sampled_steps))
+    chosen = set[int]()
+    for step in required_steps:
+        nearest = min(indices, key=lambda i: abs(sampled_steps[i].step - step))
+        chosen.update(indices[max(nearest - 2, 0) : nearest + 3])
     # Spaced by step, not by index: the last steps of a long run are sampled more densely.
-    limits = [sampled_steps[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
-    evenly_spaced, index = set[int](), 0
-    for limit in limits:
-        while index < len(sampled_steps) - 1 and sampled_steps[index].step < limit:
+    index = 0
+    for i in range(MAX_STEPS):
+        while index < len(sampled_steps) - 1 and (
+            sampled_steps[index].step < sampled_steps[-1].step * (i + 1) / MAX_STEPS
+        ):
             index += 1
-        evenly_spaced.add(index)
-    near_required &= set(range(len(sampled_steps)))
-    return [sampled_steps[i] for i in sorted(evenly_spaced | near_required)]
+        chosen.add(index)
+    return [sampled_steps[i] for i in sorted(chosen)]
 
 
-def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
+def _labels(modules: Sequence[str], class_names: Mapping[str, str]) -> Iterator[str]:
     """Yield the label of each module: name and class, without the network if there is only one."""
     has_one_network = len({module.partition(".")[0] for module in modules}) == 1
     for module in modules:
         network, dot, name_inside = module.partition(".")
-        kind = kinds.get(module, "")
+        class_name = class_names.get(module, "")
         name = name_inside if has_one_network and dot else module
-        yield f"{name} {kind}" if kind and kind != network else name
+        yield f"{name} {class_name}" if class_name and class_name != network else name
 
 
-def _owners(trace: Trace) -> dict[int, str]:
-    """Return the name of the module of each parameter, by parameter index."""
+def _owner_names(trace: Trace) -> dict[int, str]:
+    """Return by parameter index the full name of the module that owns the parameter."""
     return {
         record.index: record.names[0].rpartition(".")[0]
         for membership in trace.memberships
@@ -127,4 +124,5 @@ def _owners(trace: Trace) -> dict[int, str]:
 
 
 def _row(rows: dict[str, dict[str, dict[int, float]]], name: str) -> dict[str, dict[int, float]]:
+    """Return the row of a module; add an empty one for a new module."""
     return rows.setdefault(name, {"forward": {}, "backward": {}, "update": {}, "zeros": {}})

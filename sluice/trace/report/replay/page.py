@@ -18,12 +18,17 @@ from sluice.trace.report.conclusion import Conclusion, conclude
 from sluice.trace.report.replay.abnormal import AbnormalTensor, first_abnormal, network_name
 from sluice.trace.report.replay.grid import module_grid
 from sluice.trace.report.replay.series import curves
-from sluice.trace.report.step_profile import PHASES, StepProfile, profile_steps
+from sluice.trace.report.step_profile import (
+    PHASES,
+    StepProfile,
+    format_peak_memory,
+    profile_steps,
+)
 
 _HERE = Path(__file__).parent
 _TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 _MAX_SEQUENCES = 64
-"""Maximum number of event sequences on a page. If there are more, the most frequent are shown."""
+"""Maximum number of event sequences on a page: the most frequent ones."""
 
 _PROGRAMS_WITHOUT_FILE = {
     "-c": "a python -c program",
@@ -33,7 +38,7 @@ _PROGRAMS_WITHOUT_FILE = {
 
 
 def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
-    """Return the complete document, which loads no other files.
+    """Return the replay as a complete HTML document, which loads no other files.
 
     Args:
         trace: Trace of one process.
@@ -46,8 +51,8 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
         f"<h1>{escape(title)} {_outcome_tag(diagnoses, abnormal, conclusion)}</h1>",
         f'<p class="soft">{escape(_subtitle(trace, program))}</p>',
         _ending_card(conclusion),
-        *(_card(diagnosis) for diagnosis in diagnoses),
-        _summary(diagnoses, abnormal, conclusion),
+        *(_diagnosis_card(diagnosis) for diagnosis in diagnoses),
+        "" if diagnoses else _no_diagnosis_card(abnormal, conclusion),
         _abnormal_card(abnormal),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
@@ -63,10 +68,10 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
 
 
 def rename_replay(name: str, page: str) -> str:
-    """Return a replay with the name of the trained model instead of the process.
+    """Return a replay whose title names the trained model instead of the program.
 
     Args:
-        name: Plain text.
+        name: Name of the model, as plain text.
         page: Document from ``replay_page``.
     """
     title = escape(f"Replay of {name}")
@@ -74,7 +79,7 @@ def rename_replay(name: str, page: str) -> str:
 
 
 def _command_line(program: Sequence[str]) -> str:
-    """Return the command line. Python replaces the program by '-c' or '-m' if it runs no file."""
+    """Return the command line as text. It begins with '-c' or '-m' if Python runs no file."""
     line = " ".join(program).strip()
     return f"python {line}" if line.startswith("-") else line or "a Python process"
 
@@ -112,11 +117,7 @@ def _ending_card(conclusion: Conclusion) -> str:
     )
 
 
-def _summary(
-    diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None, conclusion: Conclusion
-) -> str:
-    if diagnoses:
-        return ""
+def _no_diagnosis_card(abnormal: AbnormalTensor | None, conclusion: Conclusion) -> str:
     is_sound = abnormal is None and conclusion.ending == "ended"
     text = "No problem was found." if is_sound else "No rule found the cause."
     lists = [("checked", conclusion.checked), ("not checked", conclusion.unchecked)]
@@ -128,15 +129,14 @@ def _summary(
 
 
 def _subtitle(trace: Trace, program: str) -> str:
-    ranks = f", rank {trace.start.rank} of {trace.start.world_size}"
-    end = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
-    return (
-        f"{program}: {pluralize(trace.num_steps, 'step')}, {end}"
-        f"{ranks if trace.start.world_size > 1 else ''}, torch {trace.start.torch}"
-    )
+    start = trace.start
+    rank = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
+    duration = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
+    steps = pluralize(trace.num_steps, "step")
+    return f"{program}: {steps}, {duration}{rank}, torch {start.torch}"
 
 
-def _card(diagnosis: Diagnosis) -> str:
+def _diagnosis_card(diagnosis: Diagnosis) -> str:
     finding = diagnosis.finding
     tone = _TONES[finding.severity]
     rows = [
@@ -150,7 +150,7 @@ def _card(diagnosis: Diagnosis) -> str:
     return (
         f'<div class="card {tone}"><h3>'
         f"{tag(SEVERITY_LABELS[finding.severity], tone)} {escape(diagnosis.fault)} "
-        f'<span class="soft">{100 * diagnosis.confidence:.0f} %</span> '
+        f'<span class="soft">{100 * diagnosis.confidence:.0f} % confidence</span> '
         f"{_jump_button(diagnosis.step)}</h3><dl>"
         + "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
         + "</dl></div>"
@@ -184,12 +184,7 @@ def _step_time_section(profile: StepProfile | None) -> str:
         f"<b>{100 * time.share:.0f} %</b> {format_ms(time.mean_us / 1000)}</span>"
         for time in profile.phases
     )
-    memory = ""
-    if profile.peak_host_bytes:
-        memory = f" Peak memory: {profile.peak_host_bytes / 2**20:,.0f} MiB"
-        if profile.peak_device_bytes:
-            memory += f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
-        memory += "."
+    memory = format_peak_memory(profile)
     return (
         '<h2>Step time</h2><div class="card">'
         f'<div class="bars" role="img" aria-label="Shares of the step time">{bars}</div>'
@@ -197,7 +192,7 @@ def _step_time_section(profile: StepProfile | None) -> str:
         f"<p><b>Bottleneck: {profile.bottleneck}.</b> {escape(profile.advice)}</p>"
         f'<p class="soft">Mean step time: {format_ms(profile.step_us / 1000)}; median: '
         f"{format_ms(profile.median_us / 1000)}, over the last {profile.steps:,} recorded steps."
-        f"{memory}</p></div>"
+        f"{f' Peak memory: {memory}.' if memory else ''}</p></div>"
     )
 
 
@@ -215,7 +210,7 @@ def _data_script(
             for f in (d.findings[0], *d.consequences)
         ],
         "abnormal": None if abnormal is None else abnormal.model_dump(),
-        "sequences": _sequences(trace),
+        "sequences": _sequence_data(trace),
     }
     # A "<" in the data could close the script element.
     text = json.dumps(_to_json_values(data), separators=(",", ":"), allow_nan=False).replace(
@@ -225,7 +220,7 @@ def _data_script(
 
 
 def _to_json_values(value: Any) -> Any:
-    """Round floats to five digits, and convert non-finite floats to strings."""
+    """Return a value with floats rounded to five digits, and non-finite floats as strings."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
@@ -233,7 +228,7 @@ def _to_json_values(value: Any) -> Any:
     return [_to_json_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _sequences(trace: Trace) -> list[dict[str, Any]]:
+def _sequence_data(trace: Trace) -> list[dict[str, Any]]:
     frequent = sorted(trace.sequences, key=lambda sequence: -sequence.count)[:_MAX_SEQUENCES]
     return [
         {

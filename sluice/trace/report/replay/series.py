@@ -1,16 +1,17 @@
-"""Curves of a run over its steps, decimated for display."""
+"""Curves of a run over its steps, with a limited number of points for display."""
 
 import math
 from collections.abc import Sequence
 from itertools import groupby
 
+from sluice.trace.records.step_statistics import ClippingRecord
 from sluice.trace.records.trace import Trace
 
 MAX_POINTS = 1500
 """Maximum number of points of a curve. A chart has fewer pixels in width."""
 
 _CLIP_WINDOW = 100
-"""Number of consecutive recorded clip calls over which the share of clipped calls is computed."""
+"""Number of latest recorded clip calls of which the share above max_norm is computed."""
 
 Point = tuple[int, float]
 """Step and value."""
@@ -19,36 +20,47 @@ Curve = list[Point]
 
 def curves(trace: Trace) -> dict[str, dict[str, Curve]]:
     """Return the curves of every chart by its title; charts without curves are omitted."""
-    optimizers = _statistics(trace)
+    gradient_norms, update_ratios, moments = _optimizer_curves(trace)
+    clips = [(scalars.step, clip) for scalars in trace.scalars for clip in scalars.clips]
     charts: dict[str, dict[str, Curve]] = {
-        "loss": {"training": _losses(trace), **_evaluations(trace)},
-        "learning rate": _rates(trace),
-        "gradient norm": {**_clips(trace), **optimizers["gradient"]},
-        "share of clip calls above max_norm": {
-            f"last {_CLIP_WINDOW} recorded calls": _clip_share(trace)
+        "loss": {
+            "training": _mean_losses(trace),
+            "evaluation": [(record.step, record.mean) for record in trace.evaluations],
         },
-        "update-to-weight ratio": optimizers["update"],
-        "optimizer moments": optimizers["moments"],
-        "loss scale": {"scale": [(n.step, n.scale) for n in trace.scalars if n.scale is not None]},
-        "input": _inputs(trace),
+        "learning rate": _rate_curves(trace),
+        "gradient norm": {
+            "before clipping": [(step, clip.norm) for step, clip in clips],
+            "max_norm": [(step, clip.max_norm) for step, clip in clips],
+            **gradient_norms,
+        },
+        "share of clip calls above max_norm": {
+            f"last {_CLIP_WINDOW} recorded calls": _clipped_shares(clips)
+        },
+        "update-to-weight ratio": update_ratios,
+        "optimizer moments": moments,
+        "loss scale": {
+            "scale": [(s.step, s.scale) for s in trace.scalars if s.scale is not None],
+        },
+        "input": _input_curves(trace),
     }
     return {
-        title: {name: decimate(curve) for name, curve in lines.items() if curve}
-        for title, lines in charts.items()
-        if any(lines.values())
+        title: {name: decimate(curve) for name, curve in curve_by_name.items() if curve}
+        for title, curve_by_name in charts.items()
+        if any(curve_by_name.values())
     }
 
 
 def decimate(curve: Curve, max_points: int = MAX_POINTS) -> Curve:
-    """Return a curve with a limited number of points that keeps all peaks and gaps.
+    """Return a curve with a limited number of points, which keeps all peaks and gaps.
 
-    The minimum, the maximum and the first non-finite point of every segment are kept.
+    The curve is divided into segments. Of each, the minimum, the maximum, and the first non-finite
+    point (or else the first point) are kept.
     """
     if len(curve) <= max_points:
         return curve
-    segment = math.ceil(3 * len(curve) / max_points)
+    segment_length = math.ceil(3 * len(curve) / max_points)  # up to 3 points of each are kept
     kept_points: Curve = []
-    for _, group in groupby(enumerate(curve), key=lambda item: item[0] // segment):
+    for _, group in groupby(enumerate(curve), key=lambda item: item[0] // segment_length):
         points = [point for _, point in group]
         finite = [point for point in points if math.isfinite(point[1])]
         chosen_points = {next((p for p in points if not math.isfinite(p[1])), points[0])}
@@ -58,21 +70,15 @@ def decimate(curve: Curve, max_points: int = MAX_POINTS) -> Curve:
     return kept_points
 
 
-def _losses(trace: Trace) -> Curve:
-    return [(n.step, math.fsum(n.losses) / len(n.losses)) for n in trace.scalars if n.losses]
+def _mean_losses(trace: Trace) -> Curve:
+    """Return the mean loss of the backward passes of each step."""
+    return [(s.step, math.fsum(s.losses) / len(s.losses)) for s in trace.scalars if s.losses]
 
 
-def _evaluations(trace: Trace) -> dict[str, Curve]:
-    lines: dict[str, Curve] = {}
-    for record in trace.evaluations:
-        lines.setdefault("evaluation", []).append((record.step, record.mean))
-    return lines
+def _rate_curves(trace: Trace) -> dict[str, Curve]:
+    """Return the learning rates recorded at changes, together with those of sampled steps.
 
-
-def _rates(trace: Trace) -> dict[str, Curve]:
-    """Combine the learning rates recorded at changes with those recorded at sampled steps.
-
-    Only some of many changes are recorded.
+    Of many changes, only some are recorded.
     """
     rates_by_step = {(record.step, record.optimizer): record.rates for record in trace.rates}
     rates_by_step |= {
@@ -80,53 +86,52 @@ def _rates(trace: Trace) -> dict[str, Curve]:
         for statistics in trace.statistics
         for optimizer in statistics.optimizers
     }
-    lines: dict[str, Curve] = {}
+    curve_by_name: dict[str, Curve] = {}
     for (step, optimizer), rates in sorted(rates_by_step.items()):
         for number, rate in enumerate(dict.fromkeys(rates), 1):
             name = f"optimizer {optimizer}" + (f", rate {number}" if number > 1 else "")
-            lines.setdefault(name, []).append((step, rate))
-    return lines
+            curve_by_name.setdefault(name, []).append((step, rate))
+    return curve_by_name
 
 
-def _clips(trace: Trace) -> dict[str, Curve]:
-    lines: dict[str, Curve] = {}
-    for scalars in trace.scalars:
-        for clip in scalars.clips:
-            lines.setdefault("before clipping", []).append((scalars.step, clip.norm))
-            lines.setdefault("max_norm", []).append((scalars.step, clip.max_norm))
-    return lines
-
-
-def _clip_share(trace: Trace) -> Curve:
-    """Return the share of recorded clip calls in which the norm exceeded ``max_norm``."""
-    calls = [(n.step, c.norm > c.max_norm) for n in trace.scalars for c in n.clips]
+def _clipped_shares(clips: Sequence[tuple[int, ClippingRecord]]) -> Curve:
+    """Return after each clip call the share of the latest calls whose norm exceeded max_norm."""
     shares: Curve = []
-    for end, (step, _) in enumerate(calls, 1):
-        recent = calls[max(0, end - _CLIP_WINDOW) : end]
-        shares.append((step, sum(is_clipped for _, is_clipped in recent) / len(recent)))
+    for end, (step, _) in enumerate(clips, 1):
+        latest = clips[max(0, end - _CLIP_WINDOW) : end]
+        shares.append((step, sum(clip.norm > clip.max_norm for _, clip in latest) / len(latest)))
     return shares
 
 
-def _statistics(trace: Trace) -> dict[str, dict[str, Curve]]:
-    charts: dict[str, dict[str, Curve]] = {"gradient": {}, "update": {}, "moments": {}}
+def _optimizer_curves(trace: Trace) -> tuple[dict[str, Curve], dict[str, Curve], dict[str, Curve]]:
+    """Return the curves of gradient norms, of update-to-weight ratios, and of moments, by name."""
+    gradient_norms: dict[str, Curve] = {}
+    update_ratios: dict[str, Curve] = {}
+    moments: dict[str, Curve] = {}
     for statistics in trace.statistics:
         for optimizer in statistics.optimizers:
             name = f"optimizer {optimizer.optimizer}"
             if not optimizer.parameters:
                 continue
-            weight, update = _norm(optimizer.weight_norms), _norm(optimizer.update_norms)
-            curve = charts["gradient"].setdefault(f"used by {name}", [])
-            curve.append((statistics.step, _norm(optimizer.grad_norms)))
-            ratio = update / weight if weight > 0 else math.nan
-            charts["update"].setdefault(name, []).append((statistics.step, ratio))
+            curve = gradient_norms.setdefault(f"used by {name}", [])
+            curve.append((statistics.step, _joint_norm(optimizer.grad_norms)))
+            weight_norm = _joint_norm(optimizer.weight_norms)
+            ratio = (
+                _joint_norm(optimizer.update_norms) / weight_norm if weight_norm > 0 else math.nan
+            )
+            update_ratios.setdefault(name, []).append((statistics.step, ratio))
             for moment, norm in optimizer.moments.items():
-                curve = charts["moments"].setdefault(f"{name}, {moment}", [])
-                curve.append((statistics.step, norm))
-    return charts
+                moments.setdefault(f"{name}, {moment}", []).append((statistics.step, norm))
+    return gradient_norms, update_ratios, moments
 
 
-def _inputs(trace: Trace) -> dict[str, Curve]:
-    lines: dict[str, Curve] = {}
+def _input_curves(trace: Trace) -> dict[str, Curve]:
+    """Return statistics of the first float tensor of the batches.
+
+    If a step has several batches, the curves contain the minimum of their smallest values, and the
+    maximum of their largest values and of their means.
+    """
+    curve_by_name: dict[str, Curve] = {}
     for batch in trace.batches:
         field = next((f for f in batch.fields if f.dtype.startswith(("float", "bfloat"))), None)
         if field is not None:
@@ -135,17 +140,18 @@ def _inputs(trace: Trace) -> dict[str, Curve]:
                 ("smallest", field.smallest),
                 ("largest", field.largest),
             ):
-                lines.setdefault(name, []).append((batch.step + 1, value))
+                curve_by_name.setdefault(name, []).append((batch.step + 1, value))
     return {
         name: [
             min(points) if name == "smallest" else max(points)
             for _, points in groupby(curve, key=lambda point: point[0])
         ]
-        for name, curve in lines.items()
+        for name, curve in curve_by_name.items()
     }
 
 
-def _norm(norms: Sequence[float]) -> float:
+def _joint_norm(norms: Sequence[float]) -> float:
+    """Return the norm of tensors together from their norms; NaN if one is non-finite."""
     return (
         math.sqrt(math.fsum(norm * norm for norm in norms))
         if all(map(math.isfinite, norms))

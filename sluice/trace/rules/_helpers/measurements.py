@@ -45,7 +45,7 @@ def step_losses(trace: Trace) -> tuple[tuple[int, float], ...]:
 def values_by_parameter(trace: Trace) -> dict[int, tuple[ParameterValuesRecord, ...]]:
     """Return the sampled values of each parameter, in the order of steps."""
     values: dict[int, list[ParameterValuesRecord]] = {}
-    for record in trace.values:
+    for record in trace.parameter_values:
         values.setdefault(record.parameter, []).append(record)
     return {index: tuple(records) for index, records in values.items()}
 
@@ -58,7 +58,7 @@ def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
         since: First step whose samples count.
     """
     fingerprints: dict[int, set[int]] = {}
-    for record in trace.values:
+    for record in trace.parameter_values:
         if record.step >= since:
             fingerprints.setdefault(record.parameter, set()).add(record.fingerprint)
     return frozenset(index for index, distinct in fingerprints.items() if len(distinct) > 1)

@@ -3,7 +3,12 @@
 import numpy as np
 import torch
 
-from sluice.trace.inspection.fingerprints import LOADER, NETWORK, RowFingerprintCache
+from sluice.trace.inspection.fingerprints import (
+    LOADER,
+    NETWORK,
+    OrderFingerprint,
+    RowFingerprintCache,
+)
 
 
 def test_rows_changed_in_place_by_numpy_get_new_fingerprints():
@@ -18,3 +23,13 @@ def test_rows_changed_in_place_by_numpy_get_new_fingerprints():
     assert cache.fingerprint(batch, sample_size=8, stage=NETWORK) == second
     rows += 1
     assert cache.fingerprint(batch, sample_size=8, stage=NETWORK) != second
+
+
+def test_the_first_indices_continue_after_a_digest():
+    order = OrderFingerprint()
+    order.add([3, 1])
+    order.digests()
+    order.add([2, *range(100)])
+    assert order.first == (3, 1, 2, *range(29))
+    order.digests()
+    assert order.first == (3, 1, 2, *range(29))

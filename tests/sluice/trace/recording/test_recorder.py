@@ -150,7 +150,7 @@ def test_an_incomplete_last_line_is_skipped_and_counted(folder, tmp_path, name):
     content = (truncated / name).read_bytes()
     (truncated / name).write_bytes(content[:-5])
 
-    assert read_trace(truncated).truncated_lines == 1
+    assert read_trace(truncated).num_truncated_files == 1
     assert read_trace(truncated).num_steps == 6
     assert (read_trace(truncated).end is None) == (name == HISTORY_FILE)
 

@@ -143,7 +143,7 @@ def test_the_report_of_a_trace_without_end_does_not_claim_success(tmp_path):
         (report,) = report_traces(tmp_path)
         page = replay_page(read_trace(folder), report.diagnoses)
 
-    assert "the trace has no end after step 3" in format_report(report)
+    assert "the trace has no end record after step 3" in format_report(report)
     assert "137 is SIGKILL" in format_report(report)
     assert "o problem" not in format_report(report) + page
 

@@ -66,7 +66,7 @@ def value_steps(trace_of, losses):
             optimizer.step()
 
     trace = trace_of(program, TraceSettings(max_steps_between_samples=10_000))
-    return sorted({fact.step for fact in trace.values})
+    return sorted({fact.step for fact in trace.parameter_values})
 
 
 def noise(num):
@@ -95,7 +95,7 @@ def test_losses_of_two_alternating_optimizers_are_compared_in_step_order(trace_o
                 optimizers[index].step()
 
     trace = trace_of(program, TraceSettings(max_steps_between_samples=10_000))
-    sampled_steps = sorted({fact.step for fact in trace.values})
+    sampled_steps = sorted({fact.step for fact in trace.parameter_values})
 
     assert all(next_step - step > 40 for step, next_step in pairwise(sampled_steps) if step > 65)
 

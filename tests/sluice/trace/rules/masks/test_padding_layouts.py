@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace.inspection.padding import find_padding, find_paddings
+from sluice.trace.inspection.padding import find_padding, find_padding_candidates
 from sluice.trace.rules.library import judge
 from sluice.trace.rules.masks.inverted_padding_mask import INVERTED_PADDING_MASK
 
@@ -204,4 +204,4 @@ def test_a_square_input_padded_in_both_layouts_is_ambiguous():
     ids[6:, 6:] = PAD
 
     assert find_padding(((ids,), {})) is not None
-    assert find_paddings(((ids,), {})) == ()
+    assert find_padding_candidates(((ids,), {})) == ()
