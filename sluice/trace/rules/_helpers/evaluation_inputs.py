@@ -47,10 +47,10 @@ def training_and_evaluation_inputs(
 def consistent_difference(
     evaluations: list[InputRecord], find_difference: Callable[[InputRecord], T | None]
 ) -> tuple[InputRecord, T] | None:
-    """Return the first evaluation without generated inputs, and its difference from training.
+    """Return an evaluation and its difference from training, if all evaluations differ.
 
-    None if the inputs of all evaluations are generated, or if one evaluation does not differ from
-    training: the others then differ on purpose.
+    The evaluation is the first one whose inputs are not generated; None if there is no such
+    evaluation. None also if one evaluation does not differ: the others then differ on purpose.
 
     Args:
         evaluations: Input records of the evaluations of one network.

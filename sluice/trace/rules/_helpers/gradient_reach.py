@@ -15,13 +15,13 @@ class GradientReachSettings(Settings):
     min_measured_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of measured steps of an optimizer for a statement about its "
+        description="Minimum number of measured steps of an optimizer for a finding about its "
         "parameters.",
     )
     min_measured_steps_of_late_optimizer: int = Field(
         5,
         ge=1,
-        description="Minimum number of measured steps, for a statement about the parameters of an "
+        description="Minimum number of measured steps, for a finding about the parameters of an "
         "optimizer that makes its first step later than others.",
     )
 
@@ -30,7 +30,7 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
     """Return the trainable parameters that never have a gradient and never change.
 
     Only parameters of optimizers with at least ``min_measured_steps`` measured steps are included.
-    Empty if none of their parameters has a gradient.
+    Empty if no parameter of these optimizers has a gradient.
     """
     membership = trace.membership
     if membership is None:

@@ -72,6 +72,7 @@ def _target_columns(targets: Tensor, *, is_class: bool) -> Tensor:
 
 
 def _centered_kernels(features: Tensor) -> list[Tensor]:
+    """Return the linear and the Gaussian kernels of all pairs of rows, (N, N), centered."""
     squared_distances = torch.cdist(features, features).square()
     positive = squared_distances[squared_distances > 0]
     median = positive.median() if positive.numel() else torch.tensor(1.0)

@@ -29,6 +29,6 @@ def group_by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list
 
 
 def list_numbers(values: Sequence[int], total: int) -> str:
-    """Return the first of ``total`` numbers and the number of the remaining ones as text."""
+    """Return the values as text, followed by "and N more" if ``total`` is a larger number."""
     more = total - len(values)
     return ", ".join(map(str, values)) + (f" and {more} more" if more > 0 else "")

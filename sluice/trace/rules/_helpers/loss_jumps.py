@@ -20,9 +20,9 @@ class LossJumpSettings(Settings):
     min_losses: int = Field(
         16,
         ge=1,
-        description="Minimum number of losses before a jump, and also after it. Two medians cover "
-        "this number of losses each, at the start and at the end of the losses from the jump on. "
-        "Both must exceed the losses before the jump.",
+        description="Minimum number of losses before a jump, and also after it. The medians of "
+        "this number of losses, directly from the jump on and at the end of the run, must exceed "
+        "the losses before the jump.",
     )
 
 
@@ -33,7 +33,7 @@ class LossJump:
     step: int
     """First step with a loss above those before it."""
     median_before: float
-    """Median of the last losses before the jump, at most ``max_losses_before``."""
+    """Median of up to ``max_losses_before`` losses directly before the jump."""
     median_after: float
     """Median of the losses from the jump on."""
 

@@ -37,8 +37,8 @@ class OptimizerStep:
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return the sequences that end with a step, or skipped step, of an optimizer.
 
-    They are sorted by first step. Steps with a closure that the optimizer did not call exactly once
-    are omitted: they contain a "stepped" event, and the events of the later calls precede it.
+    They are sorted by first step. Steps with the event "stepped" are omitted: the optimizer called
+    its closure several times, or not at all, so passes of the closure may follow the event "step".
     """
     return _STEPS_BY_OPTIMIZER.get(trace.sequences).get(optimizer, ())
 

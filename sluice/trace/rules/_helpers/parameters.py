@@ -67,7 +67,7 @@ def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttribute
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return the first few names and the number of the remaining ones as text."""
+    """Return the first few names as text, followed by "and N more" for the others."""
     more = len(names) - _MAX_NAMES
     return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 

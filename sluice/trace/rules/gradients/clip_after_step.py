@@ -21,8 +21,8 @@ class ClipAfterStepSettings(Settings):
 
 def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    # In a sequence with "stepped", a closure was not called exactly once: the order of its events
-    # does not show whether a clipping is late.
+    # The event "stepped" shows that an optimizer called its closure several times, or not at all.
+    # The order of events then does not show whether a clipping is late.
     sequences = [s for s in trace.sequences if not s.find("stepped")]
     for optimizer in stepping_optimizers(trace):
         has_useful_clip = False

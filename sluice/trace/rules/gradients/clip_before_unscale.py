@@ -31,8 +31,8 @@ class ClipBeforeUnscaleSettings(Settings):
         5,
         ge=1,
         description="Minimum number of sampled steps at which the product of gradient norm and "
-        "loss scale equals the clipping limit, for a finding about manual clipping. The limit is "
-        "estimated as the median product over this number of last samples.",
+        "loss scale equals the clipping limit, for a finding about manual clipping. As many of the "
+        "last samples are used to estimate the limit: it is the median of their products.",
     )
     min_constant_share: float = Field(
         0.8,
@@ -109,9 +109,9 @@ def _detect_manual_clipping(
     is_usual_limit = settings.min_clip_norm <= limit <= settings.max_clip_norm
     if len(samples_at_limit) < settings.min_samples or not is_usual_limit:
         return None
-    num_samples = len(samples) - samples.index(samples_at_limit[0])
+    num_samples_since_clipping = len(samples) - samples.index(samples_at_limit[0])
     if (
-        len(samples_at_limit) < settings.min_constant_share * num_samples
+        len(samples_at_limit) < settings.min_constant_share * num_samples_since_clipping
         or max(norm for _, norm, _ in samples_at_limit) > settings.max_resulting_norm
     ):
         return None
@@ -119,14 +119,14 @@ def _detect_manual_clipping(
     return rule.finding(
         severity="error",
         step=step,
-        what=f"{optimizer_name(trace, optimizer)}: in {len(samples_at_limit)} of {num_samples} "
-        f"sampled steps the norm of all gradients times the loss scale is {limit:.4g}, as if "
-        f"clipped to that value. Step {step} uses gradients with a norm of {norm:.3g}, at a loss "
-        f"scale of {scale:.4g}.",
+        what=f"{optimizer_name(trace, optimizer)}: in {len(samples_at_limit)} of "
+        f"{num_samples_since_clipping} sampled steps the norm of all gradients times the loss "
+        f"scale is {limit:.4g}, as if clipped to that value. Step {step} uses gradients with a "
+        f"norm of {norm:.3g}, at a loss scale of {scale:.4g}.",
         cause=_CAUSE,
         fix=_FIX,
         num_scaled=len(samples_at_limit),
-        num_steps=num_samples,
+        num_steps=num_samples_since_clipping,
     )
 
 

@@ -52,9 +52,9 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
 def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    Only steps whose closure is not called exactly once are examined. () if a sampled weight
-    changed: the optimizer then made an update, and may have cleared gradients after it. () also if
-    no weight was sampled twice.
+    Only steps with the event "stepped" are examined: the optimizer called the closure several
+    times, or not at all. If the optimizer made an update, the gradients may be cleared after it, so
+    the result is () if a sampled weight changed. It is also () if no weight was sampled twice.
     """
     record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
     parameters = record.parameters if record is not None else ()
@@ -88,7 +88,7 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
                 step=first_step_of(cleared_steps),
                 what=f"{optimizer_name(trace, optimizer)}: in {count_steps(cleared_steps)} of "
                 f"{count_steps(steps)} steps gradients were cleared between backward() and the "
-                "update, so the step used no gradient.",
+                "update. These steps used no gradient.",
                 cause="The gradients of the batch are discarded, so its loss does not affect the "
                 "weights.",
                 fix="Clear gradients before backward() or after step(). This also applies if you "

@@ -21,7 +21,8 @@ class MissingZeroGradSettings(Settings):
         2,
         ge=1,
         description="Minimum number of steps whose gradients were not cleared since the previous "
-        "step, for a finding. A single such step may be the end of gradient accumulation.",
+        "step, for a finding. A single one may be intentional, such as after an additional step at "
+        "the end of gradient accumulation.",
     )
 
 

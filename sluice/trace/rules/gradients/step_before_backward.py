@@ -26,8 +26,8 @@ class StepBeforeBackwardSettings(Settings):
         gt=0,
         le=1,
         description="Minimum share of the steps that run before backward(), for a finding. One "
-        "step is left out of the total, so a single step of a short run may follow backward(). A "
-        "few steps may run before backward() intentionally, such as after a dropped batch.",
+        "step may always follow backward(): it does not count in the total. A few steps may run "
+        "before backward() intentionally, such as after a dropped batch.",
     )
 
 

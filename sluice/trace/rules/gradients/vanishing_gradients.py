@@ -27,8 +27,8 @@ class VanishingGradientsSettings(Settings):
     max_ratio: float = Field(
         1e-6,
         gt=0,
-        description="Maximum ratio of gradient norm to weight norm, relative to the largest ratio "
-        "of the step, for the gradient of a weight to count as vanishing.",
+        description="The gradient of a weight vanishes if its norm, divided by the norm of the "
+        "weight, is below this share of the largest such ratio of all weights in the step.",
     )
 
 
@@ -67,9 +67,9 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing_gradients)} of "
                 f"{len(measurements)} measured steps, the smallest ratio of gradient norm to "
-                f"weight norm is below {rule.settings.max_ratio:.0e} of the largest one. At step "
-                f"{step}, the ratio of {names[parameter]} is {relative_ratio:.1e} of the largest "
-                "one.",
+                f"weight norm is below {rule.settings.max_ratio:.0e} times the largest one. At "
+                f"step {step}, the ratio of {names[parameter]} is {relative_ratio:.1e} times the "
+                "largest one.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
                 fix="Use residual connections, normalization layers, or an activation function "

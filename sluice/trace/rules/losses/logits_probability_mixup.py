@@ -188,8 +188,9 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     "binary_cross_entropy_with_logits; or a cross entropy or logistic loss that the program "
     "computes itself.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="Every call receives the expected values; or at least one call does, and the "
-    "operation that produced the other values is unknown.",
+    abstains="All sampled calls receive the expected values. If the operation that produced the "
+    "other values is unknown: one call receives the expected values, or fewer than four calls are "
+    "sampled.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

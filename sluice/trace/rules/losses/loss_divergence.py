@@ -26,8 +26,8 @@ class LossDivergenceSettings(Settings):
     min_rate_increase: float = Field(
         5.0,
         gt=1,
-        description="Minimum ratio of the highest learning rate around the jump to the highest "
-        "one before that, for the finding to blame a raised learning rate.",
+        description="The finding blames a raised learning rate if the highest learning rate around "
+        "the jump is at least this factor times the highest rate before.",
     )
     max_steps_from_jump: int = Field(
         32,
@@ -47,10 +47,11 @@ def _weight_norm(trace: Trace, statistics: OptimizerStatistics) -> float:
 def _rate_increase(
     settings: LossDivergenceSettings, rates: LearningRates | None, step: int
 ) -> tuple[float, float] | None:
-    """Return the highest learning rate before the range around a step, and the one in this range.
+    """Return (highest learning rate before a jump, highest learning rate around it).
 
-    The range has ``max_steps_from_jump`` steps on both sides. None if one of the two rates is
-    unknown, or if their ratio is below ``min_rate_increase``.
+    Around the jump means at most ``max_steps_from_jump`` steps from ``step``; before it means all
+    earlier steps. None if one of the two rates is unknown, or if their ratio is below
+    ``min_rate_increase``.
     """
     if rates is None:
         return None
@@ -79,9 +80,10 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
     # ``not >=`` includes a growth that is NaN.
     if not growth >= rule.settings.min_weight_growth or math.isinf(growth):
         return ()
-    rates = _rate_increase(rule.settings, learning_rates(trace, optimizers[0]), jump.step)
-    if rates is None:
-        increase_text, rate_text = "", f", at a learning rate of {max(statistics_after.rates):.3g}"
+    rate_increase = _rate_increase(rule.settings, learning_rates(trace, optimizers[0]), jump.step)
+    if rate_increase is None:
+        rate = max(statistics_after.rates)
+        increase_text, rate_text = "", f", at a learning rate of {rate:.3g}"
         cause = (
             "A single step overshot the minimum by far, because of an exceptionally large gradient "
             "or a briefly higher learning rate."
@@ -91,8 +93,9 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             "learning rate. Resume from an earlier checkpoint."
         )
     else:
+        rate_before, rate = rate_increase
         increase_text = (
-            f" The learning rate rose from {rates[0]:.3g} to {rates[1]:.3g} around this step."
+            f" The learning rate rose from {rate_before:.3g} to {rate:.3g} around this step."
         )
         rate_text = ""
         cause = "Each step overshoots the minimum, so the loss increases."
@@ -104,16 +107,16 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
         rule.finding(
             severity="error",
             step=jump.step,
-            what=f"{optimizer_name(trace, optimizers[0])}: at step {jump.step} the loss jumps from "
-            f"{jump.median_before:.4g} and does not recover; its median from there on is "
-            f"{jump.median_after:.4g}.{increase_text} At step {step_after} the norm of the "
-            f"weights is {growth:,.1f} times the norm before the jump{rate_text}.",
+            what=f"{optimizer_name(trace, optimizers[0])}: at step {jump.step} the loss jumps and "
+            f"does not recover. Its median is {jump.median_before:.4g} before the jump and "
+            f"{jump.median_after:.4g} after it.{increase_text} At step {step_after} the norm of "
+            f"the weights is {growth:,.1f} times the norm before the jump{rate_text}.",
             cause=cause,
             fix=fix,
             loss_before=jump.median_before,
             loss_after=jump.median_after,
             weight_growth=growth,
-            rate=max(statistics_after.rates) if rates is None else rates[1],
+            rate=rate,
         ),
     )
 

@@ -47,8 +47,9 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
             step=losses[-quarter][0],
             what="The loss does not decrease. Its median is "
             f"{statistics.median(first_losses):.4g} in the first {quarter} recorded steps and "
-            f"{statistics.median(last_losses):.4g} in the last {quarter}. Of all pairs of one loss "
-            f"from each of these periods, the later loss is lower in {share_lower:.0%}.",
+            f"{statistics.median(last_losses):.4g} in the last {quarter}. If each of the first "
+            f"losses is paired with each of the last, the later one is lower in {share_lower:.0%} "
+            "of the pairs.",
             cause="The network does not learn, or what it learns does not reduce the loss.",
             fix="Overfit a single batch: if the loss does not decrease there, the fault is in "
             "the program, not in the data.",
@@ -85,7 +86,7 @@ LOSS_NOT_DECREASING = Rule(
     requires="40 finite losses of one optimizer with one backward pass per step.",
     contradicted_by="Lower losses in the last quarter than in the first.",
     abstains="There are several optimizers, or several losses per step; there is a gradient "
-    "scaler; or networks compute the targets.",
+    "scaler; a network computes the targets; or the loss contains gradients.",
     settings=LossNotDecreasingSettings(),
     judge=_judge,
 )

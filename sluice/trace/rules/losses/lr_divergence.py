@@ -23,8 +23,8 @@ class LrDivergenceSettings(Settings):
     min_rise: float = Field(
         30.0,
         gt=1,
-        description="A loss counts as diverged if it exceeds the loss at the start by more than "
-        "this factor, or is non-finite.",
+        description="A loss counts as diverged if it is more than this factor times the loss at "
+        "the start, or non-finite.",
     )
     min_rise_at_end: float = Field(
         5.0,
@@ -56,10 +56,9 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step at which the loss begins to diverge, and two losses.
+    """Return (step at which the loss begins to diverge, largest finite loss, loss at the start).
 
-    The two losses are the largest finite one and the one at the start. None if the loss does not
-    diverge.
+    None if the loss does not diverge.
     """
     start_losses = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
     if len(losses) < 2 * settings.num_start_losses or not start_losses:

@@ -53,12 +53,12 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
         listed = list_names([names.get(p, f"parameter {p}") for p in corrupted.parameters])
         what = (
             f"{len(corrupted.parameters)} of {corrupted.num_parameters} parameters became "
-            f"non-finite after step {step - 1}: {listed}. Their optimizer state is finite. The "
-            f"loss is {count_text}."
+            f"non-finite after step {step - 1}: {listed}. Their optimizer state is finite, so "
+            f"their gradients were finite. The loss is {count_text}."
         )
         cause = (
-            "The gradient did not cause this: the program wrote to the weights between two steps, "
-            "or the update itself is non-finite, as with eps=0 or a non-finite learning rate."
+            "Either the program wrote to the weights between two steps, or the update itself is "
+            "non-finite, as with eps=0 or a non-finite learning rate."
         )
         fix = (
             "Check the code that writes to these weights after a step (projection, clamp, weight "

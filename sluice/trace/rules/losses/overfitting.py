@@ -18,22 +18,22 @@ class OverfittingSettings(Settings):
     """Thresholds of the rule ``OVERFITTING``.
 
     The rule compares the validation loss with the loss of the backward passes. This is valid only
-    if both come from the same loss function. Therefore, ``min_matches`` and ``min_match_share``
-    check whether the training calls of this function return the loss of the backward pass.
+    if both come from the same loss function. Therefore, training calls of the validation loss
+    function must match: their results must equal the loss of the backward pass in the same step.
     """
 
     min_matches: int = Field(
         3,
         ge=1,
-        description="Minimum number of training calls of the validation loss function whose "
-        "result equals the loss of the backward pass in the same step, for a finding.",
+        description="Minimum number of matching calls for a finding. A training call of the "
+        "validation loss function matches if its result is the loss of that step's backward pass.",
     )
     min_match_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of the training calls of the validation loss function whose "
-        "result equals the loss of the backward pass in the same step, for a finding.",
+        description="Minimum share of matching calls among the training calls of the validation "
+        "loss function, for a finding. Other calls show that the program minimizes another loss.",
     )
     equal_tolerance: float = Field(
         1e-3,
@@ -45,8 +45,8 @@ class OverfittingSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of all steps to skip. Only later training losses are compared, and the "
-        "last evaluation must be later as well.",
+        description="Share of the steps after which the last part of the run begins. Only training "
+        "losses of this part are compared, and the last evaluation must be in it.",
     )
     min_evaluations: int = Field(
         4,
@@ -186,7 +186,8 @@ OVERFITTING = Rule(
     requires="A loss function whose result is the loss of the backward passes, and that is also "
     "called in four evaluations without gradients. One evaluation suffices if its loss exceeds "
     "both the loss of equal probabilities and a hundred times the training loss.",
-    contradicted_by="A validation loss as low as before, or a training loss of the same size.",
+    contradicted_by="A later validation loss that is as low as the lowest one, or a training loss "
+    "that is close to the validation loss.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
     "loss; the validation loss rose, but is below a quarter of the first one; or weights are "
     "loaded after the last step.",

@@ -37,8 +37,8 @@ class AllTargetsIgnoredSettings(Settings):
     min_text_rows: int = Field(
         8,
         ge=1,
-        description="Minimum number of text rows in a batch without a target, for a single such "
-        "batch to be an error. With that many rows, the missing targets are not a coincidence.",
+        description="A single batch without a target is an error if it has at least this number of "
+        "text rows. With that many rows, the missing targets are not a coincidence.",
     )
 
 
@@ -89,8 +89,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 num_rows_empty=num_rows_empty,
             )
         )
-    # Fields and labels are further evidence of the same fault. They count if no loss function
-    # proves an error.
+    # If no loss function proves an error, the fields of batches and the labels that networks
+    # receive may prove it.
     errors = tuple(f for f in findings if f.severity == "error")
     return (
         errors

@@ -27,15 +27,17 @@ class EosMaskedSettings(Settings):
     min_distinct_last_tokens: int = Field(
         4,
         ge=2,
-        description="Minimum number of distinct last supervised tokens of the rows. If there "
-        "are fewer, these tokens are taken as end tokens, which are then not masked.",
+        description="Minimum number of distinct last supervised tokens of the rows. If there are "
+        "fewer, they are taken as end tokens, which are then not masked. Exception: in every "
+        "batch, exactly the last position of the longest row is ignored.",
     )
     max_last_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Maximum share of the rows with the same last supervised token. If more "
-        "rows share a last token, it is taken as the end token, which is then not masked.",
+        description="Maximum share of the rows with the same last supervised token. If more rows "
+        "share it, it is taken as the end token, which is then not masked. The exception of "
+        "min_distinct_last_tokens also applies.",
     )
 
 

@@ -93,8 +93,8 @@ INVERTED_PADDING_MASK = Rule(
     name="a padding mask hides the padding",
     fault="inverted padding mask",
     priority=120,
-    requires="Rows with padding: zero vectors at their ends, or repeats of a token that occurs "
-    "only at the ends, or only at the beginnings, of rows. Also one of: a mask passed to a torch "
+    requires="Rows with padding: zero vectors at their ends, or a repeated token that occurs only "
+    "at the ends of rows or only at their beginnings. Also one of: a mask passed to a torch "
     "attention module; attention weights in the graph of the loss; a copy of the network that can "
     "be probed.",
     contradicted_by="An output that depends on the token at another position.",

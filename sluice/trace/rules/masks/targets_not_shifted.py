@@ -13,14 +13,15 @@ class TargetsNotShiftedSettings(Settings):
     min_own_effect: float = Field(
         1e-3,
         gt=0,
-        description="Minimum change of an output when the input token at its own position changes, "
-        "relative to the largest output, for a finding. Smaller changes may be rounding.",
+        description="Minimum change of an output, relative to the largest output, for a finding. "
+        "The input token at the position of the output is changed. Smaller changes of the output "
+        "may be rounding.",
     )
     max_earlier_effect: float = Field(
         1e-4,
         ge=0,
-        description="Maximum change of an output when only input tokens at later positions change, "
-        "relative to the largest output, for the network to count as causal.",
+        description="Maximum change of an output, relative to the largest output, for the network "
+        "to count as causal. Only input tokens at later positions are changed.",
     )
 
 
