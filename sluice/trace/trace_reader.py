@@ -79,7 +79,9 @@ def find_traces(folder: Path) -> tuple[Path, ...]:
             "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
         )
-    folders = [file.parent for file in histories]
+    folders = tuple(file.parent for file in histories)
+    if len(folders) == 1:  # a large trace takes seconds to read
+        return folders
     # The sort is stable: processes of the same rank remain sorted by time.
     return tuple(sorted(folders, key=lambda process_folder: read_trace(process_folder).start.rank))
 
