@@ -27,8 +27,8 @@ class ConstantColumnSettings(Settings):
     min_table_rows: int = Field(
         1000,
         ge=1,
-        description="Minimum number of sampled training rows for two findings about tables: a "
-        "large part of the columns is constant, or a few isolated columns are.",
+        description="Minimum number of sampled training rows, for a finding that a large part of "
+        "a table's columns is constant, or that a few isolated columns are.",
     )
     min_constant_columns: int = Field(
         3,
@@ -64,8 +64,8 @@ class ConstantColumnSettings(Settings):
     max_isolated_columns: int = Field(
         2,
         ge=1,
-        description="Maximum number of adjacent constant columns that count as isolated. Two may "
-        "be the sine and cosine of one time.",
+        description="Maximum number of adjacent constant columns that count as isolated. Two "
+        "such columns may be the sine and cosine of one time of day.",
     )
     max_narrow_columns: int = Field(
         32,
@@ -87,8 +87,8 @@ class ConstantColumnSettings(Settings):
         gt=0,
         le=1,
         description="Minimum correlation between the standard deviations of neighboring "
-        "positions, for an input to count as an image or a curve: their deviations change "
-        "gradually from position to position.",
+        "positions, for an input to count as an image or a curve. In an image or a curve, the "
+        "standard deviation changes gradually from position to position.",
     )
     min_neighbor_pairs: int = Field(
         16,
@@ -99,16 +99,16 @@ class ConstantColumnSettings(Settings):
     min_image_side: int = Field(
         6,
         ge=2,
-        description="Minimum length of each of the last two dimensions of an input with more than "
-        "two dimensions, for its neighboring positions to be compared. Smaller inputs may be "
-        "patches or short vectors.",
+        description="Minimum length of each of the last two dimensions, for the neighboring "
+        "positions of an input to be compared. Smaller inputs may be patches or short vectors. "
+        "Only for inputs with more than two dimensions.",
     )
     min_neighbor_std_ratio: float = Field(
         0.4,
         gt=0,
-        description="Minimum ratio of two standard deviations, that of a constant position's "
-        "neighbor and the median over all varying positions, for the neighbor to count as "
-        "varying.",
+        description="Minimum standard deviation of a constant position's neighbor, for the "
+        "neighbor to count as varying. It is relative to the median standard deviation of all "
+        "varying positions.",
     )
 
 
@@ -367,10 +367,10 @@ CONSTANT_COLUMN = Rule(
     requires="200 training rows of floats with at least five columns.",
     contradicted_by="A column that is reserved for later use.",
     abstains="Another network returns rows of this shape, such as an encoder with an inactive "
-    "feature; the other columns are not standardized, and nothing else shows that values are "
-    "missing; the column belongs to the unused border of an image; or the network is trained on "
-    "several loaders. Several constant columns of a standardized table with more than 32 columns "
-    "need confirmation.",
+    "feature; there is no sign of missing values, such as standardized columns beside the constant "
+    "one or other values in an evaluation; the column belongs to the unused border of an image; or "
+    "the network is trained on several loaders. Several constant columns of a standardized table "
+    "with more than 32 columns need confirmation.",
     settings=ConstantColumnSettings(),
     judge=_judge,
 )

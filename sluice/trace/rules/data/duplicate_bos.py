@@ -54,14 +54,14 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
         ):
             continue
         is_error = double_bos_share >= rule.settings.min_double_bos_share_for_error
-        num_text = "All" if tokens.num_first == tokens.num_rows else str(tokens.num_first)
+        num_first_text = "All" if tokens.num_first == tokens.num_rows else str(tokens.num_first)
         findings.append(
             rule.finding(
                 severity="error" if is_error else "confirm",
                 step=record.first_step + 1,
                 what=f"{network_name(trace, record.network)}: {tokens.num_doubled} of "
                 f"{tokens.num_rows} rows ({double_bos_share:.0%}) start with token {tokens.first} "
-                f"twice. {num_text} rows start with it, and it occurs nowhere else in the "
+                f"twice. {num_first_text} rows start with it, and it occurs nowhere else in the "
                 "affected rows.",
                 cause="A BOS token was added to texts that already contain one: the learned "
                 "sequences differ from prompts with a single BOS token.",

@@ -187,8 +187,8 @@ DUPLICATE_WORKER_SEEDS = Rule(
     contradicted_by="A state of the generator that differs between workers, or between epochs, "
     "when they load their first batch.",
     abstains="The workers draw no numbers from the generator, or seed it again for each row; the "
-    "dataset is a stream whose workers agree on an order and yield different rows of it; or the "
-    "workers are spawned, not forked.",
+    "dataset is a stream that the workers shuffle in the same order to yield different rows of it; "
+    "or the workers are spawned, not forked.",
     settings=NoThresholds(),
     judge=_judge,
 )

@@ -29,8 +29,8 @@ class IndexOutOfRangeSettings(Settings):
     min_rows: int = Field(
         200,
         ge=1,
-        description="Minimum number of rows for a finding about classes that are numbered from 1, "
-        "and of indices for a finding about clamped indices.",
+        description="Minimum number of rows for a finding about classes that are numbered from 1. "
+        "A finding about clamped indices needs this number of indices.",
     )
     max_classes: int = Field(
         1000,
@@ -48,15 +48,15 @@ class IndexOutOfRangeSettings(Settings):
         0.2,
         gt=0,
         le=1,
-        description="Minimum share of clamped indices for a finding. A smaller share may be rare "
-        "indices that share the last row of a table intentionally.",
+        description="Minimum share of indices that the network clamps to the last row of a table, "
+        "for a finding. A smaller share may be rare indices that share this row intentionally.",
     )
     max_buckets: int = Field(
         128,
         ge=1,
-        description="Maximum number of rows of an embedding table whose rows may be buckets of a "
-        "quantity. Clamped indices may be intended there, because large values share the last "
-        "bucket. For a larger table, the finding is an error.",
+        description="Maximum number of rows of a table, for a finding about clamped indices to "
+        "need confirmation. In such a table, each row may be a bucket of a quantity, and large "
+        "values share the last bucket intentionally. For a larger table, the finding is an error.",
     )
 
 
@@ -158,9 +158,9 @@ def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
 def _detect_numbered_from_minus_one(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
-    """Detect classes numbered -1 to C - 2.
+    """Detect classes that are numbered from -1 to C - 2 instead of 0 to C - 1, for C outputs.
 
-    If -1 meant 'none', the last class would occur as well.
+    If -1 meant 'none', the last class, C - 1, would occur as well.
     """
     records = [r for r in trace.out_of_range_indices if r.kind == "class index"]
     if not records or any(r.num_shared or r.smallest != -1 for r in records):
@@ -222,7 +222,7 @@ def _detect_targets_outside_unit_interval(
 def _detect_numbered_from_one(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
-    """Detect classes that range from 1 to C - 1, so that class 0 never occurs."""
+    """Detect classes from 1 to C - 1, for C outputs, so that class 0 never occurs."""
     findings = []
     for (kind, _), records in group_by_function(training_loss_calls(trace, *CLASS_LOSSES)).items():
         if not all(_has_class_targets(rule.settings, r) for r in records):
@@ -324,8 +324,8 @@ def _detect_shifted_columns(
                 severity="error",
                 step=one_hot_records[0].step + 1,
                 what=f"{network_name(trace, network)}, {kind}: column {empty_column} of one-hot "
-                f"targets is never 1 in {num_rows} rows, although each of the {len(other_counts)} "
-                f"other columns is, and {num_empty} rows have no 1 at all.",
+                f"targets is never 1 in {num_rows} rows. Each of the {len(other_counts)} other "
+                f"columns is 1 in some rows, and {num_empty} rows have no 1 in any column.",
                 cause="Classes are numbered one position off: rows of class "
                 f"{class_without_column} match no column, and output {empty_column} is never "
                 "trained.",

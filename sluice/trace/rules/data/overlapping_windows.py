@@ -1,7 +1,7 @@
 """Detects evaluation windows that overlap training windows.
 
 Overlapping windows are not equal rows, but they contain the same values of a series. So the rule
-compares single values of targets and inputs, bit for bit.
+compares individual values of targets and inputs, bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,8 +35,9 @@ class OverlappingWindowsSettings(Settings):
     min_common_rows: int = Field(
         5,
         ge=1,
-        description="Minimum expected number of evaluation rows among the recorded training rows, "
-        "if all of them were training rows. Below it, the absence of such rows is not conclusive.",
+        description="Minimum number of evaluation rows that are expected among the recorded "
+        "training rows if every evaluation row is a training row. Below it, it is not conclusive "
+        "that no evaluation row is found there.",
     )
 
 
@@ -68,10 +69,11 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
 
 
 def _input_epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:
-    """Return the epochs whose first batch was an input of the network.
+    """Return the epochs whose first batch the network received in training, or in evaluation.
 
-    Epochs are matched by step, too: equal loaders that are created for each fold have one index,
-    which may then be used both for training and for evaluation.
+    An epoch is identified by its loader and its step. The loader alone is not sufficient: equal
+    loaders that are created again for each fold share one index, so one index may be used for
+    training in one fold and for evaluation in another.
     """
     calls = {
         (r.loader, r.step)
@@ -130,12 +132,13 @@ def _has_only_new_rows(
 ) -> bool:
     """Whether an epoch has no training row, and enough rows were recorded to show this.
 
-    Another rule reports an evaluation on training rows. An epoch with as many rows as a
-    training epoch is the training set, perhaps in other windows.
+    If the evaluation contains training rows, another rule reports that. An epoch with as many rows
+    as a training epoch counts as the training set, perhaps cut into other windows.
     """
     training_loaders = {e.loader for e in training}
     dataset_sizes = [x.num_rows for x in trace.loaders if x.index in training_loaders]
     epoch_sizes = {e.num_indices for e in training if e.is_finished and e.num_indices}
+    # The size of a dataset without a length is -1.
     if min(dataset_sizes) < 1 or epoch.num_indices in epoch_sizes:
         return False
     training_contents = [e.contents for e in training]
@@ -156,7 +159,7 @@ def _compare_values(
     """
     pairs = [
         _comparable_hashes(field.values, sketches)
-        for sketches in _training_sketches(training, is_input=not field.place)
+        for sketches in _training_sketches(training, inputs_only=not field.place)
     ]
     num_shared, num_compared = max(
         ((len(values & in_training), len(values)) for values, in_training in pairs),
@@ -167,14 +170,14 @@ def _compare_values(
 
 
 def _training_sketches(
-    training: Sequence[EpochRecord], *, is_input: bool
+    training: Sequence[EpochRecord], *, inputs_only: bool
 ) -> Iterator[list[SketchRecord]]:
     """Yield, for each tensor of each training loader, its sketches in all epochs.
 
-    If ``is_input``, only for inputs.
+    If ``inputs_only``, targets are left out.
     """
     for loader, place in sorted({(e.loader, f.place) for e in training for f in e.fields}):
-        if not (is_input and place):
+        if not (inputs_only and place):
             yield [
                 f.values
                 for e in training
@@ -187,7 +190,11 @@ def _training_sketches(
 def _comparable_hashes(
     one: SketchRecord, others: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the hashes of one sketch, and of all others, up to where all sketches are complete."""
+    """Return the comparable hashes of one sketch, and those of all other sketches together.
+
+    Large hashes are missing from incomplete sketches. So only hashes up to the limit below which no
+    sketch misses any are comparable.
+    """
     limit = common_threshold([one, *others])
     return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))
 
@@ -203,8 +210,9 @@ def _build_finding(
         severity="error",
         step=epoch.step + 1,
         what=f"{network_name(trace, network)}: {comparison.num_shared} of "
-        f"{comparison.num_compared} distinct sampled target values of loader {epoch.loader} are, "
-        "bit for bit, in training windows, although no evaluation window equals a training window.",
+        f"{comparison.num_compared} distinct sampled target values of loader {epoch.loader} also "
+        "occur, bit for bit, in training windows. No evaluation window as a whole equals a "
+        "training window.",
         cause="Windows of one series overlap: training windows contain the targets of the "
         "evaluation, so scores say nothing about new data.",
         fix="Split the series by time, with a gap of one window, before windows are cut from it.",

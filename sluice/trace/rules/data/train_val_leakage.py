@@ -36,8 +36,8 @@ class TrainValLeakageSettings(Settings):
         le=1,
         description="Minimum estimated share of training rows among the evaluation rows, for all "
         "of them to count as training rows. It is also the maximum share of the recorded training "
-        "rows that an evaluation may contain. An evaluation of a larger share is one on all rows "
-        "and is not reported.",
+        "rows in an evaluation. An evaluation that contains more of them counts as one on all "
+        "rows, which is not reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -57,9 +57,9 @@ class TrainValLeakageSettings(Settings):
         0.6,
         gt=0,
         le=1,
-        description="Maximum share of the training rows in an evaluation on training rows alone, "
-        "for it to count as a failed split. An evaluation on a larger share counts as an "
-        "intentional training score.",
+        description="Maximum share of the training rows in an evaluation, for the evaluation to "
+        "count as a failed split. Applies if all rows of the evaluation are training rows. With a "
+        "larger share, it counts as an intentional training score.",
     )
     max_held_out_ratio: int = Field(
         2,
@@ -71,8 +71,9 @@ class TrainValLeakageSettings(Settings):
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Minimum number of steps with passes on other rows than at a neighboring "
-        "step, for these passes to count as part of the training loop and not as an evaluation.",
+        description="Minimum number of steps at which the evaluation passes have other rows than "
+        "at a neighboring step. From this number on, these passes count as part of the training "
+        "loop and not as an evaluation.",
     )
     min_action_steps: int = Field(
         8,
@@ -83,8 +84,9 @@ class TrainValLeakageSettings(Settings):
     max_actions_per_step: int = Field(
         8,
         ge=1,
-        description="Maximum mean number of forward passes on a single row, per step with such a "
-        "pass, for them to count as the selection of actions in reinforcement learning.",
+        description="Maximum number of forward passes on a single row per step, for them to count "
+        "as the selection of actions in reinforcement learning. Their number is averaged over the "
+        "steps with such a pass.",
     )
 
 
@@ -226,10 +228,10 @@ def _find_overlap(
     num_pairs_in_batches, num_duplicates = _count_duplicates([*training, *evaluation])
     # Rows of integers may be equal by chance even if no sampled pair is. Rule of three: if n pairs
     # contain no duplicate, the rate of duplicates is below 3 / n (95% confidence).
-    upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
+    max_unseen_duplicates = 3.0 if any(r.is_integer for r in training) else 0.0
     num_row_pairs = len(evaluation_rows) * len(first_training_steps)
     expected_by_chance = (
-        num_row_pairs * (num_duplicates + upper_margin) / max(num_pairs_in_batches, 1)
+        num_row_pairs * (num_duplicates + max_unseen_duplicates) / max(num_pairs_in_batches, 1)
     )
     return _Overlap(
         loader=evaluation[0].loader,

@@ -121,8 +121,8 @@ def _detect_constant_weights(
         ):
             continue
         if initial.smallest == initial.largest == 0:
-            # A zero layer that learns has a gradient at the first of these steps or, if the next
-            # layer also starts at zero, at the second.
+            # A zero layer that learns has a nonzero gradient at the initial step or, if the layer
+            # after it also starts at zero, at the step after that.
             if {initial.step, initial.step + 1} <= zero_gradient_steps.get(parameter, set()):
                 stuck_at_zero.add(parameter)
         elif (

@@ -43,8 +43,8 @@ def _find_inactive_outputs(
     """Yield each output without an active neuron, with its step.
 
     The output of an activation is inactive if it is 0 everywhere. The output of another layer is
-    inactive if it is negative everywhere and the gradient of the layer is 0 although that of others
-    is not.
+    inactive if it is negative everywhere, and the gradient of the layer is 0 although another layer
+    has a nonzero gradient.
     """
     records = parameter_records(trace)
     names = {n.index: n.name for m in trace.memberships for n in m.networks}

@@ -43,7 +43,11 @@ def _starts_at_leaf(step: OptimizerStep) -> bool:
 
 
 def _lacks_gradient(step: OptimizerStep) -> bool:
-    """Whether the step has no gradient, although no gradient was cleared after backward()."""
+    """Whether the step has no gradient, although no gradient was cleared after backward().
+
+    Only a step with a forward pass counts. A step with a call of ``torch.autograd.grad`` does not,
+    because the program may use the returned gradients itself.
+    """
     last_zero_grad = max(step.find_before("zero"), default=-1)
     return (
         last_zero_grad < step.last_backward

@@ -45,11 +45,12 @@ MIXED_ROWS = Rule(
     name="no output depends on other rows of the batch",
     fault="batch dependence",
     priority=145,
-    requires="A recurrent or attention layer with batch_first=False or an input without positions, "
-    "a loss with one target per row, and a copy of the network that can be probed.",
+    requires="A recurrent or attention layer that has batch_first=False or is in a network that "
+    "receives a matrix of floats, which torch treats as one sequence; a loss with one target per "
+    "row; and a copy of the network that can be probed.",
     contradicted_by="Rows that belong together intentionally, such as the nodes of one graph.",
-    abstains="Outputs have positions, or a batch has as many rows as positions, so that the "
-    "dimensions cannot be distinguished.",
+    abstains="The output has a dimension for positions, or a batch has as many rows as positions, "
+    "so that the dimensions cannot be distinguished.",
     settings=MixedRowsSettings(),
     judge=_judge,
 )

@@ -1,6 +1,7 @@
 """Detects layers that are probably frozen by mistake.
 
-Here, a weight matrix is any parameter with at least two dimensions: no bias, no weight of a norm.
+In this module, a weight matrix is any parameter with at least two dimensions. Biases and the
+weights of norms have one dimension and do not count.
 """
 
 import math
@@ -129,16 +130,16 @@ def _build_misspelled_finding(
     attributes: list[MisspelledAttributeRecord],
 ) -> TraceFinding:
     attribute = attributes[0].attribute
-    is_of_module = attribute == "requires_grad"  # the right name, but on a module
+    is_on_module = attribute == "requires_grad"  # the right name, but on a module
     return rule.finding(
-        severity="confirm" if is_of_module else "error",
+        severity="confirm" if is_on_module else "error",
         step=first_misspelled_step(trace, attributes),
         what=f"{network.name}: {list_names([a.owner for a in attributes])} "
         f"{'has' if len(attributes) == 1 else 'have'} {attribute} = True, but "
         "requires_grad of the parameters is False.",
         cause="torch reads only the requires_grad attribute of parameters; on a module it has no "
         "effect."
-        if is_of_module
+        if is_on_module
         else f"torch never reads {attribute}: the attribute is called requires_grad, and "
         "Python accepts any name.",
         fix="Call requires_grad_(True) on the module or parameter: a wrong method name raises an "
@@ -151,12 +152,12 @@ def _build_misspelled_finding(
 def _find_untrained_matrices(
     settings: UnintendedFreezeSettings, trace: Trace, frozen_matrices: list[ParameterRecord]
 ) -> list[ParameterRecord]:
-    """Return the frozen weight matrices of optimizers, if they still have their initial values.
+    """Return the frozen weight matrices that still have their initial values.
 
-    Only matrices that never had a gradient count. [] if fewer than half of these, or fewer than
-    ``min_frozen_matrices``, have their initial values. The largest of many uniform initial
-    values is just below the bound of the initialization; after training, the largest value usually
-    exceeds the bound.
+    Only matrices that are in an optimizer and never had a gradient are checked. [] if fewer than
+    half of them, or fewer than ``min_frozen_matrices``, have their initial values. The largest of
+    many uniform initial values is just below the bound of the initialization; after training, the
+    largest value usually exceeds the bound.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
     optimizer_matrices = [
