@@ -7,7 +7,7 @@ from sluice.base.settings import Record
 
 
 class Speed(Record):
-    """One measurement (a time, a rate, a ratio or a count) and its target."""
+    """One measured value with its target: a time, a rate, a ratio or a count."""
 
     name: str
     value: float
@@ -16,8 +16,8 @@ class Speed(Record):
     higher_is_better: bool = False
 
     @property
-    def reached(self) -> bool:
-        """Whether the measurement reaches its target."""
+    def reaches_target(self) -> bool:
+        """Whether the value is at most ``target``; at least, if ``higher_is_better``."""
         if self.higher_is_better:
             return self.value >= self.target
         return self.value <= self.target
@@ -29,8 +29,8 @@ def speed_table(measurements: list[Speed]) -> Table:
     for name in ("", "measured", "target", ""):
         table.add_column(name, justify="right" if name else "left")
     for speed in measurements:
-        sign = "at least" if speed.higher_is_better else "at most"
-        mark = "[green]reached[/green]" if speed.reached else "[yellow]missed[/yellow]"
-        value, target = f"{speed.value:,.3g} {speed.unit}", f"{sign} {speed.target:,.3g}"
-        table.add_row(speed.name, value, target, mark)
+        relation = "at least" if speed.higher_is_better else "at most"
+        result = "[green]reached[/green]" if speed.reaches_target else "[yellow]missed[/yellow]"
+        value, target = f"{speed.value:,.3g} {speed.unit}", f"{relation} {speed.target:,.3g}"
+        table.add_row(speed.name, value, target, result)
     return table

@@ -60,7 +60,9 @@ def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
             "servers": {
                 kind: measurement.model_dump() for kind, measurement in measurements.items()
             },
-            "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
+            "speeds": [
+                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
+            ],
         }
         print_json(content)
     else:

@@ -66,7 +66,7 @@ def _trace(*, runs: int, turns: int, as_json: bool) -> None:
         Speed(name="tracing, worst program", value=max(ratios), unit="x", target=1.10),
     ]
     if as_json:
-        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
         programs = [measurement.model_dump(mode="json") for measurement in measurements]
         print(json.dumps({"speeds": rows, "programs": programs}, indent=1))
     else:

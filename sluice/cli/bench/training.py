@@ -232,7 +232,7 @@ def _show(measurements: Iterator[Record | Speed], activity: str, *, as_json: boo
             else:
                 records |= record.model_dump(mode="json")
     if as_json:
-        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
         print(json.dumps({"speeds": rows, "measured": records}, indent=1))
     else:
         results_console().print(speed_table(speeds))

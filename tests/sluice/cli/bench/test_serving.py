@@ -33,7 +33,7 @@ def test_each_result_is_compared_with_its_target(monkeypatch: pytest.MonkeyPatch
 
     assert table_result.exit_code == json_result.exit_code == 0
     assert "missed" in table_result.stdout
-    assert [(s["value"], s["reached"]) for s in speeds.values()] == [
+    assert [(s["value"], s["reaches_target"]) for s in speeds.values()] == [
         (pytest.approx(1.0), True),
         (pytest.approx(3.0), True),
         (pytest.approx(1.05), True),

@@ -52,5 +52,5 @@ def test_every_result_is_printed_with_its_target(run, command):
 def test_json_contains_speeds_and_measurements(run, command):
     report = json.loads(run(command, "--json").stdout)
 
-    assert [row["reached"] for row in report["speeds"]] == [True, True, False]
+    assert [row["reaches_target"] for row in report["speeds"]] == [True, True, False]
     assert report["measured"] == {"rows": 7}
