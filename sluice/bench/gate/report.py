@@ -86,8 +86,8 @@ def scenario_name(scenario: GateScenario) -> str:
     reference = "against a rule" if scenario.has_deterministic_reference else "per arm"
     return (
         f"rho {scenario.rho:g}, {scenario.tails}, horizon {scenario.horizon_rows}, "
-        f"{scenario.num_seeds} seeds {reference}, seed effects {100 * scenario.seed_share:.0f} % of the variance, "
-        f"{scenario.num_rows} rows"
+        f"{scenario.num_seeds} seeds {reference}, seed effects {100 * scenario.seed_share:.0f} % "
+        f"of the variance, {scenario.num_rows} rows"
     )
 
 

@@ -37,7 +37,7 @@ def register(group: typer.Typer) -> None:
             int | None,
             typer.Option(
                 min=20,
-                help=f"Simulations per scenario. Default: {_NUM_SIMULATIONS}.",
+                help=f"Number of simulations per scenario. Default: {_NUM_SIMULATIONS}.",
                 show_default=False,
             ),
         ] = None,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sluice.bench.rollout.naive import naive_harm
+from sluice.bench.rollout.naive import detect_harm_naively
 from sluice.bench.rollout.scenarios import scenarios
-from sluice.bench.rollout.simulation import RolloutScenario, measure, simulate_rollout
+from sluice.bench.rollout.simulation import RolloutScenario, measure_rollouts, simulate_rollout
 from sluice.bench.rollout.traffic import Arms, Traffic
 from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings, RolloutStep
@@ -15,7 +15,7 @@ LONG_STEPS = RolloutSettings(min_step_s=7200, max_step_s=9000)
 
 
 def measure_scenario(scenario, rollouts):
-    (found,) = measure([scenario], rollouts=rollouts, seed=7, processes=1)
+    (found,) = measure_rollouts([scenario], num_rollouts=rollouts, seed=7, num_processes=1)
     return found
 
 
@@ -38,23 +38,23 @@ def test_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
     """At 5 % of 100 requests/s, 1 % errors become 5 % or 20 %."""
     found = measure_scenario(make_scenario(Traffic(error_factor=factor), seconds=300), 60)
 
-    assert found.back == found.rollouts
+    assert found.num_rolled_back == found.num_rollouts
     assert found.median_s <= median_s
     assert found.p90_s <= p90_s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wander", [0.0, 0.6])
-def test_healthy_challenger_stays_where_a_repeated_z_test_rolls_back(wander):
+@pytest.mark.parametrize("shared_effect_sd", [0.0, 0.6])
+def test_healthy_challenger_stays_where_a_repeated_z_test_rolls_back(shared_effect_sd):
     """With alpha = 20 %, at most 4.8 of 24 rollouts are rolled back on average."""
     settings = RolloutSettings(min_step_s=120, max_step_s=9000, alpha=0.2)
-    traffic = Traffic(wander=wander, harm_at_s=float("inf"), assessment_s=4)
+    traffic = Traffic(shared_effect_sd=shared_effect_sd, harm_at_s=float("inf"), assessment_s=4)
     found = measure_scenario(
         make_scenario(traffic, seconds=500, settings=settings, max_rollback_rate=0.2), 24
     )
 
-    assert found.back <= 5
-    assert found.naive >= 10
+    assert found.num_rolled_back <= 5
+    assert found.num_false_naive >= 10
 
 
 @pytest.mark.slow
@@ -63,8 +63,8 @@ def test_harm_that_begins_later_is_detected():
         make_scenario(Traffic(error_factor=20, harm_at_s=300), seconds=360), 20
     )
 
-    assert found.early == 0
-    assert found.back == 20
+    assert found.num_early == 0
+    assert found.num_rolled_back == 20
     assert found.p90_s <= 20
 
 
@@ -104,7 +104,7 @@ def test_z_test_agrees_with_known_values():
             production=ArmCounts(requests=1000, errors=10),
             challenger=ArmCounts(requests=1000, errors=20),
         )
-        return naive_harm(window, alpha=alpha)
+        return detect_harm_naively(window, alpha=alpha)
 
     assert not harm(0.05)
     assert not harm(0.131)
