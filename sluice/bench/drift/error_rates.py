@@ -31,8 +31,8 @@ NAIVE_PSI_THRESHOLD = 0.25
 threshold is common in practice."""
 
 NAIVE_KS_ALPHA = 0.05
-"""Level of the naive Kolmogorov-Smirnov tests. They report drift if the smallest adjusted p-value of
-the columns is at most this."""
+"""Level of the naive Kolmogorov-Smirnov tests. They report drift if the smallest adjusted p-value
+of the columns is at most this."""
 
 _WINDOWS_PER_REFERENCE = 10
 """Number of windows that are tested against each reference. Every simulation draws another
