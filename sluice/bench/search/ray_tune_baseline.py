@@ -15,8 +15,8 @@ from sluice.cluster.ray_session import start_on_loopback
 
 Values = TypeVar("Values")
 TrainTrial = Callable[[Values, Callable[[int, float], None]], None]
-"""Trains one trial. It is called with (values, report). It calls ``report`` with every epoch, counted
-from 1, and its loss."""
+"""Trains one trial. It is called with (values, report), and calls ``report`` with every epoch (from
+1) and its loss."""
 
 
 def run_tuner_baseline(

@@ -31,7 +31,8 @@ class ScaleCost(Record):
     num_workers: int = Field(description="Number of simulated workers.")
     num_results: int = Field(description="Number of results of all trials, one per epoch.")
     result_ms: float = Field(
-        description="Mean wall time per result for scheduler, suggestions, journal and snapshots [ms]."
+        description="Mean wall time per result for scheduler, suggestions, journal and "
+        "snapshots [ms]."
     )
     result_cpu_ms: float = Field(
         description="Mean CPU time per result [ms]. In the rest of ``result_ms``, the process "

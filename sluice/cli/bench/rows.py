@@ -46,11 +46,11 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
 
     speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=100 if quick else 1_000)
     yield _speed_at_least("shuffling 10^10 rows without an index array", speed, "rows/s", 20e6)
-    rounds = 3 if quick else 9
+    num_rounds = 3 if quick else 9
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         for measurement in measure_sources(
-            num_rows=2_000 if quick else 50_000, rounds=rounds, seed=_SEED, folder=folder
+            num_rows=2_000 if quick else 50_000, num_rounds=num_rounds, seed=_SEED, folder=folder
         ):
             yield measurement
             yield _speed_at_least(
@@ -60,7 +60,7 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
                 0.97,
             )
         padding = measure_padding(
-            num_batches=16 if quick else 128, rounds=rounds, seed=_SEED, folder=folder
+            num_batches=16 if quick else 128, num_rounds=num_rounds, seed=_SEED, folder=folder
         )
     yield padding
     yield _speed_at_least(
