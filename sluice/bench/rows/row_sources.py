@@ -119,7 +119,8 @@ def _require_same_values(comparison: _Comparison, rows: Tensor) -> None:
     baseline_parts = input_parts(comparison.read_baseline(rows))
     if not all(torch.equal(a, b) for a, b in zip(source_parts, baseline_parts, strict=True)):
         raise ContractError(
-            f"{comparison.source_name} and '{comparison.baseline_name}' must return the same values.",
+            f"{comparison.source_name} and '{comparison.baseline_name}' must return the same "
+            "values.",
             fix="Report this as a bug: one of them reads other rows.",
         )
 
@@ -205,8 +206,10 @@ def _compare_images(num_rows: int, rng: np.random.Generator, folder: Path) -> It
 
 
 def _compare_datasets(
-    num_rows: int, rng: np.random.Generator, folder: Path
-) -> Iterator[_Comparison]:  # noqa: ARG001 - needs no files
+    num_rows: int,
+    rng: np.random.Generator,
+    folder: Path,  # noqa: ARG001 - needs no files
+) -> Iterator[_Comparison]:
     dataset = TensorDataset(torch.from_numpy(rng.normal(size=(num_rows, 16))))
 
     def collate(rows: Tensor) -> ModelInput:

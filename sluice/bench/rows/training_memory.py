@@ -54,8 +54,8 @@ class TrainingMemory(Record):
         "Mapped files are counted as far as they are in memory."
     )
     seconds: float = Field(
-        description="Time from the start of the process to its end: imports, raw rows, one epoch and "
-        "the test losses [s]."
+        description="Run time of the process: imports, loading the raw rows, one epoch, and the "
+        "test losses [s]."
     )
 
 

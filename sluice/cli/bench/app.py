@@ -19,7 +19,7 @@ from sluice.cli.output import results_console
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sluice.bench.poc.result import BenchmarkReport
+    from sluice.bench.poc.result import PocBenchmarkReport
 
 PIPELINE = "sp500_volatility"
 _QUICK_STRIDE = 5
@@ -106,11 +106,11 @@ def _run_poc_benchmark(*, quick: bool, with_tables: bool, with_speeds: bool, as_
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _run_tables(stderr: Console, *, every: int) -> "BenchmarkReport":
+def _run_tables(stderr: Console, *, every: int) -> "PocBenchmarkReport":
     from sluice.bench.poc.defects import DEFECTS
     from sluice.bench.poc.healthy import HEALTHY
     from sluice.bench.poc.report import defect_line, healthy_line
-    from sluice.bench.poc.result import BenchmarkReport
+    from sluice.bench.poc.result import PocBenchmarkReport
     from sluice.bench.poc.runner import run_defects, run_healthy
 
     defects, healthy = [], []
@@ -125,7 +125,7 @@ def _run_tables(stderr: Console, *, every: int) -> "BenchmarkReport":
             healthy.append(setup)
             progress.console.print(healthy_line(setup), soft_wrap=True)
             progress.advance(bar)
-    return BenchmarkReport(defects=tuple(defects), healthy=tuple(healthy))
+    return PocBenchmarkReport(defects=tuple(defects), healthy=tuple(healthy))
 
 
 def measure_speeds() -> Iterator[Speed]:
