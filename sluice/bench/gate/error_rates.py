@@ -38,7 +38,9 @@ class ScenarioRates(Record):
         description="Promotions of a candidate with a true gain. A test that knows the standard "
         "error detects this gain in 80 % of the simulations."
     )
-    naive: dict[str, Rate] = Field(description="False promotions of each naive test.")
+    naive: dict[str, Rate] = Field(
+        description="False promotions by each naive test, by its name in ``NAIVE_BOUNDS``."
+    )
 
     @property
     def max_false_rate(self) -> float | None:
@@ -195,10 +197,8 @@ def _count_false_retrainings(
     rng = np.random.default_rng(seed)
     count_2 = np.zeros(2, np.int64)
     for _ in range(num_simulations):
-        difficulty_N, recipe_effect_N = (
-            scenario.draw_difficulty(rng),
-            scenario.draw_time_effect(rng),
-        )
+        difficulty_N = scenario.draw_difficulty(rng)
+        recipe_effect_N = scenario.draw_time_effect(rng)
         reference = scenario.draw_reference(rng, difficulty_N)
         has_promotion_2 = np.zeros(2, bool)
         for attempt in range(1, num_attempts + 1):

@@ -38,16 +38,22 @@ _ARCH, _GARCH = 0.1, 0.85
 
 
 class GateScenario(Record):
-    """One scenario of the grid: a candidate and a reference, each with several seeds."""
+    """One scenario of the grid: a candidate with several seeds, and a reference."""
 
     rho: float = Field(0.5, ge=0, lt=1, description="Autocorrelation of the AR(1) time effect.")
     tails: Tails = Field(
-        "normal", description="Distribution of the shocks of the time effect; all have variance 1."
+        "normal",
+        description="Distribution of the shocks of the time effect, with variance 1: normal, Student's "
+        "t with 3 degrees of freedom, or GARCH(1, 1).",
     )
     horizon_rows: int = Field(
         1, ge=1, description="Number of rows whose time effects are summed [rows]."
     )
-    num_seeds: int = Field(8, ge=2, description="Number of seeds of each arm with seeds.")
+    num_seeds: int = Field(
+        8,
+        ge=2,
+        description="Number of seeds of the candidate, and of the reference if it has seeds.",
+    )
     seed_share: float = Field(
         0.5,
         ge=0,
@@ -58,8 +64,7 @@ class GateScenario(Record):
     num_rows: int = Field(1000, ge=30)
     num_folds: int = Field(4, ge=1)
     has_deterministic_reference: bool = Field(
-        False,
-        description="Whether the reference is a simple rule without seeds.",
+        False, description="Whether the reference is a simple rule without seeds."
     )
 
     @property

@@ -42,8 +42,8 @@ def register(group: typer.Typer) -> None:
 
         if (results_path is None) != (not commit):
             raise ContractError(
-                "--results and --commit belong together.",
-                fix="Give both: the file of results, and the commit at which they were measured.",
+                "--results and --commit must be given together.",
+                fix="Give the file of results, and the commit at which they were measured.",
             )
         if results_path is not None:
             runs = json.loads(results_path.read_bytes())["runs"]

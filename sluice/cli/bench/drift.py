@@ -33,7 +33,8 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Use few references and rows, for a quick check. Do not report these results.",
+                help="Use fewer references, columns and rows, for a quick check. Do not report "
+                "these results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

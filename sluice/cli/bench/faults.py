@@ -39,7 +39,9 @@ def register(group: typer.Typer) -> None:
         ] = "",
         nets: Annotated[
             str,
-            typer.Option("--nets", help="Comma-separated networks of mlp, cnn, gru, transformer."),
+            typer.Option(
+                "--nets", help="Comma-separated networks, from mlp, cnn, gru and transformer."
+            ),
         ] = "mlp,cnn,gru,transformer",
         seeds: Annotated[
             str,
@@ -65,7 +67,7 @@ def register(group: typer.Typer) -> None:
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run programs with one planted fault each, and healthy ones; report what is detected.
+        """Run programs with one planted fault each and healthy programs; report what is detected.
 
         The exit code is 1 if a rate is significantly worse than its target, if traced and untraced
         weights differ, or if a program failed.

@@ -26,14 +26,15 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Run one process per program, for a quick check. Do not report these results.",
+                help="Run one short process per program, for a quick check. Do not report these "
+                "results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Measure the overhead of tracing on six programs, and compare the trained weights.
 
-        Each process trains in turns of some epochs, of which every second one is traced. The ratio
+        A timed process trains in turns of some epochs, and every second turn is traced. The ratio
         of traced to untraced time is reported with its 95 % interval. The exit code is 1 if traced
         and untraced trainings end with different weights. The overhead does not affect it, because
         it depends on the machine.

@@ -39,8 +39,8 @@ def register(group: typer.Typer) -> None:
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
         """Measure the speed of training, compared with minimal loops.
 
-        The costs of checkpoints and of resuming, and the speedup by several processes, are measured
-        as well.
+        The cost of checkpoints, the time to resume, and the speedup by several processes are also
+        measured.
         """
         _run_benchmark(measure_training(quick=quick), "measuring training", as_json=as_json)
 
@@ -49,7 +49,7 @@ def register(group: typer.Typer) -> None:
         """Measure the speed of a search, compared with a plain Ray Tune Tuner.
 
         The overhead of the resumable scheduler, and the time to restore 1,000 simulated trials, are
-        measured as well.
+        also measured.
         """
         _run_benchmark(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
