@@ -43,8 +43,8 @@ class GateScenario(Record):
     rho: float = Field(0.5, ge=0, lt=1, description="Autocorrelation of the AR(1) time effect.")
     tails: Tails = Field(
         "normal",
-        description="Distribution of the shocks of the time effect, with variance 1: normal, Student's "
-        "t with 3 degrees of freedom, or GARCH(1, 1).",
+        description="Distribution of the shocks of the time effect, with variance 1: normal, "
+        "Student's t with 3 degrees of freedom, or GARCH(1, 1).",
     )
     horizon_rows: int = Field(
         1, ge=1, description="Number of rows whose time effects are summed [rows]."

@@ -81,7 +81,7 @@ def _measure(simulated: SimulatedStudy, retained: list["Study"]) -> ScaleCost:
     cluster.run()
     growth_bytes = _resident_bytes() - resident_before
     opened.journal.close()
-    snapshot = simulated.journal.with_name(simulated.journal.name + ".copy")
+    snapshot = simulated.journal_path.with_name(simulated.journal_path.name + ".copy")
     snapshot_bytes = snapshot.stat().st_size if snapshot.exists() else 0
     restore_s, restored = time_restore(simulated, opened.study)
     retained += [opened.study, restored]
@@ -125,7 +125,7 @@ def time_restore(simulated: SimulatedStudy, original: "Study") -> tuple[float, "
             f"A restored study must have the same trials. It has {len(restored_trials)} of "
             f"{len(original_trials)} trials, and {num_differing} of them differ.",
             cause="A decision depended on state that is not in the journal.",
-            fix=f"Keep {simulated.journal} and report it.",
+            fix=f"Keep {simulated.journal_path} and report it.",
         )
     return seconds, opened.study
 

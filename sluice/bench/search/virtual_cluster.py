@@ -52,7 +52,7 @@ class SimulatedStudy:
     """Folder of the journal."""
 
     @property
-    def journal(self) -> Path:
+    def journal_path(self) -> Path:
         """Path of the journal."""
         return self.folder / "journal.jsonl"
 
@@ -78,7 +78,7 @@ class SimulatedStudy:
         scheduler = make_scheduler(settings, strategy, space, _MAX_EPOCHS)
         scheduler.set_search_properties("loss", "min")
         return OpenStudy(
-            self.journal,
+            self.journal_path,
             StudySettings(
                 time_attr="epoch",
                 ordered=self.ordered,

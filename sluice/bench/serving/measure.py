@@ -50,7 +50,7 @@ class ServerMeasurement(Record):
     """Responses to eight clients that send without pause; 0 for the model alone [1/s]."""
 
     num_responses: int
-    """Number of responses to both loads."""
+    """Number of responses to both loads; number of predictions for the model alone."""
 
     num_failed: int
     """Number of these responses with a status other than 200."""
@@ -79,7 +79,7 @@ def measure_servers(
     paced_loads: dict[ServerKind, list[LoadResult]] = {kind: [] for kind in kinds}
     saturating_loads: dict[ServerKind, list[LoadResult]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
-        ports = {kind: stack.enter_context(_server(kind)) for kind in kinds}
+        ports = {kind: stack.enter_context(_run_server(kind)) for kind in kinds}
         for port in ports.values():  # warm-up
             run_saturating_load(port, body, num_connections=2, seconds=0.5)
         for _ in with_progress(range(num_rounds)):
@@ -140,7 +140,7 @@ def _measure_model_alone(seconds: float) -> LoadResult:
 
 
 @contextlib.contextmanager
-def _server(kind: ServerKind) -> Iterator[int]:
+def _run_server(kind: ServerKind) -> Iterator[int]:
     """Run a server in a child process; yield its port."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "sluice.bench.serving.servers", kind],

@@ -81,8 +81,8 @@ def measure_fold_runs(
     Cost:
         Every fold run twice, and ``num_resumes`` starts of a process.
     """
-    every_epoch = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
-    stopped_spec = dataclasses.replace(specs[0], training=every_epoch, runs=folder / "stopped")
+    training = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
+    stopped_spec = dataclasses.replace(specs[0], training=training, runs=folder / "stopped")
     sequential, parallel = (
         [dataclasses.replace(spec, runs=folder / name) for spec in specs]
         for name in ("sequential", "parallel")

@@ -4,8 +4,6 @@ Both read the same row sources batch by batch: a table in memory, token ids padd
 example of the batch, and images in a memory-mapped file. The sources are read in this process, and
 in loader processes. The final weights of both are compared bit by bit, so neither can be faster by
 doing less.
-
-Shape legend: N = examples, B = rows of a batch, L = tokens of the longest example of a batch.
 """
 
 import copy
@@ -111,6 +109,8 @@ def measure_loaders(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
+    """Row source with a model for its inputs."""
+
     source: str
     model: Scaled
     train: Examples

@@ -36,8 +36,8 @@ def test_restore_that_loses_a_report_is_an_error(tmp_path, ordered):
     VirtualCluster(opened).run()
     opened.journal.close()
     seconds, restored = time_restore(case, opened.study)
-    lines = case.journal.read_bytes().splitlines(keepends=True)
-    case.journal.write_bytes(b"".join(lines[:-1]))
+    lines = case.journal_path.read_bytes().splitlines(keepends=True)
+    case.journal_path.write_bytes(b"".join(lines[:-1]))
 
     assert seconds > 0
     assert [t.time for t in restored.trials] == [t.time for t in opened.study.trials]
