@@ -13,7 +13,7 @@ from sluice.bench.poc.workloads import (
     Diabetes,
     DigitImages,
     Digits,
-    TableWorkload,
+    SklearnWorkload,
     Wine,
     scale_pixels_to_255,
 )
@@ -106,7 +106,7 @@ class FlatTarget(Diabetes):
         return (output - y).square()
 
 
-class UnevenNoise(TableWorkload):
+class UnevenNoise(SklearnWorkload):
     """Synthetic rows with heavy-tailed noise whose scale depends on one of five features."""
 
     feature_columns = ("level", "slope", "noise", "other", "none")

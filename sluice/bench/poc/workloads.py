@@ -26,7 +26,7 @@ class TableSettings(WorkloadSettings):
     folds: FoldSettings = _FOLDS
 
 
-class TableWorkload(Workload):
+class SklearnWorkload(Workload):
     """Base class of workloads on a table of scikit-learn, with independent rows."""
 
     settings_type = TableSettings
@@ -61,7 +61,7 @@ class TableWorkload(Workload):
         return raw.copy()
 
 
-class Diabetes(TableWorkload):
+class Diabetes(SklearnWorkload):
     """442 patients, 10 measurements; regression of the progression of the disease."""
 
     source = "load_diabetes"
@@ -81,7 +81,7 @@ class Diabetes(TableWorkload):
     target_column = "progression"
 
 
-class Cancer(TableWorkload):
+class Cancer(SklearnWorkload):
     """569 tumours, 30 measurements; benign or not, by binary cross-entropy on one logit."""
 
     source = "load_breast_cancer"
@@ -103,7 +103,7 @@ class Cancer(TableWorkload):
         return nn.functional.binary_cross_entropy_with_logits(output, y, reduction="none")[:, 0]
 
 
-class ClassificationWorkload(TableWorkload):
+class SklearnClassification(SklearnWorkload):
     """Base class of workloads with integer labels and cross-entropy."""
 
     target_kind = "int"
@@ -125,7 +125,7 @@ class ClassificationWorkload(TableWorkload):
         return nn.functional.cross_entropy(output, y, reduction="none")
 
 
-class Wine(ClassificationWorkload):
+class Wine(SklearnClassification):
     """178 wines, 13 measurements, 3 growers."""
 
     source = "load_wine"
@@ -137,7 +137,7 @@ class Wine(ClassificationWorkload):
     num_classes = 3
 
 
-class Iris(ClassificationWorkload):
+class Iris(SklearnClassification):
     """150 flowers, 4 measurements, 3 species."""
 
     source = "load_iris"
@@ -151,7 +151,7 @@ class Iris(ClassificationWorkload):
     num_classes = 3
 
 
-class Digits(ClassificationWorkload):
+class Digits(SklearnClassification):
     """800 handwritten digits as a table of 64 pixels with values from 0 to 16."""
 
     source = "load_digits"

@@ -25,7 +25,7 @@ _CHUNK = 20
 """Number of rollouts per task of a worker process."""
 
 _NEVER_S = float("inf")
-"""Time of the rollback if there is none [s]."""
+"""Time of the rollback of a rollout that is not rolled back [s]."""
 
 _Outcome = tuple[float, bool]
 """Time of the rollback [s], and whether a z-test would have rolled back falsely."""
