@@ -1,7 +1,7 @@
 """All healthy set-ups. Each of them learns, so none may fail.
 
-They combine workloads, architectures, settings and seeds. Some are unusual, so that too simple
-rules would report them.
+They combine workloads, architectures, settings and seeds. Some are so unusual that simple rules
+would report them.
 """
 
 from collections.abc import Iterator
@@ -94,18 +94,15 @@ def _unusual_setups() -> Iterator[HealthySetup]:
         yield _make_setup(workloads.Diabetes, model, seed=seed)
     for seed, table in enumerate(
         (
-            *(
-                healthy_workloads.NegativeTarget,
-                healthy_workloads.GaussianLikelihood,
-                healthy_workloads.SummedLoss,
-                healthy_workloads.HuberRegression,
-            ),
-            *(
-                healthy_workloads.WideTable,
-                healthy_workloads.ConstantDeclared,
-                healthy_workloads.TwoParameterGroups,
-            ),
-            *(healthy_workloads.SmoothedLabels, healthy_workloads.WeightedClasses),
+            healthy_workloads.NegativeTarget,
+            healthy_workloads.GaussianLikelihood,
+            healthy_workloads.SummedLoss,
+            healthy_workloads.HuberRegression,
+            healthy_workloads.WideTable,
+            healthy_workloads.ConstantDeclared,
+            healthy_workloads.TwoParameterGroups,
+            healthy_workloads.SmoothedLabels,
+            healthy_workloads.WeightedClasses,
         )
     ):
         yield _make_setup(table, mlp, seed=seed)

@@ -28,7 +28,7 @@ class DefectResult(Record):
     missing_texts: tuple[str, ...] = Field(
         description="Texts that summary, cause or fix of the first check should contain but do not."
     )
-    seconds: float = Field(description="Gate time [s].")
+    seconds: float = Field(description="Sum of the times of all checks [s].")
 
     @property
     def is_caught(self) -> bool:
@@ -49,7 +49,7 @@ class HealthyResult(Record):
         description="Names and summaries of the checks that did not pass."
     )
     warnings: tuple[str, ...] = Field(description="Names and summaries of the checks that warned.")
-    seconds: float = Field(description="Gate time [s].")
+    seconds: float = Field(description="Duration of the gate [s].")
 
     @property
     def has_error(self) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.bench.rollout.naive import detect_harm_naively
-from sluice.bench.rollout.traffic import START, Arms, Traffic
+from sluice.bench.rollout.traffic import START, Traffic, TrafficSimulator
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
 from sluice.rollout.state_machine import advance
@@ -135,23 +135,25 @@ def simulate_rollout(
     The time is infinity without a rollback. The z-test is repeated at every assessment before the
     harm begins.
     """
-    arms = Arms(traffic, rng=np.random.default_rng(list(seed)))
+    simulator = TrafficSimulator(traffic, rng=np.random.default_rng(list(seed)))
     rollout = new_rollout(settings, now=START)
     is_naive_rollback = False
     while (
-        elapsed_s := (arms.now - START).total_seconds()
+        elapsed_s := (simulator.now - START).total_seconds()
     ) < seconds and rollout.phase != "awaiting_promotion":
-        counts = arms.next_counts(rollout.current_step, rollout=rollout.id, epoch=rollout.epoch)
+        counts = simulator.next_counts(
+            rollout.current_step, rollout=rollout.id, epoch=rollout.epoch
+        )
         if elapsed_s < traffic.harm_at_s:
             is_naive_rollback = is_naive_rollback or detect_harm_naively(
                 counts, alpha=settings.alpha
             )
-        transition = advance(rollout, counts, now=arms.now, production=rollout.production)
+        transition = advance(rollout, counts, now=simulator.now, production=rollout.production)
         if transition.rollout.epoch != rollout.epoch:
-            arms.next_step()
+            simulator.next_step()
         rollout = transition.rollout
         if rollout.phase == "rolled_back":
-            return (arms.now - START).total_seconds(), is_naive_rollback
+            return (simulator.now - START).total_seconds(), is_naive_rollback
     return _NEVER_S, is_naive_rollback
 
 

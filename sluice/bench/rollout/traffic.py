@@ -62,7 +62,7 @@ def upper_tail_probability(z: float) -> float:
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
-class Arms:
+class TrafficSimulator:
     """Draws the counts of both arms for successive assessments."""
 
     def __init__(self, traffic: Traffic, *, rng: np.random.Generator) -> None:

@@ -6,7 +6,7 @@ import pytest
 from sluice.bench.rollout.naive import detect_harm_naively
 from sluice.bench.rollout.scenarios import scenarios
 from sluice.bench.rollout.simulation import RolloutScenario, measure_rollouts, simulate_rollout
-from sluice.bench.rollout.traffic import Arms, Traffic
+from sluice.bench.rollout.traffic import Traffic, TrafficSimulator
 from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings, RolloutStep
 from tests.sluice.rollout.rollout_samples import NOW
@@ -77,9 +77,9 @@ def test_simulation_is_reproducible_and_varies_with_the_seed():
 
 
 def test_simulated_arms_have_the_configured_rates():
-    arms = Arms(Traffic(error_factor=3), rng=np.random.default_rng(3))
+    simulator = TrafficSimulator(Traffic(error_factor=3), rng=np.random.default_rng(3))
     for _ in range(500):
-        window = arms.next_counts(RolloutStep(share=0.25), rollout="r", epoch=1)
+        window = simulator.next_counts(RolloutStep(share=0.25), rollout="r", epoch=1)
     challenger, production = window.challenger, window.production
 
     assert challenger.requests / (challenger.requests + production.requests) == pytest.approx(
@@ -88,8 +88,11 @@ def test_simulated_arms_have_the_configured_rates():
     assert challenger.errors / challenger.requests == pytest.approx(0.03, abs=0.005)
     assert production.errors / production.requests == pytest.approx(0.01, abs=0.002)
     assert production.slower / production.requests == pytest.approx(0.05, abs=0.005)
-    arms.next_step()
-    assert arms.next_counts(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests < 400
+    simulator.next_step()
+    assert (
+        simulator.next_counts(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests
+        < 400
+    )
 
 
 def test_z_test_agrees_with_known_values():
