@@ -180,11 +180,13 @@ def _summarize(scenario: RolloutScenario, outcomes: Sequence[_Outcome]) -> Rollo
     harm_s = scenario.traffic.harm_at_s
     is_rolled_back_N = np.isfinite(rollback_s_N)
     is_early_N = is_rolled_back_N & (rollback_s_N <= harm_s)
-    delay_s_N = rollback_s_N[~is_early_N] - harm_s
-    has_delays = math.isfinite(harm_s) and delay_s_N.size > 0
+    late_s_N = rollback_s_N[~is_early_N]
+    has_delays = math.isfinite(harm_s) and late_s_N.size > 0
     # "higher" does not interpolate: between two infinite delays, interpolation gives NaN.
     median_s, p90_s = (
-        np.quantile(delay_s_N, [0.5, 0.9], method="higher").tolist() if has_delays else (None, None)
+        np.quantile(late_s_N - harm_s, [0.5, 0.9], method="higher").tolist()
+        if has_delays
+        else (None, None)
     )
     return RolloutMeasurement(
         name=scenario.name,
