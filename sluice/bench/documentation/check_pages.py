@@ -13,20 +13,20 @@ from sluice.failfast.gate.timing import (
 
 def check_page() -> dict[str, str]:
     """Return the text of the page about checks, by its path in the documentation."""
-    times = TimeLimits()
+    time_limits = TimeLimits()
     defects_by_check: dict[str, list[str]] = {}
     for defect in DEFECTS:
         defects_by_check.setdefault(defect.check, []).append(defect.name)
     parts = [
         "# Checks of the POC gate",
         f"{len(CHECKS) + 1} checks run in this order before a training. A check is named by a "
-        "statement that is true when it passes, and is skipped when a check that it needs did "
-        "not pass. Its findings are described in the [fault catalogue](../faults/README.md). "
-        "The planted defects are those of `sluice bench poc`, each of which the check must be "
+        "statement that is true when it passes. It is skipped if a check that it needs did not "
+        "pass. Its findings are described in the [fault catalogue](../faults/README.md). "
+        "The planted defects of a check are those of `sluice bench poc` that this check must be "
         "the first to report. `sluice explain CHECK_NAME` prints the description of a check.",
     ]
     for check in CHECKS:
-        limit = check.select_limit(times)
+        limit = check.select_limit(time_limits)
         needs = ", ".join(f"`{name}`" for name in check.needs) or "nothing"
         level = "minimum and full" if "minimum" in check.levels else "full"
         defects = defects_by_check.get(check.name, [])
@@ -38,7 +38,7 @@ def check_page() -> dict[str, str]:
             f"{len(defects)} planted {'defect' if len(defects) == 1 else 'defects'}"
             + (f": {'; '.join(defects)}." if defects else "."),
         ]
-    whole_gate = times.whole_gate
+    whole_gate = time_limits.whole_gate
     parts += [
         f"## `{WHOLE_GATE_CHECK}`",
         WHOLE_GATE_DESCRIPTION,

@@ -20,18 +20,18 @@ def command_page(app: typer.Typer) -> dict[str, str]:
     root = typer.main.get_command(app)
     parts = [
         "# Command line",
-        "Results are printed on stdout, progress and errors on stderr. Exit codes: 0 success, 1 a "
-        "gate did not pass, or a training or search failed, 2 an error of the user or unusable "
-        "input or state, 3 an internal error, 130 interrupted. `--json` prints results as JSON. "
-        "Every command has `--help`.",
+        "Results are printed on stdout, progress and errors on stderr. Exit codes: 0: success; "
+        "1: a gate did not pass, or a training or search failed; 2: an error of the user, or "
+        "unusable input or state; 3: an internal error; 130: interrupted. `--json` prints results "
+        "as JSON. Every command has `--help`.",
     ]
-    for path, command in walk_commands(root):
-        parts += _section(path, command)
+    for name, command in walk_commands(root):
+        parts += _section(name, command)
     return {"reference/commands.md": markdown.page(*parts)}
 
 
 def walk_commands(command: Any, path: Sequence[str] = ("sluice",)) -> Iterator[tuple[str, Any]]:
-    """Yield every command with its full name, groups before their commands."""
+    """Yield (full name, command) of every visible command, groups before their commands."""
     if len(path) > 1:
         yield " ".join(path), command
     for name in sorted(getattr(command, "commands", {})):
@@ -41,30 +41,36 @@ def walk_commands(command: Any, path: Sequence[str] = ("sluice",)) -> Iterator[t
 
 
 def parameters_of(command: Any) -> list[Any]:
-    """Return the visible parameters of a command; of a group, the options of its hidden command.
+    """Return the visible parameters of a command; for a group, the options of its hidden command.
 
-    A hidden command runs what is given to the group itself, as ``sluice trace -- PROGRAM`` does.
+    The hidden command runs if the group is called without one of its commands, such as ``sluice
+    trace -- PROGRAM``.
     """
     children = getattr(command, "commands", None)
     if children is not None:
         hidden = [child for child in children.values() if child.hidden]
-        options = [p for child in hidden for p in child.params if p.param_type_name == "option"]
+        parameters = [
+            parameter
+            for child in hidden
+            for parameter in child.params
+            if parameter.param_type_name == "option"
+        ]
     else:
-        options = command.params
+        parameters = command.params
     return [
         parameter
-        for parameter in options
+        for parameter in parameters
         if parameter.name not in _HELP_OPTIONS and not getattr(parameter, "hidden", False)
     ]
 
 
-def _section(path: str, command: Any) -> list[str]:
+def _section(name: str, command: Any) -> list[str]:
     text = inspect.cleandoc(command.help or "").replace("\f", "").strip()
-    parts = [f"## `{path}`", _paragraphs(text)]
+    parts = [f"## `{name}`", _paragraphs(text)]
     if example := inspect.cleandoc(command.epilog or "").strip():
         parts.append(_paragraphs(example))
     rows = [
-        (_name(parameter), _default(parameter), " ".join((parameter.help or "").split()))
+        (_usage(parameter), _default(parameter), " ".join((parameter.help or "").split()))
         for parameter in parameters_of(command)
     ]
     if rows:
@@ -73,26 +79,26 @@ def _section(path: str, command: Any) -> list[str]:
 
 
 def _paragraphs(text: str) -> str:
-    """Return a help text with its examples as blocks of code."""
+    """Return a help text with one line per paragraph, and examples as blocks of code."""
     blocks = []
     for paragraph in re.split(r"\n\s*\n", text):
-        lines = " ".join(paragraph.split())
-        example = re.match(r"Examples?: (.*)", lines)
-        blocks.append(f"```bash\n{example[1]}\n```" if example else lines)
+        line = " ".join(paragraph.split())
+        example = re.match(r"Examples?: (.*)", line)
+        blocks.append(f"```bash\n{example[1]}\n```" if example else line)
     return "\n\n".join(blocks)
 
 
-def _name(parameter: Any) -> str:
+def _usage(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return f"`{parameter.metavar or parameter.name.upper()}`"
     names = ", ".join((*parameter.opts, *parameter.secondary_opts))
     if parameter.is_flag or parameter.count:
         return f"`{names}`"
-    return f"`{names} {_values(parameter)}`"
+    return f"`{names} {_metavar(parameter)}`"
 
 
-def _values(parameter: Any) -> str:
-    """Return the values of an option in capitals, or the words that it takes."""
+def _metavar(parameter: Any) -> str:
+    """Return the metavar of an option: its type in capitals, or its choices separated by ``|``."""
     if parameter.metavar:
         return str(parameter.metavar)
     annotation = parameter.type_descriptor.annotation
@@ -109,7 +115,7 @@ def _default(parameter: Any) -> str:
     if parameter.required:
         return "required"
     value = parameter.default
-    is_off = value is None or value is False or value in ((), "")
-    if is_off or callable(value) or "UNSET" in repr(value).upper():
+    is_empty = value is None or value is False or value in ((), "")
+    if is_empty or callable(value) or "UNSET" in repr(value).upper():
         return ""
     return f"`{getattr(value, 'value', value)}`"

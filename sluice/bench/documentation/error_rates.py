@@ -1,4 +1,4 @@
-"""Measured error rates of the tracer's rules, condensed from a run of the fault benchmark."""
+"""Measured error rates of the tracer's rules, computed from a run of ``sluice bench faults``."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from sluice.base.settings import Record
 from sluice.bench.planted.rate import Rate
 from sluice.bench.tracer.result import RunResult
 
-FILE = "rules/error_rates.json"
+ERROR_RATES_FILE = "rules/error_rates.json"
 """Path of the stored rates in the folder of the documentation."""
 
 
 class FaultRates(Record):
-    """Number of runs in which the rules of one fault were right and wrong."""
+    """Numbers of runs in which the rules that report one fault were right and wrong."""
 
     planted: int = Field(0, description="Number of runs of programs with this fault.")
     caught: int = Field(
@@ -41,13 +41,13 @@ class ErrorRates(Record):
 
     commit: str = Field(description="Commit that was measured.")
     seeds: tuple[int, ...] = Field(description="Seeds of the runs with a fault.")
-    faulty_runs: int
+    faulty_runs: int = Field(description="Number of runs with a fault.")
     healthy_runs: int = Field(
         description="Number of runs without a fault: healthy programs, and faulty programs without "
         "their fault."
     )
     failed_runs: int = Field(
-        description="Number of runs without a result, which no other field counts."
+        description="Number of runs without a result. Other fields do not count them."
     )
     faults: dict[str, FaultRates]
 
@@ -55,11 +55,11 @@ class ErrorRates(Record):
     def of(cls, runs: Sequence[RunResult], *, commit: str) -> Self:
         """Return the rates of all runs.
 
-        A run counts for each of its correct causes that was reported, or for all of them when none
-        was.
+        A run with a fault may have several correct causes. It counts for each of these that was
+        reported; if none was reported, it counts for all of them.
 
         Raises:
-            ContractError: There are no runs with a fault.
+            ContractError: There is no run with a fault.
         """
         finished = [run for run in runs if not run.failed]
         faulty = [run for run in finished if run.kind == "fault"]
@@ -71,17 +71,17 @@ class ErrorRates(Record):
             )
         counts: dict[str, Counter[str]] = {}
         for run in faulty:
-            reported = [a.fault for a in run.answers]
-            for fault in [f for f in run.right if f in reported] or run.right:
+            reported = [answer.fault for answer in run.answers]
+            for fault in [cause for cause in run.right if cause in reported] or run.right:
                 count = counts.setdefault(fault, Counter())
                 count["planted"] += 1
                 count["caught"] += fault in reported and run.correct_rank is not None
                 count["first"] += reported[:1] == [fault] and run.correct_rank == 1
         for run in healthy:
-            errors = {a.fault for a in run.answers if a.severity == "error"}
+            errors = {answer.fault for answer in run.answers if answer.severity == "error"}
             for fault in errors:
                 counts.setdefault(fault, Counter())["false_errors"] += 1
-            for fault in {a.fault for a in run.answers} - errors:
+            for fault in {answer.fault for answer in run.answers} - errors:
                 counts.setdefault(fault, Counter())["false_others"] += 1
         return cls(
             commit=commit,
@@ -95,25 +95,25 @@ class ErrorRates(Record):
 
 def read_rates(docs: Path) -> ErrorRates:
     """Return the rates that are stored in the folder of the documentation."""
-    return ErrorRates.model_validate_json((docs / FILE).read_bytes())
+    return ErrorRates.model_validate_json((docs / ERROR_RATES_FILE).read_bytes())
 
 
 def describe_rates(rates: ErrorRates, fault: str) -> str:
     """Return sentences about the error rates of a fault, with exact intervals."""
     fault_rates = rates.faults.get(fault, FaultRates())
-    healthy = rates.healthy_runs
-    errors = Rate(count=fault_rates.false_errors, total=healthy).exact_text
-    others = Rate(count=fault_rates.false_others, total=healthy).exact_text
-    detection = "Detection was not measured: the benchmark has no program with this fault."
+    num_healthy = rates.healthy_runs
+    errors = Rate(count=fault_rates.false_errors, total=num_healthy).exact_text
+    others = Rate(count=fault_rates.false_others, total=num_healthy).exact_text
+    detection_text = "Detection was not measured: the benchmark has no program with this fault."
     if fault_rates.planted:
-        detected = Rate(count=fault_rates.caught, total=fault_rates.planted)
-        detection = (
-            f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
+        detection = Rate(count=fault_rates.caught, total=fault_rates.planted)
+        detection_text = (
+            f"Reported in {detection.exact_text} of the runs with this fault, and ranked first in "
             f"{fault_rates.first}."
         )
-    seeds = f"seed{'' if len(rates.seeds) == 1 else 's'} {', '.join(map(str, rates.seeds))}"
+    seeds_text = f"seed{'' if len(rates.seeds) == 1 else 's'} {', '.join(map(str, rates.seeds))}"
     return (
-        f"{detection} False alarms in healthy runs: errors in {errors}, warnings or findings to "
-        f"confirm in {others}. Measured with `sluice bench faults` on {seeds} at commit "
-        f"{rates.commit[:7]}, for all rules that report this fault together."
+        f"{detection_text} False alarms in healthy runs: errors in {errors}, warnings or findings "
+        f"to confirm in {others}. Measured with `sluice bench faults` on {seeds_text} at commit "
+        f"{rates.commit[:7]}, together for all rules that report this fault."
     )

@@ -1,4 +1,4 @@
-"""Pages of the fault catalogue: one per topic, and their index."""
+"""Pages of the fault catalogue: one per topic, and an index."""
 
 from collections.abc import Mapping
 
@@ -11,26 +11,26 @@ from sluice.rehearsal.faults import FAULT_NAMES
 
 def fault_pages() -> dict[str, str]:
     """Return the text of every page about faults, by its path in the documentation."""
-    by_topic: dict[str, list[Fault]] = {}
+    faults_by_topic: dict[str, list[Fault]] = {}
     for fault in CATALOGUE.values():
-        by_topic.setdefault(fault.topic, []).append(fault)
-    rules = rules_by_fault()
+        faults_by_topic.setdefault(fault.topic, []).append(fault)
+    rules_of_fault = rules_by_fault()
     pages = {
         f"faults/{topic}.md": markdown.page(
-            f"# Faults: {topic}", *(_section(fault, rules) for fault in faults)
+            f"# Faults: {topic}", *(_section(fault, rules_of_fault) for fault in faults)
         )
-        for topic, faults in by_topic.items()
+        for topic, faults in faults_by_topic.items()
     }
-    return {"faults/README.md": _index(by_topic), **pages}
+    return {"faults/README.md": _index(faults_by_topic), **pages}
 
 
-def _index(by_topic: Mapping[str, list[Fault]]) -> str:
+def _index(faults_by_topic: Mapping[str, list[Fault]]) -> str:
     parts = [
         "# Fault catalogue",
         f"{len(CATALOGUE)} problems that the POC gate, the tracer, the training diagnosis or a "
         "rollout can report. One problem has one name, whichever detector finds it.",
     ]
-    for topic, faults in by_topic.items():
+    for topic, faults in faults_by_topic.items():
         rows = [
             (f"[{f.name}]({topic}.md#{f.id})", f.severity, ", ".join(f.detectors)) for f in faults
         ]
@@ -41,22 +41,24 @@ def _index(by_topic: Mapping[str, list[Fault]]) -> str:
     return markdown.page(*parts)
 
 
-def _section(fault: Fault, rules: Mapping[str, list[tuple[str, str, str]]]) -> str:
-    injected = [name for name, catalogued in FAULT_NAMES.items() if catalogued == fault.name]
-    lines = [
+def _section(fault: Fault, rules_of_fault: Mapping[str, list[tuple[str, str, str]]]) -> str:
+    rehearsed = [option for option, name in FAULT_NAMES.items() if name == fault.name]
+    paragraphs = [
         f'<a id="{fault.id}"></a>\n\n## {markdown.title(fault.name)}',
         fault.description,
         f"**Cause.** {fault.cause}",
         f"**Fix.** {fault.fix}",
         f"**Found by** {', '.join(fault.detectors)}; usually as `{fault.severity}`.",
     ]
-    fault_rules = rules.get(fault.name, [])
+    fault_rules = rules_of_fault.get(fault.name, [])
     if fault_rules:
         links = ", ".join(
             f"[{name}](../rules/{topic}/{module}.md)" for topic, module, name in fault_rules
         )
-        lines.append(f"**{'Rules' if len(fault_rules) > 1 else 'Rule'} of the tracer:** {links}.")
-    if injected:
-        command = f"`sluice rollout rehearse --fault {injected[0]}`"
-        lines.append(f"{command} injects this fault in a rehearsal.")
-    return "\n\n".join(lines)
+        paragraphs.append(
+            f"**{'Rules' if len(fault_rules) > 1 else 'Rule'} of the tracer:** {links}."
+        )
+    if rehearsed:
+        command = f"`sluice rollout rehearse --fault {rehearsed[0]}`"
+        paragraphs.append(f"{command} rehearses a rollout with this fault.")
+    return "\n\n".join(paragraphs)

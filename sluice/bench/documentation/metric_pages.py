@@ -22,14 +22,15 @@ def metric_page() -> dict[str, str]:
         "# Metrics",
         "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics` and "
         "return their `numbers`. A metric that is undefined on the given rows is NaN in `numbers`, "
-        "and `absent` names it with the reason; it is never replaced by 0.",
+        "never 0. `absent` contains its name and the reason.",
         "A metric is used by its name in `guards.metrics`, `guards.limits` and "
-        "`headline_metric`. Directions of these names are known; declare others in "
-        "`metric_directions` of the workload. A suffix after `@`, as in `ndcg@10`, is ignored.",
+        "`headline_metric`. For the names below, Sluice knows whether higher or lower is better. "
+        "Declare it for other names in `metric_directions` of the workload. A suffix after `@`, as "
+        "in `ndcg@10`, is ignored.",
         markdown.table(
             ("better if", "metrics"),
             [
-                (direction, ", ".join(f"`{name}`" for name in _names(direction)))
+                (direction, ", ".join(f"`{name}`" for name in _metric_names(direction)))
                 for direction in ("higher", "lower")
             ],
         ),
@@ -40,7 +41,7 @@ def metric_page() -> dict[str, str]:
         parts.append(_first_paragraph(module))
         rows = [
             (f"`{module.__name__}.{name}`", _arguments(function), _first_paragraph(function))
-            for name, function in _functions(module)
+            for name, function in _public_functions(module)
         ]
         parts.append(markdown.table(("function", "arguments", "returns"), rows))
     return {"reference/metrics.md": markdown.page(*parts)}
@@ -63,23 +64,23 @@ def event_page() -> dict[str, str]:
             "`timestamp` and the fields below; other fields are allowed. `sluice poc --log FILE` "
             "validates a log of any program.",
             markdown.table(("event", "required fields", "ended by"), rows),
-            "`fold_complete` also has the metrics of the workload as `test_*`, and "
-            "`experiment_complete` its headline metric as `mean_*`. After a crash the event that "
-            "ends an interval is missing, and the last line may be incomplete; both are reported "
-            "and are not errors.",
+            "`fold_complete` also has the metrics of the workload as `test_*`. "
+            "`experiment_complete` also has the workload's headline metric as `mean_*`. After a "
+            "crash, the event that ends an interval is missing, and the last line may be "
+            "incomplete. Both are reported, but not as errors.",
         )
     }
 
 
-def _names(direction: str) -> Iterator[str]:
+def _metric_names(direction: str) -> Iterator[str]:
     names = [*directions._HIGHER_IS_BETTER, *directions._LOWER_IS_BETTER]
     return (name for name in names if directions.direction_of(name, {}) == direction)
 
 
-def _functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+def _public_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
     for name, value in vars(module).items():
-        is_own = inspect.isfunction(value) and value.__module__ == module.__name__
-        if is_own and not name.startswith("_"):
+        is_defined_here = inspect.isfunction(value) and value.__module__ == module.__name__
+        if is_defined_here and not name.startswith("_"):
             yield name, value
 
 

@@ -1,4 +1,4 @@
-"""Pages about the tracer's rules: one per rule, and their index."""
+"""Pages about the tracer's rules: one per rule, and an index."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ AnyRule = Rule[Any] | RankRule[Any]
 _ALL_RULES: tuple[AnyRule, ...] = (*RULES, *RANK_RULES)
 
 MAX_EXAMPLE_LINES = 25
-"""Maximum length of an example program [lines]."""
+"""Maximum length of an example program [lines], which a test enforces."""
 
 
 def topic_and_name(rule: AnyRule) -> tuple[str, str]:
@@ -34,38 +34,38 @@ def rule_pages(docs: Path, rates: ErrorRates) -> dict[str, str]:
         docs: Folder of the documentation, which contains the example programs.
         rates: Measured error rates.
     """
-    pages = {"rules/README.md": _index()}
+    pages = {"rules/README.md": _index_page()}
     for rule in _ALL_RULES:
         topic, name = topic_and_name(rule)
         example = docs / "rules" / topic / f"{name}.py"
         pages[f"rules/{topic}/{name}.md"] = _rule_page(
-            rule, example.read_text() if example.exists() else "", rates
+            rule, example.read_text() if example.exists() else None, rates
         )
     return pages
 
 
-def _index() -> str:
-    by_topic: dict[str, list[tuple[str, AnyRule]]] = {}
+def _index_page() -> str:
+    rules_by_topic: dict[str, list[tuple[str, AnyRule]]] = {}
     for rule in _ALL_RULES:
         topic, name = topic_and_name(rule)
-        by_topic.setdefault(topic, []).append((name, rule))
+        rules_by_topic.setdefault(topic, []).append((name, rule))
     parts = [
         "# Rules of the tracer",
         f"{len(_ALL_RULES)} rules inspect the trace of a training. A rule is named by "
         "a sentence that is true when there is no problem. When one fault causes others, the "
         "report names the root cause and lists the consequences below it. Faults are described "
         "in the [fault catalogue](../faults/README.md).",
-        "`error`: certainly wrong; `confirm`: wrong unless intended; `warning`: worth checking. "
-        "The severity below is the usual one.",
+        "Severities: `error` is certainly wrong, `confirm` is wrong unless intended, `warning` is "
+        "worth checking. The tables show the usual severity.",
     ]
-    for topic in sorted(by_topic):
+    for topic in sorted(rules_by_topic):
         rows = [
             (
                 f"[{rule.name}]({topic}/{name}.md)",
                 f"[{rule.fault}](../{_fault_link(rule)})",
                 find_fault(rule.fault).severity,
             )
-            for name, rule in sorted(by_topic[topic], key=lambda pair: pair[0])
+            for name, rule in sorted(rules_by_topic[topic], key=lambda pair: pair[0])
         ]
         parts += [
             f"## {markdown.title(topic)}",
@@ -79,7 +79,7 @@ def _fault_link(rule: AnyRule) -> str:
     return f"faults/{fault.topic}.md#{fault.id}"
 
 
-def _rule_page(rule: AnyRule, example: str, rates: ErrorRates) -> str:
+def _rule_page(rule: AnyRule, example: str | None, rates: ErrorRates) -> str:
     fault = find_fault(rule.fault)
     topic, name = topic_and_name(rule)
     description = inspect.getdoc(sys.modules[rule.judge.__module__]) or ""
@@ -93,7 +93,7 @@ def _rule_page(rule: AnyRule, example: str, rates: ErrorRates) -> str:
         "## Why it is harmful",
         fault.description,
         "## Example",
-        *_example(rule, example),
+        *_example_paragraphs(rule, example),
         "## Cause and fix",
         f"{fault.cause}\n\n{fault.fix}",
         "## Evidence that it needs",
@@ -111,22 +111,22 @@ def _rule_page(rule: AnyRule, example: str, rates: ErrorRates) -> str:
     )
 
 
-def _example(rule: AnyRule, program: str) -> tuple[str, ...]:
-    """Return the paragraphs about the example program of a rule."""
-    if not program:
+def _example_paragraphs(rule: AnyRule, program: str | None) -> tuple[str, ...]:
+    """Return paragraphs: what the example does, its source, and how to trace it."""
+    if program is None:
         return ("The fault shows only in a long training, so there is no short example.",)
     topic, name = topic_and_name(rule)
     is_distributed = topic == "distributed"
-    run = "torchrun --nproc-per-node 2" if is_distributed else "python"
+    launcher = "torchrun --nproc-per-node 2" if is_distributed else "python"
     return (
         markdown.sentence(ast.get_docstring(ast.parse(program)) or ""),
         f"```python\n{markdown.without_docstring(program).strip()}\n```",
-        f"```bash\nsluice trace -- {run} docs/rules/{topic}/{name}.py\n```",
+        f"```bash\nsluice trace -- {launcher} docs/rules/{topic}/{name}.py\n```",
     )
 
 
 def rules_by_fault() -> Mapping[str, list[tuple[str, str, str]]]:
-    """Return topic, module name and name of every rule, by the fault that it reports."""
+    """Return (topic, module name, rule name) of every rule, by the fault that it reports."""
     rules: dict[str, list[tuple[str, str, str]]] = {}
     for rule in _ALL_RULES:
         rules.setdefault(rule.fault, []).append((*topic_and_name(rule), rule.name))

@@ -26,15 +26,17 @@ _TYPE_NAMES = {
 }
 _LIMIT_WORDS = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
 _LENGTH_WORDS = {"MinLen": "at least", "MaxLen": "at most"}
-_NESTED = "keys of a group"
+_GROUP_TEXT = "keys of a group"
+"""Description of the type of a group of keys. Links to the sections of the group replace it."""
+
 _WORKLOAD = "workload_settings"
 
 _MAX_INLINE_KEYS = 2
-"""Maximum number of keys of a group whose defaults are shown in one cell."""
+"""Maximum number of keys of a group whose defaults fit into the cell of the group."""
 
 
 class Section(NamedTuple):
-    """A group of keys with a section of its own on the page."""
+    """A section of the page: a group of keys with its path in the pipeline file."""
 
     path: str
     model: type[BaseModel]
@@ -51,7 +53,7 @@ class Section(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """Name of the section in a link."""
+        """Anchor of the heading, for links."""
         return re.sub(r"[^\w -]", "", self.heading.lower()).replace(" ", "-")
 
 
@@ -62,8 +64,8 @@ def setting_page() -> dict[str, str]:
         "Keys under `attributes` of a pipeline file, from the settings classes. A key that does "
         "not exist is refused, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
         "run`, `tune` and `poc` overrides a key for one run, such as "
-        "`--set training.learning_rate=0.01`. `based_on: other.yaml` beside a `name` takes every "
-        "key that the file does not set from another pipeline file.",
+        "`--set training.learning_rate=0.01`. A file with `based_on: other.yaml` and a `name` "
+        "takes every key that it does not set from the other pipeline file.",
     ]
     sections = find_sections()
     for section in sections:
@@ -88,16 +90,17 @@ def find_sections() -> list[Section]:
 
 
 def add_sections(section: Section, sections: list[Section]) -> None:
-    """Add a section and those nested in it; a class that has a section gets no second one."""
+    """Add a section and the sections nested in it, except for classes that already have one."""
     if any(other.model is section.model for other in sections):
         return
     sections.append(section)
     fields = section.model.model_fields
     models = {name: list(nested_models(field.annotation)) for name, field in fields.items()}
-    counts = Counter(model for nested in models.values() for model in set(nested))
+    num_keys_by_model = Counter(model for nested in models.values() for model in set(nested))
     for name, nested in models.items():
         for model in nested:
-            key = "NAME" if counts[model] > 1 else name
+            # One section describes a class that several keys use.
+            key = "NAME" if num_keys_by_model[model] > 1 else name
             add_sections(Section(f"{section.path}.{key}".strip("."), model), sections)
 
 
@@ -118,7 +121,7 @@ def describe_type(annotation: Any) -> str:
     if origin in (dict, Mapping) or annotation is dict:
         return "mapping"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _NESTED
+        return _GROUP_TEXT
     return _TYPE_NAMES.get(annotation, "any value")
 
 
@@ -162,7 +165,7 @@ def _values(field: FieldInfo, sections: list[Section]) -> str:
     ]
     text = describe_type(field.annotation)
     if links:
-        text = text.replace(_NESTED, " or ".join(links), 1).replace(f" or {_NESTED}", "")
+        text = text.replace(_GROUP_TEXT, " or ".join(links), 1).replace(f" or {_GROUP_TEXT}", "")
     return _with_limits(text, field.metadata)
 
 
@@ -189,10 +192,10 @@ def _default(field: FieldInfo) -> str:
         return "none"
     if isinstance(value, BaseModel):
         if len(type(value).model_fields) > _MAX_INLINE_KEYS:
-            return "see there"
+            return "see its keys"
         value = value.model_dump(mode="json")
     if isinstance(value, tuple | list) and any(isinstance(part, BaseModel) for part in value):
-        return "see there"
+        return "see its keys"
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n")
     return f"`{' '.join(text.split())}`"

@@ -14,10 +14,10 @@ from sluice.bench.documentation.rule_pages import rule_pages
 from sluice.bench.documentation.setting_pages import setting_page
 
 FOLDERS = ("rules", "faults", "checks")
-"""Folders of the documentation that contain only generated pages, and example programs."""
+"""Folders of the documentation in which every page is generated."""
 
 SHARED_FOLDER = "reference"
-"""Folder with generated pages and others; the generated ones start with a notice."""
+"""Folder with generated pages and other pages. Generated pages begin with ``markdown.NOTICE``."""
 
 
 def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
@@ -25,7 +25,7 @@ def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
 
     Args:
         docs: Folder of the documentation, with the example programs and the error rates.
-        app: The command line.
+        app: The app of the command line.
     """
     return {
         **rule_pages(docs, read_rates(docs)),
@@ -39,7 +39,7 @@ def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
 
 
 def stored_pages(docs: Path) -> dict[str, str]:
-    """Return the text of every generated page that is stored, by its path."""
+    """Return the text of every stored page that was generated, by its path in the documentation."""
     paths = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
     shared = [
         path
@@ -50,12 +50,13 @@ def stored_pages(docs: Path) -> dict[str, str]:
 
 
 def write_pages(docs: Path, app: typer.Typer) -> tuple[str, ...]:
-    """Write every page that changed, remove outdated ones, and return their paths."""
+    """Write new and changed pages, and remove outdated pages; return the paths of all of these."""
     generated, stored = generated_pages(docs, app), stored_pages(docs)
-    for path in stored.keys() - generated.keys():
+    outdated_paths = sorted(stored.keys() - generated.keys())
+    for path in outdated_paths:
         (docs / path).unlink()
     changed_paths = tuple(path for path, text in generated.items() if stored.get(path) != text)
     for path in changed_paths:
         (docs / path).parent.mkdir(parents=True, exist_ok=True)
         (docs / path).write_text(generated[path])
-    return (*changed_paths, *sorted(stored.keys() - generated.keys()))
+    return (*changed_paths, *outdated_paths)

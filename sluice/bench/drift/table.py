@@ -6,59 +6,66 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sluice.bench.drift.error_rates import SHIFT, DriftRates
+from sluice.bench.drift.error_rates import NAIVE_PSI_THRESHOLD, SHIFT, DriftRates
 from sluice.bench.planted.rate import Rate
 
 MAX_FALSE_ALARM_RATE, MIN_POWER = 0.05, 0.95
+"""Targets of the rate of false alarms and of the power."""
 
 _MIN_ORACLE_SHARE = 0.9
-"""Minimum power as a share of the power of an oracle test, if the latter is below ``MIN_POWER``."""
+"""Minimum power as a share of ``oracle_power``, if that is below ``MIN_POWER``."""
 
 
-def reaches_targets(cell: DriftRates) -> bool:
+def reaches_targets(rates: DriftRates) -> bool:
     """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
     Where even an oracle test misses ``MIN_POWER``, nine tenths of its power are required.
     """
-    return cell.false_alarms.interval[0] <= MAX_FALSE_ALARM_RATE and cell.power.interval[
-        1
-    ] >= _min_power(cell)
+    has_few_false_alarms = rates.false_alarms.interval[0] <= MAX_FALSE_ALARM_RATE
+    return has_few_false_alarms and rates.power.interval[1] >= _min_power(rates)
 
 
-def _min_power(cell: DriftRates) -> float:
-    oracle = cell.oracle_power
-    return MIN_POWER if oracle >= MIN_POWER else _MIN_ORACLE_SHARE * oracle
+def _min_power(rates: DriftRates) -> float:
+    oracle_power = rates.oracle_power
+    return MIN_POWER if oracle_power >= MIN_POWER else _MIN_ORACLE_SHARE * oracle_power
 
 
-def cell_table(cells: Sequence[DriftRates]) -> Table:
-    """Return the rates of all scenarios [%], with Wilson intervals; missed targets in red."""
+def rate_table(all_rates: Sequence[DriftRates]) -> Table:
+    """Return the rates of all scenarios [%], with Wilson intervals.
+
+    A false alarm rate or power that misses its target is red.
+    """
     table = Table(
-        box=box.SIMPLE_HEAD, title="Windows reported as DRIFT [%] (AR(1))", title_justify="left"
+        box=box.SIMPLE_HEAD,
+        title="Windows of AR(1) columns reported as DRIFT [%]",
+        title_justify="left",
     )
     for name in (
         "rho",
         "columns",
         "rows",
-        "false",
+        "false alarms",
         f"{SHIFT:g} sigma detected",
         "oracle power",
-        "undecided",
-        "false, KS + BH",
-        "false, PSI > 0.25",
+        "inconclusive",
+        "false alarms, KS + BH",
+        f"false alarms, PSI > {NAIVE_PSI_THRESHOLD:g}",
     ):
         table.add_column(name, justify="right")
-    for cell in cells:
-        world = cell.world
+    for rates in all_rates:
+        scenario = rates.scenario
         table.add_row(
-            f"{world.rho:g}",
-            str(world.num_columns),
-            str(world.window_rows),
-            _rate_text(cell.false_alarms, is_missed=cell.false_alarms.rate > MAX_FALSE_ALARM_RATE),
-            _rate_text(cell.power, is_missed=cell.power.rate < _min_power(cell)),
-            f"{100 * cell.oracle_power:.1f}",
-            f"{100 * cell.inconclusive.rate:.1f}",
-            f"{100 * cell.naive_ks.rate:.1f}",
-            f"{100 * cell.naive_psi.rate:.1f}",
+            f"{scenario.rho:g}",
+            str(scenario.num_columns),
+            str(scenario.window_rows),
+            _rate_text(
+                rates.false_alarms, is_missed=rates.false_alarms.rate > MAX_FALSE_ALARM_RATE
+            ),
+            _rate_text(rates.power, is_missed=rates.power.rate < _min_power(rates)),
+            f"{100 * rates.oracle_power:.1f}",
+            f"{100 * rates.inconclusive.rate:.1f}",
+            f"{100 * rates.naive_ks.rate:.1f}",
+            f"{100 * rates.naive_psi.rate:.1f}",
         )
     return table
 

@@ -1,4 +1,8 @@
-"""Promotion rates of the gate in simulated scenarios, without a gain and with one."""
+"""Promotion rates of the gate in simulations, with a true gain and without one.
+
+Shape legend: N = rows, C = counts: false promotions, true promotions, and the false promotions of
+each naive test.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -9,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.bench.gate.naive import NAIVE
+from sluice.bench.gate.naive import NAIVE_BOUNDS
 from sluice.bench.gate.scenarios import GateScenario
 from sluice.bench.planted.rate import Rate
 from sluice.evaluation.alpha_spending import settings_for_attempt
@@ -18,140 +22,152 @@ from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.settings import GateSettings
 
 ORACLE_POWER = 0.8
+"""Power of a test that knows the standard error, at the gain that is simulated."""
+
 _CHUNK = 50
-"""Simulations per task of a worker. Each task has its own seed, so that results do not depend on
-the number of workers."""
+"""Number of simulations per task of a worker process. Each task has its own seed, so results do not
+depend on the number of processes."""
 
 
 class ScenarioRates(Record):
     """Promotion rates in one scenario: of the gate, and of naive tests."""
 
-    world: GateScenario
-    false_promotions: Rate
+    scenario: GateScenario
+    false_promotions: Rate = Field(description="Promotions of a candidate without a true gain.")
     power: Rate = Field(
         description="Promotions of a candidate with a true gain. A test that knows the standard "
         "error detects this gain in 80 % of the simulations."
     )
-    naive: dict[str, Rate] = Field(description="False promotions of each naive test.")
+    naive: dict[str, Rate] = Field(
+        description="False promotions by each naive test, by its name in ``NAIVE_BOUNDS``."
+    )
 
     @property
     def max_false_rate(self) -> float | None:
-        """Maximum rate of false promotions; None without a target."""
-        if self.world.num_rows < 1000:
+        """Target: maximum rate of false promotions; None if there are fewer than 1,000 rows."""
+        if self.scenario.num_rows < 1000:
             return None
-        return 0.06 if self.world.rho <= 0.5 else 0.08
+        return 0.06 if self.scenario.rho <= 0.5 else 0.08
 
     @property
     def min_power(self) -> float | None:
-        """Minimum power; None without a target."""
-        return {5: 0.65, 8: 0.70}.get(self.world.num_seeds)
+        """Target: minimum power; None unless the scenario has 5 or 8 seeds."""
+        return {5: 0.65, 8: 0.70}.get(self.scenario.num_seeds)
 
 
 class RetrainingRates(Record):
-    """Rates of any false promotion when retraining repeatedly on one window."""
+    """Shares of simulations in which any of several retrainings is promoted falsely.
 
-    world: GateScenario
-    attempts: int
+    All retrainings are tested on the same window of rows.
+    """
+
+    scenario: GateScenario
+    num_attempts: int = Field(description="Number of retrainings.")
     is_same_recipe: bool = Field(
         description="Whether attempts are new seeds of one recipe; else each is a new recipe."
     )
-    with_budget: Rate = Field(
-        description="Simulations in which any attempt was promoted falsely; the attempts share "
-        "alpha."
+    with_shared_alpha: Rate = Field(
+        description="Share of simulations with a false promotion if the attempts share alpha."
     )
-    without_budget: Rate = Field(
-        description="Simulations in which any attempt was promoted falsely; each attempt is tested "
-        "at the full alpha."
+    with_full_alpha: Rate = Field(
+        description="Share of simulations with a false promotion if each attempt is tested at the "
+        "full alpha."
     )
 
 
-def measure_cells(
-    worlds: Sequence[GateScenario],
+def measure_scenarios(
+    scenarios: Sequence[GateScenario],
     settings: GateSettings,
     *,
-    simulations: int,
+    num_simulations: int,
     seed: int,
-    processes: int,
+    num_processes: int,
 ) -> Iterator[ScenarioRates]:
     """Yield the rates of each scenario as soon as its simulations are complete.
 
-    The measured gate is ``compare`` itself. The same draws give both rates, without and with a
-    gain, because adding a gain shifts the bounds by that gain and changes nothing else.
+    The measured gate is ``compare`` itself. The same simulated losses give both rates, with and
+    without a gain, because a gain shifts the bounds by that gain and changes nothing else.
 
     Cost:
         About 5 ms per simulation of 2 x 8 seeds and 1,000 rows.
     """
     chunks = [
-        (at, world, settings, min(_CHUNK, simulations - start), (seed, at, start))
-        for at, world in enumerate(worlds)
-        for start in range(0, simulations, _CHUNK)
+        (scenario, settings, min(_CHUNK, num_simulations - start), (seed, number, start))
+        for number, scenario in enumerate(scenarios)
+        for start in range(0, num_simulations, _CHUNK)
     ]
-    count_P = np.zeros(2 + len(NAIVE), np.int64)
-    num_simulated = 0
-    for (_at, world, *_), found_P in zip(
-        chunks, _run(_chunk_counts, chunks, processes), strict=True
+    count_C = np.zeros(2 + len(NAIVE_BOUNDS), np.int64)
+    num_done = 0
+    for (scenario, _, chunk_size, _), chunk_count_C in zip(
+        chunks, _run(_count_promotions, chunks, num_processes), strict=True
     ):
-        count_P += found_P
-        num_simulated += min(_CHUNK, simulations - num_simulated)
-        if num_simulated == simulations:
-            false, power, *naive = (Rate(count=int(c), total=simulations) for c in count_P)
+        count_C += chunk_count_C
+        num_done += chunk_size
+        if num_done == num_simulations:
+            false, power, *naive = (Rate(count=int(c), total=num_simulations) for c in count_C)
             yield ScenarioRates(
-                world=world,
+                scenario=scenario,
                 false_promotions=false,
                 power=power,
-                naive=dict(zip(NAIVE, naive, strict=True)),
+                naive=dict(zip(NAIVE_BOUNDS, naive, strict=True)),
             )
-            count_P[:], num_simulated = 0, 0
+            count_C[:], num_done = 0, 0
 
 
-def measure_family(
-    world: GateScenario,
+def measure_retraining(
+    scenario: GateScenario,
     settings: GateSettings,
     *,
-    attempts: int,
+    num_attempts: int,
     is_same_recipe: bool,
-    simulations: int,
+    num_simulations: int,
     seed: int,
-    processes: int,
+    num_processes: int,
 ) -> RetrainingRates:
-    """Return how often ``attempts`` retrainings on one window lead to any false promotion.
+    """Return how often any of ``num_attempts`` retrainings on one window is promoted falsely.
 
     Production does not change; each attempt is tested on the same rows.
 
     Cost:
-        ``attempts`` times that of the same number of simulations of ``measure_cells``.
+        ``num_attempts`` times as much as ``measure_scenarios`` with as many simulations.
     """
     chunks = [
-        (world, settings, attempts, is_same_recipe, min(_CHUNK, simulations - start), (seed, start))
-        for start in range(0, simulations, _CHUNK)
+        (
+            scenario,
+            settings,
+            num_attempts,
+            is_same_recipe,
+            min(_CHUNK, num_simulations - start),
+            (seed, start),
+        )
+        for start in range(0, num_simulations, _CHUNK)
     ]
-    with_budget, without_budget = np.sum(
-        list(_run(_family_counts, chunks, processes)), axis=0
+    num_with_shared_alpha, num_with_full_alpha = np.sum(
+        list(_run(_count_false_retrainings, chunks, num_processes)), axis=0
     ).tolist()
     return RetrainingRates(
-        world=world,
-        attempts=attempts,
+        scenario=scenario,
+        num_attempts=num_attempts,
         is_same_recipe=is_same_recipe,
-        with_budget=Rate(count=with_budget, total=simulations),
-        without_budget=Rate(count=without_budget, total=simulations),
+        with_shared_alpha=Rate(count=num_with_shared_alpha, total=num_simulations),
+        with_full_alpha=Rate(count=num_with_full_alpha, total=num_simulations),
     )
 
 
-def _chunk_counts(
-    at: int, world: GateScenario, settings: GateSettings, simulations: int, seed: tuple[int, ...]
+def _count_promotions(
+    scenario: GateScenario, settings: GateSettings, num_simulations: int, seed: tuple[int, ...]
 ) -> NDArray[np.int64]:
-    """Count promotions: false ones, true ones, then the false ones of each naive test."""
-    del at
+    """Return false promotions, true promotions, and false promotions of each naive test (C,)."""
     rng = np.random.default_rng(seed)
-    effect = world.oracle_effect(alpha=settings.alpha, power=ORACLE_POWER)
+    effect = scenario.oracle_effect(alpha=settings.alpha, power=ORACLE_POWER)
     required = settings.min_gain
-    count_P = np.zeros(2 + len(NAIVE), np.int64)
-    for _ in range(simulations):
-        candidate, reference = world.draw(rng, gain=required + effect)
-        verdict = compare(candidate, reference, settings, horizon_rows=world.horizon_rows)
+    count_C = np.zeros(2 + len(NAIVE_BOUNDS), np.int64)
+    for _ in range(num_simulations):
+        candidate, reference = scenario.draw(rng, gain=required + effect)
+        verdict = compare(candidate, reference, settings, horizon_rows=scenario.horizon_rows)
         candidate_losses, reference_losses = ArmLosses.of(candidate), ArmLosses.of(reference)
-        naive = [
-            bound(
+        is_false_by_naive = [
+            lower_bound(
                 candidate_losses,
                 reference_losses,
                 candidate.fold_N,
@@ -160,53 +176,55 @@ def _chunk_counts(
             )
             - effect
             > required
-            for bound in NAIVE.values()
+            for lower_bound in NAIVE_BOUNDS.values()
         ]
-        # Without the effect, the lower bound is smaller by the effect; whether there is enough data
-        # does not depend on it.
+        # Without the effect, the lower bound would be smaller by the effect. Whether the
+        # evidence suffices for a verdict does not depend on the effect.
         is_false = verdict.passed and verdict.lower_bound - effect > required
-        count_P += np.array([is_false, verdict.passed, *naive], np.int64)
-    return count_P
+        count_C += np.array([is_false, verdict.passed, *is_false_by_naive], np.int64)
+    return count_C
 
 
-def _family_counts(
-    world: GateScenario,
+def _count_false_retrainings(
+    scenario: GateScenario,
     settings: GateSettings,
-    attempts: int,
+    num_attempts: int,
     is_same_recipe: bool,
-    simulations: int,
+    num_simulations: int,
     seed: tuple[int, ...],
 ) -> NDArray[np.int64]:
-    """Count simulations with any false promotion, with and without shared alpha."""
+    """Count simulations with any false promotion: with shared alpha, and with full alpha (2,)."""
     rng = np.random.default_rng(seed)
     count_2 = np.zeros(2, np.int64)
-    for _ in range(simulations):
-        base_N, time_N = world.base(rng), world.time_effect(rng)
-        reference = world.reference(rng, base_N)
-        found_2 = np.zeros(2, bool)
-        for attempt in range(1, attempts + 1):
-            effect_N = time_N if is_same_recipe else world.time_effect(rng)
-            candidate = world.candidate(rng, base_N + effect_N)
+    for _ in range(num_simulations):
+        difficulty_N = scenario.draw_difficulty(rng)
+        recipe_effect_N = scenario.draw_time_effect(rng)
+        reference = scenario.draw_reference(rng, difficulty_N)
+        has_promotion_2 = np.zeros(2, bool)
+        for attempt in range(1, num_attempts + 1):
+            effect_N = recipe_effect_N if is_same_recipe else scenario.draw_time_effect(rng)
+            candidate = scenario.draw_candidate(rng, difficulty_N + effect_N)
             verdict = compare(
                 candidate,
                 reference,
                 settings_for_attempt(settings, attempt),
-                horizon_rows=world.horizon_rows,
+                horizon_rows=scenario.horizon_rows,
             )
-            found_2 |= (verdict.passed, verdict.p_value <= settings.alpha)
-        count_2 += found_2
+            has_promotion_2 |= (verdict.passed, verdict.p_value <= settings.alpha)
+        count_2 += has_promotion_2
     return count_2
 
 
-_Counts = Callable[..., NDArray[np.int64]]
+_CountChunk = Callable[..., NDArray[np.int64]]
+"""Simulates one chunk and returns its counts."""
 
 
 def _run(
-    work: _Counts, chunks: Sequence[tuple[object, ...]], processes: int
+    count: _CountChunk, chunks: Sequence[tuple[object, ...]], num_processes: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the counts of each chunk, in order; in this process when one worker is enough."""
-    if processes == 1:
-        yield from (work(*chunk) for chunk in chunks)
+    """Yield the counts of each chunk, in order. One process means this one, without a pool."""
+    if num_processes == 1:
+        yield from (count(*chunk) for chunk in chunks)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(work, *zip(*chunks, strict=True))
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(count, *zip(*chunks, strict=True))

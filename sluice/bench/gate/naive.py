@@ -18,8 +18,8 @@ from sluice.evaluation.estimate import ArmLosses, estimate_gain, mean_gain
 from sluice.evaluation.variance import VarianceComponent, add_components
 
 NaiveBound = Callable[[ArmLosses, ArmLosses, NDArray[np.int64], int, float], float]
-"""Computes the lower bound of the gain from candidate, reference, folds (N,), block length,
-alpha."""
+"""Computes the lower bound of the gain. Its arguments are candidate, reference, folds (N,), block
+length and alpha."""
 
 
 def pooled_bound(
@@ -29,14 +29,14 @@ def pooled_bound(
     block_length: int,
     alpha: float,
 ) -> float:
-    """Treat every seed on every row as a replicate: t-test on the S x N gains over the reference.
+    """Treat every seed on every row as a replicate: one-sample t-test on the S x N gains.
 
-    The loss of the reference on a row is its mean over the seeds.
+    A gain is the reference's mean loss over its seeds on a row, minus the candidate's loss.
     """
     del fold_N, block_length
     gain_SN = reference.loss_SN.mean(axis=0) - candidate.loss_SN
     variance = float(gain_SN.var(ddof=1)) / gain_SN.size
-    return _bound(
+    return _lower_bound(
         float(gain_SN.mean()),
         VarianceComponent(variance=variance, degrees_of_freedom=gain_SN.size - 1),
         alpha,
@@ -53,7 +53,7 @@ def seed_only_bound(
     """Treat seeds as replicates and rows as fixed: Welch's t-test on seed means."""
     estimate = estimate_gain(candidate, reference, fold_N, block_length=block_length)
     seeds = add_components((estimate.candidate_component, estimate.reference_component))
-    return _bound(estimate.gain, seeds, alpha)
+    return _lower_bound(estimate.gain, seeds, alpha)
 
 
 def block_only_bound(
@@ -63,9 +63,9 @@ def block_only_bound(
     block_length: int,
     alpha: float,
 ) -> float:
-    """Treat blocks of rows as replicates and seeds as fixed."""
+    """Treat blocks of rows as replicates and seeds as fixed: t-test with the block variance."""
     estimate = estimate_gain(candidate, reference, fold_N, block_length=block_length)
-    return _bound(estimate.gain, estimate.row_component, alpha)
+    return _lower_bound(estimate.gain, estimate.row_component, alpha)
 
 
 def row_only_bound(
@@ -81,10 +81,10 @@ def row_only_bound(
     component = VarianceComponent(
         variance=float(gain_N.var(ddof=1)) / gain_N.size, degrees_of_freedom=gain_N.size - 1
     )
-    return _bound(float(gain_N.mean()), component, alpha)
+    return _lower_bound(float(gain_N.mean()), component, alpha)
 
 
-NAIVE: Mapping[str, NaiveBound] = MappingProxyType(
+NAIVE_BOUNDS: Mapping[str, NaiveBound] = MappingProxyType(
     {
         "pooled": pooled_bound,
         "seeds only": seed_only_bound,
@@ -94,7 +94,7 @@ NAIVE: Mapping[str, NaiveBound] = MappingProxyType(
 )
 
 
-def _bound(gain: float, component: VarianceComponent, alpha: float) -> float:
+def _lower_bound(gain: float, component: VarianceComponent, alpha: float) -> float:
     if not component.variance > 0:
         return gain
     return gain - float(stdtrit(component.degrees_of_freedom, 1 - alpha)) * math.sqrt(

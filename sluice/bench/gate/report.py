@@ -1,4 +1,4 @@
-"""Tables of the gate's error rates by scenario; an estimate that misses its target is red."""
+"""Tables of the gate's error rates. An estimate that misses its target is red."""
 
 from collections.abc import Sequence
 
@@ -7,89 +7,96 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.bench.gate.error_rates import RetrainingRates, ScenarioRates
-from sluice.bench.gate.naive import NAIVE
+from sluice.bench.gate.naive import NAIVE_BOUNDS
 from sluice.bench.gate.scenarios import GateScenario
 from sluice.bench.planted.rate import Rate
 
-MAX_FAMILY_RATE = 0.05
-"""Maximum share of simulations in which any of the attempts on one window is promoted falsely."""
+MAX_RETRAINING_RATE = 0.05
+"""Target: maximum share of simulations in which any of several retrainings on one window is
+promoted falsely, if they share alpha."""
 
 
-def reaches_targets(cell: ScenarioRates) -> bool:
+def reaches_targets(rates: ScenarioRates) -> bool:
     """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
     With 1,000 simulations, a rate may miss its target by about 1.5 percentage points by chance. The
-    tables mark each estimate that misses its target, also by chance.
+    tables nevertheless mark every estimate that misses its target.
     """
-    max_rate, min_power = cell.max_false_rate, cell.min_power
-    has_few_false_promotions = max_rate is None or cell.false_promotions.interval[0] <= max_rate
-    return has_few_false_promotions and (min_power is None or cell.power.interval[1] >= min_power)
+    max_rate, min_power = rates.max_false_rate, rates.min_power
+    has_few_false_promotions = max_rate is None or rates.false_promotions.interval[0] <= max_rate
+    return has_few_false_promotions and (min_power is None or rates.power.interval[1] >= min_power)
 
 
-def family_reaches_target(family: RetrainingRates) -> bool:
+def retraining_reaches_target(rates: RetrainingRates) -> bool:
     """Return whether false promotions with shared alpha are not significantly above the target."""
-    return family.with_budget.interval[0] <= MAX_FAMILY_RATE
+    return rates.with_shared_alpha.interval[0] <= MAX_RETRAINING_RATE
 
 
-def cell_table(cells: Sequence[ScenarioRates]) -> Table:
+def scenario_table(all_rates: Sequence[ScenarioRates]) -> Table:
     """Return the promotion rates of all scenarios [%], with Wilson intervals.
 
-    The column ``seeds`` has the numbers of seeds of candidate and reference, ``share`` the share
-    of the variance, without the noise, that comes from seed effects.
+    The column ``seeds`` contains the numbers of seeds of candidate and reference. ``share`` is
+    ``GateScenario.seed_share``.
     """
     table = Table(box=box.SIMPLE_HEAD, title="False promotions and power [%]", title_justify="left")
     for name in ("rho", "tails", "horizon", "seeds", "share", "rows", "false: gate", "power"):
         table.add_column(name, justify="right")
-    for name in NAIVE:
+    for name in NAIVE_BOUNDS:
         table.add_column(f"false: {name}", justify="right")
-    for cell in cells:
-        max_rate, min_power = cell.max_false_rate, cell.min_power
+    for rates in all_rates:
+        max_rate, min_power = rates.max_false_rate, rates.min_power
         table.add_row(
-            *_world_cells(cell.world),
+            *_scenario_cells(rates.scenario),
             _rate_text(
-                cell.false_promotions,
-                is_missed=max_rate is not None and cell.false_promotions.rate > max_rate,
+                rates.false_promotions,
+                is_missed=max_rate is not None and rates.false_promotions.rate > max_rate,
             ),
-            _rate_text(cell.power, is_missed=min_power is not None and cell.power.rate < min_power),
-            *(f"{100 * cell.naive[name].rate:.1f}" for name in NAIVE),
+            _rate_text(
+                rates.power, is_missed=min_power is not None and rates.power.rate < min_power
+            ),
+            *(f"{100 * rates.naive[name].rate:.1f}" for name in NAIVE_BOUNDS),
         )
     return table
 
 
-def family_table(families: Sequence[RetrainingRates]) -> Table:
-    """Return how often repeated retraining on one window leads to any false promotion."""
+def retraining_table(all_rates: Sequence[RetrainingRates]) -> Table:
+    """Return the shares of simulations with a false promotion [%], with Wilson intervals."""
     table = Table(
         box=box.SIMPLE_HEAD,
-        title="Retraining on one window: any false promotion [%]",
+        title="Retraining on one window: simulations with a false promotion [%]",
         title_justify="left",
     )
     for name in ("attempts", "alpha shared", "full alpha each time"):
         table.add_column(name, justify="right" if name != "attempts" else "left")
-    for family in families:
-        kind = "new seeds of one recipe" if family.is_same_recipe else "a new recipe each"
+    for rates in all_rates:
+        kind = "new seeds of one recipe" if rates.is_same_recipe else "a new recipe each"
         table.add_row(
-            f"{family.attempts}, {kind}",
-            _rate_text(family.with_budget, is_missed=family.with_budget.rate > MAX_FAMILY_RATE),
-            _rate_text(family.without_budget, is_missed=False),
+            f"{rates.num_attempts}, {kind}",
+            _rate_text(
+                rates.with_shared_alpha,
+                is_missed=rates.with_shared_alpha.rate > MAX_RETRAINING_RATE,
+            ),
+            _rate_text(rates.with_full_alpha, is_missed=False),
         )
     return table
 
 
-def scenario_name(world: GateScenario) -> str:
+def scenario_name(scenario: GateScenario) -> str:
     """Return a short description of a scenario."""
-    reference = "against a rule" if world.deterministic else "per arm"
+    reference = "against a rule" if scenario.has_deterministic_reference else "per arm"
     return (
-        f"rho {world.rho:g}, {world.tails}, horizon {world.horizon_rows}, {world.num_seeds} seeds "
-        f"{reference}, seed effects {100 * world.seed_share:.0f} % of the variance, "
-        f"{world.num_rows} rows"
+        f"rho {scenario.rho:g}, {scenario.tails}, horizon {scenario.horizon_rows}, "
+        f"{scenario.num_seeds} seeds {reference}, seed effects {100 * scenario.seed_share:.0f} % "
+        f"of the variance, {scenario.num_rows} rows"
     )
 
 
-def _world_cells(world: GateScenario) -> tuple[str, ...]:
-    seeds = f"{world.num_seeds}, {'none' if world.deterministic else world.num_seeds}"
-    share = f"{100 * world.seed_share:.0f} %"
-    rows = str(world.num_rows)
-    return (f"{world.rho:g}", world.tails, str(world.horizon_rows), seeds, share, rows)
+def _scenario_cells(scenario: GateScenario) -> tuple[str, ...]:
+    reference_seeds = "none" if scenario.has_deterministic_reference else scenario.num_seeds
+    seeds = f"{scenario.num_seeds}, {reference_seeds}"
+    share = f"{100 * scenario.seed_share:.0f} %"
+    rows = str(scenario.num_rows)
+    return (f"{scenario.rho:g}", scenario.tails, str(scenario.horizon_rows), seeds, share, rows)
 
 
 def _rate_text(rate: Rate, *, is_missed: bool) -> Text:

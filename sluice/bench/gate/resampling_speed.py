@@ -12,29 +12,33 @@ from sluice.evaluation.variance import shortest_block
 
 
 class ResamplingSpeed(Record):
-    """Run times of both implementations on one core."""
+    """Run times of Sluice's bootstrap and of the same resampling with ``arch``."""
 
     num_seeds: int
     num_rows: int
-    resamples: int
+    num_resamples: int
     block_length: int
     own_seconds: float = Field(description="Run time of the two-way bootstrap of Sluice [s].")
     arch_seconds: float = Field(description="Run time of the same resampling with ``arch`` [s].")
-    own_spread: float = Field(description="Standard deviation of Sluice's resampled gains.")
-    arch_spread: float = Field(description="Standard deviation of the gains from ``arch``.")
+    own_gain_sd: float = Field(description="Standard deviation of Sluice's resampled gains.")
+    arch_gain_sd: float = Field(
+        description="Standard deviation of the gains that are resampled with ``arch``."
+    )
 
     @property
-    def ratio(self) -> float:
+    def speedup(self) -> float:
         """Run time with ``arch`` divided by the run time of Sluice."""
         return self.arch_seconds / self.own_seconds
 
 
 def measure_resampling(
-    *, num_seeds: int, num_rows: int, resamples: int, seed: int
+    *, num_seeds: int, num_rows: int, num_resamples: int, seed: int
 ) -> ResamplingSpeed:
-    """Measure both implementations for a candidate with seeds and a deterministic reference.
+    """Measure both implementations for a candidate with seeds and a reference without seeds.
 
-    The standard deviations of the resampled gains are returned to compare the implementations.
+    The standard deviations of the resampled gains show whether both implementations agree.
+
+    Shape legend: S = seeds, N = rows, R = resamples.
     """
     from arch.bootstrap import CircularBlockBootstrap
 
@@ -47,25 +51,25 @@ def measure_resampling(
 
     started = time.perf_counter()
     own_R = resampled_gains(
-        candidate, reference, fold_N, block_length=length, resamples=resamples, rng=rng
+        candidate, reference, fold_N, block_length=length, resamples=num_resamples, rng=rng
     )
     own_seconds = time.perf_counter() - started
 
     loss_NS = np.ascontiguousarray(loss_SN.T)
     blocks = CircularBlockBootstrap(length, loss_NS, seed=rng)
-    arch_R = np.empty(resamples)
+    arch_R = np.empty(num_resamples)
     started = time.perf_counter()
-    for at, (args, _) in enumerate(blocks.bootstrap(resamples)):
-        sample_NS = np.asarray(args[0])
-        arch_R[at] = -sample_NS.mean(axis=0)[rng.integers(num_seeds, size=num_seeds)].mean()
+    for i, (samples, _) in enumerate(blocks.bootstrap(num_resamples)):
+        sample_NS = np.asarray(samples[0])
+        arch_R[i] = -sample_NS.mean(axis=0)[rng.integers(num_seeds, size=num_seeds)].mean()
     arch_seconds = time.perf_counter() - started
     return ResamplingSpeed(
         num_seeds=num_seeds,
         num_rows=num_rows,
-        resamples=resamples,
+        num_resamples=num_resamples,
         block_length=length,
         own_seconds=own_seconds,
         arch_seconds=arch_seconds,
-        own_spread=float(own_R.std()),
-        arch_spread=float(arch_R.std()),
+        own_gain_sd=float(own_R.std()),
+        arch_gain_sd=float(arch_R.std()),
     )

@@ -1,17 +1,17 @@
-"""Output of a planted-fault benchmark: one line per run."""
+"""Lines that a planted-fault benchmark prints, one per run."""
 
 from rich.text import Text
 
 
-def result_line(word: str, style: str, text: str, *, seconds: float | None = None) -> Text:
-    """Return one line: the result in one or two words, the duration, and what was reported.
+def result_line(result: str, style: str, text: str, *, seconds: float | None = None) -> Text:
+    """Return one line: the result in one or two words, the duration, and a text.
 
     Args:
-        word: Result, such as 'missed'.
-        style: Style of the result.
+        result: Result in one or two words, such as 'missed'.
+        style: Rich style of the result.
         text: Name of the run, and what was reported.
-        seconds: Duration of the run [s]; None leaves it out.
+        seconds: Duration of the run [s]; no duration is printed if None.
     """
     duration = "" if seconds is None else f"{seconds:6.2f} s  "
     width = 14 if seconds is None else 15
-    return Text.assemble((f"{word:<{width}}", style), f"{duration}{text}")
+    return Text.assemble((f"{result:<{width}}", style), f"{duration}{text}")

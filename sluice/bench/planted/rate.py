@@ -1,4 +1,4 @@
-"""A proportion of runs, with its intervals."""
+"""A proportion of runs or simulations, with confidence intervals."""
 
 from pydantic import Field
 
@@ -6,10 +6,10 @@ from sluice.base.settings import Record
 
 
 class Rate(Record):
-    """A proportion of runs or simulations, with 95 % intervals."""
+    """A proportion of runs or simulations, with 95 % confidence intervals."""
 
-    count: int = Field(ge=0)
-    total: int = Field(ge=1)
+    count: int = Field(ge=0, description="Number of runs with the property.")
+    total: int = Field(ge=1, description="Number of all runs.")
 
     @property
     def rate(self) -> float:
@@ -31,7 +31,7 @@ class Rate(Record):
         Source:
             Clopper and Pearson (1934), Biometrika 26(4).
         """
-        # scipy.special, not scipy.stats: the same quantile without a second of import.
+        # scipy.special has the same quantile as scipy.stats, whose import takes a second.
         from scipy.special import betaincinv
 
         count, total = self.count, self.total

@@ -1,12 +1,14 @@
 """Scores of a detector on planted faults and on healthy counterparts.
 
-A planted-fault benchmark runs programs or set-ups with one fault each, and healthy ones. A fault is
-caught if the detector reports it, first if it is the first thing that the detector reports. Every
-report about a healthy run is a false alarm: an error or a warning.
+A planted-fault benchmark runs programs or set-ups with one fault each, and healthy ones. A fault
+counts as caught if the detector reports it, and as first if this is the detector's first report.
+Every report about a healthy run is a false alarm: a false error or a false warning.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
+
+from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.bench.planted.rate import Rate
@@ -15,15 +17,15 @@ T = TypeVar("T")
 
 
 class FaultyRun(Protocol):
-    """Result of a detector on one planted fault."""
+    """Result of a detector on a run with one planted fault."""
 
     @property
     def is_caught(self) -> bool:
-        """Whether the fault was reported, with all that the benchmark expects of the report."""
+        """Whether the fault was reported, and the report is as the benchmark expects."""
 
     @property
     def is_first(self) -> bool:
-        """Whether the expected report came first."""
+        """Whether the report of the fault was the detector's first report."""
 
 
 class HealthyRun(Protocol):
@@ -39,16 +41,18 @@ class HealthyRun(Protocol):
 
 
 class PlantedScore(Record):
-    """Rates of a detector; None where nothing ran."""
+    """Rates of a detector. A rate is None if there were no runs of its kind."""
 
-    caught: Rate | None
-    first: Rate | None
-    false_errors: Rate | None
-    false_warnings: Rate | None
+    caught: Rate | None = Field(description="Share of the runs with a fault that was caught.")
+    first: Rate | None = Field(
+        description="Share of the runs with a fault whose fault was reported first."
+    )
+    false_errors: Rate | None = Field(description="Share of the healthy runs with an error.")
+    false_warnings: Rate | None = Field(description="Share of the healthy runs with a warning.")
 
     @property
     def is_perfect(self) -> bool:
-        """Whether every fault was caught and no healthy run has an error."""
+        """Whether every fault was caught and no healthy run has an error; warnings do not count."""
         return (self.caught is None or self.caught.count == self.caught.total) and (
             self.false_errors is None or not self.false_errors.count
         )
@@ -56,15 +60,15 @@ class PlantedScore(Record):
 
 def score_planted(faulty: Iterable[FaultyRun], healthy: Iterable[HealthyRun]) -> PlantedScore:
     """Return the rates over all runs."""
-    faults, others = tuple(faulty), tuple(healthy)
+    faulty_runs, healthy_runs = tuple(faulty), tuple(healthy)
     return PlantedScore(
-        caught=rate_of(faults, lambda run: run.is_caught),
-        first=rate_of(faults, lambda run: run.is_first),
-        false_errors=rate_of(others, lambda run: run.has_error),
-        false_warnings=rate_of(others, lambda run: run.has_warning),
+        caught=rate_of(faulty_runs, lambda run: run.is_caught),
+        first=rate_of(faulty_runs, lambda run: run.is_first),
+        false_errors=rate_of(healthy_runs, lambda run: run.has_error),
+        false_warnings=rate_of(healthy_runs, lambda run: run.has_warning),
     )
 
 
-def rate_of(runs: Sequence[T], holds: Callable[[T], bool]) -> Rate | None:
-    """Return the share of runs for which a condition holds; None without runs."""
-    return Rate(count=sum(map(holds, runs)), total=len(runs)) if runs else None
+def rate_of(runs: Sequence[T], condition: Callable[[T], bool]) -> Rate | None:
+    """Return the share of runs that fulfil a condition; None without runs."""
+    return Rate(count=sum(map(condition, runs)), total=len(runs)) if runs else None

@@ -1,4 +1,4 @@
-"""Folders for the files of one run."""
+"""A temporary folder for the files of one run."""
 
 import contextlib
 import tempfile

@@ -1,7 +1,7 @@
 """Save and load functions with a defect, for the checkpoint validator.
 
-The training is an ordinary script on the iris data: batches in order, dropout, AdamW and a
-schedule. Each subclass loses a part of the state.
+The training is an ordinary script on the iris data, with batches in a fixed order, dropout, AdamW
+and a schedule. Each subclass loses a part of its state.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from sluice.findings.check_outcome import CheckOutcome
 _BATCH_ROWS = 30
 
 
-class Script:
+class TrainingScript:
     """A healthy training script that saves its complete state."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Script:
         self.schedule.step()
         return loss
 
-    def content(self) -> dict[str, Any]:
-        """Return what is saved."""
+    def make_content(self) -> dict[str, Any]:
+        """Return the content of a checkpoint: the complete state of the training."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -56,7 +56,7 @@ class Script:
         }
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Restore the saved state."""
+        """Restore the state from the content of a checkpoint."""
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.schedule.load_state_dict(content["schedule"])
@@ -64,14 +64,14 @@ class Script:
         torch.set_rng_state(content["random"])
 
     def save(self, path: Path) -> None:
-        """Write the content."""
-        torch.save(self.content(), path)
+        """Write a checkpoint."""
+        torch.save(self.make_content(), path)
 
     def load(self, path: Path) -> None:
-        """Read the content."""
+        """Read a checkpoint and restore its state."""
         self.restore(torch.load(path, weights_only=True))
 
-    def stoppable(self) -> StoppableTraining:
+    def as_stoppable(self) -> StoppableTraining:
         """Return the script in the form that the validator expects."""
         return StoppableTraining(
             model=self.model,
@@ -83,21 +83,21 @@ class Script:
         )
 
 
-class KeysWithWrapperPrefix(Script):
-    """Saved from a DataParallel wrapper and loaded with strict=False: nothing matches."""
+class KeysWithWrapperPrefix(TrainingScript):
+    """Saves the keys of a DataParallel wrapper and loads them with strict=False: none matches."""
 
-    def content(self) -> dict[str, Any]:
-        """Return the content with 'module.' before each name."""
+    def make_content(self) -> dict[str, Any]:
+        """Return the content with 'module.' before each name of the model."""
         model = {f"module.{name}": value for name, value in self.model.state_dict().items()}
-        return super().content() | {"model": model}
+        return super().make_content() | {"model": model}
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Load matching parameters; none matches."""
+        """Load only model parameters whose keys match (none), and the other state completely."""
         self.model.load_state_dict(content["model"], strict=False)
         super().restore(content | {"model": self.model.state_dict()})
 
 
-class OptimizerStateLost(Script):
+class OptimizerStateLost(TrainingScript):
     """Does not restore the optimizer: its moments and step counts are lost."""
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class OptimizerStateLost(Script):
         super().restore(content | {"optimizer": self.optimizer.state_dict()})
 
 
-class ScheduleStateLost(Script):
+class ScheduleStateLost(TrainingScript):
     """Does not restore the schedule: the learning rate starts at its peak again."""
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -113,16 +113,16 @@ class ScheduleStateLost(Script):
         super().restore(content | {"schedule": self.schedule.state_dict()})
 
 
-class RandomStateLost(Script):
+class RandomStateLost(TrainingScript):
     """Does not restore the random state: dropout continues with other masks."""
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Restore all but the generator's state."""
+        """Restore all but the random state."""
         super().restore(content | {"random": torch.get_rng_state()})
 
 
-def resumption_validator(script: type[Script]) -> Callable[[Path], CheckOutcome]:
-    """Return a function that runs the validator in a folder."""
+def resumption_validator(script: type[TrainingScript]) -> Callable[[Path], CheckOutcome]:
+    """Return a function that validates the checkpoints of a script, with files in a folder."""
     return lambda folder: check_resumption(
-        lambda: script().stoppable(), num_steps=3, seed=0, folder=folder
+        lambda: script().as_stoppable(), num_steps=3, seed=0, folder=folder
     )

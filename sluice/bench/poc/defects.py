@@ -1,4 +1,4 @@
-"""All planted defects; each must be found by the named check, with the right cause and fix."""
+"""All planted defects. The named check must find each of them, with the right cause and fix."""
 
 from sluice.bench.poc.planted import Defect
 from sluice.bench.poc.planted_data_defects import DATA_DEFECTS

@@ -24,7 +24,7 @@ class NanFeature(Diabetes):
 
 
 class ConstantColumn(Wine):
-    """A join without matches filled one column with zeros."""
+    """A column is 0 in all rows, as after a join without matches."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the rows with the constant column."""
@@ -37,12 +37,12 @@ class LookAheadShift(ShortBars):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the features; one of them is shifted in the wrong direction."""
         frame = super().compute_features(raw)
-        later = raw["close"].pct_change().shift(-1)
-        return frame.assign(momentum_z=later.reindex(frame.index).fillna(0.0))
+        next_return = raw["close"].pct_change().shift(-1)
+        return frame.assign(momentum_z=next_return.reindex(frame.index).fillna(0.0))
 
 
 class LookAheadWindow(ShortBars):
-    """A smoothing window is centred, so it ends days later."""
+    """Smooths a feature with a centred window, which contains later days."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the features; one of them is smoothed."""
@@ -52,7 +52,7 @@ class LookAheadWindow(ShortBars):
 
 
 class WholeTableScaling(Cancer):
-    """Standardises features with mean and deviation of all rows, including test rows."""
+    """Standardises features with mean and standard deviation of all rows, including test rows."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return standardised rows."""
@@ -64,7 +64,7 @@ class RandomFeature(Diabetes):
     """Adds noise to a feature without a seed."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows with jitter."""
+        """Return the rows with noise in one feature."""
         noise = np.random.default_rng().normal(size=len(raw))
         return raw.assign(bp=raw["bp"] + noise)
 
@@ -115,7 +115,7 @@ class StateOfAllRows(Wine):
     """Fits its normaliser on the rows of the source, which include the test rows."""
 
     def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:  # noqa: ARG002 - the defect
-        """Return mean and deviation of all rows."""
+        """Return mean and standard deviation of all rows."""
         values = self.load_rows()[list(self.feature_columns)]
         return {"mean": values.mean().to_numpy(), "deviation": values.std().to_numpy()}
 
@@ -126,7 +126,7 @@ class StateOfAllRows(Wine):
 
 
 class SingleRowInputs(Wine):
-    """The network expects single rows, while clients send windows."""
+    """The network is trained on single rows, while clients send windows."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return inputs (N, D)."""
@@ -156,25 +156,25 @@ class TokensOutOfRange(DigitTokens):
     """Offsets the token ids beyond the vocabulary."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return tokens from 11 to 27, where 0 to 26 are known."""
+        """Return token ids from 11 to 27, although the vocabulary ends at 26."""
         examples = super().examples(frame, rows)
         return Examples(x=examples.tensor + 11, y=examples.targets, rows=examples.rows)
 
 
 class UnseenCategories(Diabetes):
-    """The only input is the number of the patient; all patients after the 280th share number 0.
+    """The only input is a number per patient, and all patients after the 280th share number 0.
 
-    The network cannot distinguish patients that are not in the list, so that its predictions for
-    validation rows are constant.
+    The network cannot distinguish these patients, so its predictions for validation rows are
+    constant.
     """
 
     scale_inputs = False
-    num_listed: ClassVar[int] = 280
+    num_known: ClassVar[int] = 280
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return numbers (N, 1) and targets."""
         examples = super().examples(frame, rows)
-        number_N = np.where(examples.rows < self.num_listed, examples.rows + 1, 0)
+        number_N = np.where(examples.rows < self.num_known, examples.rows + 1, 0)
         return Examples(
             x=torch.from_numpy(number_N)[:, None], y=examples.targets, rows=examples.rows
         )
@@ -208,10 +208,10 @@ class TrainRowsAfterTestRows(ShortBars):
 
 
 class ResetIndex(Cancer):
-    """Smooths the features, drops the first rows and resets the index."""
+    """Smooths the features, drops the rows without a complete window, and resets the index."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return features; each row has the index of an earlier row."""
+        """Return features whose rows have the index labels of earlier rows."""
         smooth = raw[list(self.feature_columns)].rolling(5).mean()
         frame = smooth.assign(benign=raw["benign"])
         return frame.dropna().reset_index(drop=True)

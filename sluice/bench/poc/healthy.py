@@ -7,8 +7,7 @@ would report them.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sluice.bench.poc import healthy_workloads as odd
-from sluice.bench.poc import workloads as plain
+from sluice.bench.poc import healthy_workloads, workloads
 from sluice.bench.poc.planting import with_learning_rate
 from sluice.bench.poc.setup import TRAINING, PocSetup, network
 from sluice.models.settings import ModelSettings
@@ -24,98 +23,137 @@ class HealthySetup:
     setup: PocSetup
 
 
-def _entries() -> Iterator[HealthySetup]:
-    yield from _tables()
-    yield from _bars()
-    yield from _digits()
-    yield from _unusual()
+def _all_setups() -> Iterator[HealthySetup]:
+    yield from _table_setups()
+    yield from _bar_setups()
+    yield from _digit_setups()
+    yield from _unusual_setups()
 
 
-def _tables() -> Iterator[HealthySetup]:
-    tables: tuple[type[Workload], ...] = (plain.Diabetes, plain.Cancer, plain.Wine, plain.Iris)
+def _table_setups() -> Iterator[HealthySetup]:
+    tables: tuple[type[Workload], ...] = (
+        workloads.Diabetes,
+        workloads.Cancer,
+        workloads.Wine,
+        workloads.Iris,
+    )
     networks = ("linear", "networks:Mlp", "networks:NormMlp", "networks:BatchNormMlp")
     for table_index, table in enumerate(tables):
         for index, name in enumerate(networks):
             seed = table_index + index
-            yield _entry(table, network(name), seed=seed)
-        yield _entry(table, network("networks:TanhMlp", dropout=0.5), seed=7)
-        yield _entry(table, network("networks:DeepMlp"), seed=8)
+            yield _make_setup(table, network(name), seed=seed)
+        yield _make_setup(table, network("networks:TanhMlp", dropout=0.5), seed=7)
+        yield _make_setup(table, network("networks:DeepMlp"), seed=8)
 
 
-def _bars() -> Iterator[HealthySetup]:
-    bars = plain.ShortBars
+def _bar_setups() -> Iterator[HealthySetup]:
+    bars = workloads.ShortBars
     for seed, name in enumerate(("linear", "gru", "lstm", "networks:Attention")):
-        yield _entry(bars, network(name, hidden=16), seed=seed)
-    yield _entry(bars, network("gru", hidden=16, dropout=0.2, layers=2), seed=4)
-    yield _entry(bars, network("networks:Mlp"), seed=5)
-    yield _entry(
+        yield _make_setup(bars, network(name, hidden=16), seed=seed)
+    yield _make_setup(bars, network("gru", hidden=16, dropout=0.2, layers=2), seed=4)
+    yield _make_setup(bars, network("networks:Mlp"), seed=5)
+    yield _make_setup(
         bars, network("gru", hidden=16), seed=6, note="returns", settings={"target": "vs_return"}
     )
-    yield _entry(bars, network("linear"), seed=7, note="returns", settings={"target": "vs_return"})
-    yield _entry(bars, network("lstm", hidden=8), seed=8, note="60 steps", settings={"seq_len": 60})
-    yield _entry(bars, network("slstm", hidden=16), seed=9, settings={"seq_len": 10})
+    yield _make_setup(
+        bars, network("linear"), seed=7, note="returns", settings={"target": "vs_return"}
+    )
+    yield _make_setup(
+        bars, network("lstm", hidden=8), seed=8, note="60 steps", settings={"seq_len": 60}
+    )
+    yield _make_setup(bars, network("slstm", hidden=16), seed=9, settings={"seq_len": 10})
 
 
-def _digits() -> Iterator[HealthySetup]:
+def _digit_setups() -> Iterator[HealthySetup]:
     for seed in range(3):
-        yield _entry(plain.DigitImages, network("networks:ConvNet", hidden=8), seed=seed)
-    dropout = network("networks:ConvNet", hidden=8, dropout=0.5)
-    yield _entry(plain.DigitImages, dropout, seed=3)
-    yield _entry(plain.Digits, network("networks:Mlp"), seed=4)
-    yield _entry(plain.Digits, network("linear"), seed=5)
+        yield _make_setup(workloads.DigitImages, network("networks:ConvNet", hidden=8), seed=seed)
+    conv_net_with_dropout = network("networks:ConvNet", hidden=8, dropout=0.5)
+    yield _make_setup(workloads.DigitImages, conv_net_with_dropout, seed=3)
+    yield _make_setup(workloads.Digits, network("networks:Mlp"), seed=4)
+    yield _make_setup(workloads.Digits, network("linear"), seed=5)
     for seed, name in enumerate(("gru", "lstm", "networks:Attention")):
-        yield _entry(plain.DigitLines, network(name), seed=seed)
-    yield _entry(plain.DigitTokens, network("networks:TokenSum"), seed=0, note="sparse embedding")
-    yield _entry(plain.DigitTokens, network("networks:TiedTokens"), seed=1, note="tied embedding")
+        yield _make_setup(workloads.DigitLines, network(name), seed=seed)
+    yield _make_setup(
+        workloads.DigitTokens, network("networks:TokenMean"), seed=0, note="sparse embedding"
+    )
+    yield _make_setup(
+        workloads.DigitTokens, network("networks:TiedTokens"), seed=1, note="tied embedding"
+    )
 
 
-def _unusual() -> Iterator[HealthySetup]:
+def _unusual_setups() -> Iterator[HealthySetup]:
     mlp = network("networks:Mlp")
-    for seed, table in enumerate((odd.FrozenDeclared, odd.FrozenWine)):
-        yield _entry(table, network("networks:FrozenEncoder"), seed=seed)
-        yield _entry(table, network("networks:Lora"), seed=seed, note="LoRA with B = 0")
+    for seed, table in enumerate(
+        (healthy_workloads.DeclaredFreezeDiabetes, healthy_workloads.DeclaredFreezeWine)
+    ):
+        yield _make_setup(table, network("networks:FrozenEncoder"), seed=seed)
+        yield _make_setup(table, network("networks:Lora"), seed=seed, note="LoRA with B = 0")
     for seed, name in enumerate(("ZeroGatedResidual", "ZeroHead", "SparseMlp", "Experts")):
-        wide = network(f"networks:{name}", hidden=128 if name == "SparseMlp" else 32)
-        yield _entry(plain.Cancer, wide, seed=seed)
-        yield _entry(plain.Diabetes, wide, seed=seed)
+        model = network(f"networks:{name}", hidden=128 if name == "SparseMlp" else 32)
+        yield _make_setup(workloads.Cancer, model, seed=seed)
+        yield _make_setup(workloads.Diabetes, model, seed=seed)
     for seed, table in enumerate(
         (
-            *(odd.NegativeTarget, odd.GaussianLikelihood, odd.SummedLoss, odd.HuberRegression),
-            *(odd.WideTable, odd.ConstantDeclared, odd.TwoParameterGroups),
-            *(odd.SmoothedLabels, odd.WeightedClasses),
+            healthy_workloads.NegativeTarget,
+            healthy_workloads.GaussianLikelihood,
+            healthy_workloads.SummedLoss,
+            healthy_workloads.HuberRegression,
+            healthy_workloads.WideTable,
+            healthy_workloads.ConstantDeclared,
+            healthy_workloads.TwoParameterGroups,
+            healthy_workloads.SmoothedLabels,
+            healthy_workloads.WeightedClasses,
         )
     ):
-        yield _entry(table, mlp, seed=seed)
-    yield _entry(odd.RareLabel, mlp, seed=0, note="labels 2 % / 98 %")
-    flat = network("networks:MlpWithoutOutputAxis")
-    yield _entry(odd.FlatTarget, flat, seed=0, note="targets (N,)")
+        yield _make_setup(table, mlp, seed=seed)
+    yield _make_setup(healthy_workloads.RareLabel, mlp, seed=0, note="labels 2 % / 98 %")
+    flat_output_mlp = network("networks:MlpWithoutOutputAxis")
+    yield _make_setup(healthy_workloads.FlatTarget, flat_output_mlp, seed=0, note="targets (N,)")
     for seed in range(2):
-        yield _entry(
-            odd.UnevenNoise, mlp, seed=seed, training=with_learning_rate(3e-4), note="rate 0.0003"
+        yield _make_setup(
+            healthy_workloads.UnevenNoise,
+            mlp,
+            seed=seed,
+            training=with_learning_rate(3e-4),
+            note="learning rate 0.0003",
         )
-    few = network("networks:TanhMlp", hidden=2)
-    yield _entry(odd.UnevenNoise, few, seed=0, note="2 units")
-    yield _entry(plain.Diabetes, few, seed=0, note="2 units")
-    yield _entry(odd.RawPixels, network("networks:InputNormConvNet", hidden=8), seed=0)
+    two_units = network("networks:TanhMlp", hidden=2)
+    yield _make_setup(healthy_workloads.UnevenNoise, two_units, seed=0, note="2 units")
+    yield _make_setup(workloads.Diabetes, two_units, seed=0, note="2 units")
+    yield _make_setup(
+        healthy_workloads.RawPixels, network("networks:InputNormConvNet", hidden=8), seed=0
+    )
     for rate in (1e-4, 2e-2):
-        yield _entry(
-            plain.Diabetes, mlp, seed=1, training=with_learning_rate(rate), note=f"rate {rate:g}"
+        yield _make_setup(
+            workloads.Diabetes,
+            mlp,
+            seed=1,
+            training=with_learning_rate(rate),
+            note=f"learning rate {rate:g}",
         )
-        yield _entry(
-            plain.Wine, mlp, seed=1, training=with_learning_rate(rate), note=f"rate {rate:g}"
+        yield _make_setup(
+            workloads.Wine,
+            mlp,
+            seed=1,
+            training=with_learning_rate(rate),
+            note=f"learning rate {rate:g}",
         )
         gru = network("gru", hidden=16)
-        yield _entry(
-            plain.ShortBars, gru, seed=1, training=with_learning_rate(rate), note=f"rate {rate:g}"
+        yield _make_setup(
+            workloads.ShortBars,
+            gru,
+            seed=1,
+            training=with_learning_rate(rate),
+            note=f"learning rate {rate:g}",
         )
-    slow_start = TRAINING.model_copy(update={"warmup_share": 0.3})
-    yield _entry(plain.Diabetes, mlp, seed=2, training=slow_start, note="long warmup")
+    long_warmup = TRAINING.model_copy(update={"warmup_share": 0.3})
+    yield _make_setup(workloads.Diabetes, mlp, seed=2, training=long_warmup, note="long warmup")
     large_batches = TRAINING.model_copy(update={"batch_rows": 128})
-    yield _entry(plain.Cancer, mlp, seed=3, training=large_batches, note="large batches")
-    yield _entry(odd.FittedRanks, mlp, seed=0, note="state fitted on train rows")
+    yield _make_setup(workloads.Cancer, mlp, seed=3, training=large_batches, note="large batches")
+    yield _make_setup(healthy_workloads.FittedRanks, mlp, seed=0, note="state fitted on train rows")
 
 
-def _entry(
+def _make_setup(
     workload: type[Workload],
     model: ModelSettings,
     *,
@@ -140,5 +178,5 @@ def _entry(
     )
 
 
-HEALTHY: tuple[HealthySetup, ...] = tuple(_entries())
-"""Every healthy set-up, in the order they run."""
+HEALTHY: tuple[HealthySetup, ...] = tuple(_all_setups())
+"""Every healthy set-up, in the order of their runs."""

@@ -1,4 +1,4 @@
-"""Unusual healthy workloads: losses below 0, rare labels, raw pixels, declared freezing."""
+"""Healthy but unusual workloads, such as losses below 0, rare labels and declared freezing."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -13,9 +13,9 @@ from sluice.bench.poc.workloads import (
     Diabetes,
     DigitImages,
     Digits,
-    Table,
+    SklearnWorkload,
     Wine,
-    scaled_pixels,
+    scale_pixels_to_255,
 )
 from sluice.data.folds import RowRange
 from sluice.data.rows.protocol import ModelInput
@@ -23,13 +23,13 @@ from sluice.data.schema import Column
 from sluice.workloads.examples import Examples
 
 
-class FrozenDeclared(Diabetes):
+class DeclaredFreezeDiabetes(Diabetes):
     """Declares that the encoder is frozen on purpose."""
 
     frozen_parameters = ("encoder.*",)
 
 
-class FrozenWine(Wine):
+class DeclaredFreezeWine(Wine):
     """Declares that the encoder is frozen on purpose."""
 
     frozen_parameters = ("encoder.*",)
@@ -50,11 +50,11 @@ class GaussianLikelihood(Diabetes):
     loss_unit = "nats"
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the target in thousands."""
+        """Return the rows with the target in thousands."""
         return raw.assign(progression=raw["progression"] / 1000)
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
-        """Return the shape of mean and log deviation (N, 2)."""
+        """Return the shape of mean and log standard deviation (N, 2)."""
         return (len(y), 2)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class SummedLoss(Diabetes):
     """Sums the losses of the batch instead of averaging them; clipping limits the gradient norm."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the sum."""
+        """Return the sum of the losses."""
         return self.losses(output, y).sum()
 
 
@@ -75,20 +75,20 @@ class HuberRegression(Diabetes):
     """Regression with the Huber loss, which is linear for large errors."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the Huber loss (N,), in units of 50."""
+        """Return the Huber loss (N,) of targets in units of 50."""
         return nn.functional.huber_loss(output / 50, y / 50, reduction="none")[:, 0]
 
 
 class FittedRanks(Diabetes):
-    """Replaces every measurement by its rank among those of the train rows."""
+    """Replaces every measurement by its decile rank in the train rows."""
 
     def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
-        """Return the deciles of each column (D, 9)."""
+        """Return the deciles of each column in the train rows (D, 9)."""
         values = train_frame[list(self.feature_columns)].to_numpy()
         return {"deciles": np.quantile(values, np.arange(1, 10) / 10, axis=0).T}
 
     def encode(self, x: ModelInput, state: Mapping[str, Tensor]) -> ModelInput:
-        """Return windows whose values are ranks: the number of deciles below, from 0 to 9."""
+        """Return windows of decile ranks, the number of deciles that a value reaches (0 to 9)."""
         assert isinstance(x, Tensor)
         return (x[..., None] >= state["deciles"]).sum(dim=-1).to(x.dtype)
 
@@ -106,14 +106,14 @@ class FlatTarget(Diabetes):
         return (output - y).square()
 
 
-class UnevenNoise(Table):
+class UnevenNoise(SklearnWorkload):
     """Synthetic rows with heavy-tailed noise whose scale depends on one of five features."""
 
     feature_columns = ("level", "slope", "noise", "other", "none")
     target_column = "target"
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the same 955 rows on every call."""
+        """Return 955 random rows, which are the same in every call."""
         rng = np.random.default_rng(3)
         rows = pd.DataFrame(rng.normal(size=(955, 5)), columns=list(self.feature_columns))
         noise = rng.standard_t(3, size=len(rows)) * np.exp(rows["noise"])
@@ -125,13 +125,13 @@ class UnevenNoise(Table):
 
 
 class RareLabel(Digits):
-    """Detects the digit zero, with most zeros removed: about 2 % of the labels are 1."""
+    """Detects the digit 0. Most zeros are removed, so about 2 % of the labels are 1."""
 
     num_classes = 2
     num_rows: ClassVar[int] = 1797
 
     def load_rows(self) -> pd.DataFrame:
-        """Return all other digits and one in five zeros."""
+        """Return the other digits with label 0, and one in five zeros with label 1."""
         rows = super().load_rows()
         is_zero = rows["digit"] == 0
         is_kept = ~is_zero | (is_zero.cumsum() % 5 == 0)
@@ -145,7 +145,7 @@ class RawPixels(DigitImages):
         """Return images with values as in an image file."""
         examples = super().examples(frame, rows)
         return Examples(
-            x=scaled_pixels(examples.tensor * 16), y=examples.targets, rows=examples.rows
+            x=scale_pixels_to_255(examples.tensor * 16), y=examples.targets, rows=examples.rows
         )
 
 
@@ -179,10 +179,10 @@ class ConstantDeclared(Wine):
     def __init__(self, settings: Any = None) -> None:
         super().__init__(settings)
         self.raw_schema = Wine().raw_schema
-        others = self.feature_schema.columns[:-2]
+        other_features = self.feature_schema.columns[:-2]
         cellar = Column(name="cellar", constant=True)
         self.feature_schema = self.feature_schema.model_copy(
-            update={"columns": (*others, cellar, self.target)}
+            update={"columns": (*other_features, cellar, self.target)}
         )
 
     def load_rows(self) -> pd.DataFrame:
@@ -209,7 +209,7 @@ class TwoParameterGroups(Cancer):
 
 
 class SmoothedLabels(Wine):
-    """Label smoothing: the lowest loss is far above 0."""
+    """Smooths labels, so the lowest possible loss is far above 0."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return smoothed cross-entropy (N,)."""
@@ -217,7 +217,7 @@ class SmoothedLabels(Wine):
 
 
 class WeightedClasses(Wine):
-    """Classes with different weights."""
+    """Has classes with different weights in the loss."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return weighted cross-entropy (N,)."""

@@ -12,7 +12,7 @@ from sluice.findings.user_code import outcome_from_error
 _Line = dict[str, object]
 
 
-def third_epoch_incomplete(folder: Path) -> CheckOutcome:
+def validate_log_without_val_loss(folder: Path) -> CheckOutcome:
     """Validate a log whose third epoch has no validation loss."""
 
     def damage(lines: list[_Line]) -> None:
@@ -21,8 +21,8 @@ def third_epoch_incomplete(folder: Path) -> CheckOutcome:
     return _validate(folder, damage)
 
 
-def loss_as_text(folder: Path) -> CheckOutcome:
-    """Validate a log whose second epoch stores its loss as text."""
+def validate_log_with_loss_as_text(folder: Path) -> CheckOutcome:
+    """Validate a log whose second epoch stores its training loss as text."""
 
     def damage(lines: list[_Line]) -> None:
         lines[3]["train_loss"] = "0.5"
@@ -31,7 +31,8 @@ def loss_as_text(folder: Path) -> CheckOutcome:
 
 
 def _validate(folder: Path, damage: Callable[[list[_Line]], None]) -> CheckOutcome:
-    lines = _healthy()
+    """Damage a healthy log, write it to the folder and validate it."""
+    lines = _make_healthy_log()
     damage(lines)
     path = folder / "events.ndjson"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -44,7 +45,7 @@ def _validate(folder: Path, damage: Callable[[list[_Line]], None]) -> CheckOutco
     )
 
 
-def _healthy() -> list[_Line]:
+def _make_healthy_log() -> list[_Line]:
     epochs: list[_Line] = [
         {"event": "epoch_complete", "epoch": epoch, "train_loss": 0.5, "val_loss": 0.6}
         for epoch in (1, 2, 3)

@@ -1,4 +1,4 @@
-"""Networks with one defect each; they are called with (D, O, settings).
+"""Networks with one defect each. They are constructed with (D, O, settings).
 
 Shape legend: B = examples, L = sequence length, D = features, O = outputs.
 """
@@ -14,7 +14,7 @@ from sluice.models.settings import ModelSettings
 
 
 class WrongInputSize(Mlp):
-    """Expects one feature more."""
+    """Expects one feature more than the inputs have."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features + 1, num_outputs, settings)
@@ -29,7 +29,7 @@ class OutputWithoutLastAxis(Mlp):
 
 
 class BatchAsTimeAxis(nn.Module):
-    """A GRU without batch_first: it treats the batch as the sequence."""
+    """Has a GRU without batch_first, which treats the batch as the sequence."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class BatchAsTimeAxis(nn.Module):
 
 
 class BatchCentredInputs(Mlp):
-    """Subtracts the mean of the batch."""
+    """Subtracts the mean of the batch from the inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -52,7 +52,7 @@ class BatchCentredInputs(Mlp):
 
 
 class DropoutStaysOn(Mlp):
-    """Calls the function instead of the module, without ``training``."""
+    """Calls ``nn.functional.dropout`` without ``training``, so it is active in evaluation, too."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -60,15 +60,15 @@ class DropoutStaysOn(Mlp):
 
 
 class DividesByZero(Mlp):
-    """Divides the output by a standard deviation that is 0."""
+    """Divides the output by 0, as by the standard deviation of a constant."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, O), not finite."""
+        """Return (B, O), with non-finite values."""
         return super().forward(x) / torch.zeros(())
 
 
 class Detached(ConvNet):
-    """Detaches the features of the body, a leftover of debugging."""
+    """Detaches the output of the body, so only the head is trained."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -93,7 +93,7 @@ class AllFrozen(Mlp):
 
 
 class UnusedLayer(Mlp):
-    """A layer that forward() does not use."""
+    """Has a layer that forward() does not use."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -101,7 +101,7 @@ class UnusedLayer(Mlp):
 
 
 class DeadRelu(Mlp):
-    """A bias of -50: no unit is ever active."""
+    """Has a bias of -50, so no unit is ever active."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -109,7 +109,7 @@ class DeadRelu(Mlp):
 
 
 class ZeroWeights(Mlp):
-    """Every weight starts at 0."""
+    """Has only weights and biases that start at 0."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -118,7 +118,7 @@ class ZeroWeights(Mlp):
 
 
 class ConstantWeights(Mlp):
-    """Every weight starts at 0.1, so all units stay equal."""
+    """Has only weights and biases that start at 0.1, so all units stay equal."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -127,7 +127,7 @@ class ConstantWeights(Mlp):
 
 
 class MaskedSquareRoot(Mlp):
-    """Masks the square root of negative values after taking it, so its gradient stays NaN."""
+    """Takes the square root of negative values and masks it afterwards, so gradients are NaN."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -155,7 +155,7 @@ class RoundedOutput(Mlp):
 
 
 class EmbeddingPerInputValue(nn.Module):
-    """Embeds every input value as if it were a category of its own."""
+    """Embeds every input value as if each were a separate category."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -173,11 +173,11 @@ class LayerInPlainList(Mlp):
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
-        self.more = [nn.Linear(settings.hidden, settings.hidden)]
+        self.unregistered_layers = [nn.Linear(settings.hidden, settings.hidden)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        state = torch.relu(self.more[0](self.between(self.encoder(x[:, -1]))))
+        state = torch.relu(self.unregistered_layers[0](self.between(self.encoder(x[:, -1]))))
         output: Tensor = self.head(state)
         return output
 
@@ -199,14 +199,14 @@ class UnsavedGenerator(Mlp):
 
 
 class TooLarge(nn.Linear):
-    """A layer of 2 ** 50 bytes, more than any memory."""
+    """A layer of 2 ** 50 bytes, which is more than any memory."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:  # noqa: ARG002
         super().__init__(2**24, 2**24)
 
 
 class EndlessForward(Mlp):
-    """Iterates without end, as with a tolerance that rounding never lets it reach."""
+    """Iterates without end, as if rounding errors kept it from reaching a tolerance."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Never return."""

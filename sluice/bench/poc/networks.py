@@ -1,4 +1,4 @@
-"""Healthy networks, ordinary and unusual; every one is called with (D, O, settings).
+"""Healthy networks, ordinary and unusual. Each is constructed with (D, O, settings).
 
 Shape legend: B = examples, L = sequence length, D = features, O = outputs, H = hidden units.
 """
@@ -13,7 +13,7 @@ NUM_POSITIONS = 64
 
 
 class Mlp(nn.Module):
-    """(B, L, D) to (B, O) from the last row: linear, activation, dropout, linear."""
+    """Maps the last row of (B, L, D) to (B, O): linear, activation, dropout, linear."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Mlp(nn.Module):
 
 
 class MlpWithoutOutputAxis(Mlp):
-    """Output of shape (B,) for targets of shape (N,)."""
+    """Has an output of shape (B,), for targets of shape (N,)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B,)."""
@@ -40,7 +40,7 @@ class MlpWithoutOutputAxis(Mlp):
 
 
 class TanhMlp(Mlp):
-    """Activations that saturate."""
+    """Has activations that saturate."""
 
     def make_between(self, settings: ModelSettings) -> nn.Module:
         """Return tanh and dropout."""
@@ -48,7 +48,7 @@ class TanhMlp(Mlp):
 
 
 class NormMlp(Mlp):
-    """Layer norm and GELU between the linear layers."""
+    """Has layer norm and GELU between the linear layers."""
 
     def make_between(self, settings: ModelSettings) -> nn.Module:
         """Return normalisation, activation and dropout."""
@@ -56,7 +56,7 @@ class NormMlp(Mlp):
 
 
 class BatchNormMlp(Mlp):
-    """Batch norm after a bias, whose gradient is 0 by construction."""
+    """Has batch norm after a layer with a bias. The gradient of this bias is 0 by construction."""
 
     def make_between(self, settings: ModelSettings) -> nn.Module:
         """Return normalisation, activation and dropout."""
@@ -66,17 +66,17 @@ class BatchNormMlp(Mlp):
 
 
 class DeepMlp(Mlp):
-    """Three more hidden layers."""
+    """Has three more hidden layers."""
 
     def make_between(self, settings: ModelSettings) -> nn.Module:
         """Return layers and activations in turn."""
         width = settings.hidden
-        layers = [part for _ in range(3) for part in (nn.ReLU(), nn.Linear(width, width))]
+        layers = [module for _ in range(3) for module in (nn.ReLU(), nn.Linear(width, width))]
         return nn.Sequential(*layers, nn.ReLU())
 
 
 class SparseMlp(Mlp):
-    """Biases so low that about 70 % of the units are silent for an example."""
+    """Has biases so low that about 70 % of the units are inactive for an example."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -84,7 +84,7 @@ class SparseMlp(Mlp):
 
 
 class ZeroGatedResidual(Mlp):
-    """Residual branches behind gates that start at 0: their layers get no gradient at first."""
+    """Has residual branches with gates that start at 0: at first, branches get no gradient."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -110,7 +110,7 @@ class ZeroHead(Mlp):
 
 
 class Lora(Mlp):
-    """A frozen encoder with a trained low-rank addition whose second factor starts at 0."""
+    """Adds a trained low-rank matrix to a frozen encoder. Its second factor starts at 0."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -127,7 +127,7 @@ class Lora(Mlp):
 
 
 class FrozenEncoder(Mlp):
-    """Random features: only the head is trained."""
+    """Trains only the head, on the random features of a frozen encoder."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -135,7 +135,7 @@ class FrozenEncoder(Mlp):
 
 
 class Experts(nn.Module):
-    """Four experts: the router selects one for each example, but never the last one."""
+    """Has four experts. The router selects one for each example, but never the last one."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -147,13 +147,13 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        share = self.router(x[:, -1]).softmax(dim=1)
-        best = share.argmax(dim=1)
+        probability = self.router(x[:, -1]).softmax(dim=1)
+        best = probability.argmax(dim=1)
         output = torch.zeros(len(x), self.num_outputs)
         for index, expert in enumerate(self.experts):
             is_chosen = best == index
             if is_chosen.any():
-                expert_output = expert(x[is_chosen]) * share[is_chosen, index, None]
+                expert_output = expert(x[is_chosen]) * probability[is_chosen, index, None]
                 output = output.index_put((is_chosen,), expert_output)
         return output
 
@@ -197,7 +197,7 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(width * (num_features // 2) ** 2, num_outputs)
 
     def make_input(self) -> nn.Module:
-        """Return what the images pass first."""
+        """Return the module before the first convolution."""
         return nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -207,14 +207,14 @@ class ConvNet(nn.Module):
 
 
 class InputNormConvNet(ConvNet):
-    """Batch norm on the raw pixels."""
+    """Normalises raw pixels with batch norm."""
 
     def make_input(self) -> nn.Module:
         """Return batch norm."""
         return nn.BatchNorm2d(1)
 
 
-class TokenSum(nn.Module):
+class TokenMean(nn.Module):
     """Embeds (token, position) pairs, many of which are rare, and averages them."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
@@ -231,7 +231,7 @@ class TokenSum(nn.Module):
 
 
 class TiedTokens(nn.Module):
-    """Classes are tokens, too: one matrix embeds the input and scores the output."""
+    """Treats classes as tokens, too. One matrix embeds the input and scores the output."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A planted defect, and the expected result of the gate."""
+"""Planted defects with the expected results of the checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,39 +8,42 @@ from typing import Literal
 from sluice.bench.poc.setup import PocSetup
 from sluice.findings.check_outcome import CheckOutcome, Outcome
 
-Where = Literal["here", "apart", "unwritable"]
-"""In this process, in a child process, or in this process with a folder that is not writable."""
+RunMode = Literal["this process", "child process", "unwritable folder"]
+"""How the gate runs. With an unwritable folder, it runs in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantedDefect:
-    """One defect in a workload, its model or its settings."""
+    """One defect in a workload, its model or its settings, for the gate."""
 
     name: str
     check: str
-    """The check that must fail first."""
+    """Name of the check that must be the first to report the defect."""
     summary_texts: tuple[str, ...]
-    """Texts that the summary of the check must contain: place, column, parameter."""
+    """Texts that the summary of the check must contain, ignoring case, such as a column."""
     advice_text: str
-    """Text that cause or fix of the check must contain, ignoring case."""
+    """Text that the cause or the fix of the check must contain, ignoring case."""
     setup: PocSetup
-    expected: Outcome = "fail"
-    where: Where = "here"
+    expected_outcome: Outcome = "fail"
+    run_mode: RunMode = "this process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorDefect:
-    """One defect in a function or file of a user, for a validator that runs without the gate."""
+    """One defect in a user's functions or file, for a validator that runs without the gate.
+
+    Fields without a docstring are as in ``PlantedDefect``.
+    """
 
     name: str
     check: str
-    """The validator."""
+    """Name of the validator."""
     check_id: str
     summary_texts: tuple[str, ...]
     advice_text: str
     validate: Callable[[Path], CheckOutcome]
-    """Runs the validator on the defect; the folder is for its files."""
-    expected: Outcome = "fail"
+    """Runs the validator on the defect. Its argument is an empty folder for files."""
+    expected_outcome: Outcome = "fail"
 
 
 Defect = PlantedDefect | ValidatorDefect

@@ -1,4 +1,4 @@
-"""Helpers for the tables of defects."""
+"""Functions and constants with which the tables of defects build their set-ups."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MLP = network("networks:Mlp")
 GRU = network("gru", hidden=16)
 CNN = network("networks:ConvNet", hidden=8)
 SHORT_LIMIT = TimeLimit(typical_s=1.0, max_s=1.5)
-"""Time limit for defects that never end, shorter than the default."""
+"""Time limit of a check for defects that never end; shorter than the default."""
 
 
 def make_setup(
@@ -22,29 +22,29 @@ def make_setup(
     training: TrainSettings = TRAINING,
     poc: PocSettings = POC,
     settings: dict[str, Any] | None = None,
-    served: bool = False,
+    is_served: bool = False,
 ) -> PocSetup:
-    """Return the set-up of a workload; everything that is not given is healthy."""
+    """Return the set-up of a workload. Arguments that are not given have healthy defaults."""
     return PocSetup(
         workload=workload,
         model=architecture,
         training=training,
         poc=poc,
         settings=settings or {},
-        served=served,
+        is_served=is_served,
     )
 
 
 def faulty_network(name: str, *, hidden: int = 32) -> ModelSettings:
-    """Return settings for a network of ``network_defects``."""
+    """Return settings for a network of the module ``network_defects``."""
     return network(f"network_defects:{name}", hidden=hidden)
 
 
 def with_learning_rate(learning_rate: float) -> TrainSettings:
-    """Return training settings with another learning rate."""
+    """Return the training settings of this benchmark with another learning rate."""
     return TRAINING.model_copy(update={"learning_rate": learning_rate})
 
 
-def with_limits(**limits: TimeLimit) -> PocSettings:
-    """Return settings of the gate with other time limits, by field of ``TimeLimits``."""
+def with_time_limits(**limits: TimeLimit) -> PocSettings:
+    """Return gate settings with other time limits, given by field of ``TimeLimits``."""
     return POC.model_copy(update={"times": POC.times.model_copy(update=limits)})

@@ -1,4 +1,4 @@
-"""Output of the gate benchmark: a line per entry, then the totals."""
+"""Output of the gate's benchmark: one line per run, then the totals."""
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -7,19 +7,21 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.bench.planted.lines import result_line
-from sluice.bench.poc.result import BenchmarkReport, DefectResult, HealthyResult
+from sluice.bench.poc.result import DefectResult, HealthyResult, PocBenchmarkReport
 
 
 def defect_line(result: DefectResult) -> Text:
-    """Return one line about a planted defect, with what was wrong with the result."""
+    """Return one line about a planted defect, with any difference to the expected result."""
     if result.is_caught:
         return result_line(
             "caught", "green", f"{result.name}: {result.check}", seconds=result.seconds
         )
+    missing_texts = ", ".join(map(repr, result.missing_texts))
     difference = {
-        "missed": f"{result.check} should have failed, but nothing did",
-        "other check": f"{result.check} should have failed first, but {result.objected} did",
-        "wrong response": f"{result.check} did not report {', '.join(map(repr, result.absent))}",
+        "missed": f"{result.check} should have reported it, but no check did",
+        "other check": f"{result.check} should have reported it, but the first report was "
+        f"'{result.outcome}' of {result.first_check}",
+        "wrong response": f"{result.check} did not report {missing_texts}",
     }[result.verdict]
     reported = f" Reported: {result.summary}" if result.summary else ""
     text = f"{result.name}: {difference}.{reported}"
@@ -27,10 +29,10 @@ def defect_line(result: DefectResult) -> Text:
 
 
 def healthy_line(result: HealthyResult) -> Text:
-    """Return one line about a healthy set-up, with failed checks."""
+    """Return one line about a healthy set-up, with the checks that did not pass or warned."""
     if not result.has_error:
-        warned = ", ".join(warning.partition(":")[0] for warning in result.warnings)
-        note = f" (warned: {warned})" if warned else ""
+        warning_checks = ", ".join(warning.partition(":")[0] for warning in result.warnings)
+        note = f" (warned: {warning_checks})" if warning_checks else ""
         return result_line("passed", "green", f"{result.name}{note}", seconds=result.seconds)
     objections = " ".join(result.objections)
     return result_line(
@@ -38,13 +40,13 @@ def healthy_line(result: HealthyResult) -> Text:
     )
 
 
-def benchmark_page(report: BenchmarkReport) -> RenderableType:
-    """Return the totals of both tables, with exact intervals, and the gate times."""
+def benchmark_page(report: PocBenchmarkReport) -> RenderableType:
+    """Return the rates with exact intervals, the times of the gate, and the verdict."""
     table = Table("", "", box=box.SIMPLE, show_header=False)
     score = report.score
     for name, rate in (
-        ("Planted defects caught, by the named check", score.caught),
-        ("Planted defects missed", report.missed),
+        ("Planted defects caught by the named check", score.caught),
+        ("Planted defects missed", report.miss_rate),
         ("Healthy set-ups that failed", score.false_errors),
         ("Healthy set-ups with a warning", score.false_warnings),
     ):
@@ -52,15 +54,19 @@ def benchmark_page(report: BenchmarkReport) -> RenderableType:
             table.add_row(name, escape(rate.exact_text))
     for name, results in (("defect", report.defects), ("healthy set-up", report.healthy)):
         if results:
-            table.add_row(f"Gate time of a {name}", _times([r.seconds for r in results]))
-    table.add_row("Gate time of all", f"{report.seconds:.1f} s")
+            table.add_row(
+                f"Time of the gate per {name}", _times_text([result.seconds for result in results])
+            )
+    table.add_row("Time of all runs of the gate", f"{report.seconds:.1f} s")
     verdict = (
-        Text("Every defect was caught, no healthy set-up failed.", "green")
+        Text("Every defect was caught, and no healthy set-up failed.", "green")
         if report.passed
-        else Text("A defect was missed, or a healthy set-up failed: see the red lines.", "bold red")
+        else Text(
+            "A defect was not caught, or a healthy set-up failed: see the red lines.", "bold red"
+        )
     )
     return Group(table, verdict)
 
 
-def _times(seconds: list[float]) -> str:
+def _times_text(seconds: list[float]) -> str:
     return f"{sum(seconds) / len(seconds):.2f} s on average, {max(seconds):.2f} s at most"

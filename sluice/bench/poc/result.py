@@ -1,4 +1,4 @@
-"""Results of the gate for each entry, and its rates over all."""
+"""Results of the gate for planted defects and healthy set-ups, and the rates over all of them."""
 
 from typing import Literal
 
@@ -16,26 +16,28 @@ class DefectResult(Record):
     """Result of the gate for one planted defect."""
 
     name: str
-    check: str = Field(description="The check that must be the first to object.")
+    check: str = Field(description="Name of the check that must be the first to report the defect.")
     verdict: Verdict
-    objected: str = Field(description="The check that was the first to object; empty for none.")
-    outcome: Outcome = Field(description="Outcome of that check; 'pass' when none objected.")
+    first_check: str = Field(
+        description="Name of the check that was the first to report a problem; empty for none."
+    )
+    outcome: Outcome = Field(description="Outcome of this first check; 'pass' for none.")
     summary: str
     cause: str
     fix: str
-    absent: tuple[str, ...] = Field(
-        description="Texts that its summary, cause or fix should contain and does not."
+    missing_texts: tuple[str, ...] = Field(
+        description="Texts that summary, cause or fix of the first check should contain but do not."
     )
-    seconds: float = Field(description="Gate time [s].")
+    seconds: float = Field(description="Sum of the times of all checks [s].")
 
     @property
     def is_caught(self) -> bool:
-        """Whether the named check failed first, with the expected texts."""
+        """Whether the named check was the first to report a problem, with the expected texts."""
         return self.verdict == "caught"
 
     @property
     def is_first(self) -> bool:
-        """Whether the named check failed first, with any texts."""
+        """Whether the named check was the first to report a problem, with any texts."""
         return self.verdict in ("caught", "wrong response")
 
 
@@ -43,9 +45,11 @@ class HealthyResult(Record):
     """Result of the gate for one healthy set-up."""
 
     name: str
-    objections: tuple[str, ...] = Field(description="Checks that did not pass, with summaries.")
-    warnings: tuple[str, ...] = Field(description="Checks that warned, with summaries.")
-    seconds: float = Field(description="Gate time [s].")
+    objections: tuple[str, ...] = Field(
+        description="Names and summaries of the checks that did not pass."
+    )
+    warnings: tuple[str, ...] = Field(description="Names and summaries of the checks that warned.")
+    seconds: float = Field(description="Duration of the gate [s].")
 
     @property
     def has_error(self) -> bool:
@@ -58,15 +62,15 @@ class HealthyResult(Record):
         return bool(self.warnings)
 
 
-class BenchmarkReport(Record):
-    """Results of both tables, as far as they ran."""
+class PocBenchmarkReport(Record):
+    """Results of the planted defects and healthy set-ups that ran."""
 
     defects: tuple[DefectResult, ...]
     healthy: tuple[HealthyResult, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every defect was found and no healthy set-up failed."""
+        """Whether every defect was caught and no healthy set-up failed."""
         return self.score.is_perfect
 
     @property
@@ -75,11 +79,11 @@ class BenchmarkReport(Record):
         return score_planted(self.defects, self.healthy)
 
     @property
-    def missed(self) -> Rate | None:
-        """Defects that no check found."""
+    def miss_rate(self) -> Rate | None:
+        """Share of the defects that no check reported; None without defects."""
         return rate_of(self.defects, lambda result: result.verdict == "missed")
 
     @property
     def seconds(self) -> float:
-        """Gate time of all entries [s]."""
-        return sum(r.seconds for r in self.defects) + sum(r.seconds for r in self.healthy)
+        """Time of all runs of the gate [s]."""
+        return sum(result.seconds for result in (*self.defects, *self.healthy))

@@ -55,17 +55,17 @@ class UnsortedTime(ShortBars):
     """Two yearly files were joined in the wrong order."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the second half first."""
+        """Return the second half of the bars before the first half."""
         rows = super().load_rows()
         half = len(rows) // 2
         return pd.concat([rows.iloc[half:], rows.iloc[:half]])
 
 
 class RepeatedTime(ShortBars):
-    """One day is duplicated by a correction."""
+    """A corrected bar was added without removing the original one."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the bars with one date repeated."""
+        """Return the bars with one date twice."""
         rows = super().load_rows()
         duplicate = rows.iloc[[40]] * 1.001
         return pd.concat([rows.iloc[:41], duplicate, rows.iloc[41:]])
@@ -100,7 +100,7 @@ class ShuffledLabels(Digits):
     """Images were sorted, labels were not."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return images with wrong labels."""
+        """Return the images with the labels of others."""
         rows = super().load_rows()
         labels = rows["digit"].sample(frac=1, random_state=1).to_numpy()
         return rows.assign(digit=labels)

@@ -1,4 +1,4 @@
-"""Runs the tables of entries and compares the gate's results with the expected ones."""
+"""Runs planted defects and healthy set-ups, and compares the results with the expected ones."""
 
 import os
 import time
@@ -11,6 +11,7 @@ from sluice.bench.poc.healthy import HEALTHY, HealthySetup
 from sluice.bench.poc.planted import Defect, PlantedDefect, ValidatorDefect
 from sluice.bench.poc.result import DefectResult, HealthyResult, Verdict
 from sluice.config.poc_settings import TimeLimit
+from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.failfast.result import CheckResult, GateReport
 
 _NO_LIMIT = TimeLimit(typical_s=86_400.0, max_s=86_400.0)
@@ -22,9 +23,10 @@ def run_defects(
     """Yield the result of each planted defect as soon as it is known.
 
     Args:
-        defects: The table.
-        every: Run only every n-th entry, starting with the first.
-        folder: Folder in which the checks write; a temporary one when None. It is left empty.
+        defects: The table of defects.
+        every: Run one of this many entries, beginning with the first.
+        folder: Folder in which each run gets a temporary folder; if None, the system's folder for
+            temporary files.
     """
     for defect in defects[::every]:
         with scratch_folder(folder) as scratch:
@@ -37,13 +39,14 @@ def run_healthy(
     """Yield the result of each healthy set-up as soon as it is known.
 
     Args:
-        setups: The table.
-        every: Run only every n-th entry, starting with the first.
-        folder: Folder in which the checks write; a temporary one when None. It is left empty.
+        setups: The table of set-ups.
+        every: Run one of this many entries, beginning with the first.
+        folder: Folder in which each run gets a temporary folder; if None, the system's folder for
+            temporary files.
     """
     for healthy in setups[::every]:
         with scratch_folder(folder) as scratch:
-            yield run_one_healthy(healthy, scratch)
+            yield run_healthy_setup(healthy, scratch)
 
 
 def run_defect(defect: Defect, folder: Path) -> DefectResult:
@@ -53,79 +56,86 @@ def run_defect(defect: Defect, folder: Path) -> DefectResult:
     return judge_defect(defect, _run_gate(defect, folder).results)
 
 
-def run_one_healthy(healthy: HealthySetup, folder: Path) -> HealthyResult:
+def run_healthy_setup(healthy: HealthySetup, folder: Path) -> HealthyResult:
     """Run one healthy set-up; its checks write to ``folder``."""
     return judge_healthy(healthy.name, healthy.setup.run(folder))
 
 
 def judge_healthy(name: str, report: GateReport) -> HealthyResult:
-    """Return the checks that did not pass, including skipped and insufficient ones."""
+    """Return the result of a healthy set-up.
+
+    Skipped checks and checks with insufficient data count as objections, too.
+    """
     return HealthyResult(
         name=name,
-        objections=tuple(_headline(r) for r in report.results if not r.passed),
-        warnings=tuple(_headline(r) for r in report.results if r.outcome == "warn"),
+        objections=tuple(_headline(result) for result in report.results if not result.passed),
+        warnings=tuple(_headline(result) for result in report.results if result.outcome == "warn"),
         seconds=report.seconds,
     )
 
 
 def judge_defect(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResult:
-    """Compare the results of the checks with the expected ones.
+    """Compare the results of all checks with the expected result of the named check.
 
-    The first check that failed, or had insufficient data, must be the named one. Where a warning is
+    The first check that failed, or had insufficient data, must be the named one. If a warning is
     expected, no check may fail, and the named check must warn.
     """
-    failed = [r for r in results if r.outcome in ("fail", "insufficient")]
-    warned = [r for r in results if r.outcome == "warn" and r.name == defect.check]
-    first = next(iter(failed or (warned if defect.expected == "warn" else [])), None)
+    objections = [result for result in results if result.outcome in ("fail", "insufficient")]
+    if not objections and defect.expected_outcome == "warn":
+        objections = [
+            result for result in results if result.outcome == "warn" and result.name == defect.check
+        ]
+    first = next(iter(objections), None)
     if first is None:
         return _defect_result(defect, None, "missed", (), results)
-    if first.name != defect.check or first.outcome != defect.expected:
+    if first.name != defect.check or first.outcome != defect.expected_outcome:
         return _defect_result(defect, first, "other check", (), results)
-    response = f"{first.cause} {first.fix}".lower()
-    absent = [part for part in defect.summary_texts if part.lower() not in first.summary.lower()]
-    absent += [defect.advice_text] if defect.advice_text.lower() not in response else []
-    absent += [name for name in ("cause", "fix") if not getattr(first, name)]
-    verdict: Verdict = "wrong response" if absent else "caught"
-    return _defect_result(defect, first, verdict, tuple(absent), results)
+    advice = f"{first.cause} {first.fix}".lower()
+    summary = first.summary.lower()
+    missing_texts = [text for text in defect.summary_texts if text.lower() not in summary]
+    missing_texts += [defect.advice_text] if defect.advice_text.lower() not in advice else []
+    missing_texts += [name for name in ("cause", "fix") if not getattr(first, name)]
+    verdict: Verdict = "wrong response" if missing_texts else "caught"
+    return _defect_result(defect, first, verdict, tuple(missing_texts), results)
 
 
 def _defect_result(
     defect: Defect,
     first: CheckResult | None,
     verdict: Verdict,
-    absent: tuple[str, ...],
+    missing_texts: tuple[str, ...],
     results: tuple[CheckResult, ...],
 ) -> DefectResult:
     return DefectResult(
         name=defect.name,
         check=defect.check,
         verdict=verdict,
-        objected=first.name if first else "",
+        first_check=first.name if first else "",
         outcome=first.outcome if first else "pass",
         summary=first.summary if first else "",
         cause=first.cause if first else "",
         fix=first.fix if first else "",
-        absent=absent,
-        seconds=sum(r.seconds for r in results if r.name != "gate_finishes_in_time"),
+        missing_texts=missing_texts,
+        seconds=sum(result.seconds for result in results if result.name != WHOLE_GATE_CHECK),
     )
 
 
 def _run_gate(defect: PlantedDefect, folder: Path) -> GateReport:
-    match defect.where:
-        case "here":
+    match defect.run_mode:
+        case "this process":
             return defect.setup.run(folder)
-        case "apart":
-            return defect.setup.run_apart(folder)
-        case "unwritable":
-            # A file in place of the folder, because permissions do not stop the superuser.
+        case "child process":
+            return defect.setup.run_in_child(folder)
+        case "unwritable folder":
+            # A device in place of the folder, because permissions do not stop the superuser.
             return defect.setup.run(Path(os.devnull))
 
 
 def _run_validator(defect: ValidatorDefect, folder: Path) -> CheckResult:
     started = time.perf_counter()
-    finding = defect.validate(folder)
+    outcome = defect.validate(folder)
     return CheckResult.of(
-        finding,
+        outcome,
         name=defect.check,
         check_id=defect.check_id,
         seconds=time.perf_counter() - started,

@@ -1,4 +1,4 @@
-"""A set-up of a workload and its settings, run by an entry of either table."""
+"""A workload with all its settings, on which the benchmark runs the gate."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
 POC = PocSettings(mini_rows=256, signal_rows=500)
-"""Gate settings with fewer rows, so that an entry takes about a second; thresholds are the
+"""Gate settings with fewer rows, so that a set-up takes about a second. Thresholds are the
 defaults."""
 
 TRAINING = TrainSettings(batch_rows=32)
@@ -30,13 +30,13 @@ class PocSetup:
 
     workload: type[Workload]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the workload as plain values, which ``run_apart`` passes to a child process."""
+    """Settings of the workload as plain JSON values, so that a child process can receive them."""
     model: ModelSettings
     training: TrainSettings = TRAINING
     poc: PocSettings = POC
     seed: int = 0
-    served: bool = False
-    """Whether the model will be served, as in a pipeline; ``run_apart`` ignores it."""
+    is_served: bool = False
+    """Whether the model will be served, as in a pipeline; ``run_in_child`` ignores it."""
 
     def run(self, folder: Path) -> GateReport:
         """Run the full gate in this process; checks write to ``folder``."""
@@ -51,12 +51,12 @@ class PocSetup:
             seed=self.seed,
             folder=folder,
             clock=lambda: datetime.now(UTC),
-            is_served=self.served,
+            is_served=self.is_served,
         )
         return run_gate(inputs, level="full")
 
-    def run_apart(self, folder: Path) -> GateReport:
-        """Run the full gate in a child process, which may hang or crash."""
+    def run_in_child(self, folder: Path) -> GateReport:
+        """Run the full gate in a child process, because the defect may hang or crash it."""
         target = WorkloadTarget(
             path=f"{self.workload.__module__}:{self.workload.__qualname__}",
             settings=json.dumps(dict(self.settings)),
@@ -69,14 +69,14 @@ class PocSetup:
 
 
 def network(name: str, *, hidden: int = 32, dropout: float = 0.0, layers: int = 1) -> ModelSettings:
-    """Return settings for a network of this package, or for one that comes with Sluice.
+    """Return settings for a network of this package, or for a built-in architecture.
 
     Args:
         name: 'networks:Class' or 'network_defects:Class' for a network of this package, such as
             'networks:Mlp'; or the name of a built-in architecture, such as 'gru'.
-        hidden: Width [units].
+        hidden: Width of a hidden layer [units].
         dropout: Dropout rate.
-        layers: Number of stacked layers; ignored by a network without them.
+        layers: Number of stacked layers; ignored by networks without such layers.
     """
     path = f"sluice.bench.poc.{name}" if ":" in name else name
     return ModelSettings(architecture=path, hidden=hidden, dropout=dropout, layers=layers)

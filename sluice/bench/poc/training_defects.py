@@ -34,7 +34,7 @@ class LogOfZero(Cancer):
     """Takes the logarithm of a probability that is rounded to 0."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return minus the logarithm of the right class's probability."""
+        """Return the negative log probability of the correct class (N,)."""
         probability = output.sigmoid().round()
         return -(y * probability.log() + (1 - y) * (1 - probability).log())[:, 0]
 
@@ -59,7 +59,7 @@ class HeadNotInGroups(DigitImages):
     """Selects parameters by name and omits those of the head."""
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
-        """Return the body's parameters only."""
+        """Return one group, with the parameters of the body."""
         named = network.named_parameters()
         return [{"params": [p for name, p in named if name.startswith("body")]}]
 
@@ -82,12 +82,12 @@ class SelectsLast(Diabetes):
 
 
 class SelectsHighest(ShortBars):
-    """Maximises the loss."""
+    """Selects the epoch with the highest loss instead of the lowest."""
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
         """Return the epoch with the highest finite score."""
-        usable = {epoch: score for epoch, score in scores.items() if math.isfinite(score)}
-        return max(usable, key=lambda epoch: (usable[epoch], -epoch))
+        finite_scores = {epoch: score for epoch, score in scores.items() if math.isfinite(score)}
+        return max(finite_scores, key=lambda epoch: (finite_scores[epoch], -epoch))
 
 
 class SelectsFirstIfNan(Wine):
@@ -121,13 +121,13 @@ class BaselineOfWrongShape(Wine):
     """Returns one number per example from baseline(), instead of a logit per class."""
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
-        """Return the mean class, (N, 1)."""
-        test = self.examples(frame, fold.test).targets
-        return test.double().mean().expand(len(test), 1)
+        """Return the mean label for every example (N, 1)."""
+        labels = self.examples(frame, fold.test).targets
+        return labels.double().mean().expand(len(labels), 1)
 
 
 class LoaderHangs(Diabetes):
-    """Waits for a database that does not answer."""
+    """Hangs while loading, as if a database did not answer."""
 
     def load_rows(self) -> pd.DataFrame:
         """Never return."""

@@ -1,4 +1,4 @@
-"""Healthy workloads on small real data that needs no network.
+"""Healthy workloads on small real data sets, which scikit-learn and Sluice contain.
 
 Shape legend: N = examples, D = features, C = classes.
 """
@@ -17,23 +17,24 @@ from sluice.workloads.examples import Examples
 from sluice.workloads.workload import Workload, WorkloadSettings
 
 _FOLDS = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=1)
-_BAR_ROWS = 1000
+_NUM_BARS = 1000
 
 
 class TableSettings(WorkloadSettings):
-    """Settings with one fold, because the gate uses only the first."""
+    """Settings with one fold, because the gate uses only the first fold."""
 
     folds: FoldSettings = _FOLDS
 
 
-class Table(Workload):
-    """Base class of workloads with independent rows and the features of the data set."""
+class SklearnWorkload(Workload):
+    """Base class of workloads on a table of scikit-learn, with independent rows."""
 
     settings_type = TableSettings
     target_kind: ClassVar[Any] = "float"
     source: ClassVar[str]
     """Name of the loader in ``sklearn.datasets``."""
     source_options: ClassVar[dict[str, Any]] = {}
+    """Keyword arguments of the loader."""
 
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         super().__init__(settings)
@@ -46,7 +47,7 @@ class Table(Workload):
         return Column(name=self.target_column, kind=self.target_kind)
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the data set in a fixed random order, because some sets are sorted by class."""
+        """Return the rows in a fixed random order, because some data sets are sorted by class."""
         from sklearn import datasets  # takes a second, because it imports scipy.stats
 
         load = getattr(datasets, self.source)
@@ -60,7 +61,7 @@ class Table(Workload):
         return raw.copy()
 
 
-class Diabetes(Table):
+class Diabetes(SklearnWorkload):
     """442 patients, 10 measurements; regression of the progression of the disease."""
 
     source = "load_diabetes"
@@ -80,7 +81,7 @@ class Diabetes(Table):
     target_column = "progression"
 
 
-class Cancer(Table):
+class Cancer(SklearnWorkload):
     """569 tumours, 30 measurements; benign or not, by binary cross-entropy on one logit."""
 
     source = "load_breast_cancer"
@@ -102,8 +103,8 @@ class Cancer(Table):
         return nn.functional.binary_cross_entropy_with_logits(output, y, reduction="none")[:, 0]
 
 
-class Classes(Table):
-    """Integer labels and cross-entropy; base class of the classifiers below."""
+class SklearnClassification(SklearnWorkload):
+    """Base class of workloads with integer labels and cross-entropy."""
 
     target_kind = "int"
     num_classes: ClassVar[int]
@@ -124,7 +125,7 @@ class Classes(Table):
         return nn.functional.cross_entropy(output, y, reduction="none")
 
 
-class Wine(Classes):
+class Wine(SklearnClassification):
     """178 wines, 13 measurements, 3 growers."""
 
     source = "load_wine"
@@ -136,7 +137,7 @@ class Wine(Classes):
     num_classes = 3
 
 
-class Iris(Classes):
+class Iris(SklearnClassification):
     """150 flowers, 4 measurements, 3 species."""
 
     source = "load_iris"
@@ -150,8 +151,8 @@ class Iris(Classes):
     num_classes = 3
 
 
-class Digits(Classes):
-    """800 handwritten digits as a table of 64 pixels, 0 to 16."""
+class Digits(SklearnClassification):
+    """800 handwritten digits as a table of 64 pixels with values from 0 to 16."""
 
     source = "load_digits"
     feature_columns: tuple[str, ...] = tuple(
@@ -193,7 +194,7 @@ class DigitLines(Digits):
 
 
 class DigitTokens(Digits):
-    """The digits as 64 tokens, each one of 17 grey values."""
+    """The digits as sequences of 64 tokens; a token is one of 17 grey values."""
 
     scale_inputs = False
 
@@ -204,7 +205,7 @@ class DigitTokens(Digits):
 
 
 class ShortBarsSettings(BarsSettings):
-    """Fold settings for a short table of bars."""
+    """Source and folds for a short table of bars."""
 
     source: SourceSettings = PackagedBars(name="nasdaq")
     folds: FoldSettings = _FOLDS
@@ -217,9 +218,9 @@ class ShortBars(BarsWorkload):
 
     def load_rows(self) -> pd.DataFrame:
         """Return the last rows of the source."""
-        return super().load_rows().iloc[-_BAR_ROWS:]
+        return super().load_rows().iloc[-_NUM_BARS:]
 
 
-def scaled_pixels(x: Tensor) -> Tensor:
-    """Return pixels 0 to 16 as 0 to 255, as in an image file."""
+def scale_pixels_to_255(x: Tensor) -> Tensor:
+    """Return pixels from 0 to 16 as integers from 0 to 255, as in an image file."""
     return torch.round(x * (255 / 16))

@@ -1,7 +1,7 @@
 """The naive test that the guards are compared with: a fixed-sample test at every assessment.
 
-One-sided pooled z-test of two proportions on all counts of the step so far. A single test has an
-error rate of ``alpha``; repeated every two seconds, it eventually gives a false alarm.
+It is a one-sided pooled z-test of two proportions on all counts of the step so far. One application
+has an error rate of ``alpha``. Repeated every two seconds, it eventually gives a false alarm.
 """
 
 import math
@@ -11,19 +11,24 @@ from sluice.rollout.evidence import GUARDS, GuardName
 from sluice.rollout.observations import ArmCounts, TrafficCounts
 
 
-def naive_harm(window: TrafficCounts, *, alpha: float) -> bool:
+def detect_harm_naively(counts: TrafficCounts, *, alpha: float) -> bool:
     """Return whether the z-test of any guard reports harm; the guards share alpha."""
-    critical = NormalDist().inv_cdf(1 - alpha / len(GUARDS))
-    return any(_z(window.challenger, window.production, guard) > critical for guard in GUARDS)
+    critical_value = NormalDist().inv_cdf(1 - alpha / len(GUARDS))
+    return any(
+        _z_statistic(counts.challenger, counts.production, guard) > critical_value
+        for guard in GUARDS
+    )
 
 
-def _z(challenger: ArmCounts, production: ArmCounts, guard: GuardName) -> float:
+def _z_statistic(challenger: ArmCounts, production: ArmCounts, guard: GuardName) -> float:
     if not (challenger.requests and production.requests):
         return 0.0
     challenger_faults: int = getattr(challenger, guard)
     production_faults: int = getattr(production, guard)
-    pooled = (challenger_faults + production_faults) / (challenger.requests + production.requests)
-    variance = pooled * (1 - pooled) * (1 / challenger.requests + 1 / production.requests)
+    pooled_rate = (challenger_faults + production_faults) / (
+        challenger.requests + production.requests
+    )
+    variance = pooled_rate * (1 - pooled_rate) * (1 / challenger.requests + 1 / production.requests)
     if not variance > 0:
         return 0.0
     return (

@@ -1,6 +1,6 @@
 """Detection delay and false rollbacks of the guards, in simulated rollouts.
 
-The simulation calls ``advance`` itself at every assessment.
+At every assessment, the simulation calls ``advance``, the state machine of real rollouts.
 """
 
 import math
@@ -14,16 +14,21 @@ import numpy as np
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.bench.rollout.naive import naive_harm
-from sluice.bench.rollout.traffic import START, Arms, Traffic
+from sluice.bench.rollout.naive import detect_harm_naively
+from sluice.bench.rollout.traffic import START, Traffic, TrafficSimulator
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
 from sluice.rollout.state_machine import advance
 from sluice.rollout.transitions import first_transition
 
 _CHUNK = 20
-"""Rollouts per task of a worker."""
-_NEVER = float("inf")
+"""Number of rollouts per task of a worker process."""
+
+_NEVER_S = float("inf")
+"""Time of the rollback of a rollout that is not rolled back [s]."""
+
+_Outcome = tuple[float, bool]
+"""Time of the rollback [s], and whether a z-test would have rolled back falsely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +55,24 @@ class RolloutMeasurement(Record):
     """Results of many rollouts of one scenario."""
 
     name: str
-    rollouts: int
-    back: int = Field(
+    num_rollouts: int
+    num_rolled_back: int = Field(
         description="Number of rollouts that were rolled back. If the challenger is healthy, each "
-        "of them was rolled back falsely."
+        "of these rollbacks is false."
     )
-    early: int = Field(description="Number of rollouts that were rolled back before the harm.")
+    num_early: int = Field(
+        description="Number of rollouts that were rolled back before the harm began."
+    )
     median_s: float | None = Field(
-        description="Median delay from the harm to the rollback [s]; None without harm."
+        description="Median delay from the harm to the rollback [s]; infinite if most rollouts are "
+        "not rolled back. Rollbacks before the harm are left out. None without harm."
     )
     p90_s: float | None = Field(
-        description="90th percentile of the delay from the harm to the rollback [s]; None without "
-        "harm."
+        description="90th percentile of the same delay [s]; None without harm."
     )
-    naive: int = Field(
+    num_false_naive: int = Field(
         description="Number of rollouts that a z-test at every assessment would have rolled back "
-        "falsely."
+        "without harm."
     )
     max_median_s: float | None
     max_p90_s: float | None
@@ -78,13 +85,17 @@ class RolloutMeasurement(Record):
     def reaches_targets(self) -> bool:
         """Whether every target is reached.
 
-        The share of rollbacks misses its target only if it is significantly above it, that is, if
-        its Wilson interval is above it.
+        The share of false rollbacks misses its target only if its whole Wilson interval is above
+        the target.
         """
         from scipy.stats import binomtest
 
         if self.max_rollback_rate is not None:
-            low = binomtest(self.back, self.rollouts).proportion_ci(method="wilson").low
+            low = (
+                binomtest(self.num_rolled_back, self.num_rollouts)
+                .proportion_ci(method="wilson")
+                .low
+            )
             return bool(low <= self.max_rollback_rate)
         median, p90 = self.median_s, self.p90_s
         return (
@@ -95,8 +106,8 @@ class RolloutMeasurement(Record):
         )
 
 
-def measure(
-    scenarios: Sequence[RolloutScenario], *, rollouts: int, seed: int, processes: int
+def measure_rollouts(
+    scenarios: Sequence[RolloutScenario], *, num_rollouts: int, seed: int, num_processes: int
 ) -> Iterator[RolloutMeasurement]:
     """Yield the results of each scenario, in order.
 
@@ -104,46 +115,50 @@ def measure(
         About 0.1 ms per assessment: 0.2 s for an hour with an assessment every 2 s.
     """
     chunks = [
-        (at, scenario, min(_CHUNK, rollouts - start), (seed, at, start))
-        for at, scenario in enumerate(scenarios)
-        for start in range(0, rollouts, _CHUNK)
+        (scenario, min(_CHUNK, num_rollouts - start), (seed, number, start))
+        for number, scenario in enumerate(scenarios)
+        for start in range(0, num_rollouts, _CHUNK)
     ]
-    outcomes: list[tuple[float, bool]] = []
-    for (_, scenario, *_rest), ends in zip(chunks, _run(chunks, processes), strict=True):
-        outcomes += ends
-        if len(outcomes) == rollouts:
+    outcomes: list[_Outcome] = []
+    for (scenario, *_), chunk_outcomes in zip(chunks, _run(chunks, num_processes), strict=True):
+        outcomes += chunk_outcomes
+        if len(outcomes) == num_rollouts:
             yield _summarize(scenario, outcomes)
             outcomes = []
 
 
 def simulate_rollout(
     traffic: Traffic, settings: RolloutSettings, *, seconds: float, seed: Sequence[int]
-) -> tuple[float, bool]:
+) -> _Outcome:
     """Return the time of the rollback [s] and whether a z-test would have rolled back falsely.
 
     The time is infinity without a rollback. The z-test is repeated at every assessment before the
     harm begins.
     """
-    arms = Arms(traffic, rng=np.random.default_rng(list(seed)))
+    simulator = TrafficSimulator(traffic, rng=np.random.default_rng(list(seed)))
     rollout = new_rollout(settings, now=START)
     is_naive_rollback = False
     while (
-        passed_s := (arms.now - START).total_seconds()
+        elapsed_s := (simulator.now - START).total_seconds()
     ) < seconds and rollout.phase != "awaiting_promotion":
-        window = arms.next_counts(rollout.current_step, rollout=rollout.id, epoch=rollout.epoch)
-        if passed_s < traffic.harm_at_s:
-            is_naive_rollback = is_naive_rollback or naive_harm(window, alpha=settings.alpha)
-        transition = advance(rollout, window, now=arms.now, production=rollout.production)
+        counts = simulator.next_counts(
+            rollout.current_step, rollout=rollout.id, epoch=rollout.epoch
+        )
+        if elapsed_s < traffic.harm_at_s:
+            is_naive_rollback = is_naive_rollback or detect_harm_naively(
+                counts, alpha=settings.alpha
+            )
+        transition = advance(rollout, counts, now=simulator.now, production=rollout.production)
         if transition.rollout.epoch != rollout.epoch:
-            arms.next_step()
+            simulator.next_step()
         rollout = transition.rollout
         if rollout.phase == "rolled_back":
-            return (arms.now - START).total_seconds(), is_naive_rollback
-    return _NEVER, is_naive_rollback
+            return (simulator.now - START).total_seconds(), is_naive_rollback
+    return _NEVER_S, is_naive_rollback
 
 
 def new_rollout(settings: RolloutSettings, *, now: datetime) -> Rollout:
-    """Return a new rollout."""
+    """Return a rollout from version 1 to version 2 in its first step."""
     return first_transition(
         rollout_id="simulated",
         model="model",
@@ -160,28 +175,27 @@ def new_rollout(settings: RolloutSettings, *, now: datetime) -> Rollout:
     ).rollout
 
 
-def _summarize(
-    scenario: RolloutScenario, outcomes: Sequence[tuple[float, bool]]
-) -> RolloutMeasurement:
-    end_N = np.array([end for end, _ in outcomes])
+def _summarize(scenario: RolloutScenario, outcomes: Sequence[_Outcome]) -> RolloutMeasurement:
+    rollback_s_N = np.array([rollback_s for rollback_s, _ in outcomes])  # N = rollouts
     harm_s = scenario.traffic.harm_at_s
-    is_early_N = np.isfinite(end_N) & (end_N <= harm_s)
-    late_N = end_N[~is_early_N]
-    is_harmful = math.isfinite(harm_s) and late_N.size > 0
-    # The upper order statistic without interpolation: the difference of infinities is NaN.
+    is_rolled_back_N = np.isfinite(rollback_s_N)
+    is_early_N = is_rolled_back_N & (rollback_s_N <= harm_s)
+    late_s_N = rollback_s_N[~is_early_N]
+    has_delays = math.isfinite(harm_s) and late_s_N.size > 0
+    # "higher" does not interpolate: between two infinite delays, interpolation gives NaN.
     median_s, p90_s = (
-        np.quantile(late_N - harm_s, [0.5, 0.9], method="higher").tolist()
-        if is_harmful
+        np.quantile(late_s_N - harm_s, [0.5, 0.9], method="higher").tolist()
+        if has_delays
         else (None, None)
     )
     return RolloutMeasurement(
         name=scenario.name,
-        rollouts=len(outcomes),
-        back=int(np.isfinite(end_N).sum()),
-        early=int(is_early_N.sum()),
+        num_rollouts=len(outcomes),
+        num_rolled_back=int(is_rolled_back_N.sum()),
+        num_early=int(is_early_N.sum()),
         median_s=median_s,
         p90_s=p90_s,
-        naive=sum(is_naive_rollback for _, is_naive_rollback in outcomes),
+        num_false_naive=sum(is_naive_rollback for _, is_naive_rollback in outcomes),
         max_median_s=scenario.max_median_s,
         max_p90_s=scenario.max_p90_s,
         max_rollback_rate=scenario.max_rollback_rate,
@@ -189,22 +203,21 @@ def _summarize(
 
 
 def _simulate_chunk(
-    at: int, scenario: RolloutScenario, rollouts: int, seed: tuple[int, ...]
-) -> list[tuple[float, bool]]:
-    del at
+    scenario: RolloutScenario, num_rollouts: int, seed: tuple[int, ...]
+) -> list[_Outcome]:
     traffic, settings, seconds = scenario.traffic, scenario.settings, scenario.seconds
     return [
         simulate_rollout(traffic, settings, seconds=seconds, seed=(*seed, number))
-        for number in range(rollouts)
+        for number in range(num_rollouts)
     ]
 
 
 def _run(
-    chunks: Sequence[tuple[int, RolloutScenario, int, tuple[int, ...]]], processes: int
-) -> Iterator[list[tuple[float, bool]]]:
-    """Yield the results of each chunk, in order; in this process when one worker is enough."""
-    if processes == 1:
+    chunks: Sequence[tuple[RolloutScenario, int, tuple[int, ...]]], num_processes: int
+) -> Iterator[list[_Outcome]]:
+    """Yield the outcomes of each chunk, in order. One process means this one, without a pool."""
+    if num_processes == 1:
         yield from (_simulate_chunk(*chunk) for chunk in chunks)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(_simulate_chunk, *zip(*chunks, strict=True))

@@ -1,4 +1,4 @@
-"""Tokens per second of a training, by how the documents of a batch are padded."""
+"""Speed of a training on documents for three kinds of padding."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _VOCAB_SIZE = 5_000
 
 
 class PaddingSpeed(Record):
-    """Speed of a training step for each kind of padding. Padding tokens are not counted."""
+    """Speed of a training for each kind of padding. Padding tokens are not counted."""
 
     max_len_tokens_per_s: float = Field(
         description="Speed with documents padded to 1,024 tokens, in the fastest epoch [tokens/s]."
@@ -41,57 +41,60 @@ class PaddingSpeed(Record):
     )
 
 
-def measure_padding(*, num_batches: int, rounds: int, seed: int, folder: Path) -> PaddingSpeed:
+def measure_padding(*, num_batches: int, num_rounds: int, seed: int, folder: Path) -> PaddingSpeed:
     """Train a small network on the same documents with three kinds of padding in turns.
 
     Args:
-        num_batches: Batches of 32 documents in an epoch.
-        rounds: Number of timed epochs of each kind.
+        num_batches: Number of batches of 32 documents in an epoch.
+        num_rounds: Number of timed epochs for each kind of padding.
         seed: Seed of the documents and their order.
-        folder: Folder for the tokens.
+        folder: Folder for the file of tokens.
     """
     documents = make_documents(num_batches * _BATCH_ROWS, np.random.default_rng(seed))
     write_tokens(folder / "tokens", documents, vocab_size=_VOCAB_SIZE)
     num_tokens = sum(map(len, documents))
-    longest = TokenRows(folder / "tokens", vocab_size=_VOCAB_SIZE, max_len=_MAX_LEN)
-    fixed = TokenRows(folder / "tokens", vocab_size=_VOCAB_SIZE, max_len=_MAX_LEN, pad_to="max_len")
-    num_rows, lengths_of = len(documents), require_lengths(longest)
-    plan = BatchPlan(num_rows, batch_rows=_BATCH_ROWS, seed=seed)
-    by_length = BatchPlan(num_rows, batch_rows=_BATCH_ROWS, seed=seed, lengths_of=lengths_of)
-    batches, bucketed = list(plan.batches(1)), list(by_length.batches(1))
-    step = _training_step(seed)
+    padded_to_longest = TokenRows(folder / "tokens", vocab_size=_VOCAB_SIZE, max_len=_MAX_LEN)
+    padded_to_max = TokenRows(
+        folder / "tokens", vocab_size=_VOCAB_SIZE, max_len=_MAX_LEN, pad_to="max_len"
+    )
+    num_rows, lengths_of = len(documents), require_lengths(padded_to_longest)
+    shuffled_plan = BatchPlan(num_rows, batch_rows=_BATCH_ROWS, seed=seed)
+    bucketed_plan = BatchPlan(num_rows, batch_rows=_BATCH_ROWS, seed=seed, lengths_of=lengths_of)
+    shuffled_batches = list(shuffled_plan.batches(1))
+    bucketed_batches = list(bucketed_plan.batches(1))
+    train_step = _make_training_step(seed)
     kinds = {
-        "max_len": (fixed, batches),
-        "longest": (longest, batches),
-        "bucketed": (longest, bucketed),
+        "max_len": (padded_to_max, shuffled_batches),
+        "longest": (padded_to_longest, shuffled_batches),
+        "bucketed": (padded_to_longest, bucketed_batches),
     }
     speeds: dict[str, list[float]] = {name: [] for name in kinds}
-    for number in range(rounds + 1):
-        for name, (source, parts) in kinds.items():
+    for number in range(num_rounds + 1):
+        for name, (source, batches) in kinds.items():
             started = time.perf_counter()
-            for rows in parts:
+            for rows in batches:
                 batch = source[rows]
-                step(batch["ids"], batch["mask"])
+                train_step(batch["ids"], batch["mask"])
             if number:  # the first round fills the caches
                 speeds[name].append(num_tokens / (time.perf_counter() - started))
-    best = {name: max(measured) for name, measured in speeds.items()}
+    best_speeds = {name: max(round_speeds) for name, round_speeds in speeds.items()}
     return PaddingSpeed(
-        max_len_tokens_per_s=best["max_len"],
-        longest_tokens_per_s=best["longest"],
-        bucketed_tokens_per_s=best["bucketed"],
-        longest_ratio=best["longest"] / best["max_len"],
-        bucketed_ratio=best["bucketed"] / best["max_len"],
+        max_len_tokens_per_s=best_speeds["max_len"],
+        longest_tokens_per_s=best_speeds["longest"],
+        bucketed_tokens_per_s=best_speeds["bucketed"],
+        longest_ratio=best_speeds["longest"] / best_speeds["max_len"],
+        bucketed_ratio=best_speeds["bucketed"] / best_speeds["max_len"],
     )
 
 
-def _training_step(seed: int) -> Callable[[Tensor, Tensor], None]:
-    """Return one step of a small classifier, whose work grows with the padded length."""
+def _make_training_step(seed: int) -> Callable[[Tensor, Tensor], None]:
+    """Return a function that trains a small classifier on a batch; longer padding costs more."""
     torch.manual_seed(seed)
     network = nn.ModuleList([nn.Embedding(_VOCAB_SIZE, 32), nn.Linear(32, 64), nn.Linear(64, 2)])
     embedding, hidden, head = network
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
-    def step(ids: Tensor, mask: Tensor) -> None:
+    def train_step(ids: Tensor, mask: Tensor) -> None:
         x = hidden(embedding(ids)).relu() * mask[..., None]
         output = head(x.sum(1) / mask.sum(1, keepdim=True))
         loss = nn.functional.cross_entropy(output, ids[:, 0] % 2)
@@ -99,4 +102,4 @@ def _training_step(seed: int) -> Callable[[Tensor, Tensor], None]:
         loss.backward()
         optimizer.step()
 
-    return step
+    return train_step

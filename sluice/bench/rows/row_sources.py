@@ -36,10 +36,10 @@ _VOCAB_SIZE = 5_000
 
 
 class SourceSpeed(Record):
-    """Speed of one row source, compared with its baseline."""
+    """Speed of one row source, compared with a minimal loop: its baseline."""
 
-    source: str = Field(description="Class of the source, and what its rows are.")
-    baseline: str = Field(description="Loop that reads the same rows.")
+    source: str = Field(description="Class of the source, and a description of its rows.")
+    baseline: str = Field(description="Description of the loop, which reads the same rows.")
     rows_per_s: float = Field(description="Speed of the source in its fastest round [rows/s].")
     baseline_rows_per_s: float = Field(
         description="Speed of the baseline in its fastest round [rows/s]."
@@ -49,23 +49,23 @@ class SourceSpeed(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    name: str
+    source_name: str
     baseline_name: str
     source: RowSource
-    baseline: Callable[[Tensor], ModelInput]
+    read_baseline: Callable[[Tensor], ModelInput]
 
 
 def measure_sources(
-    *, num_rows: int, rounds: int, seed: int, folder: Path
+    *, num_rows: int, num_rounds: int, seed: int, folder: Path
 ) -> Iterator[SourceSpeed]:
     """Yield the speed of every source on generated data.
 
-    Source and baseline read the same batches of 64 shuffled rows in turns, and return the same
-    values.
+    Source and baseline read the same batches of 64 shuffled rows in turns. They must return the
+    same values.
 
     Args:
-        num_rows: Number of rows of a table; there are fewer documents and images.
-        rounds: Number of timed pairs.
+        num_rows: Number of rows of a table; the numbers of documents and images are smaller.
+        num_rounds: Number of times that each source and its baseline are timed.
         seed: Seed of the data and the order.
         folder: Empty folder for the files.
 
@@ -73,33 +73,40 @@ def measure_sources(
         ContractError: A source and its baseline return different values.
     """
     rng = np.random.default_rng(seed)
-    for make in (_tables, _documents, _blocks, _images, _datasets, _records):
-        folder_of_source = folder / make.__name__.strip("_")
-        folder_of_source.mkdir()
-        for comparison in make(num_rows, rng, folder_of_source):
-            yield _measure(comparison, rounds, seed)
+    for name, make_comparisons in (
+        ("tables", _compare_tables),
+        ("documents", _compare_documents),
+        ("blocks", _compare_blocks),
+        ("images", _compare_images),
+        ("datasets", _compare_datasets),
+        ("records", _compare_records),
+    ):
+        source_folder = folder / name
+        source_folder.mkdir()
+        for comparison in make_comparisons(num_rows, rng, source_folder):
+            yield _measure(comparison, num_rounds, seed)
 
 
-def _measure(comparison: _Comparison, rounds: int, seed: int) -> SourceSpeed:
+def _measure(comparison: _Comparison, num_rounds: int, seed: int) -> SourceSpeed:
     num_batches = max(1, min(30, len(comparison.source) // _BATCH_ROWS))
     order = FeistelOrder(len(comparison.source), seed=seed).part(0, num_batches * _BATCH_ROWS)
     batches = order.split(_BATCH_ROWS)
-    _require_same(comparison, batches[0])
-    reads: dict[str, Callable[[Tensor], ModelInput]] = {
+    _require_same_values(comparison, batches[0])
+    readers: dict[str, Callable[[Tensor], ModelInput]] = {
         "source": comparison.source.__getitem__,
-        "baseline": comparison.baseline,
+        "baseline": comparison.read_baseline,
     }
-    seconds: dict[str, list[float]] = {name: [] for name in reads}
-    for number in range(rounds + 1):
-        for name in reads if number % 2 else reversed(reads):
-            read = reads[name]
+    seconds: dict[str, list[float]] = {name: [] for name in readers}
+    for number in range(num_rounds + 1):
+        for name in readers if number % 2 else reversed(readers):
+            read = readers[name]
             started = time.perf_counter()
             for rows in batches:
                 read(rows)
             if number:  # the first round fills the caches
                 seconds[name].append(time.perf_counter() - started)
     return SourceSpeed(
-        source=comparison.name,
+        source=comparison.source_name,
         baseline=comparison.baseline_name,
         rows_per_s=len(order) / min(seconds["source"]),
         baseline_rows_per_s=len(order) / min(seconds["baseline"]),
@@ -107,16 +114,18 @@ def _measure(comparison: _Comparison, rounds: int, seed: int) -> SourceSpeed:
     )
 
 
-def _require_same(comparison: _Comparison, rows: Tensor) -> None:
-    first, second = input_parts(comparison.source[rows]), input_parts(comparison.baseline(rows))
-    if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
+def _require_same_values(comparison: _Comparison, rows: Tensor) -> None:
+    source_parts = input_parts(comparison.source[rows])
+    baseline_parts = input_parts(comparison.read_baseline(rows))
+    if not all(torch.equal(a, b) for a, b in zip(source_parts, baseline_parts, strict=True)):
         raise ContractError(
-            f"{comparison.name} and '{comparison.baseline_name}' must return the same values.",
+            f"{comparison.source_name} and '{comparison.baseline_name}' must return the same "
+            "values.",
             fix="Report this as a bug: one of them reads other rows.",
         )
 
 
-def _tables(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+def _compare_tables(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -132,15 +141,17 @@ def _tables(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_
     )
 
 
-def _documents(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+def _compare_documents(
+    num_rows: int, rng: np.random.Generator, folder: Path
+) -> Iterator[_Comparison]:
     documents = make_documents(num_rows // 4, rng)
     write_tokens(folder / "tokens", documents, vocab_size=_VOCAB_SIZE)
     tensors = [torch.from_numpy(document) for document in documents]
 
     def pad(rows: Tensor) -> ModelInput:
-        chosen = [tensors[row] for row in rows.tolist()]
-        lengths = torch.tensor([len(document) for document in chosen])
-        ids = nn.utils.rnn.pad_sequence(chosen, batch_first=True)
+        batch = [tensors[row] for row in rows.tolist()]
+        lengths = torch.tensor([len(document) for document in batch])
+        ids = nn.utils.rnn.pad_sequence(batch, batch_first=True)
         return {"ids": ids, "mask": torch.arange(ids.shape[1]) < lengths[:, None]}
 
     yield _Comparison(
@@ -151,14 +162,14 @@ def _documents(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterato
     )
 
 
-def _blocks(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+def _compare_blocks(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
     tokens = rng.integers(0, _VOCAB_SIZE, num_rows * 16).astype(np.uint16)
     np.save(folder / "tokens.npy", tokens)
     mapped = np.load(folder / "tokens.npy", mmap_mode="r")
 
     def stack(rows: Tensor) -> ModelInput:
-        parts = [mapped[256 * row : 256 * row + 256].astype(np.int64) for row in rows.tolist()]
-        return torch.stack([torch.from_numpy(part) for part in parts])
+        blocks = [mapped[256 * row : 256 * row + 256].astype(np.int64) for row in rows.tolist()]
+        return torch.stack([torch.from_numpy(block) for block in blocks])
 
     yield _Comparison(
         "TokenBlocks, 256 tokens",
@@ -168,7 +179,7 @@ def _blocks(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_
     )
 
 
-def _images(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+def _compare_images(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
     from PIL import Image
 
     paths = [f"{number}.png" for number in range(max(128, num_rows // 20))]
@@ -194,7 +205,11 @@ def _images(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_
         yield _Comparison(f"{name}, PNG of 48 x 48", "Pillow, stacked", source, decode)
 
 
-def _datasets(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:  # noqa: ARG001 - no files
+def _compare_datasets(
+    num_rows: int,
+    rng: np.random.Generator,
+    folder: Path,  # noqa: ARG001 - needs no files
+) -> Iterator[_Comparison]:
     dataset = TensorDataset(torch.from_numpy(rng.normal(size=(num_rows, 16))))
 
     def collate(rows: Tensor) -> ModelInput:
@@ -209,7 +224,9 @@ def _datasets(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator
     )
 
 
-def _records(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
+def _compare_records(
+    num_rows: int, rng: np.random.Generator, folder: Path
+) -> Iterator[_Comparison]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -220,8 +237,8 @@ def _records(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[
 
     def take(rows: Tensor) -> ModelInput:
         batch = table.take(pa.array(rows.numpy()))
-        parts = [torch.from_numpy(np.array(column, np.float32)) for column in batch.columns]
-        return torch.stack(parts, dim=1)
+        columns = [torch.from_numpy(np.array(column, np.float32)) for column in batch.columns]
+        return torch.stack(columns, dim=1)
 
     yield _Comparison(
         "ShardRows, 4 numbers", "take of an Arrow table", ShardRows(folder / "shards"), take
@@ -229,10 +246,10 @@ def _records(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[
 
 
 def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
-    """Return token ids of documents with log-normal lengths, which are typical of texts.
+    """Return random token ids of documents whose lengths are log-normal, as is typical of texts.
 
-    The median is 32 tokens. Lengths are limited to between 4 and 1,024, and the first document has
-    1,024 tokens.
+    The median length is 32 tokens. Lengths are clipped to 4 to 1,024 tokens, and the first document
+    has 1,024 tokens.
     """
     lengths = np.exp(rng.normal(np.log(32), 0.9, count)).astype(np.int64).clip(4, 1_024)
     lengths[0] = 1_024
@@ -240,15 +257,15 @@ def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
 
 
 def measure_feistel(*, num_rows: int, seed: int, repeats: int) -> float:
-    """Return the speed of ``FeistelOrder``, which needs no table of positions [rows/s].
+    """Return the speed of ``FeistelOrder``, which shuffles without an index array [rows/s].
 
-    The fastest of several short runs is reported, because other programs disturb it least.
+    The fastest of ``repeats`` short runs is reported, because other programs disturb it least.
     """
-    order, part = FeistelOrder(num_rows, seed=seed), 2**16
-    starts = [random.Random(seed + n).randrange(num_rows - part) for n in range(repeats)]
+    order, run_rows = FeistelOrder(num_rows, seed=seed), 2**16
+    starts = [random.Random(seed + n).randrange(num_rows - run_rows) for n in range(repeats)]
     seconds = []
     for start in starts:
         started = time.perf_counter()
-        order.part(start, start + part)
+        order.part(start, start + run_rows)
         seconds.append(time.perf_counter() - started)
-    return part / min(seconds)
+    return run_rows / min(seconds)

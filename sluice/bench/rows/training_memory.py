@@ -33,32 +33,33 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
 LIMIT_MIB = 2048
-"""Memory limit of the benchmark [MiB]."""
+"""Limit with which the peak memory is compared [MiB]."""
 
 _VOCAB_SIZE = 16
 _BLOCK_LEN = 4096
 _LOADER_WORKERS = 2
 _CHUNK_TOKENS = 2**22
-_SAMPLE_S = 0.1
+_SAMPLE_INTERVAL_S = 0.1
 _MIB = 2.0**20
 
 
 class TrainingMemory(Record):
     """Peak memory of one training, with its loader processes."""
 
-    data: str
+    data: str = Field(description="'images' or 'tokens'.")
     size_mib: float = Field(description="Size of the files [MiB].")
-    examples: int = Field(description="Number of examples of all splits together.")
+    num_examples: int = Field(description="Number of examples of all splits together.")
     peak_mib: float = Field(
-        description="Peak memory of all processes together, with shared memory counted once "
-        "[MiB]. It includes the parts of mapped files that are in memory."
+        description="Peak memory of all processes together [MiB]. Shared memory is counted once. "
+        "Mapped files are counted as far as they are in memory."
     )
     seconds: float = Field(
-        description="Time to load the raw rows, train one epoch and compute the test losses [s]."
+        description="Run time of the process: imports, loading the raw rows, one epoch, and the "
+        "test losses [s]."
     )
 
 
-class _Tokens(LanguageModelWorkload):
+class _TokenWorkload(LanguageModelWorkload):
     vocab_size = _VOCAB_SIZE
 
     def __init__(self, file: Path) -> None:
@@ -70,12 +71,12 @@ class _Tokens(LanguageModelWorkload):
         return self._file
 
 
-class _Shapes(ImageFolderWorkload):
+class _ShapeWorkload(ImageFolderWorkload):
     classes = SHAPES
 
 
-class _Pairs(torch.nn.Embedding):
-    """Language model of pairs of tokens: the cheapest one, so that reading dominates."""
+class _BigramModel(torch.nn.Embedding):
+    """Language model that sees only the previous token. It is cheap, so reading dominates."""
 
     def __init__(self, num_features: int, num_outputs: int, _: ModelSettings) -> None:
         super().__init__(num_features, num_outputs)
@@ -85,7 +86,7 @@ def measure_memory(*, quick: bool, folder: Path) -> Iterator[TrainingMemory]:
     """Yield the peak memory of a training on 20,000 images, and on 1 GB of tokens.
 
     Args:
-        quick: A twentieth of the data.
+        quick: Whether to use only a twentieth of the data.
         folder: Folder for the data.
     """
     divisor = 20 if quick else 1
@@ -94,56 +95,61 @@ def measure_memory(*, quick: bool, folder: Path) -> Iterator[TrainingMemory]:
         folder=str(folder / "images"), folds=FoldSettings(num_folds=1, embargo_rows=0)
     )
     cnn = ModelSettings(architecture="sluice.models.image_cnn:ImageCnn", hidden=8)
-    yield _measure("images", folder / "images", partial(_train, partial(_Shapes, settings), cnn))
+    yield _measure(
+        "images", folder / "images", partial(_train, partial(_ShapeWorkload, settings), cnn)
+    )
     file = folder / "tokens.npy"
     _write_tokens(file, 5 * 10**8 // divisor)
-    pairs = ModelSettings(architecture=f"{__name__}:_Pairs")
-    yield _measure("tokens", file, partial(_train, partial(_Tokens, file), pairs))
+    bigram_model = ModelSettings(architecture=f"{__name__}:_BigramModel")
+    yield _measure("tokens", file, partial(_train, partial(_TokenWorkload, file), bigram_model))
 
 
 def _measure(name: str, path: Path, run: Callable[[], int]) -> TrainingMemory:
-    context = multiprocessing.get_context("spawn")  # without the memory of this process
+    # A spawned process does not inherit the memory of this one.
+    context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
-    process = context.Process(target=_report, args=(run, queue))
-    began, peak = time.perf_counter(), 0
+    process = context.Process(target=_put_result, args=(run, queue))
+    began, peak_bytes = time.perf_counter(), 0
     process.start()
     assert process.pid is not None
     while process.is_alive():
-        peak = max(peak, proportional_bytes(process.pid))
-        time.sleep(_SAMPLE_S)
+        peak_bytes = max(peak_bytes, proportional_bytes(process.pid))
+        time.sleep(_SAMPLE_INTERVAL_S)
     if process.exitcode or queue.empty():
         raise ContractError(
             f"The training on {name} ended with exit code {process.exitcode}.",
-            fix="Read its messages above.",
+            fix="Read its messages above, and correct the error.",
         )
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return TrainingMemory(
         data=name,
         size_mib=sum(file.stat().st_size for file in files) / _MIB,
-        examples=queue.get(),
-        peak_mib=peak / _MIB,
+        num_examples=queue.get(),
+        peak_mib=peak_bytes / _MIB,
         seconds=time.perf_counter() - began,
     )
 
 
-def _report(run: Callable[[], int], queue: "SimpleQueue[int]") -> None:
+def _put_result(run: Callable[[], int], queue: "SimpleQueue[int]") -> None:
     queue.put(run())
 
 
-def _train(build: Callable[[], Workload], model: ModelSettings) -> int:
+def _train(build_workload: Callable[[], Workload], model: ModelSettings) -> int:
     """Train for one epoch, score the test rows, and return the number of examples."""
     torch.set_num_threads(1)
-    workload = build()
+    workload = build_workload()
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
-    rows = [workload.examples(frame, part) for part in (fold.train, fold.val, fold.test)]
-    network = prepare_model(workload, model, rows[0], seed=0)
+    train_rows, val_rows, test_rows = (
+        workload.examples(frame, part) for part in (fold.train, fold.val, fold.test)
+    )
+    network = prepare_model(workload, model, train_rows, seed=0)
     settings = TrainSettings(max_epochs=1, batch_rows=16, loader_workers=_LOADER_WORKERS)
-    for _ in train(network, workload.loss, workload.losses, rows[0], rows[1], settings, seed=0):
+    for _ in train(network, workload.loss, workload.losses, train_rows, val_rows, settings, seed=0):
         pass
-    losses = row_losses(network, workload.losses, rows[2])
+    losses = row_losses(network, workload.losses, test_rows)
     if not bool(torch.isfinite(losses).all()):
-        raise ContractError("A test loss is not finite.", fix="Report this as a fault of Sluice.")
+        raise ContractError("A test loss is not finite.", fix="Report this as a bug of Sluice.")
     return len(frame)
 
 
@@ -165,7 +171,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         for measurement in measure_memory(quick=arguments.quick, folder=Path(name)):
             print(
-                f"{measurement.data}: {measurement.examples:,} examples, "
+                f"{measurement.data}: {measurement.num_examples:,} examples, "
                 f"{measurement.size_mib:,.0f} MiB of files, peak {measurement.peak_mib:,.0f} MiB "
                 f"(limit {LIMIT_MIB}), {measurement.seconds:.0f} s"
             )

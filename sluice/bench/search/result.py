@@ -9,11 +9,14 @@ from sluice.bench.search.wrapper_cost import WrapperCost
 
 
 class SearchSpeed(Record):
-    """Speed of a search, overhead of the wrapper around Ray Tune, and decisions at scale."""
+    """Speed of a study, overhead of the wrapper around Ray Tune, and cost of many decisions."""
 
     study: StudySpeed = Field(description="A study with real training on the default pipeline.")
-    few_workers: WrapperCost = Field(description="Sleeping trials, one worker per core.")
+    few_workers: WrapperCost = Field(description="Sleeping trials on two workers.")
     many_workers: WrapperCost = Field(
-        description="Sleeping trials, several workers per core, with more load on Tune's loop."
+        description="Sleeping trials on eight workers (two if quick), which load Tune's event loop "
+        "more."
     )
-    scale: tuple[ScaleCost, ...] = Field(description="Decisions only, with simulated workers.")
+    scale: tuple[ScaleCost, ...] = Field(
+        description="Decisions about many trials, with simulated workers."
+    )

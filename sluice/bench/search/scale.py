@@ -20,9 +20,9 @@ _MIB = 2.0**20
 
 
 class ScaleCost(Record):
-    """Cost of the deciding process of a large study with simulated workers."""
+    """Cost of the decisions of a large study, without training; workers are simulated."""
 
-    proposals: Proposals
+    proposals: Proposals = Field(description="Sampler of the values.")
     ordered: bool = Field(
         description="Whether results are applied in the order of a virtual clock; otherwise they "
         "are applied in the order of arrival."
@@ -31,84 +31,88 @@ class ScaleCost(Record):
     num_workers: int = Field(description="Number of simulated workers.")
     num_results: int = Field(description="Number of results of all trials, one per epoch.")
     result_ms: float = Field(
-        description="Mean wall time per result: scheduler, suggestions, journal on disk [ms]."
+        description="Mean wall time per result for scheduler, suggestions, journal and "
+        "snapshots [ms]."
     )
     result_cpu_ms: float = Field(
-        description="Mean CPU time per result [ms]; the rest of ``result_ms`` is spent on the disk "
-        "and on other programs."
+        description="Mean CPU time per result [ms]. In the rest of ``result_ms``, the process "
+        "waits for the disk or for other programs."
     )
-    slowest_ms: float = Field(description="Longest wait of a worker for a decision [ms].")
+    slowest_decision_ms: float = Field(
+        description="Wall time of the slowest decision, snapshots included [ms]."
+    )
     memory_mib: float = Field(description="Growth of the memory of this process [MiB].")
     journal_mib: float = Field(description="Size of the journal [MiB].")
-    copy_mib: float = Field(description="Size of the last snapshot of the study [MiB].")
+    snapshot_mib: float = Field(description="Size of the last snapshot of the study [MiB].")
     restore_s: float = Field(
-        description="Time to open the study again after a kill at its end [s]."
+        description="Time to open the complete study again from its journal and snapshot [s]."
     )
 
 
 def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[ScaleCost, ...]:
-    """Run ASHA with random values and with TPE, by arrival and ordered, on simulated workers.
+    """Run four ASHA studies on simulated workers: random values or TPE, by arrival or ordered.
 
     Args:
-        num_trials: Trials of each study.
-        num_workers: Simulated workers.
+        num_trials: Number of trials of each study.
+        num_workers: Number of simulated workers.
         folder: Folder of the journals; its disk is part of the measurement.
     """
     costs: list[ScaleCost] = []
-    retained: list[Study] = []  # freed memory would hide the growth of the next study
+    # Studies are kept, because memory that is freed would hide the growth by the next study.
+    retained: list[Study] = []
     _warm_up(folder)
     for proposals in _PROPOSALS:
         for ordered in (False, True):
-            case = SimulatedStudy(
+            simulated = SimulatedStudy(
                 proposals=proposals,
                 ordered=ordered,
                 num_trials=num_trials,
                 num_workers=num_workers,
                 folder=folder / f"{proposals}-{'ordered' if ordered else 'arrival'}",
             )
-            costs.append(_measure(case, retained))
+            costs.append(_measure(simulated, retained))
     return tuple(costs)
 
 
-def _measure(case: SimulatedStudy, retained: list["Study"]) -> ScaleCost:
+def _measure(simulated: SimulatedStudy, retained: list["Study"]) -> ScaleCost:
     resident_before = _resident_bytes()
-    opened = case.open()
+    opened = simulated.open()
     cluster = VirtualCluster(opened)
     cluster.run()
     growth_bytes = _resident_bytes() - resident_before
     opened.journal.close()
-    copy = case.journal.with_name(case.journal.name + ".copy")
-    copy_bytes = copy.stat().st_size if copy.exists() else 0
-    restore_s, restored = time_restore(case, opened.study)
+    snapshot = simulated.journal_path.with_name(simulated.journal_path.name + ".copy")
+    snapshot_bytes = snapshot.stat().st_size if snapshot.exists() else 0
+    restore_s, restored = time_restore(simulated, opened.study)
     retained += [opened.study, restored]
     return ScaleCost(
-        proposals=case.proposals,
-        ordered=case.ordered,
-        num_trials=case.num_trials,
-        num_workers=case.num_workers,
+        proposals=simulated.proposals,
+        ordered=simulated.ordered,
+        num_trials=simulated.num_trials,
+        num_workers=simulated.num_workers,
         num_results=cluster.num_results,
         result_ms=1000 * math.fsum(cluster.decisions_s) / cluster.num_results,
         result_cpu_ms=1000 * cluster.cpu_s / cluster.num_results,
-        slowest_ms=1000 * max(cluster.decisions_s),
+        slowest_decision_ms=1000 * max(cluster.decisions_s),
         memory_mib=growth_bytes / _MIB,
         journal_mib=opened.journal.size / _MIB,
-        copy_mib=copy_bytes / _MIB,
+        snapshot_mib=snapshot_bytes / _MIB,
         restore_s=restore_s,
     )
 
 
-def time_restore(case: SimulatedStudy, original: "Study") -> tuple[float, "Study"]:
-    """Open a study again; return the duration [s] and the study.
+def time_restore(simulated: SimulatedStudy, original: "Study") -> tuple[float, "Study"]:
+    """Open a closed study again; return the duration [s] and the restored study.
 
     Args:
-        case: The closed study.
-        original: The study before it was closed, for comparison.
+        simulated: The study, whose journal is closed.
+        original: State of the study when its journal was closed, for comparison.
 
     Raises:
         ContractError: The restored study differs.
     """
     began = time.perf_counter()
-    opened = case.open()
+    opened = simulated.open()
     seconds = time.perf_counter() - began
     opened.journal.close()
     original_trials, restored_trials = (
@@ -116,18 +120,18 @@ def time_restore(case: SimulatedStudy, original: "Study") -> tuple[float, "Study
         for study in (original, opened.study)
     )
     if original_trials != restored_trials:
-        differing = sum(a != b for a, b in zip(original_trials, restored_trials, strict=False))
+        num_differing = sum(a != b for a, b in zip(original_trials, restored_trials, strict=False))
         raise ContractError(
             f"A restored study must have the same trials. It has {len(restored_trials)} of "
-            f"{len(original_trials)} trials, and {differing} of them differ.",
+            f"{len(original_trials)} trials, and {num_differing} of them differ.",
             cause="A decision depended on state that is not in the journal.",
-            fix=f"Keep {case.journal} and report it.",
+            fix=f"Keep {simulated.journal_path} and report it.",
         )
     return seconds, opened.study
 
 
 def _resident_bytes() -> int:
-    """Return the memory of this process [bytes]."""
+    """Return the resident memory of this process after a garbage collection [bytes]."""
     import psutil
 
     gc.collect()
@@ -135,15 +139,15 @@ def _resident_bytes() -> int:
 
 
 def _warm_up(folder: Path) -> None:
-    """Import the libraries, whose import time and memory are not those of a study."""
+    """Run small studies, so that the import of libraries is not attributed to the first study."""
     for proposals in _PROPOSALS:
-        case = SimulatedStudy(
+        simulated = SimulatedStudy(
             proposals=proposals,
             ordered=False,
             num_trials=12,
             num_workers=2,
             folder=folder / f"warm-{proposals}",
         )
-        opened = case.open()
+        opened = simulated.open()
         VirtualCluster(opened).run()
         opened.journal.close()

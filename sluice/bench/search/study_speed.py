@@ -1,4 +1,4 @@
-"""Times an ASHA study, and the same study through a plain ``ray.tune.Tuner``."""
+"""Measures the duration of an ASHA study, and of the same study with a plain ``ray.tune.Tuner``."""
 
 import dataclasses
 import time
@@ -23,17 +23,19 @@ from sluice.workloads.prepare_model import prepare_model
 
 
 class StudySpeed(Record):
-    """Measurements of a study, and of the same study through plain Ray Tune."""
+    """Measurements of a study, and of the same study with plain Ray Tune (the baseline)."""
 
     num_trials: int
     seconds: float = Field(
         description="Duration of the study, including start and stop of Ray [s]."
     )
     tuner_seconds: float = Field(description="Duration of the baseline study [s].")
-    ratio: float = Field(description="Duration over that of the baseline; below 1 is faster.")
-    epochs: int = Field(description="Epochs of all trials.")
-    best_loss: float = Field(description="Loss of the best trial.")
-    tuner_best_loss: float = Field(description="Lowest loss of the baseline's best trial.")
+    ratio: float = Field(
+        description="Duration of the study divided by that of the baseline; below 1, it is faster."
+    )
+    num_epochs: int = Field(description="Number of trained epochs of all trials of the study.")
+    best_loss: float = Field(description="Loss of the best trial of the study.")
+    tuner_best_loss: float = Field(description="Loss of the best trial of the baseline.")
 
 
 def measure_study(
@@ -44,16 +46,15 @@ def measure_study(
     folder: Path,
     clock: Callable[[], float] = time.perf_counter,
 ) -> StudySpeed:
-    """Run an ASHA study on this machine's cores, then its trials again through plain ``Tuner``.
+    """Run an ASHA study on this machine's cores, then its trials again with a plain ``Tuner``.
 
-    Both train trials with the same values on the same rows, with the same trainer and the same
-    maximum of epochs. The study also proposes the values and writes checkpoints and a journal; the
-    baseline does not.
+    The trials of both have the same values, rows and maximum number of epochs, and use the same
+    trainer. Only the study proposes the values, and writes checkpoints and a journal.
 
     Args:
-        objective: Objective on one fold; its base settings define the length of a trial.
-        num_trials: Trials of the study.
-        grace_epochs: Epochs before a trial may be stopped.
+        objective: Objective on one fold. Its base settings define the maximum length of a trial.
+        num_trials: Number of trials.
+        grace_epochs: Number of epochs before a trial may be stopped.
         folder: Folder of the results.
         clock: Monotonic time [s].
 
@@ -80,12 +81,12 @@ def measure_study(
     )
     seconds = clock() - started
     started = clock()
-    losses = run_tuner_baseline(
+    baseline_losses = run_tuner_baseline(
         _BaselineTrial(objective),
         [trial.schedule[0].params for trial in result.trials],
         max_epochs=base.training.max_epochs,
         grace_epochs=grace_epochs,
-        reduction=settings.reduction,
+        reduction_factor=settings.reduction,
         folder=folder / "tuner",
     )
     tuner_seconds = clock() - started
@@ -94,21 +95,21 @@ def measure_study(
         seconds=seconds,
         tuner_seconds=tuner_seconds,
         ratio=seconds / tuner_seconds,
-        epochs=sum(len(trial.epochs) for trial in result.trials),
+        num_epochs=sum(len(trial.epochs) for trial in result.trials),
         best_loss=result.winner.loss,
-        tuner_best_loss=min(losses),
+        tuner_best_loss=min(baseline_losses),
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _BaselineTrial:
-    """A trial of the baseline: reads the rows, trains, reports."""
+    """Trains a trial of the baseline, and reports its lowest validation loss after every epoch."""
 
     objective: TrainingObjective
 
     def __call__(self, params: Params, report: Callable[[int, float], None]) -> None:
         objective = self.objective
-        setup, fold = (
+        trial_settings, fold = (
             objective.base.with_params(params, where="A trial of the baseline"),
             objective.folds[0],
         )
@@ -117,8 +118,8 @@ class _BaselineTrial:
         )
         frame = objective.frame.copy()
         train_rows, val_rows = (workload.examples(frame, part) for part in (fold.train, fold.val))
-        model = prepare_model(workload, setup.model, train_rows, seed=objective.seed)
-        lowest = float("inf")
+        model = prepare_model(workload, trial_settings.model, train_rows, seed=objective.seed)
+        lowest_loss = float("inf")
         with deterministic():
             for result in train(
                 model,
@@ -126,11 +127,11 @@ class _BaselineTrial:
                 workload.losses,
                 train_rows,
                 val_rows,
-                setup.training,
+                trial_settings.training,
                 seed=objective.seed,
             ):
-                lowest = min(lowest, result.val_loss)
-                report(result.epoch, lowest)
+                lowest_loss = min(lowest_loss, result.val_loss)
+                report(result.epoch, lowest_loss)
 
 
 def _ignore(_trial: TrialRecord, _trials: tuple[TrialRecord, ...]) -> None:

@@ -1,14 +1,14 @@
 """A study with real decisions and simulated workers in one process.
 
-Scheduler, searcher, journal and disk are real; workers, their clocks and training are simulated.
-Tune's loop and its worker processes are not included; ``wrapper_cost`` measures these.
+Scheduler, searcher, journal and disk are real. Workers, their clocks and training are simulated.
+The event loop and worker processes of Tune are not included; ``wrapper_cost`` measures them.
 """
 
 import heapq
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.open_study import OpenStudy
 
 Proposals = Literal["random", "tpe"]
+"""Sampler that proposes the values of trials."""
 
 _MAX_EPOCHS, _GRACE_EPOCHS, _SEED = 27, 1, 0
-_JITTER = 0.3
-"""Standard deviation of the log of an epoch's virtual time."""
+_LOG_EPOCH_TIME_SD = 0.3
+"""Standard deviation of the log of an epoch's virtual duration."""
+
 _LEARNING_RATE, _BEST_LEARNING_RATE = "training.learning_rate", 3e-3
 
 
@@ -42,18 +44,20 @@ class SimulatedStudy:
 
     proposals: Proposals
     ordered: bool
+    """Whether results are applied in an order that does not depend on the speed of workers."""
+
     num_trials: int
     num_workers: int
     folder: Path
     """Folder of the journal."""
 
     @property
-    def journal(self) -> Path:
+    def journal_path(self) -> Path:
         """Path of the journal."""
         return self.folder / "journal.jsonl"
 
     def open(self) -> "OpenStudy":
-        """Open the study with a new scheduler and a new searcher; replay an existing journal."""
+        """Open the study with a new scheduler and searcher; replay the journal if it exists."""
         from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
         base = TrialSettings(
@@ -74,7 +78,7 @@ class SimulatedStudy:
         scheduler = make_scheduler(settings, strategy, space, _MAX_EPOCHS)
         scheduler.set_search_properties("loss", "min")
         return OpenStudy(
-            self.journal,
+            self.journal_path,
             StudySettings(
                 time_attr="epoch",
                 ordered=self.ordered,
@@ -92,80 +96,85 @@ class SimulatedStudy:
 class VirtualCluster:
     """Reports the results of simulated trials to a study, in the order of virtual time.
 
-    Each epoch of a trial takes a random time. The number of workers is the study's limit of
-    concurrent trials.
+    Each epoch of a trial takes a random virtual time.
 
     Args:
-        open_study: The study and its journal.
+        open_study: The study and its journal. Its limit of concurrent trials is the number of
+            workers.
     """
 
     def __init__(self, open_study: "OpenStudy") -> None:
         self._open_study, self._study = open_study, open_study.study
         self._rng = np.random.default_rng(_SEED)
-        self._due: list[tuple[float, int]] = []
-        """Heap of (virtual time, trial): when a trial completes its next epoch."""
-        self._training: set[int] = set()
+        self._epoch_ends: list[tuple[float, int]] = []
+        """Heap of (virtual time, trial number): when a trial completes its current epoch."""
+        self._busy_trials: set[int] = set()
+        """Numbers of the trials that have an entry in ``_epoch_ends``."""
         self._now = 0.0
+        """Virtual time."""
         self.num_results = 0
+        """Number of results that were reported to the study."""
         self.decisions_s: list[float] = []
-        """Duration of each call of the study, snapshots included [s]."""
+        """Wall time of each call of the study, snapshots included [s]."""
         self.cpu_s = 0.0
-        """CPU time of all calls [s]."""
+        """CPU time of all calls of the study [s]."""
 
     def run(self) -> None:
-        """Run all trials."""
+        """Run all trials to their end."""
         from sluice.tuning.resumable.events import StudyEvent
 
-        self._timed(self._study.start)
-        self._train()
-        while self._due:
-            self._now, number = heapq.heappop(self._due)
-            self._training.discard(number)
+        self._time_call(self._study.start)
+        self._start_epochs()
+        while self._epoch_ends:
+            self._now, number = heapq.heappop(self._epoch_ends)
+            self._busy_trials.discard(number)
             trial = self._study.trials[number]
             epoch = int(trial.time) + 1
             self._receive(
                 StudyEvent(
                     trial=number,
                     attempt=trial.attempt,
-                    result=_result(trial.config, epoch),
+                    result=_make_result(trial.config, epoch),
                     checkpoint=f"/storage/study/tune/trial_{number:05d}/checkpoint_{epoch:06d}",
                 )
             )
             self.num_results += 1
-            self._train()
+            self._start_epochs()
 
-    def _train(self) -> None:
-        """Start suggested trials, and schedule the next epoch of every running trial."""
+    def _start_epochs(self) -> None:
+        """Start new trials while workers are free, and the next epoch of every running trial."""
         from sluice.tuning.resumable.events import StudyEvent
 
-        while self._timed(self._suggest):
+        while self._time_call(self._suggest):
             next_trial = self._study.next_to_start()
             if next_trial is not None:
                 self._receive(StudyEvent(trial=next_trial, kind="start"))
         for trial in self._study.running_trials():
-            if trial.number in self._training or self._study.has_pending_event(trial.number):
+            if trial.number in self._busy_trials or self._study.has_pending_event(trial.number):
                 continue
-            self._training.add(trial.number)
-            epoch_time = float(self._rng.lognormal(0.0, _JITTER))
-            heapq.heappush(self._due, (self._now + epoch_time, trial.number))
+            self._busy_trials.add(trial.number)
+            epoch_time = float(self._rng.lognormal(0.0, _LOG_EPOCH_TIME_SD))
+            heapq.heappush(self._epoch_ends, (self._now + epoch_time, trial.number))
 
     def _suggest(self) -> bool:
+        """Let the study suggest a trial; return whether a trial is new or can start."""
         return self._study.suggest() or self._study.next_to_start() is not None
 
     def _receive(self, event: "StudyEvent") -> None:
-        self._timed(lambda: self._study.receive(event))
+        self._time_call(lambda: self._study.receive(event))
 
-    def _timed(self, call: Any) -> Any:
-        began, cpu = time.perf_counter(), time.process_time()
+    def _time_call(self, call: Callable[[], Any]) -> Any:
+        """Call a method of the study, and record its wall and CPU time."""
+        began, cpu_began = time.perf_counter(), time.process_time()
         result = call()
         self._open_study.add_decision_time(time.perf_counter() - began)
-        self.cpu_s += time.process_time() - cpu
+        self.cpu_s += time.process_time() - cpu_began
         self.decisions_s.append(time.perf_counter() - began)
         return result
 
 
-def _result(config: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return the report of a trial, with the metrics of the real trainable."""
+def _make_result(config: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    """Return a trial's result for an epoch, with the metrics that a real trial reports."""
     loss = 1.0 + abs(math.log10(config[_LEARNING_RATE] / _BEST_LEARNING_RATE)) + 1.0 / epoch
     return {
         "epoch": epoch,

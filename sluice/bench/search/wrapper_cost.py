@@ -1,14 +1,13 @@
-"""Overhead of ``resumable`` over the bare scheduler of Ray Tune, with real but sleeping workers.
+"""Overhead of ``resumable`` compared with the bare scheduler of Ray Tune, for sleeping trials.
 
-All variants do the same work: the loss of a trial depends on its value alone, so ASHA stops the bad
-trials at their first rung, in whatever order reports arrive.
+The worker processes are real. All variants do the same work: the loss of a trial depends only on
+its value, so ASHA stops bad trials at their first rung, in whatever order reports arrive.
 """
 
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +21,12 @@ from sluice.tuning.searchers import quiet_optuna
 from sluice.tuning.tuner import tune_environment
 
 Variant = Literal["bare", "arrival", "ordered"]
+"""The bare scheduler, or ``resumable`` with results applied by arrival or in a fixed order."""
 
 _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
 _GOOD_X_BELOW = 0.5
-"""Value of 'x' below which a trial is good: its loss is 1, that of other trials 2."""
+"""A trial is good if its value 'x' is below this. Its loss is then 1, otherwise 2."""
 
 _FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
 """Values of the first trials. All are good, so that bad trials never define the cutoff."""
@@ -41,110 +41,118 @@ class WrapperCost(Record):
     num_results: int = Field(description="Number of results per study, each with a checkpoint.")
     num_workers: int = Field(description="Number of worker processes.")
     sleep_s: float = Field(description="Sleep of a trial between two reports [s].")
-    rounds: int = Field(description="Number of runs per variant.")
+    num_rounds: int = Field(description="Number of runs per variant.")
     bare_s: float = Field(
         description="Time from the first to the last result with the bare scheduler, median over "
         "the rounds [s]."
     )
     arrival_ratio: float = Field(
-        description="Time of ``resumable`` in order of arrival, divided by that of the bare "
-        "scheduler; median over the rounds."
+        description="Time with ``resumable`` by arrival, divided by that with the bare scheduler; "
+        "median over the rounds."
     )
-    arrival_spread: tuple[float, float] = Field(
-        description="Minimum and maximum of the ratio in order of arrival over the rounds."
+    arrival_range: tuple[float, float] = Field(
+        description="Minimum and maximum over the rounds of the ratio by arrival."
     )
     ordered_ratio: float = Field(
-        description="Time of ordered ``resumable``, divided by that of the bare scheduler; median "
-        "over the rounds."
+        description="Time with ordered ``resumable``, divided by that with the bare scheduler; "
+        "median over the rounds."
     )
-    ordered_spread: tuple[float, float] = Field(
-        description="Minimum and maximum of the ordered ratio over the rounds."
+    ordered_range: tuple[float, float] = Field(
+        description="Minimum and maximum over the rounds of the ordered ratio."
     )
-    bare_ms: float = Field(
+    bare_cpu_ms: float = Field(
         description="CPU time of this process per result with the bare scheduler [ms]."
     )
-    arrival_ms: float = Field(
-        description="CPU time of this process per result with ``resumable`` in order of arrival "
-        "[ms]."
+    arrival_cpu_ms: float = Field(
+        description="CPU time of this process per result with ``resumable`` by arrival [ms]."
     )
-    ordered_ms: float = Field(
+    ordered_cpu_ms: float = Field(
         description="CPU time of this process per result with ordered ``resumable`` [ms]."
     )
 
 
 def measure_wrapper(
-    *, num_trials: int, num_workers: int, cpus: float, sleep_s: float, rounds: int, folder: Path
+    *,
+    num_trials: int,
+    num_workers: int,
+    cpus_per_worker: float,
+    sleep_s: float,
+    num_rounds: int,
+    folder: Path,
 ) -> WrapperCost:
     """Run a study of sleeping trials under all variants, in turns.
 
     Args:
-        num_trials: Trials of the study.
+        num_trials: Number of trials of a study.
         num_workers: Number of workers.
-        cpus: CPUs that a worker reserves.
+        cpus_per_worker: CPUs that a worker reserves.
         sleep_s: Sleep of a trial between two reports [s].
-        rounds: Number of runs per variant.
+        num_rounds: Number of runs per variant.
         folder: Folder of results, checkpoints and journals.
 
     Raises:
         ContractError: The variants reported different numbers of results.
         SettingsError: Ray cannot start.
     """
-    walls: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
+    wall_times_s: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
     cpu_ms: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
-    counts: set[int] = set()
+    result_counts: set[int] = set()
     with tune_environment(), join_ray(ComputeSettings()):
-        for at in range(rounds):
-            # The first run of a round may be slower; each variant is first in turn.
-            for variant in (*_VARIANTS[at % 3 :], *_VARIANTS[: at % 3]):
-                count, wall_s, driver_cpu_s = _run(
+        for number in range(num_rounds):
+            # The first run of a round may be slower, so each variant is first in turn.
+            first = number % len(_VARIANTS)
+            for variant in (*_VARIANTS[first:], *_VARIANTS[:first]):
+                num_results, wall_s, cpu_s = _run_study(
                     variant,
                     num_trials=num_trials,
                     num_workers=num_workers,
-                    cpus=cpus,
+                    cpus_per_worker=cpus_per_worker,
                     sleep_s=sleep_s,
-                    folder=folder / f"{variant}-{at}",
+                    folder=folder / f"{variant}-{number}",
                 )
-                counts.add(count)
-                walls[variant].append(wall_s)
-                cpu_ms[variant].append(1000 * driver_cpu_s / count)
-    if len(counts) > 1:
+                result_counts.add(num_results)
+                wall_times_s[variant].append(wall_s)
+                cpu_ms[variant].append(1000 * cpu_s / num_results)
+    if len(result_counts) > 1:
         raise ContractError(
-            f"All variants must report equally often, got {sorted(counts)} times.",
+            f"All variants must report equally often, got {sorted(result_counts)} times.",
             cause="A trial failed, or was stopped for another reason than its value.",
             fix=f"Inspect the results of trials in {folder}, and run again.",
         )
-    arrival, ordered = (_over_bare(walls[name], walls["bare"]) for name in _VARIANTS[1:])
+    arrival_ratios, ordered_ratios = (
+        [
+            wall_s / bare_s
+            for wall_s, bare_s in zip(wall_times_s[variant], wall_times_s["bare"], strict=True)
+        ]
+        for variant in _VARIANTS[1:]
+    )
     return WrapperCost(
         num_trials=num_trials,
-        num_results=counts.pop(),
+        num_results=result_counts.pop(),
         num_workers=num_workers,
         sleep_s=sleep_s,
-        rounds=rounds,
-        bare_s=statistics.median(walls["bare"]),
-        arrival_ratio=statistics.median(arrival),
-        arrival_spread=(min(arrival), max(arrival)),
-        ordered_ratio=statistics.median(ordered),
-        ordered_spread=(min(ordered), max(ordered)),
-        bare_ms=statistics.median(cpu_ms["bare"]),
-        arrival_ms=statistics.median(cpu_ms["arrival"]),
-        ordered_ms=statistics.median(cpu_ms["ordered"]),
+        num_rounds=num_rounds,
+        bare_s=statistics.median(wall_times_s["bare"]),
+        arrival_ratio=statistics.median(arrival_ratios),
+        arrival_range=(min(arrival_ratios), max(arrival_ratios)),
+        ordered_ratio=statistics.median(ordered_ratios),
+        ordered_range=(min(ordered_ratios), max(ordered_ratios)),
+        bare_cpu_ms=statistics.median(cpu_ms["bare"]),
+        arrival_cpu_ms=statistics.median(cpu_ms["arrival"]),
+        ordered_cpu_ms=statistics.median(cpu_ms["ordered"]),
     )
 
 
-def _over_bare(walls: Sequence[float], bare_walls: Sequence[float]) -> list[float]:
-    return [wall_s / bare_s for wall_s, bare_s in zip(walls, bare_walls, strict=True)]
-
-
-def _run(
+def _run_study(
     variant: Variant,
     *,
     num_trials: int,
     num_workers: int,
-    cpus: float,
+    cpus_per_worker: float,
     sleep_s: float,
     folder: Path,
 ) -> tuple[int, float, float]:
-    """Return the number of results, and wall and CPU time from the first to the last [s]."""
+    """Run a study; return the number of results, and wall and CPU time from first to last [s]."""
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
@@ -153,7 +161,7 @@ def _run(
     scheduler: Any = ASHAScheduler(
         time_attr="epoch", max_t=_EPOCHS, grace_period=1, reduction_factor=_REDUCTION
     )
-    searcher: Any = _searcher()
+    searcher: Any = _make_searcher()
     if variant != "bare":
         journal = folder / "journal.jsonl"
         scheduler = resumable(
@@ -164,10 +172,11 @@ def _run(
             concurrency=num_workers,
         )
         searcher = resumable(searcher, journal=journal)
-    stopwatch = _stopwatch()
+    stopwatch = _make_stopwatch()
     tune.Tuner(
         tune.with_resources(
-            tune.with_parameters(sleeping_trial, sleep_s=sleep_s, epochs=_EPOCHS), {"cpu": cpus}
+            tune.with_parameters(sleeping_trial, sleep_s=sleep_s, epochs=_EPOCHS),
+            {"cpu": cpus_per_worker},
         ),
         tune_config=tune.TuneConfig(
             metric="loss",
@@ -182,11 +191,14 @@ def _run(
             name="tune", storage_path=str(folder), callbacks=[stopwatch], verbose=0
         ),
     ).fit()
-    (began_s, began_cpu), (ended_s, ended_cpu) = stopwatch.times[0], stopwatch.times[-1]
-    return len(stopwatch.times), ended_s - began_s, ended_cpu - began_cpu
+    (began_s, began_cpu), (ended_s, ended_cpu) = (
+        stopwatch.result_times[0],
+        stopwatch.result_times[-1],
+    )
+    return len(stopwatch.result_times), ended_s - began_s, ended_cpu - began_cpu
 
 
-def _searcher() -> Any:
+def _make_searcher() -> Any:
     """Return a random searcher that suggests the same values in every study."""
     import optuna
     from ray import tune
@@ -202,25 +214,27 @@ def _searcher() -> Any:
         )
 
 
-def _stopwatch() -> Any:
-    """Return a Tune callback that records wall and CPU time of each result [s]."""
+def _make_stopwatch() -> Any:
+    """Return a Tune callback that records wall clock and CPU time at each result [s]."""
     from ray.tune import Callback
 
     class Stopwatch(Callback):
         def __init__(self) -> None:
-            self.times: list[tuple[float, float]] = []
+            self.result_times: list[tuple[float, float]] = []
 
         def on_trial_result(self, *_arguments: Any, **_info: Any) -> None:
-            self.times.append((time.perf_counter(), time.process_time()))
+            self.result_times.append((time.perf_counter(), time.process_time()))
 
     return Stopwatch()
 
 
 def sleeping_trial(config: dict[str, Any], *, sleep_s: float, epochs: int) -> None:
-    """Sleep and report with a checkpoint; the loss of a trial depends only on its value.
+    """Sleep, then report a loss with a checkpoint, in every epoch.
+
+    The loss depends only on the trial's value.
 
     Args:
-        config: Has ``x`` from 0 to 1.
+        config: Contains ``x``, the value of the trial, from 0 to 1.
         sleep_s: Sleep before each report [s].
         epochs: Number of reports of a trial that is not stopped.
     """

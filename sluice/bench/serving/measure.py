@@ -1,4 +1,4 @@
-"""Measures the servers in turn, in several rounds, each in a separate process."""
+"""Measures latency and throughput of the servers, each of which runs in a separate process."""
 
 import contextlib
 import json
@@ -16,37 +16,43 @@ import torch
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.bench.serving.load import Load, run_paced_load, run_saturating_load
-from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, Kind, random_model
+from sluice.bench.serving.load import LoadResult, run_paced_load, run_saturating_load
+from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, ServerKind, random_model
 from sluice.serving.background import run_in_background
 
-SERVER_NAMES: dict[Kind, str] = {
+SERVER_NAMES: dict[ServerKind, str] = {
     "minimal": "minimal app",
     "production": "production",
     "canary": "canary at 50 %",
     "shadow": "shadow",
 }
-PACE_PER_S = 100.0
-_CONNECTIONS = 8
+REQUESTS_PER_S = 100.0
+"""Rate of the paced load [1/s]."""
+
+_NUM_CONNECTIONS = 8
 _MAX_LOADING_S = 60.0
+"""Maximum time in which the challenger's process must start [s]."""
 
 
 class ServerMeasurement(Record):
-    """Medians over the rounds of one server."""
+    """Measurements of one server: medians over the rounds, and counts of all rounds."""
 
     p50_ms: float
-    """Median latency at 100 requests per second, from the time when each request was due [ms]."""
+    """Median latency at 100 requests per second, from the time when each request was due [ms].
+
+    For the model alone, the median duration of a prediction at this rate.
+    """
 
     p99_ms: float
     """99th percentile of the same latency [ms]."""
 
     rate_per_s: float
-    """Responses per second to eight clients that do not pause; 0 for the model alone."""
+    """Responses to eight clients that send without pause; 0 for the model alone [1/s]."""
 
-    answers: int
-    """Number of responses to both loads."""
+    num_responses: int
+    """Number of responses to both loads; number of predictions for the model alone."""
 
-    failed: int
+    num_failed: int
     """Number of these responses with a status other than 200."""
 
 
@@ -54,33 +60,38 @@ WithProgress = Callable[[range], Iterable[int]]
 """Wraps an iteration in a progress bar."""
 
 
-def measure_kinds(
-    *, rounds: int, seconds: float, with_progress: WithProgress
+def measure_servers(
+    *, num_rounds: int, load_s: float, with_progress: WithProgress
 ) -> dict[str, ServerMeasurement]:
-    """Return the measurements by name of the server; the first are those of the model alone.
+    """Return the measurements by name of the server, beginning with the model without a server.
+
+    In every round, each server receives a paced load, and then a saturating load for half of the
+    time.
 
     Args:
-        rounds: Rounds per server.
-        seconds: Duration of each load in a round [s].
+        num_rounds: Number of rounds.
+        load_s: Duration of a paced load [s].
         with_progress: Wraps the iteration over the rounds in a progress bar.
     """
-    kinds = get_args(Kind)
+    kinds = get_args(ServerKind)
     body = json.dumps({"columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}).encode()
-    model_loads: list[Load] = []
-    paced_loads: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
-    saturating_loads: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
+    model_loads: list[LoadResult] = []
+    paced_loads: dict[ServerKind, list[LoadResult]] = {kind: [] for kind in kinds}
+    saturating_loads: dict[ServerKind, list[LoadResult]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
-        ports = {kind: stack.enter_context(_server(kind)) for kind in kinds}
-        for port in ports.values():
-            run_saturating_load(port, body, connections=2, seconds=0.5)
-        for _ in with_progress(range(rounds)):
-            model_loads.append(_model_alone(seconds))
+        ports = {kind: stack.enter_context(_run_server(kind)) for kind in kinds}
+        for port in ports.values():  # warm-up
+            run_saturating_load(port, body, num_connections=2, seconds=0.5)
+        for _ in with_progress(range(num_rounds)):
+            model_loads.append(_measure_model_alone(load_s))
             for kind, port in ports.items():
                 paced_loads[kind].append(
-                    run_paced_load(port, body, per_s=PACE_PER_S, seconds=seconds)
+                    run_paced_load(port, body, requests_per_s=REQUESTS_PER_S, seconds=load_s)
                 )
                 saturating_loads[kind].append(
-                    run_saturating_load(port, body, connections=_CONNECTIONS, seconds=seconds / 2)
+                    run_saturating_load(
+                        port, body, num_connections=_NUM_CONNECTIONS, seconds=load_s / 2
+                    )
                 )
     measurements = {"model alone": _summarize_loads(model_loads, [])}
     return measurements | {
@@ -89,20 +100,22 @@ def measure_kinds(
     }
 
 
-def _summarize_loads(paced_loads: list[Load], saturating_loads: list[Load]) -> ServerMeasurement:
+def _summarize_loads(
+    paced_loads: list[LoadResult], saturating_loads: list[LoadResult]
+) -> ServerMeasurement:
     return ServerMeasurement(
         p50_ms=statistics.median(load.quantile_ms(0.5) for load in paced_loads),
         p99_ms=statistics.median(load.quantile_ms(0.99) for load in paced_loads),
-        rate_per_s=statistics.median(load.rate for load in saturating_loads)
+        rate_per_s=statistics.median(load.responses_per_s for load in saturating_loads)
         if saturating_loads
         else 0.0,
-        answers=sum(len(load.latencies_s) for load in (*paced_loads, *saturating_loads)),
-        failed=sum(load.failed for load in (*paced_loads, *saturating_loads)),
+        num_responses=sum(len(load.latencies_s) for load in (*paced_loads, *saturating_loads)),
+        num_failed=sum(load.num_failed for load in (*paced_loads, *saturating_loads)),
     )
 
 
-def _model_alone(seconds: float) -> Load:
-    """Predict at the same rate in a thread that sleeps in between, like the thread of an arm."""
+def _measure_model_alone(seconds: float) -> LoadResult:
+    """Predict at the rate of the paced load, in a thread that sleeps in between like an arm's."""
     deployed = random_model(1)
     x_NLD = np.full((1, SEQ_LEN, len(COLUMNS)), 0.5, np.float32)
     jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -118,28 +131,28 @@ def _model_alone(seconds: float) -> Load:
 
     worker = run_in_background(work, name="model")
     began = time.monotonic()
-    for number in range(int(PACE_PER_S * seconds)):
-        time.sleep(max(0.0, began + number / PACE_PER_S - time.monotonic()))
+    for number in range(int(REQUESTS_PER_S * seconds)):
+        time.sleep(max(0.0, began + number / REQUESTS_PER_S - time.monotonic()))
         jobs.put(True)
     jobs.put(False)
     worker.result()
-    return Load(seconds=seconds, latencies_s=tuple(latencies), failed=0)
+    return LoadResult(seconds=seconds, latencies_s=tuple(latencies), num_failed=0)
 
 
 @contextlib.contextmanager
-def _server(kind: Kind) -> Iterator[int]:
+def _run_server(kind: ServerKind) -> Iterator[int]:
     """Run a server in a child process; yield its port."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "sluice.bench.serving.servers", kind],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # the log is written, but its destination is not measured
+        stderr=subprocess.DEVNULL,  # the server writes its log; only storing it is not measured
         text=True,
     )
     assert process.stdout is not None
     try:
         port = int(process.stdout.readline())
         if kind in ("canary", "shadow"):
-            _await_challenger(port)
+            _wait_for_challenger(port)
         yield port
     finally:
         process.terminate()
@@ -147,8 +160,8 @@ def _server(kind: Kind) -> Iterator[int]:
         process.stdout.close()
 
 
-def _await_challenger(port: int) -> None:
-    """Wait until the challenger's process answers, so that it is measured."""
+def _wait_for_challenger(port: int) -> None:
+    """Wait until the challenger's process answers, so that it takes part in the measurement."""
     deadline = time.monotonic() + _MAX_LOADING_S
     while time.monotonic() < deadline:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as response:

@@ -1,9 +1,9 @@
 """The servers that the benchmark measures.
 
-``python -m sluice.bench.serving.servers KIND`` runs one of them in its own process.
+``python -m sluice.bench.serving.servers KIND`` runs one of them in a separate process.
 
 The model is that of the default pipeline: eight GRUs of 32 units on windows of 22 rows and nine
-features. Its weights are random, because prediction takes as long as with trained ones. The
+features. Its weights are random, because they do not affect the time of a prediction. The
 challenger runs in a separate process, as in ``sluice serve``.
 """
 
@@ -32,30 +32,31 @@ from sluice.serving.tokens import Tokens
 from sluice.serving.traffic_split import InMemoryTrafficSplit
 from sluice.serving.wire_protocol import LoaderSpec
 
-Kind = Literal["minimal", "production", "canary", "shadow"]
+ServerKind = Literal["minimal", "production", "canary", "shadow"]
 
 COLUMNS = tuple(f"feature_{number}" for number in range(9))
 SEQ_LEN = 22
-_SEEDS = 8
+_NUM_SEEDS = 8
 LOADER = "sluice.bench.serving.servers:load_random"
 _PRODUCTION, _CHALLENGER = 1, 2
+"""Versions of the two models."""
 
 
 def load_random(candidate: str) -> DeployedModel:
-    """Return the model of a candidate digest, in the challenger's process."""
+    """Return the model with the digest ``candidate``. The challenger's process calls this."""
     return next(
         random_model(version)
         for version in (_PRODUCTION, _CHALLENGER)
-        if _candidate(version) == candidate
+        if _candidate_digest(version) == candidate
     )
 
 
-def _candidate(version: int) -> str:
+def _candidate_digest(version: int) -> str:
     return digest_bytes(str(version).encode())
 
 
 def random_model(version: int) -> DeployedModel:
-    """Return the model in the form that ``sluice serve`` loads."""
+    """Return a model with random weights, seeded by the version, as ``sluice serve`` loads it."""
     torch.manual_seed(version)
     networks: list[nn.Module] = [
         Scaled(
@@ -65,11 +66,11 @@ def random_model(version: int) -> DeployedModel:
             scale_inputs=True,
             scale_target=True,
         ).eval()
-        for _ in range(_SEEDS)
+        for _ in range(_NUM_SEEDS)
     ]
     return DeployedModel(
         version=version,
-        candidate=_candidate(version),
+        candidate=_candidate_digest(version),
         contract=InputContract(columns=COLUMNS, seq_len=SEQ_LEN),
         target="target",
         networks=tuple(networks),
@@ -88,8 +89,8 @@ def minimal_app(deployed: DeployedModel) -> FastAPI:
     return app
 
 
-def serve_kind(kind: Kind) -> None:
-    """Serve one kind on a free port, which is printed, until a signal arrives."""
+def serve_kind(kind: ServerKind) -> None:
+    """Print a free port, and run a server of one kind on it until a signal arrives."""
     torch.set_num_threads(1)
     production = random_model(_PRODUCTION)
     if kind == "minimal":
@@ -104,7 +105,7 @@ def serve_kind(kind: Kind) -> None:
         split = TrafficSplit(
             epoch=1,
             production=production.candidate,
-            challenger=_candidate(_CHALLENGER),
+            challenger=_candidate_digest(_CHALLENGER),
             rollout="benchmark",
             share=0.5 if kind == "canary" else 0.0,
             shadow=kind == "shadow",

@@ -1,6 +1,6 @@
-"""Overhead of a fold run beyond its epochs: resuming, and parallel processes.
+"""Time to resume a fold run, and speed of fold runs in one process and in several.
 
-All numbers are of fold runs as in a pipeline: from the stored table to the stored weights.
+The fold runs are those of a pipeline: each reads the stored table and stores its weights.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ from sluice.training.parallel import train_members
 
 Clock = Callable[[], float]
 
-_CHECKPOINTS = "epoch-*.safetensors"
+_CHECKPOINT_PATTERN = "epoch-*.safetensors"
 # Timing starts after the import of torch, which every training needs.
 _RESUME_CODE = (
     "import sys, time, torch; started = time.perf_counter(); sys.path[:] = {path!r}; "
-    "from sluice.bench.training.fold_run_overhead import until_first_batch; "
-    "until_first_batch(sys.stdin.buffer.read()); print(time.perf_counter() - started)"
+    "from sluice.bench.training.fold_run_overhead import resume_until_first_batch; "
+    "resume_until_first_batch(sys.stdin.buffer.read()); print(time.perf_counter() - started)"
 )
 
 
@@ -48,9 +48,9 @@ class FoldRunSpeed(Record):
     num_fold_runs: int = Field(
         description="Number of fold runs, timed with one process and again with several."
     )
-    workers: int = Field(description="Number of parallel processes.")
-    alone_per_s: float = Field(description="Fold runs per second in one process [1/s].")
-    together_per_s: float = Field(
+    num_workers: int = Field(description="Number of parallel processes.")
+    sequential_per_s: float = Field(description="Fold runs per second in one process [1/s].")
+    parallel_per_s: float = Field(
         description="Fold runs per second in all processes together, including their start [1/s]."
     )
     speedup: float = Field(description="Rate of all processes together, divided by that of one.")
@@ -59,19 +59,19 @@ class FoldRunSpeed(Record):
 def measure_fold_runs(
     specs: Sequence[FoldRunSpec],
     *,
-    workers: int,
-    repeats: int,
+    num_workers: int,
+    num_resumes: int,
     folder: Path,
     clock: Clock = time.perf_counter,
 ) -> FoldRunSpeed:
-    """Run fold runs in sequence and in parallel, and one that is stopped and resumed.
+    """Run fold runs in sequence and in parallel; also stop one of them, and resume it repeatedly.
 
     Args:
-        specs: The fold runs; the first one is stopped and resumed.
-        workers: Number of parallel processes.
-        repeats: Number of resumes.
-        folder: Folder of checkpoints and logs; left empty. Weights are stored where the specs
-            say.
+        specs: The fold runs. The first one is also stopped and resumed.
+        num_workers: Number of parallel processes.
+        num_resumes: Number of resumes.
+        folder: Folder in which subfolders for checkpoints and logs are created and removed again.
+            Weights are stored in the artifact stores of the specs.
         clock: Monotonic time [s].
 
     Raises:
@@ -79,53 +79,53 @@ def measure_fold_runs(
         TrainingFailed: A fold run or a resuming process failed.
 
     Cost:
-        Every fold run twice.
+        Every fold run twice, and ``num_resumes`` starts of a process.
     """
-    every_epoch = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
-    stopped = dataclasses.replace(specs[0], training=every_epoch, runs=folder / "first")
+    training = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
+    stopped_spec = dataclasses.replace(specs[0], training=training, runs=folder / "stopped")
     sequential, parallel = (
         [dataclasses.replace(spec, runs=folder / name) for spec in specs]
-        for name in ("alone", "together")
+        for name in ("sequential", "parallel")
     )
     try:
-        _stop_at_checkpoint(stopped)
-        resumed = [_resume(stopped) for _ in range(repeats)]
-        times = []
-        for group, processes in ((sequential, 1), (parallel, workers)):
+        _stop_at_checkpoint(stopped_spec)
+        resume_times_s = [_time_resume(stopped_spec) for _ in range(num_resumes)]
+        wall_times_s = []
+        for fold_runs, num_processes in ((sequential, 1), (parallel, num_workers)):
             started = clock()
-            compute = ComputeSettings(workers=processes)
-            train_members(group, compute=compute, on_event=_ignore)
-            times.append(clock() - started)
+            compute = ComputeSettings(workers=num_processes)
+            train_members(fold_runs, compute=compute, on_event=_ignore)
+            wall_times_s.append(clock() - started)
     finally:
-        for name in ("first", "alone", "together"):
+        for name in ("stopped", "sequential", "parallel"):
             shutil.rmtree(folder / name, ignore_errors=True)
     return FoldRunSpeed(
-        resume_seconds=statistics.median(resumed),
+        resume_seconds=statistics.median(resume_times_s),
         num_fold_runs=len(specs),
-        workers=workers,
-        alone_per_s=len(specs) / times[0],
-        together_per_s=len(specs) / times[1],
-        speedup=times[0] / times[1],
+        num_workers=num_workers,
+        sequential_per_s=len(specs) / wall_times_s[0],
+        parallel_per_s=len(specs) / wall_times_s[1],
+        speedup=wall_times_s[0] / wall_times_s[1],
     )
 
 
-def until_first_batch(content: bytes) -> None:
+def resume_until_first_batch(content: bytes) -> None:
     """Resume a pickled fold run and stop when its first batch reaches the model.
 
-    Must run in a separate process, because the hook is not removed.
+    It must run in a separate process, because its forward hook on all modules is not removed.
     """
 
-    def stop(module: nn.Module, _inputs: Any) -> None:
+    def stop_at_batch(module: nn.Module, _inputs: Any) -> None:
         if module.training:
             raise _StopTraining
 
-    nn.modules.module.register_module_forward_pre_hook(stop)
+    nn.modules.module.register_module_forward_pre_hook(stop_at_batch)
     try:
         train_fold_run(pickle.loads(content), _ignore)
     except _StopTraining:
         return
     raise ContractError(
-        "The fold run must have epochs left, and had none.", fix="Raise max_epochs."
+        "The stopped fold run must have epochs left, and has none.", fix="Raise max_epochs."
     )
 
 
@@ -134,12 +134,14 @@ class _StopTraining(BaseException):
 
 
 def _stop_at_checkpoint(spec: FoldRunSpec) -> None:
-    def stop(event: FoldRunEvent) -> None:
-        if event.epochs_done < event.max_epochs and any(spec.runs.rglob(_CHECKPOINTS)):
+    """Train until the first checkpoint is written."""
+
+    def stop_after_checkpoint(event: FoldRunEvent) -> None:
+        if event.epochs_done < event.max_epochs and any(spec.runs.rglob(_CHECKPOINT_PATTERN)):
             raise _StopTraining
 
     try:
-        train_fold_run(spec, stop)
+        train_fold_run(spec, stop_after_checkpoint)
     except _StopTraining:
         return
     raise ContractError(
@@ -149,7 +151,8 @@ def _stop_at_checkpoint(spec: FoldRunSpec) -> None:
     )
 
 
-def _resume(spec: FoldRunSpec) -> float:
+def _time_resume(spec: FoldRunSpec) -> float:
+    """Resume a stopped fold run in a new process; return the time to its first new batch [s]."""
     path = [*(os.path.abspath(part) for part in sys.path), str(Path(sluice.__file__).parents[1])]
     completed = subprocess.run(
         [sys.executable, "-P", "-c", _RESUME_CODE.format(path=path)],
@@ -158,10 +161,10 @@ def _resume(spec: FoldRunSpec) -> float:
         check=False,
     )
     if completed.returncode:
-        last = completed.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        last_lines = completed.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise TrainingFailed(
             f"{spec.name}: the process that resumed it ended with status {completed.returncode}: "
-            f"{''.join(last) or 'nothing on stderr'}",
+            f"{''.join(last_lines) or 'nothing on stderr'}",
             fix="Correct the reported error.",
         )
     return float(completed.stdout)

@@ -1,7 +1,8 @@
-"""Overhead of the trainer over a minimal correct loop.
+"""Speed of the trainer compared with a minimal correct loop, and the cost of checkpoints.
 
-Both loops do the same work: batches, gradients, clipping, learning rate, steps, validation, best
-weights. Their final weights are compared bit by bit, so neither loop can be faster by doing less.
+Both loops do the same work: they draw batches, compute and clip gradients, follow the learning rate
+schedule, make optimizer steps, validate, and keep the best weights. Their final weights are
+compared bit by bit, so neither loop can be faster by doing less.
 """
 
 import itertools
@@ -28,21 +29,21 @@ from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
-_SUBJECT = {"benchmark": "trainer"}
+_CHECKPOINT_SUBJECT = {"benchmark": "trainer"}
 
 
 class TrainerSpeed(Record):
     """Speed of the trainer relative to a minimal loop, and the cost of checkpoints."""
 
-    rows: int = Field(description="Number of training rows per epoch.")
-    rounds: int = Field(
+    num_rows: int = Field(description="Number of training rows per epoch.")
+    num_rounds: int = Field(
         description="Number of timed rounds; each trains once with the trainer and once with the "
         "minimal loop."
     )
     trainer_rows_per_s: float = Field(
         description="Speed of the trainer, median over the rounds [rows/s]."
     )
-    bare_rows_per_s: float = Field(
+    loop_rows_per_s: float = Field(
         description="Speed of the minimal loop, median over the rounds [rows/s]."
     )
     ratio: float = Field(
@@ -54,11 +55,11 @@ class TrainerSpeed(Record):
         description="Median duration of one checkpoint, synced to disk [s]."
     )
     checkpoint_share: float = Field(
-        description="Share of the training time that checkpoints take, if they are written at the "
-        "interval of the settings."
+        description="Share of the training time that checkpoints take, if they are written after "
+        "the epochs at which the settings make one due."
     )
-    resume_seconds: float = Field(
-        description="Median duration of reading, verifying and loading the newest checkpoint [s]."
+    checkpoint_load_seconds: float = Field(
+        description="Median time to read and verify the newest checkpoint and load its state [s]."
     )
 
 
@@ -69,7 +70,7 @@ def measure_trainer(
     train_rows: Examples,
     val_rows: Examples,
     *,
-    rounds: int,
+    num_rounds: int,
     seed: int,
     folder: Path,
     clock: Callable[[], float] = time.perf_counter,
@@ -78,52 +79,54 @@ def measure_trainer(
 
     Args:
         workload: Defines the losses, and the shapes of the model.
-        model_settings: Architecture and size.
-        training: Settings; every round runs all of ``max_epochs``. Requires fp32, whole batches
-            and the CPU.
+        model_settings: Architecture and size of the network.
+        training: Settings of the training, which runs all of ``max_epochs`` on the CPU. They must
+            have the precision fp32, the default optimizer, and neither ``micro_batch_rows`` nor
+            ``changes``.
         train_rows: Training rows.
         val_rows: Validation rows.
-        rounds: Pairs of trainings; the order within a pair alternates.
+        num_rounds: Number of pairs of trainings; the order within a pair alternates.
         seed: Base seed.
-        folder: Folder on the disk of real checkpoints; left empty.
+        folder: Folder on the disk on which real checkpoints are stored. Its checkpoints are
+            removed at the end.
         clock: Monotonic time [s].
 
     Raises:
         ContractError: The final weights differ.
 
     Cost:
-        ``2 * rounds + 4`` trainings.
+        ``2 * num_rounds + 4`` trainings.
     """
     settings = training.model_copy(update={"patience_epochs": training.max_epochs, "device": "cpu"})
     trainings = _Trainings(workload, model_settings, settings, train_rows, val_rows, seed)
-    count = settings.max_epochs * len(train_rows)
-    seconds: dict[str, list[float]] = {"trainer": [], "bare": []}
+    rows_per_training = settings.max_epochs * len(train_rows)
+    seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
     with deterministic(), RandomStream(derive_seed(seed, "benchmark")).active():
-        _require_same(trainings.trainer(), trainings.bare())  # also warms up both
-        for number in range(rounds):
-            pair = [("trainer", trainings.trainer), ("bare", trainings.bare)]
+        _require_same_weights(trainings.run_trainer(), trainings.run_loop())  # also warms up both
+        for number in range(num_rounds):
+            pair = [("trainer", trainings.run_trainer), ("loop", trainings.run_loop)]
             for name, run in pair if number % 2 else reversed(pair):
                 started = clock()
                 run()
                 seconds[name].append(clock() - started)
-        saving, resuming, share = trainings.measure_checkpoints(folder, clock)
-    pairs = zip(seconds["bare"], seconds["trainer"], strict=True)
-    per_epoch = statistics.median(seconds["trainer"]) / settings.max_epochs
+        save_s, load_s, share = trainings.measure_checkpoints(folder, clock)
+    pairs = zip(seconds["loop"], seconds["trainer"], strict=True)
+    epoch_s = statistics.median(seconds["trainer"]) / settings.max_epochs
     return TrainerSpeed(
-        rows=len(train_rows),
-        rounds=rounds,
-        trainer_rows_per_s=count / statistics.median(seconds["trainer"]),
-        bare_rows_per_s=count / statistics.median(seconds["bare"]),
-        ratio=statistics.median(bare / trainer for bare, trainer in pairs),
-        epoch_seconds=per_epoch,
-        checkpoint_seconds=saving,
+        num_rows=len(train_rows),
+        num_rounds=num_rounds,
+        trainer_rows_per_s=rows_per_training / statistics.median(seconds["trainer"]),
+        loop_rows_per_s=rows_per_training / statistics.median(seconds["loop"]),
+        ratio=statistics.median(loop_s / trainer_s for loop_s, trainer_s in pairs),
+        epoch_seconds=epoch_s,
+        checkpoint_seconds=save_s,
         checkpoint_share=share,
-        resume_seconds=resuming,
+        checkpoint_load_seconds=load_s,
     )
 
 
 class _Trainings:
-    """Both loops with the same initial state."""
+    """Trainings of one model with the trainer and with the minimal loop, from the same weights."""
 
     def __init__(
         self,
@@ -138,16 +141,16 @@ class _Trainings:
         self._train, self._val = train_rows, val_rows
         self._model_settings = model_settings
 
-    def _start(self) -> Scaled:
+    def _build_model(self) -> Scaled:
         return prepare_model(self._workload, self._model_settings, self._train, seed=self._seed)
 
-    def trainer(self, on_state: Callable[[TrainState], None] | None = None) -> nn.Module:
-        model = self._start()
-        for _ in self._epochs(model, on_state=on_state):
+    def run_trainer(self, on_state: Callable[[TrainState], None] | None = None) -> nn.Module:
+        model = self._build_model()
+        for _ in self._train_epochs(model, on_state=on_state):
             pass
         return model
 
-    def _epochs(
+    def _train_epochs(
         self,
         model: Scaled,
         *,
@@ -166,10 +169,10 @@ class _Trainings:
             resume=resume,
         )
 
-    def bare(self) -> nn.Module:
-        """Run the minimal loop with the same result."""
+    def run_loop(self) -> nn.Module:
+        """Run the minimal loop; return a model with the same weights as ``run_trainer``."""
         model, settings, train_rows, val_rows = (
-            self._start(),
+            self._build_model(),
             self._settings,
             self._train,
             self._val,
@@ -177,75 +180,84 @@ class _Trainings:
         optimizer = torch.optim.AdamW(
             model.parameters(), weight_decay=settings.weight_decay, fused=True
         )
-        steps = -(-len(train_rows) // settings.batch_rows)
-        step, lowest, best = itertools.count(), float("inf"), dict[str, Tensor]()
+        steps_per_epoch = -(-len(train_rows) // settings.batch_rows)
+        num_steps = settings.max_epochs * steps_per_epoch
+        step, lowest_loss, best_weights = itertools.count(), float("inf"), dict[str, Tensor]()
         torch.manual_seed(derive_seed(self._seed, "dropout"))
         for epoch in range(1, settings.max_epochs + 1):
             model.train()
             order = torch.Generator().manual_seed(derive_seed(self._seed, f"order_{epoch}"))
-            for part in torch.randperm(len(train_rows), generator=order).split(settings.batch_rows):
+            for rows in torch.randperm(len(train_rows), generator=order).split(settings.batch_rows):
                 optimizer.zero_grad()
-                loss = self._workload.loss(model(train_rows.x[part]), train_rows.targets[part])
+                loss = self._workload.loss(model(train_rows.x[rows]), train_rows.targets[rows])
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-                rate = learning_rate_at(next(step), settings.max_epochs * steps, settings)
+                rate = learning_rate_at(next(step), num_steps, settings)
                 optimizer.param_groups[0]["lr"] = rate
                 optimizer.step()
             model.eval()
             with torch.inference_mode():
                 losses = self._workload.losses(model(val_rows.inputs), val_rows.targets)
-            if (val_loss := float(losses.double().mean())) < lowest:
-                lowest = val_loss
-                best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        model.load_state_dict(best)
+            if (val_loss := float(losses.double().mean())) < lowest_loss:
+                lowest_loss = val_loss
+                best_weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(best_weights)
         return model
 
     def measure_checkpoints(
         self, folder: Path, clock: Callable[[], float]
     ) -> tuple[float, float, float]:
-        """Return the median time to save a checkpoint and to resume [s], and a share.
+        """Return the median times to save and to load a checkpoint [s], and the checkpoint share.
 
-        The share is the part of the time of a whole training that its checkpoints take.
+        The checkpoint share is the part of the training time that checkpoints take.
         """
-        saving: list[float] = []
+        save_times_s: list[float] = []
 
         def store_state(state: TrainState) -> None:
             started = clock()
-            save_checkpoint(folder, state, subject=_SUBJECT)
-            saving.append(clock() - started)
+            save_checkpoint(folder, state, subject=_CHECKPOINT_SUBJECT)
+            save_times_s.append(clock() - started)
 
         try:
-            self.trainer(store_state)
-            resuming = [self._resume(folder, clock) for _ in range(3)]
+            self.run_trainer(store_state)
+            load_times_s = [self._time_load(folder, clock) for _ in range(3)]
             share = self._checkpoint_share(folder, clock)
         finally:
             discard_checkpoints(folder)
-        return statistics.median(saving), statistics.median(resuming), share
+        return statistics.median(save_times_s), statistics.median(load_times_s), share
 
     def _checkpoint_share(self, folder: Path, clock: Callable[[], float]) -> float:
-        every = self._settings.checkpoint_every_epochs
-        writer = CheckpointWriter(folder, subject=_SUBJECT, every_epochs=every, clock=clock)
+        writer = CheckpointWriter(
+            folder,
+            subject=_CHECKPOINT_SUBJECT,
+            every_epochs=self._settings.checkpoint_every_epochs,
+            clock=clock,
+        )
         began = clock()
-        self.trainer(writer.write_if_due)
+        self.run_trainer(writer.write_if_due)
         return writer.spent_s / (clock() - began)
 
-    def _resume(self, folder: Path, clock: Callable[[], float]) -> float:
-        model = self._start()
+    def _time_load(self, folder: Path, clock: Callable[[], float]) -> float:
+        model = self._build_model()
         started = clock()
-        # The newest is that of the last epoch, so that only loading is measured.
-        state = load_checkpoint(folder, subject=_SUBJECT).state
-        for _ in self._epochs(model, resume=state):
+        # The newest checkpoint is that of the last epoch, so no epoch is trained.
+        state = load_checkpoint(folder, subject=_CHECKPOINT_SUBJECT).state
+        for _ in self._train_epochs(model, resume=state):
             pass
         return clock() - started
 
 
-def _require_same(trainer: nn.Module, bare: nn.Module) -> None:
-    weights = [nn.utils.parameters_to_vector(m.parameters()).detach() for m in (trainer, bare)]
+def _require_same_weights(trainer_model: nn.Module, loop_model: nn.Module) -> None:
+    weights = [
+        nn.utils.parameters_to_vector(model.parameters()).detach()
+        for model in (trainer_model, loop_model)
+    ]
     if not torch.equal(*weights):
         raise ContractError(
             f"Both loops must end with equal weights; they differ by up to "
             f"{float((weights[0] - weights[1]).abs().max()):.3g}.",
-            cause="The loops do different work, so their times cannot be compared; or there are "
-            "more validation rows than are scored in one batch.",
-            fix="Compare the loops with the same settings: fp32, whole batches, no groups.",
+            cause="The trainer does something that the minimal loop does not do, so their times "
+            "cannot be compared.",
+            fix="Use the precision fp32, the default optimizer, and neither micro_batch_rows nor "
+            "changes. Use few enough validation rows for one chunk.",
         )

@@ -1,4 +1,4 @@
-"""The table of measurements and targets that all ``sluice bench`` commands print."""
+"""The table of measured values and their targets that most ``sluice bench`` commands print."""
 
 from rich import box
 from rich.table import Table
@@ -7,30 +7,31 @@ from sluice.base.settings import Record
 
 
 class Speed(Record):
-    """One measurement (a time, a rate, a ratio or a count) and its target."""
+    """One measured value with its target: a time, a rate, a ratio or a count."""
 
     name: str
     value: float
     unit: str
     target: float
+    """Minimum of the value if ``higher_is_better``, otherwise its maximum."""
     higher_is_better: bool = False
 
     @property
-    def reached(self) -> bool:
-        """Whether the measurement reaches its target."""
+    def reaches_target(self) -> bool:
+        """Whether the value reaches its target; False for NaN."""
         if self.higher_is_better:
             return self.value >= self.target
         return self.value <= self.target
 
 
-def speed_table(measurements: list[Speed]) -> Table:
-    """Return a table of measurements and their targets."""
+def speed_table(speeds: list[Speed]) -> Table:
+    """Return a table of measured values, their targets, and whether they reach them."""
     table = Table(box=box.SIMPLE_HEAD, title="Speeds on this machine", title_justify="left")
-    for name in ("", "measured", "target", ""):
-        table.add_column(name, justify="right" if name else "left")
-    for speed in measurements:
-        sign = "at least" if speed.higher_is_better else "at most"
-        mark = "[green]reached[/green]" if speed.reached else "[yellow]missed[/yellow]"
-        value, target = f"{speed.value:,.3g} {speed.unit}", f"{sign} {speed.target:,.3g}"
-        table.add_row(speed.name, value, target, mark)
+    for header in ("", "measured", "target", ""):
+        table.add_column(header, justify="right" if header else "left")
+    for speed in speeds:
+        relation = "at least" if speed.higher_is_better else "at most"
+        result = "[green]reached[/green]" if speed.reaches_target else "[yellow]missed[/yellow]"
+        value, target = f"{speed.value:,.3g} {speed.unit}", f"{relation} {speed.target:,.3g}"
+        table.add_row(speed.name, value, target, result)
     return table

@@ -20,33 +20,36 @@ def register(group: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--results",
-                help="Output of 'sluice bench faults --json', whose error rates are stored. "
-                "Default: keep the stored rates.",
+                help="File with the output of 'sluice bench faults --json'. Its error rates are "
+                "stored in FOLDER. Default: keep the stored rates.",
             ),
         ] = None,
         commit: Annotated[
-            str, typer.Option("--commit", help="Commit that was measured; with --results.")
+            str,
+            typer.Option(
+                "--commit", help="Commit at which --results was measured; required with it."
+            ),
         ] = "",
     ) -> None:
-        """Write the reference pages from the code, and list those that changed.
+        """Write the reference pages from the code; print the changed and the removed pages.
 
         The pages describe faults, rules, checks, settings, commands, metrics and events.
         """
-        from sluice.bench.documentation.error_rates import FILE, ErrorRates
+        from sluice.bench.documentation.error_rates import ERROR_RATES_FILE, ErrorRates
         from sluice.bench.documentation.writer import write_pages
         from sluice.bench.tracer.result import RunResult
         from sluice.cli.app import build_app
 
         if (results_path is None) != (not commit):
             raise ContractError(
-                "--results and --commit belong together.",
-                fix="Give the file of the results and the commit that was measured.",
+                "--results and --commit must be given together.",
+                fix="Give the file of results, and the commit at which they were measured.",
             )
         if results_path is not None:
             runs = json.loads(results_path.read_bytes())["runs"]
             rates = ErrorRates.of(
                 [RunResult.model_validate_json(json.dumps(run)) for run in runs], commit=commit
             )
-            (folder / FILE).write_text(rates.model_dump_json(indent=1) + "\n")
+            (folder / ERROR_RATES_FILE).write_text(rates.model_dump_json(indent=1) + "\n")
         for path in write_pages(folder, build_app()):
             results_console().print(path)

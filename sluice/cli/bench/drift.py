@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 _SEED = 20260101
 _RHOS = (0.0, 0.5, 0.8)
-_COLUMNS, _QUICK_COLUMNS = 20, 5
-_REFERENCES, _QUICK_REFERENCES = 100, 8
-_ROWS, _QUICK_ROWS = 1_000_000, 20_000
-_SPEED_COLUMNS = 50
+"""Autocorrelations of the simulated columns."""
+
+_NUM_COLUMNS, _NUM_QUICK_COLUMNS = 20, 5
+_NUM_REFERENCES, _NUM_QUICK_REFERENCES = 100, 8
+_NUM_SPEED_ROWS, _NUM_QUICK_SPEED_ROWS = 1_000_000, 20_000
+_NUM_SPEED_COLUMNS = 50
 
 
 def register(group: typer.Typer) -> None:
@@ -31,63 +33,69 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Use few references and rows, for a quick check. Do not report these results.",
+                help="Use fewer references, columns and rows, for a quick check. Do not report "
+                "these results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Simulate dependent rows with and without a shift, and compare with textbook tests.
+        """Measure false alarms and power on simulated dependent rows; compare with textbook tests.
 
-        Exit code 1 when a rate is significantly worse than its target; speeds depend on the
-        machine.
+        The exit code is 1 if a rate is significantly worse than its target. Speeds do not affect
+        it, because they depend on the machine.
         """
-        _drift(quick=quick, as_json=as_json)
+        _run_benchmark(quick=quick, as_json=as_json)
 
 
-def _drift(*, quick: bool, as_json: bool) -> None:
-    from sluice.bench.drift.table import cell_table, reaches_targets
+def _run_benchmark(*, quick: bool, as_json: bool) -> None:
+    from sluice.bench.drift.table import rate_table, reaches_targets
 
     stderr = Console(stderr=True)
     with stderr.status("measuring the speed"):
-        speeds = measure_drift_speeds(num_rows=_QUICK_ROWS if quick else _ROWS)
-    cells = _simulate(stderr, quick=quick)
+        speeds = measure_drift_speeds(num_rows=_NUM_QUICK_SPEED_ROWS if quick else _NUM_SPEED_ROWS)
+    all_rates = _simulate(stderr, quick=quick)
     if as_json:
-        printed = {
-            "cells": [
-                cell.model_dump(mode="json") | {"holds": reaches_targets(cell)} for cell in cells
+        content = {
+            "scenarios": [
+                rates.model_dump(mode="json") | {"reaches_targets": reaches_targets(rates)}
+                for rates in all_rates
             ],
-            "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
+            "speeds": [
+                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
+            ],
         }
-        print(json.dumps(printed, indent=1))
+        print(json.dumps(content, indent=1))
     else:
-        results_console().print(cell_table(cells), speed_table(speeds))
-    if not all(map(reaches_targets, cells)):
+        results_console().print(rate_table(all_rates), speed_table(speeds))
+    if not all(map(reaches_targets, all_rates)):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _simulate(stderr: Console, *, quick: bool) -> list["DriftRates"]:
     from sluice.bench.drift.error_rates import DriftScenario, measure_drift
 
-    columns = _QUICK_COLUMNS if quick else _COLUMNS
+    max_columns = _NUM_QUICK_COLUMNS if quick else _NUM_COLUMNS
     scenarios = [
-        DriftScenario(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS
+        DriftScenario(rho=rho, num_columns=num_columns)
+        for num_columns in (1, max_columns)
+        for rho in _RHOS
     ]
-    cells = []
+    all_rates = []
     with stderr.status("simulating windows"):
-        for cell in measure_drift(
+        for rates in measure_drift(
             scenarios,
-            references=_QUICK_REFERENCES if quick else _REFERENCES,
+            num_references=_NUM_QUICK_REFERENCES if quick else _NUM_REFERENCES,
             seed=_SEED,
-            processes=count_cores(),
+            num_processes=count_cores(),
         ):
-            cells.append(cell)
+            all_rates.append(rates)
             stderr.print(
-                f"  rho {cell.world.rho:g}, {cell.world.num_columns} columns: "
-                f"false {cell.false_alarms}, power {cell.power}",
+                f"  rho {rates.scenario.rho:g}, {rates.scenario.num_columns} columns: "
+                f"false alarms {rates.false_alarms}, power {rates.power}",
                 highlight=False,
                 soft_wrap=True,
             )
-    return cells
+    return all_rates
 
 
 def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
@@ -96,19 +104,22 @@ def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
 
     build_s, test_s = measure_speed(
         num_rows=num_rows,
-        num_columns=_SPEED_COLUMNS,
+        num_columns=_NUM_SPEED_COLUMNS,
         reference_rows=20_000,
         seed=_SEED,
         threads=count_cores(),
     )
     return [
         Speed(
-            name=f"drift, {num_rows:,} rows x {_SPEED_COLUMNS} columns",
+            name=f"testing a window for drift, {num_rows:,} rows x {_NUM_SPEED_COLUMNS} columns",
             value=test_s,
             unit="s",
             target=5.0,
         ),
         Speed(
-            name="building the drift reference, 20,000 rows", value=build_s, unit="s", target=30.0
+            name=f"building the drift reference, 20,000 rows x {_NUM_SPEED_COLUMNS} columns",
+            value=build_s,
+            unit="s",
+            target=30.0,
         ),
     ]

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from sluice.bench.tracer.running import BenchmarkRun
     from sluice.bench.tracer.scoring import FaultReport
 
-_NUM_HEALTHY_SEEDS = 2
-"""Number of additional seeds of healthy programs: false alarms are rarer than detections."""
+_NUM_EXTRA_HEALTHY_SEEDS = 2
+"""Number of additional seeds of healthy programs. False alarms are rarer than detections, so their
+rate needs more runs."""
 
 
 def register(group: typer.Typer) -> None:
@@ -32,20 +33,22 @@ def register(group: typer.Typer) -> None:
             str,
             typer.Option(
                 "--faults",
-                help="Comma-separated numbers of faults. Default: all, and the healthy programs.",
+                help="Comma-separated numbers of fault programs. Default: all of them, and the "
+                "healthy programs.",
             ),
         ] = "",
         nets: Annotated[
             str,
-            typer.Option("--nets", help="Comma-separated networks of mlp, cnn, gru, transformer."),
+            typer.Option(
+                "--nets", help="Comma-separated networks, from mlp, cnn, gru and transformer."
+            ),
         ] = "mlp,cnn,gru,transformer",
         seeds: Annotated[
             str,
             typer.Option(
                 "--seeds",
-                help="Comma-separated seeds. 0,1,2 are for development; results are reported for "
-                "100,101,102, which no threshold was chosen on. Healthy programs also run with "
-                "the next two seeds.",
+                help="Comma-separated seeds. Thresholds were chosen on 0,1,2; published results "
+                "use 100,101,102. Healthy programs also run with the next two seeds.",
             ),
         ] = "0,1,2",
         baselines: Annotated[
@@ -64,21 +67,25 @@ def register(group: typer.Typer) -> None:
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run programs with one planted fault each, and healthy ones; report what is detected.
+        """Run programs with one planted fault each and healthy programs; report what is detected.
 
-        Exit code 1 when a rate is significantly worse than its target, weights differ or a program
-        failed.
+        The exit code is 1 if a rate is significantly worse than its target, if traced and untraced
+        weights differ, or if a program failed.
         """
-        jobs = _plan_jobs(
+        runs = _plan_runs(
             _parse_numbers(faults, "--faults"), _split_words(nets), _parse_numbers(seeds, "--seeds")
         )
-        report = _run(Console(stderr=True), jobs, baselines=baselines, check_bits=check_bits)
+        report = _execute_and_score(
+            Console(stderr=True), runs, baselines=baselines, check_bits=check_bits
+        )
         _print_report(report, as_json=as_json)
         if not report.passed:
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _plan_jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[BenchmarkRun, ...]":
+def _plan_runs(
+    fault_numbers: list[int], nets: list[str], seeds: list[int]
+) -> "tuple[BenchmarkRun, ...]":
     from sluice.bench.tracer.case import NetName
     from sluice.bench.tracer.faults.library import FAULT_CASES
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
@@ -87,49 +94,51 @@ def _plan_jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[
     permitted = get_args(NetName)
     requested_nets: list[NetName] = [net for net in permitted if net in nets]
     _refuse_unknown("--nets", nets, permitted)
-    _refuse_unknown("--faults", numbers, [case.number for case in FAULT_CASES])
+    _refuse_unknown("--faults", fault_numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
-            f"--seeds must be integers from 0; got {seeds or 'none'}.",
-            fix="Give some, such as --seeds 0,1,2",
+            f"--seeds must be non-negative integers; got {seeds or 'none'}.",
+            fix="Give at least one, such as --seeds 0,1,2",
         )
-    cases: Sequence[FaultCase] = [c for c in FAULT_CASES if not numbers or c.number in numbers]
+    cases: Sequence[FaultCase] = [
+        case for case in FAULT_CASES if not fault_numbers or case.number in fault_numbers
+    ]
     max_seed = max(seeds)
     return plan_runs(
         cases,
-        () if numbers else HEALTHY_CASES,
+        () if fault_numbers else HEALTHY_CASES,
         nets=requested_nets,
         seeds=seeds,
-        more_seeds=range(max_seed + 1, max_seed + 1 + _NUM_HEALTHY_SEEDS),
+        more_seeds=range(max_seed + 1, max_seed + 1 + _NUM_EXTRA_HEALTHY_SEEDS),
     )
 
 
-def _run(
-    stderr: Console, jobs: "Sequence[BenchmarkRun]", *, baselines: bool, check_bits: bool
+def _execute_and_score(
+    stderr: Console, runs: "Sequence[BenchmarkRun]", *, baselines: bool, check_bits: bool
 ) -> "FaultReport":
     from sluice.bench.tracer.running import execute_runs
     from sluice.bench.tracer.scoring import score
     from sluice.bench.tracer.table import run_line
 
-    runs = []
+    results = []
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
         Progress(console=stderr, transient=True) as progress,
     ):
-        bar = progress.add_task("runs", total=len(jobs))
-        for run in execute_runs(
-            jobs,
+        bar = progress.add_task("runs", total=len(runs))
+        for result in execute_runs(
+            runs,
             Path(name),
             workers=count_cores(),
             with_baselines=baselines,
             checks_bits=check_bits,
         ):
-            runs.append(run)
-            line = run_line(run)
+            results.append(result)
+            line = run_line(result)
             if line is not None:
                 progress.console.print(line, soft_wrap=True)
             progress.advance(bar)
-    return score(runs)
+    return score(results)
 
 
 def _print_report(report: "FaultReport", *, as_json: bool) -> None:

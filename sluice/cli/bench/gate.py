@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sluice.bench.gate.error_rates import RetrainingRates, ScenarioRates
 
 _SEED = 20260101
-_ATTEMPTS = 30
-_QUICK_SIMULATIONS, _SIMULATIONS = 100, 1000
+_NUM_ATTEMPTS = 30
+_NUM_QUICK_SIMULATIONS, _NUM_SIMULATIONS = 100, 1000
 
 
 def register(group: typer.Typer) -> None:
@@ -37,59 +37,68 @@ def register(group: typer.Typer) -> None:
             int | None,
             typer.Option(
                 min=20,
-                help=f"Simulations per scenario. Default: {_SIMULATIONS}.",
+                help=f"Number of simulations per scenario. Default: {_NUM_SIMULATIONS}.",
                 show_default=False,
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Simulate scenarios with a known truth: false promotions and power, beside naive tests.
+        """Measure false promotions and power of the gate in simulations, compared with naive tests.
 
-        Exit code 1 when a rate is significantly worse than its target; speeds depend on the
-        machine.
+        The exit code is 1 if a rate is significantly worse than its target. Speeds do not affect
+        it, because they depend on the machine.
         """
-        _gate(
+        _run_benchmark(
             quick=quick,
-            simulations=simulations or (_QUICK_SIMULATIONS if quick else _SIMULATIONS),
+            num_simulations=simulations or (_NUM_QUICK_SIMULATIONS if quick else _NUM_SIMULATIONS),
             as_json=as_json,
         )
 
 
-def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
+def _run_benchmark(*, quick: bool, num_simulations: int, as_json: bool) -> None:
     from sluice.bench.gate.report import (
-        cell_table,
-        family_reaches_target,
-        family_table,
         reaches_targets,
+        retraining_reaches_target,
+        retraining_table,
+        scenario_table,
     )
 
     stderr = Console(stderr=True)
     with stderr.status("measuring the speed of resampling"):
-        speeds = measure_resampling_speeds(resamples=200 if quick else 2000)
-    cells, families = _simulate(stderr, quick=quick, simulations=simulations)
-    passed = all(map(reaches_targets, cells)) and all(map(family_reaches_target, families))
+        speeds = measure_resampling_speeds(num_resamples=200 if quick else 2000)
+    scenario_rates, retraining_rates = _simulate(
+        stderr, quick=quick, num_simulations=num_simulations
+    )
+    passed = all(map(reaches_targets, scenario_rates)) and all(
+        map(retraining_reaches_target, retraining_rates)
+    )
     if as_json:
-        printed = {
-            "cells": [
-                cell.model_dump(mode="json") | {"holds": reaches_targets(cell)} for cell in cells
+        content = {
+            "scenarios": [
+                rates.model_dump(mode="json") | {"reaches_targets": reaches_targets(rates)}
+                for rates in scenario_rates
             ],
-            "families": [
-                family.model_dump(mode="json") | {"holds": family_reaches_target(family)}
-                for family in families
+            "retraining": [
+                rates.model_dump(mode="json") | {"reaches_target": retraining_reaches_target(rates)}
+                for rates in retraining_rates
             ],
-            "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
+            "speeds": [
+                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
+            ],
         }
-        print(json.dumps(printed, indent=1))
+        print(json.dumps(content, indent=1))
     else:
-        results_console().print(cell_table(cells), family_table(families), speed_table(speeds))
+        results_console().print(
+            scenario_table(scenario_rates), retraining_table(retraining_rates), speed_table(speeds)
+        )
     if not passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _simulate(
-    stderr: Console, *, quick: bool, simulations: int
+    stderr: Console, *, quick: bool, num_simulations: int
 ) -> tuple[list["ScenarioRates"], list["RetrainingRates"]]:
-    from sluice.bench.gate.error_rates import measure_cells, measure_family
+    from sluice.bench.gate.error_rates import measure_retraining, measure_scenarios
     from sluice.bench.gate.grid import full_grid, quick_grid
     from sluice.bench.gate.report import scenario_name
     from sluice.bench.gate.scenarios import GateScenario
@@ -97,47 +106,54 @@ def _simulate(
 
     scenarios = quick_grid() if quick else full_grid()
     settings, processes = GateSettings(), count_cores()
-    cells, families = [], []
+    scenario_rates, retraining_rates = [], []
     with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("scenarios", total=len(scenarios))
-        for cell in measure_cells(
-            scenarios, settings, simulations=simulations, seed=_SEED, processes=processes
+        for rates in measure_scenarios(
+            scenarios,
+            settings,
+            num_simulations=num_simulations,
+            seed=_SEED,
+            num_processes=processes,
         ):
-            cells.append(cell)
+            scenario_rates.append(rates)
             progress.console.print(
-                f"  {scenario_name(cell.world)}: false {cell.false_promotions}, power {cell.power}",
+                f"  {scenario_name(rates.scenario)}: false promotions {rates.false_promotions}, "
+                f"power {rates.power}",
                 highlight=False,
                 soft_wrap=True,
             )
             progress.advance(bar)
         bar = progress.add_task("retraining on one window", total=2)
         for is_same_recipe in (True, False):
-            families.append(
-                measure_family(
+            retraining_rates.append(
+                measure_retraining(
                     GateScenario(rho=0.5),
                     settings,
-                    attempts=_ATTEMPTS,
+                    num_attempts=_NUM_ATTEMPTS,
                     is_same_recipe=is_same_recipe,
-                    simulations=max(20, simulations // 10) if quick else simulations,
+                    num_simulations=max(20, num_simulations // 10) if quick else num_simulations,
                     seed=_SEED,
-                    processes=processes,
+                    num_processes=processes,
                 )
             )
             progress.advance(bar)
-    return cells, families
+    return scenario_rates, retraining_rates
 
 
-def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
-    """Return the time of the two-way bootstrap, and its ratio to the loop of ``arch``."""
+def measure_resampling_speeds(*, num_resamples: int) -> list[Speed]:
+    """Return the run time of the two-way bootstrap, and its speedup over the package ``arch``."""
     from sluice.bench.gate.resampling_speed import measure_resampling
 
-    speeds = measure_resampling(num_seeds=8, num_rows=100_000, resamples=resamples, seed=_SEED)
-    work = f"{resamples:,} two-way resamples of 8 x 100,000"
+    measurement = measure_resampling(
+        num_seeds=8, num_rows=100_000, num_resamples=num_resamples, seed=_SEED
+    )
+    name = f"{num_resamples:,} two-way bootstrap resamples, 8 seeds x 100,000 rows"
     return [
-        Speed(name=work, value=speeds.own_seconds, unit="s", target=1.0),
+        Speed(name=name, value=measurement.own_seconds, unit="s", target=1.0),
         Speed(
-            name="run time of the loop of arch / of Sluice",
-            value=speeds.ratio,
+            name="run time of this bootstrap: package arch / Sluice",
+            value=measurement.speedup,
             unit="x",
             target=5.0,
             higher_is_better=True,

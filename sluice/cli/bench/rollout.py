@@ -13,6 +13,7 @@ from sluice.cli.output import results_console
 
 _SEED = 20260101
 _NUM_QUICK_ROLLOUTS, _NUM_ROLLOUTS = 40, 1000
+"""Numbers of rollouts per scenario."""
 
 
 def register(group: typer.Typer) -> None:
@@ -31,39 +32,42 @@ def register(group: typer.Typer) -> None:
             int | None,
             typer.Option(
                 min=10,
-                help=f"Rollouts per scenario. Default: {_NUM_ROLLOUTS}.",
+                help=f"Number of rollouts per scenario. Default: {_NUM_ROLLOUTS}.",
                 show_default=False,
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Simulate rollouts: detection delay and false rollbacks, compared with a z-test.
+        """Measure detection delay and false rollbacks in simulations, compared with a z-test.
 
-        Exit code 1 when a delay exceeds its target or false rollbacks are significantly too many.
+        The exit code is 1 if a delay exceeds its target, or the rate of false rollbacks is
+        significantly above its target.
         """
-        _rollout(rollouts or (_NUM_QUICK_ROLLOUTS if quick else _NUM_ROLLOUTS), as_json=as_json)
+        _run_benchmark(
+            rollouts or (_NUM_QUICK_ROLLOUTS if quick else _NUM_ROLLOUTS), as_json=as_json
+        )
 
 
-def _rollout(rollouts: int, *, as_json: bool) -> None:
+def _run_benchmark(num_rollouts: int, *, as_json: bool) -> None:
     from sluice.bench.rollout.report import rollout_table
     from sluice.bench.rollout.scenarios import scenarios
-    from sluice.bench.rollout.simulation import measure
+    from sluice.bench.rollout.simulation import measure_rollouts
 
     all_scenarios = scenarios()
     measurements = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("rollouts", total=len(all_scenarios))
-        for measurement in measure(
-            all_scenarios, rollouts=rollouts, seed=_SEED, processes=count_cores()
+        bar = progress.add_task("scenarios", total=len(all_scenarios))
+        for measurement in measure_rollouts(
+            all_scenarios, num_rollouts=num_rollouts, seed=_SEED, num_processes=count_cores()
         ):
             measurements.append(measurement)
             progress.advance(bar)
     if as_json:
-        printed = [
-            measurement.model_dump(mode="json") | {"holds": measurement.reaches_targets}
+        content = [
+            measurement.model_dump(mode="json") | {"reaches_targets": measurement.reaches_targets}
             for measurement in measurements
         ]
-        print(json.dumps({"scenarios": printed}, indent=1))
+        print(json.dumps({"scenarios": content}, indent=1))
     else:
         results_console().print(rollout_table(measurements))
     if not all(measurement.reaches_targets for measurement in measurements):

@@ -1,4 +1,4 @@
-"""``sluice bench rows``: the speed of row sources, of the order of rows and of padding."""
+"""``sluice bench rows``: the speed of row sources, of shuffling, and of kinds of padding."""
 
 import json
 import tempfile
@@ -33,54 +33,64 @@ def register(group: typer.Typer) -> None:
     ) -> None:
         """Measure the speed of every row source, of shuffling rows, and of padded texts.
 
-        Each source is compared with a minimal loop that reads the same rows without Sluice. The
-        padding of texts is measured in trainings.
+        Each source is compared with a minimal loop that reads the same rows without Sluice. Kinds
+        of padding are compared by the speed of a training on texts.
         """
-        _show(measure_rows(quick=quick), as_json=as_json)
+        _run_benchmark(measure_rows(quick=quick), as_json=as_json)
 
 
 def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
-    """Yield the measurements, and the speeds that have a target."""
+    """Yield records of the measurements, and the speeds that have a target."""
     from sluice.bench.rows.padding import measure_padding
     from sluice.bench.rows.row_sources import measure_feistel, measure_sources
 
     speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=100 if quick else 1_000)
-    yield _at_least("shuffled order of 10^10 rows, without an index array", speed, "rows/s", 20e6)
-    rounds = 3 if quick else 9
+    yield _speed_at_least("shuffling 10^10 rows without an index array", speed, "rows/s", 20e6)
+    num_rounds = 3 if quick else 9
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         for measurement in measure_sources(
-            num_rows=2_000 if quick else 50_000, rounds=rounds, seed=_SEED, folder=folder
+            num_rows=2_000 if quick else 50_000, num_rounds=num_rounds, seed=_SEED, folder=folder
         ):
             yield measurement
-            yield _at_least(
-                f"{measurement.source} / {measurement.baseline}", measurement.ratio, "x", 0.97
+            yield _speed_at_least(
+                f"speed: {measurement.source} / {measurement.baseline}",
+                measurement.ratio,
+                "x",
+                0.97,
             )
         padding = measure_padding(
-            num_batches=16 if quick else 128, rounds=rounds, seed=_SEED, folder=folder
+            num_batches=16 if quick else 128, num_rounds=num_rounds, seed=_SEED, folder=folder
         )
     yield padding
-    yield _at_least("padding to the longest / to the maximum", padding.longest_ratio, "x", 1.5)
-    yield _at_least("padding of length buckets / to the maximum", padding.bucketed_ratio, "x", 1.5)
+    yield _speed_at_least(
+        "speed: padding to the longest / to the maximum", padding.longest_ratio, "x", 1.5
+    )
+    yield _speed_at_least(
+        "speed: length buckets / padding to the maximum", padding.bucketed_ratio, "x", 1.5
+    )
 
 
-def _show(measurements: Iterator[Record | Speed], *, as_json: bool) -> None:
+def _run_benchmark(measurements: Iterator[Record | Speed], *, as_json: bool) -> None:
     stderr = Console(stderr=True)
     speeds: list[Speed] = []
     records: list[dict[str, Any]] = []
     with stderr.status("measuring rows"):
-        for record in measurements:
-            if isinstance(record, Speed):
-                speeds.append(record)
-                stderr.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
+        for measurement in measurements:
+            if isinstance(measurement, Speed):
+                speeds.append(measurement)
+                stderr.print(
+                    f"  {measurement.name}: {measurement.value:,.3g} {measurement.unit}",
+                    highlight=False,
+                )
             else:
-                records.append(record.model_dump(mode="json"))
+                records.append(measurement.model_dump(mode="json"))
     if as_json:
-        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
         print(json.dumps({"speeds": rows, "measured": records}, indent=1))
     else:
         results_console().print(speed_table(speeds))
 
 
-def _at_least(name: str, value: float, unit: str, target: float) -> Speed:
+def _speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
     return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)

@@ -15,8 +15,9 @@ from sluice.cli.output import print_json, results_console
 if TYPE_CHECKING:
     from sluice.bench.serving.measure import ServerMeasurement
 
-_ROUNDS, _QUICK_ROUNDS = 9, 2
-_SECONDS, _QUICK_SECONDS = 3.0, 1.0
+_NUM_ROUNDS, _NUM_QUICK_ROUNDS = 9, 2
+_LOAD_S, _QUICK_LOAD_S = 3.0, 1.0
+"""Duration of the paced load of a server in a round [s]."""
 
 
 def register(group: typer.Typer) -> None:
@@ -33,34 +34,37 @@ def register(group: typer.Typer) -> None:
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Measure the server with the default pipeline's model over real sockets.
+        """Measure latency and throughput of a server with the default pipeline's model.
 
-        All kinds of server are measured in turn, over several rounds; the median over the rounds
-        counts, because the load of a machine varies.
+        Servers with and without a rollout, and a minimal FastAPI app, answer requests over real
+        sockets. They are measured in turn, in several rounds. The median over the rounds is
+        reported, because the load of a machine varies.
         """
-        _serve(
-            rounds=_QUICK_ROUNDS if quick else _ROUNDS,
-            seconds=_QUICK_SECONDS if quick else _SECONDS,
+        _run_benchmark(
+            num_rounds=_NUM_QUICK_ROUNDS if quick else _NUM_ROUNDS,
+            load_s=_QUICK_LOAD_S if quick else _LOAD_S,
             as_json=as_json,
         )
 
 
-def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
-    from sluice.bench.serving.measure import measure_kinds  # imports torch and FastAPI
+def _run_benchmark(*, num_rounds: int, load_s: float, as_json: bool) -> None:
+    from sluice.bench.serving.measure import measure_servers
 
     stderr = Console(stderr=True)
-    measurements = measure_kinds(
-        rounds=rounds,
-        seconds=seconds,
-        with_progress=lambda steps: track(steps, "rounds", console=stderr, transient=True),
+    measurements = measure_servers(
+        num_rounds=num_rounds,
+        load_s=load_s,
+        with_progress=lambda rounds: track(rounds, "rounds", console=stderr, transient=True),
     )
     speeds = serving_speeds(measurements)
     if as_json:
         content = {
             "servers": {
-                kind: measurement.model_dump() for kind, measurement in measurements.items()
+                name: measurement.model_dump() for name, measurement in measurements.items()
             },
-            "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
+            "speeds": [
+                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
+            ],
         }
         print_json(content)
     else:
@@ -68,7 +72,7 @@ def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
 
 
 def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
-    """Return the measurements that have a target."""
+    """Return the speeds that have a target, from the measurements by name of the server."""
     model, minimal_app = measurements["model alone"], measurements["minimal app"]
     production, canary, shadow = (
         measurements["production"],
@@ -77,40 +81,40 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
     )
     return [
         Speed(
-            name="router on top of the model, median",
+            name="median latency: server - model alone",
             value=production.p50_ms - model.p50_ms,
             unit="ms",
             target=1.5,
         ),
         Speed(
-            name="router on top of the model, 99th percentile",
+            name="99th percentile of latency: server - model alone",
             value=production.p99_ms - model.p99_ms,
             unit="ms",
             target=4.0,
         ),
         Speed(
-            name="99th percentile, with a shadow / without",
+            name="99th percentile of latency: with / without shadow",
             value=shadow.p99_ms / production.p99_ms,
             unit="x",
             target=1.1,
         ),
         Speed(
-            name="rate against the minimal app",
+            name="throughput: server / minimal app",
             value=production.rate_per_s / minimal_app.rate_per_s,
             unit="x",
             target=0.8,
             higher_is_better=True,
         ),
         Speed(
-            name="rate of a canary against the minimal app",
+            name="throughput: server with a canary / minimal app",
             value=canary.rate_per_s / minimal_app.rate_per_s,
             unit="x",
             target=0.8,
             higher_is_better=True,
         ),
         Speed(
-            name="requests failed",
-            value=sum(measurement.failed for measurement in measurements.values()),
+            name="failed requests",
+            value=sum(measurement.num_failed for measurement in measurements.values()),
             unit="requests",
             target=0,
         ),
@@ -119,16 +123,16 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
 
 def _table(measurements: "dict[str, ServerMeasurement]") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Default model: 8 GRUs", title_justify="left")
-    for name in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "answers", "failed"):
-        table.add_column(escape(name), justify="right" if name else "left")
-    for kind, measurement in measurements.items():
+    for header in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "responses", "failed"):
+        table.add_column(escape(header), justify="right" if header else "left")
+    for name, measurement in measurements.items():
         rate = f"{measurement.rate_per_s:,.0f}" if measurement.rate_per_s else ""
         table.add_row(
-            kind,
+            name,
             f"{measurement.p50_ms:.2f}",
             f"{measurement.p99_ms:.2f}",
             rate,
-            f"{measurement.answers:,}",
-            str(measurement.failed),
+            f"{measurement.num_responses:,}",
+            str(measurement.num_failed),
         )
     return table

@@ -1,4 +1,4 @@
-"""``sluice bench trace``: overhead of the tracer, by program."""
+"""``sluice bench trace``: the tracer's overhead, and whether it changes the trained weights."""
 
 import json
 import statistics
@@ -13,7 +13,8 @@ from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results_console
 
-_RUNS, _TURNS, _QUICK_TURNS = 5, 12, 4
+_NUM_PROCESSES, _NUM_TURNS, _NUM_QUICK_TURNS = 5, 12, 4
+"""Number of processes per program, and of traced turns per process (as many are untraced)."""
 
 
 def register(group: typer.Typer) -> None:
@@ -25,22 +26,24 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Run one process per program, for a quick check. Do not report these results.",
+                help="Run one short process per program, for a quick check. Do not report these "
+                "results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Train six programs traced and untraced in turns: overhead, and equality of the weights.
+        """Measure the overhead of tracing on six programs, and compare the trained weights.
 
-        Each process trains in turns of some epochs, half of them traced. The ratio of the times is
-        reported with its 95 % interval. Exit code 1 when weights differ between traced and untraced
-        training; the overhead depends on the machine.
+        A timed process trains in turns of some epochs, and every second turn is traced. The ratio
+        of traced to untraced time is reported with its 95 % interval. The exit code is 1 if traced
+        and untraced trainings end with different weights. The overhead does not affect it, because
+        it depends on the machine.
         """
-        runs, turns = (1, _QUICK_TURNS) if quick else (_RUNS, _TURNS)
-        _trace(runs=runs, turns=turns, as_json=as_json)
+        num_processes, num_turns = (1, _NUM_QUICK_TURNS) if quick else (_NUM_PROCESSES, _NUM_TURNS)
+        _run_benchmark(num_processes=num_processes, num_turns=num_turns, as_json=as_json)
 
 
-def _trace(*, runs: int, turns: int, as_json: bool) -> None:
+def _run_benchmark(*, num_processes: int, num_turns: int, as_json: bool) -> None:
     from sluice.bench.tracer.overhead import measure_overhead
     from sluice.trace.settings import TraceSettings
 
@@ -50,23 +53,34 @@ def _trace(*, runs: int, turns: int, as_json: bool) -> None:
         stderr.status("training traced and untraced in turns"),
     ):
         settings = TraceSettings()
-        for measurement in measure_overhead(Path(name), runs=runs, turns=turns, settings=settings):
+        for measurement in measure_overhead(
+            Path(name), runs=num_processes, turns=num_turns, settings=settings
+        ):
             measurements.append(measurement)
-            weights_text = "same weights" if measurement.has_same_weights else "OTHER WEIGHTS"
+            weights_text = "same" if measurement.has_same_weights else "DIFFERENT"
             stderr.print(
                 f"  {measurement.program}: {measurement.ratio:.3f} x ({measurement.low:.3f} to "
-                f"{measurement.high:.3f}), {measurement.plain_us:,.0f} us a step, {weights_text}",
+                f"{measurement.high:.3f}), {measurement.plain_us:,.0f} us per untraced step, "
+                f"{weights_text} weights",
                 highlight=False,
             )
     ratios = [measurement.ratio for measurement in measurements]
     speeds = [
         Speed(
-            name="tracing, median program", value=statistics.median(ratios), unit="x", target=1.03
+            name="time with / without tracing, median program",
+            value=statistics.median(ratios),
+            unit="x",
+            target=1.03,
         ),
-        Speed(name="tracing, worst program", value=max(ratios), unit="x", target=1.10),
+        Speed(
+            name="time with / without tracing, worst program",
+            value=max(ratios),
+            unit="x",
+            target=1.10,
+        ),
     ]
     if as_json:
-        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
         programs = [measurement.model_dump(mode="json") for measurement in measurements]
         print(json.dumps({"speeds": rows, "programs": programs}, indent=1))
     else:

@@ -37,27 +37,28 @@ def register(group: typer.Typer) -> None:
 
     @group.command("train", epilog="Example: sluice bench train --quick")
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure the speed of training compared with bare loops, of checkpoints and of resuming.
+        """Measure the speed of training, compared with minimal loops.
 
-        The gain from several processes is measured as well.
+        The cost of checkpoints, the time to resume, and the speedup by several processes are also
+        measured.
         """
-        _show(measure_training(quick=quick), "measuring training", as_json=as_json)
+        _run_benchmark(measure_training(quick=quick), "measuring training", as_json=as_json)
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure the speed of a search compared with a plain Ray Tune Tuner.
+        """Measure the speed of a search, compared with a plain Ray Tune Tuner.
 
         The overhead of the resumable scheduler, and the time to restore 1,000 simulated trials, are
-        measured as well.
+        also measured.
         """
-        _show(measure_search(quick=quick), "measuring a search", as_json=as_json)
+        _run_benchmark(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
 
 def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
-    """Yield the measurements on the default pipeline, and the speeds that have a target.
+    """Yield records of the measurements, and the speeds that have a target.
 
-    The default model is trained on its real rows, in a temporary folder; small models on generated
-    tables, tokens and images.
+    The model of the default pipeline is trained on its real rows. Small models are trained on
+    generated tables, tokens and images.
     """
     from sluice.bench.training.fold_run_overhead import measure_fold_runs
     from sluice.bench.training.loader_overhead import measure_loaders
@@ -73,26 +74,30 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
             settings.model,
             settings.training.model_copy(update={"max_epochs": 2} if quick else {}),
             *_train_and_val_examples(workload, table, fold, folder),
-            rounds=3 if quick else 7,
+            num_rounds=3 if quick else 7,
             seed=0,
             folder=folder,
         )
         yield trainer_speed
-        yield _at_least("trainer over the bare loop", trainer_speed.ratio, "x", 0.97)
-        yield _at_most(
-            "checkpoints, share of training", trainer_speed.checkpoint_share, "of 1", 0.02
+        yield _speed_at_least(
+            "speed of training: trainer / minimal loop", trainer_speed.ratio, "x", 0.97
+        )
+        checkpoint_percent = 100 * trainer_speed.checkpoint_share
+        yield _speed_at_most(
+            "checkpoints, share of the training time", checkpoint_percent, "%", 2.0
         )
         loaders = measure_loaders(
             num_rows=1024 if quick else 4096,
             num_epochs=1 if quick else 4,
-            rounds=3 if quick else 5,
-            workers=(0, 2),
+            num_rounds=3 if quick else 5,
+            worker_counts=(0, 2),
             folder=folder,
         )
         yield loaders
         for loader in loaders.loaders:
-            title = f"trainer over a DataLoader loop, {loader.source}, {loader.workers} workers"
-            yield _at_least(title, loader.ratio, "x", 0.97)
+            case = f"{loader.source}, {loader.num_workers} workers"
+            name = f"speed of training on {case}: trainer / DataLoader loop"
+            yield _speed_at_least(name, loader.ratio, "x", 0.97)
         fold_runs = measure_fold_runs(
             [
                 FoldRunSpec(
@@ -111,22 +116,29 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
                 for seed in settings.seeds[: 1 if quick else None]
                 for fold in folds
             ],
-            workers=count_cores(),
-            repeats=1 if quick else 5,
+            num_workers=count_cores(),
+            num_resumes=1 if quick else 5,
             folder=folder,
         )
     yield fold_runs
-    yield _at_most("resuming, beyond process start", fold_runs.resume_seconds, "s", 2.0)
-    speedup_name = f"{fold_runs.num_fold_runs} fold runs, {fold_runs.workers} processes over 1"
-    yield _at_least(speedup_name, fold_runs.speedup, "x", 1.8)
+    yield _speed_at_most(
+        "time to resume, without process start and import of torch",
+        fold_runs.resume_seconds,
+        "s",
+        2.0,
+    )
+    speedup_name = (
+        f"speed of {fold_runs.num_fold_runs} fold runs: {fold_runs.num_workers} processes / 1"
+    )
+    yield _speed_at_least(speedup_name, fold_runs.speedup, "x", 1.8)
 
 
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
-    """Yield the measurements of searches, and the speeds that have a target.
+    """Yield the speeds that have a target, and a record of all measurements.
 
-    They compare a study on the default pipeline with the same study in a plain ``Tuner``, and
-    wrapped schedulers with bare ones, on trials that only sleep. They also contain the cost of
-    decisions about many trials on simulated workers.
+    A study on the default pipeline is compared with the same study in a plain ``Tuner``. Resumable
+    schedulers are compared with bare ones, on trials that only sleep. The cost of decisions about
+    many trials is measured on simulated workers.
     """
     from sluice.base.artifacts import ArtifactStore
     from sluice.bench.search.result import SearchSpeed
@@ -158,21 +170,23 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             grace_epochs=1 if quick else 10,
             folder=folder,
         )
-        yield _at_most(f"ASHA study, {num_trials} trials", study.seconds, "s", 60.0)
-        yield _at_most("ASHA study / the same study with ray.tune.Tuner", study.ratio, "x", 0.75)
+        yield _speed_at_most(f"ASHA study, {num_trials} trials", study.seconds, "s", 60.0)
+        yield _speed_at_most(
+            "time: ASHA study / the same study with ray.tune.Tuner", study.ratio, "x", 0.75
+        )
         few_workers_cost = measure_wrapper(
             num_trials=4 if quick else 16,
             num_workers=2,
-            cpus=count_cores() / 2,
+            cpus_per_worker=count_cores() / 2,
             sleep_s=0.05 if quick else 0.2,
-            rounds=1 if quick else 3,
+            num_rounds=1 if quick else 3,
             folder=folder / "few",
         )
-        yield _at_most(
-            "resumable over the bare scheduler", few_workers_cost.arrival_ratio, "x", 1.02
+        yield _speed_at_most(
+            "time: resumable scheduler / bare scheduler", few_workers_cost.arrival_ratio, "x", 1.02
         )
-        yield _at_most(
-            "resumable and ordered over the bare scheduler",
+        yield _speed_at_most(
+            "time: resumable and ordered scheduler / bare scheduler",
             few_workers_cost.ordered_ratio,
             "x",
             1.02,
@@ -180,15 +194,17 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
         many_workers_cost = measure_wrapper(
             num_trials=8 if quick else 100,
             num_workers=2 if quick else 8,
-            cpus=count_cores() / 8,
+            cpus_per_worker=count_cores() / 8,
             sleep_s=0.05 if quick else 0.2,
-            rounds=1,
+            num_rounds=1,
             folder=folder / "many",
         )
         num_simulated = 100 if quick else 1000
         scale = measure_scale(num_trials=num_simulated, num_workers=64, folder=folder / "scale")
         restore_s = max(cost.restore_s for cost in scale)
-        yield _at_most(f"restore, {num_simulated} simulated trials", restore_s, "s", 10.0)
+        yield _speed_at_most(
+            f"time to restore {num_simulated} simulated trials", restore_s, "s", 10.0
+        )
         yield SearchSpeed(
             study=study, few_workers=few_workers_cost, many_workers=many_workers_cost, scale=scale
         )
@@ -197,7 +213,10 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
 def _default_pipeline(
     folder: Path,
 ) -> tuple["PipelineSettings", "Workload", tuple["Fold", ...], "TableRecord"]:
-    """Return the default pipeline, and its feature table stored in ``folder``."""
+    """Return settings, workload, folds and feature table of the default pipeline.
+
+    The table is stored in ``folder``.
+    """
     from sluice.base.artifacts import ArtifactStore
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.config.resolved import resolve
@@ -220,27 +239,30 @@ def _train_and_val_examples(
     return workload.examples(frame, fold.train), workload.examples(frame, fold.val)
 
 
-def _show(measurements: Iterator[Record | Speed], activity: str, *, as_json: bool) -> None:
+def _run_benchmark(measurements: Iterator[Record | Speed], activity: str, *, as_json: bool) -> None:
     stderr = Console(stderr=True)
     speeds: list[Speed] = []
     records: dict[str, Any] = {}
     with stderr.status(activity):
-        for record in measurements:
-            if isinstance(record, Speed):
-                speeds.append(record)
-                stderr.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
+        for measurement in measurements:
+            if isinstance(measurement, Speed):
+                speeds.append(measurement)
+                stderr.print(
+                    f"  {measurement.name}: {measurement.value:,.3g} {measurement.unit}",
+                    highlight=False,
+                )
             else:
-                records |= record.model_dump(mode="json")
+                records |= measurement.model_dump(mode="json")
     if as_json:
-        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
         print(json.dumps({"speeds": rows, "measured": records}, indent=1))
     else:
         results_console().print(speed_table(speeds))
 
 
-def _at_most(name: str, value: float, unit: str, target: float) -> Speed:
+def _speed_at_most(name: str, value: float, unit: str, target: float) -> Speed:
     return Speed(name=name, value=value, unit=unit, target=target)
 
 
-def _at_least(name: str, value: float, unit: str, target: float) -> Speed:
+def _speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
     return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)

@@ -3,13 +3,13 @@
 import pytest
 
 from sluice.bench.drift.error_rates import DriftScenario, measure_drift, measure_speed
-from sluice.bench.drift.table import cell_table, reaches_targets
+from sluice.bench.drift.table import rate_table, reaches_targets
 from sluice.bench.gate.error_rates import Rate
 
 
 def measure_rates(rho: float, *, references: int, num_columns: int = 3):
-    world = DriftScenario(rho=rho, num_columns=num_columns, reference_rows=3000)
-    (cell,) = measure_drift([world], references=references, seed=3, processes=1)
+    scenario = DriftScenario(rho=rho, num_columns=num_columns, reference_rows=3000)
+    (cell,) = measure_drift([scenario], num_references=references, seed=3, num_processes=1)
     return cell
 
 
@@ -39,9 +39,11 @@ def test_false_alarms_stay_low_with_many_columns(rho):
 def test_oracle_power_falls_with_dependence_and_number_of_columns():
     single_column = DriftScenario(rho=0.0, num_columns=1)
 
-    def power(world):
+    def power(scenario):
         (cell,) = [
-            measure_rates(0.0, references=1, num_columns=1).model_copy(update={"world": world})
+            measure_rates(0.0, references=1, num_columns=1).model_copy(
+                update={"scenario": scenario}
+            )
         ]
         return cell.oracle_power
 
@@ -59,7 +61,7 @@ def test_rate_significantly_beyond_its_target_misses_it():
     assert reaches_targets(cell)
     assert not reaches_targets(cell.model_copy(update=too_many_alarms))
     assert not reaches_targets(cell.model_copy(update=low_power))
-    assert cell_table([cell]).row_count == 1
+    assert rate_table([cell]).row_count == 1
 
 
 def test_building_the_reference_takes_longer_than_judging_a_window():
@@ -71,13 +73,13 @@ def test_building_the_reference_takes_longer_than_judging_a_window():
 
 
 def test_power_target_is_limited_by_the_power_of_the_oracle():
-    world = DriftScenario(rho=0.9, num_columns=50, window_rows=200)
-    cell = measure_rates(0.0, references=1, num_columns=1).model_copy(update={"world": world})
+    scenario = DriftScenario(rho=0.9, num_columns=50, window_rows=200)
+    cell = measure_rates(0.0, references=1, num_columns=1).model_copy(update={"scenario": scenario})
     assert cell.oracle_power < 0.9
 
     def is_red(power):
         changed = cell.model_copy(update={"power": Rate(count=round(100 * power), total=100)})
-        (text,) = cell_table([changed]).columns[4].cells
+        (text,) = rate_table([changed]).columns[4].cells
         return "red" in str(text.style)
 
     assert not is_red(cell.oracle_power)

@@ -7,13 +7,13 @@ import pytest
 from scipy.stats import binomtest
 
 from sluice.bench.gate import error_rates
-from sluice.bench.gate.error_rates import Rate, measure_cells, measure_family
+from sluice.bench.gate.error_rates import Rate, measure_retraining, measure_scenarios
 from sluice.bench.gate.grid import full_grid, quick_grid
 from sluice.bench.gate.report import (
-    cell_table,
-    family_reaches_target,
-    family_table,
     reaches_targets,
+    retraining_reaches_target,
+    retraining_table,
+    scenario_table,
 )
 from sluice.bench.gate.resampling_speed import measure_resampling
 from sluice.bench.gate.scenarios import GateScenario
@@ -24,9 +24,11 @@ SETTINGS = GateSettings()
 SHORT = GateScenario(rho=0.5, num_seeds=5, num_rows=400)
 
 
-def measure(*worlds: GateScenario, simulations: int, processes: int = 1):
+def measure(*scenarios: GateScenario, simulations: int, processes: int = 1):
     return list(
-        measure_cells(worlds, SETTINGS, simulations=simulations, seed=1, processes=processes)
+        measure_scenarios(
+            scenarios, SETTINGS, num_simulations=simulations, seed=1, num_processes=processes
+        )
     )
 
 
@@ -80,7 +82,7 @@ def test_counts_are_reproducible_and_complete_with_another_chunk_size(monkeypatc
     other = SHORT.model_copy(update={"rho": 0.0})
     results = measure(SHORT, other, simulations=12)
 
-    assert [cell.world for cell in results] == [SHORT, other]
+    assert [rates.scenario for rates in results] == [SHORT, other]
     assert results == measure(SHORT, other, simulations=12)
     monkeypatch.setattr(error_rates, "_CHUNK", 5)
     assert [cell.power.total for cell in measure(SHORT, other, simulations=12)] == [12, 12]
@@ -98,21 +100,21 @@ def test_counts_do_not_depend_on_the_number_of_processes(monkeypatch):
     "is_same_recipe", [pytest.param(True, marks=pytest.mark.exhaustive), False]
 )
 def test_thirty_attempts_on_one_window_share_one_alpha(is_same_recipe):
-    found = measure_family(
+    found = measure_retraining(
         SHORT,
         GateSettings(block_length=10),  # fixed, because its estimation would take half of the time
-        attempts=30,
+        num_attempts=30,
         is_same_recipe=is_same_recipe,
-        simulations=20,
+        num_simulations=20,
         seed=1,
-        processes=1,
+        num_processes=1,
     )
 
-    # At 5 %, the probability of four or more of 20 is 2 %. Without budget, at least a third err.
-    assert found.with_budget.count <= 3
-    assert found.without_budget.count > found.with_budget.count + 2
-    assert family_reaches_target(found)
-    assert family_table([found]).row_count == 1
+    # At 5 %, the probability of four or more of 20 is 2 %. At full alpha, at least a third err.
+    assert found.with_shared_alpha.count <= 3
+    assert found.with_full_alpha.count > found.with_shared_alpha.count + 2
+    assert retraining_reaches_target(found)
+    assert retraining_table([found]).row_count == 1
 
 
 def test_rate_has_the_wilson_interval():
@@ -135,7 +137,7 @@ def test_rate_significantly_beyond_its_target_misses_it(false, power, good):
     changed = cell.model_copy(update=rates)
 
     assert reaches_targets(changed) == good
-    assert cell_table([changed]).row_count == 1
+    assert scenario_table([changed]).row_count == 1
 
 
 def test_full_grid_varies_every_property_without_duplicates():
@@ -150,7 +152,7 @@ def test_full_grid_varies_every_property_without_duplicates():
 
 
 def test_resampling_is_faster_than_arch_with_equal_spread():
-    found = measure_resampling(num_seeds=8, num_rows=20_000, resamples=150, seed=0)
+    found = measure_resampling(num_seeds=8, num_rows=20_000, num_resamples=150, seed=0)
 
-    assert found.own_spread == pytest.approx(found.arch_spread, rel=0.3)
-    assert found.ratio > 2  # measured at least 30; the machine may be busy
+    assert found.own_gain_sd == pytest.approx(found.arch_gain_sd, rel=0.3)
+    assert found.speedup > 2  # measured at least 30; the machine may be busy

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.bench.poc.healthy import HEALTHY
-from sluice.bench.poc.runner import judge_healthy, run_healthy, run_one_healthy
+from sluice.bench.poc.runner import judge_healthy, run_healthy, run_healthy_setup
 from sluice.failfast.result import CheckResult, GateReport
 
 MIN_SETUPS = 60
@@ -17,7 +17,7 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("healthy", CASES)
 def test_a_healthy_set_up_passes(healthy, tmp_path):
-    result = run_one_healthy(healthy, tmp_path)
+    result = run_healthy_setup(healthy, tmp_path)
 
     assert result.objections == ()
     assert list(tmp_path.iterdir()) == []

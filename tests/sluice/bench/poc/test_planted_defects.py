@@ -11,7 +11,7 @@ import pytest
 from sluice.bench.poc.defects import DEFECTS
 from sluice.bench.poc.planted import PlantedDefect
 from sluice.bench.poc.report import benchmark_page, defect_line, healthy_line
-from sluice.bench.poc.result import BenchmarkReport, HealthyResult
+from sluice.bench.poc.result import HealthyResult, PocBenchmarkReport
 from sluice.bench.poc.runner import judge_defect, run_defect, run_defects
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.result import CheckResult
@@ -65,7 +65,7 @@ def test_the_table_is_long_its_names_are_unique_and_its_checks_exist():
 
 
 DEFECT = next(defect for defect in DEFECTS if defect.name == "renamed column")
-WARNING = next(defect for defect in DEFECTS if defect.expected == "warn")
+WARNING = next(defect for defect in DEFECTS if defect.expected_outcome == "warn")
 
 
 def make_result(defect, *, outcome="fail", name=None, summary=None, fix=None):
@@ -136,7 +136,7 @@ def test_option_every_selects_entries_and_the_folder_is_empty_afterwards(tmp_pat
 def make_report(*, defect="caught", objections=()):
     result = judge_defect(DEFECT, (make_result(DEFECT),)).model_copy(update={"verdict": defect})
     healthy = HealthyResult(name="h", objections=objections, warnings=("a: b",), seconds=1.0)
-    return BenchmarkReport(defects=(result,), healthy=(healthy,))
+    return PocBenchmarkReport(defects=(result,), healthy=(healthy,))
 
 
 def test_benchmark_passes_only_if_all_defects_are_caught_without_false_alarms():
@@ -156,7 +156,15 @@ def test_report_shows_misses_and_false_alarms_and_survives_json():
     shown = console.export_text()
 
     assert "0 of 1 (0.0%, 95 % interval 0.0% to 97.5%)" in shown
-    assert "raw_rows_match_schema should have failed, but nothing did" in shown
+    assert "raw_rows_match_schema should have reported it, but no check did" in shown
     assert "false alarm" in shown
     assert "[no] rows" in shown
-    assert BenchmarkReport.model_validate(json.loads(bad.model_dump_json())) == bad
+    assert PocBenchmarkReport.model_validate(json.loads(bad.model_dump_json())) == bad
+
+
+def test_line_of_a_defect_with_another_outcome_names_the_outcome():
+    result = judge_defect(DEFECT, (make_result(DEFECT, outcome="insufficient"),))
+
+    assert "the first report was 'insufficient' of raw_rows_match_schema" in str(
+        defect_line(result)
+    )

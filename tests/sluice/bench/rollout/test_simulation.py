@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sluice.bench.rollout.naive import naive_harm
+from sluice.bench.rollout.naive import detect_harm_naively
 from sluice.bench.rollout.scenarios import scenarios
-from sluice.bench.rollout.simulation import RolloutScenario, measure, simulate_rollout
-from sluice.bench.rollout.traffic import Arms, Traffic
+from sluice.bench.rollout.simulation import RolloutScenario, measure_rollouts, simulate_rollout
+from sluice.bench.rollout.traffic import Traffic, TrafficSimulator
 from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings, RolloutStep
 from tests.sluice.rollout.rollout_samples import NOW
@@ -15,7 +15,7 @@ LONG_STEPS = RolloutSettings(min_step_s=7200, max_step_s=9000)
 
 
 def measure_scenario(scenario, rollouts):
-    (found,) = measure([scenario], rollouts=rollouts, seed=7, processes=1)
+    (found,) = measure_rollouts([scenario], num_rollouts=rollouts, seed=7, num_processes=1)
     return found
 
 
@@ -38,23 +38,23 @@ def test_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
     """At 5 % of 100 requests/s, 1 % errors become 5 % or 20 %."""
     found = measure_scenario(make_scenario(Traffic(error_factor=factor), seconds=300), 60)
 
-    assert found.back == found.rollouts
+    assert found.num_rolled_back == found.num_rollouts
     assert found.median_s <= median_s
     assert found.p90_s <= p90_s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wander", [0.0, 0.6])
-def test_healthy_challenger_stays_where_a_repeated_z_test_rolls_back(wander):
+@pytest.mark.parametrize("shared_effect_sd", [0.0, 0.6])
+def test_healthy_challenger_stays_where_a_repeated_z_test_rolls_back(shared_effect_sd):
     """With alpha = 20 %, at most 4.8 of 24 rollouts are rolled back on average."""
     settings = RolloutSettings(min_step_s=120, max_step_s=9000, alpha=0.2)
-    traffic = Traffic(wander=wander, harm_at_s=float("inf"), assessment_s=4)
+    traffic = Traffic(shared_effect_sd=shared_effect_sd, harm_at_s=float("inf"), assessment_s=4)
     found = measure_scenario(
         make_scenario(traffic, seconds=500, settings=settings, max_rollback_rate=0.2), 24
     )
 
-    assert found.back <= 5
-    assert found.naive >= 10
+    assert found.num_rolled_back <= 5
+    assert found.num_false_naive >= 10
 
 
 @pytest.mark.slow
@@ -63,8 +63,8 @@ def test_harm_that_begins_later_is_detected():
         make_scenario(Traffic(error_factor=20, harm_at_s=300), seconds=360), 20
     )
 
-    assert found.early == 0
-    assert found.back == 20
+    assert found.num_early == 0
+    assert found.num_rolled_back == 20
     assert found.p90_s <= 20
 
 
@@ -77,9 +77,9 @@ def test_simulation_is_reproducible_and_varies_with_the_seed():
 
 
 def test_simulated_arms_have_the_configured_rates():
-    arms = Arms(Traffic(error_factor=3), rng=np.random.default_rng(3))
+    simulator = TrafficSimulator(Traffic(error_factor=3), rng=np.random.default_rng(3))
     for _ in range(500):
-        window = arms.next_counts(RolloutStep(share=0.25), rollout="r", epoch=1)
+        window = simulator.next_counts(RolloutStep(share=0.25), rollout="r", epoch=1)
     challenger, production = window.challenger, window.production
 
     assert challenger.requests / (challenger.requests + production.requests) == pytest.approx(
@@ -88,8 +88,11 @@ def test_simulated_arms_have_the_configured_rates():
     assert challenger.errors / challenger.requests == pytest.approx(0.03, abs=0.005)
     assert production.errors / production.requests == pytest.approx(0.01, abs=0.002)
     assert production.slower / production.requests == pytest.approx(0.05, abs=0.005)
-    arms.next_step()
-    assert arms.next_counts(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests < 400
+    simulator.next_step()
+    assert (
+        simulator.next_counts(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests
+        < 400
+    )
 
 
 def test_z_test_agrees_with_known_values():
@@ -104,7 +107,7 @@ def test_z_test_agrees_with_known_values():
             production=ArmCounts(requests=1000, errors=10),
             challenger=ArmCounts(requests=1000, errors=20),
         )
-        return naive_harm(window, alpha=alpha)
+        return detect_harm_naively(window, alpha=alpha)
 
     assert not harm(0.05)
     assert not harm(0.131)

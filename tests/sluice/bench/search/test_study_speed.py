@@ -30,7 +30,7 @@ def test_both_engines_train_the_same_trials_and_leave_nothing_running(objective,
 
     assert speed.best_loss == speed.tuner_best_loss
     assert (speed.seconds, speed.tuner_seconds, speed.ratio) == (3.0, 3.0, 1.0)
-    assert 2 <= speed.epochs <= 4
+    assert 2 <= speed.num_epochs <= 4
     assert not ray.is_initialized()
     assert {path.name for path in (tmp_path / "bench").iterdir()} == {"study", "tuner"}
     assert capfd.readouterr().out == ""  # stdout is reserved for --json

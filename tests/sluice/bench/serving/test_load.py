@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.bench.serving.load import Load, run_paced_load, run_saturating_load
+from sluice.bench.serving.load import LoadResult, run_paced_load, run_saturating_load
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -37,22 +37,24 @@ def port() -> Iterator[int]:
 
 
 def test_paced_load_sends_the_expected_number_and_counts_failures(port: int) -> None:
-    good = run_paced_load(port, b"ok", per_s=100, seconds=0.2)
-    bad = run_paced_load(port, b"no", per_s=100, seconds=0.2)
+    good = run_paced_load(port, b"ok", requests_per_s=100, seconds=0.2)
+    bad = run_paced_load(port, b"no", requests_per_s=100, seconds=0.2)
 
-    assert (len(good.latencies_s), good.failed) == (20, 0)
-    assert (len(bad.latencies_s), bad.failed) == (20, 20)
+    assert (len(good.latencies_s), good.num_failed) == (20, 0)
+    assert (len(bad.latencies_s), bad.num_failed) == (20, 20)
     assert good.seconds >= 0.19
 
 
 def test_saturating_load_sends_requests_without_pause(port: int) -> None:
-    found = run_saturating_load(port, b"ok", connections=2, seconds=0.2)
+    found = run_saturating_load(port, b"ok", num_connections=2, seconds=0.2)
 
     assert len(found.latencies_s) > 10
-    assert found.rate == len(found.latencies_s) / found.seconds
+    assert found.responses_per_s == len(found.latencies_s) / found.seconds
 
 
 def test_quantiles_are_those_of_the_latencies() -> None:
-    load = Load(seconds=1.0, latencies_s=tuple(n / 1000 for n in range(100, 0, -1)), failed=0)
+    load = LoadResult(
+        seconds=1.0, latencies_s=tuple(n / 1000 for n in range(100, 0, -1)), num_failed=0
+    )
 
     assert (load.quantile_ms(0.5), load.quantile_ms(0.99)) == pytest.approx((51, 100))

@@ -12,7 +12,7 @@ from sluice.bench.training.fold_run_overhead import measure_fold_runs
 @pytest.fixture
 def measure(specs, tmp_path):
     def run(*, max_epochs=3, seeds=(0,), **options):
-        options = {"workers": 2, "repeats": 1} | options
+        options = {"num_workers": 2, "num_resumes": 1} | options
         fold_runs = specs(seeds=seeds, max_epochs=max_epochs)
         return measure_fold_runs(fold_runs, folder=tmp_path / "units", **options)
 
@@ -27,8 +27,8 @@ def test_fold_runs_are_measured_and_the_folder_is_empty_afterwards(measure, tmp_
     clock = itertools.count(step=1.0)
     speed = measure(seeds=(0, 1), clock=lambda: next(clock))
 
-    assert (speed.num_fold_runs, speed.workers, speed.speedup) == (2, 2, 1.0)
-    assert speed.alone_per_s == speed.together_per_s == 2.0
+    assert (speed.num_fold_runs, speed.num_workers, speed.speedup) == (2, 2, 1.0)
+    assert speed.sequential_per_s == speed.parallel_per_s == 2.0
     assert 0 < speed.resume_seconds < 60
     assert list((tmp_path / "units").iterdir()) == []
 

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def measure(tmp_path, **options):
-    defaults = {"num_rows": 150, "num_epochs": 2, "rounds": 1, "workers": (0,)}
+    defaults = {"num_rows": 150, "num_epochs": 2, "num_rounds": 1, "worker_counts": (0,)}
     return measure_loaders(**{**defaults, **options}, folder=tmp_path)
 
 
 def test_every_source_is_measured_with_the_given_clock(tmp_path):
     """The clock ticks once per call, so every training takes one tick."""
     ticks = iter(range(10_000))
-    found = measure(tmp_path, rounds=2, clock=lambda: float(next(ticks)))
+    found = measure(tmp_path, num_rounds=2, clock=lambda: float(next(ticks)))
 
     assert [speed.source for speed in found.loaders] == ["table", "tokens", "images"]
     assert {speed.ratio for speed in found.loaders} == {1.0}
@@ -30,9 +30,9 @@ def test_every_source_is_measured_with_the_given_clock(tmp_path):
 
 @pytest.mark.slow
 def test_loops_with_loader_processes_have_equal_weights(tmp_path):
-    found = measure(tmp_path, workers=(2,))
+    found = measure(tmp_path, worker_counts=(2,))
 
-    assert [speed.workers for speed in found.loaders] == [2, 2, 2]
+    assert [speed.num_workers for speed in found.loaders] == [2, 2, 2]
     assert min(speed.ratio for speed in found.loaders) > 0
 
 

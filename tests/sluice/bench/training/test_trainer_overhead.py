@@ -26,7 +26,7 @@ def measure(tmp_path):
             workload.examples(frame, fold.val),
             seed=0,
             folder=tmp_path,
-            **({"rounds": 2} | options),
+            **({"num_rounds": 2} | options),
         )
 
     return run
@@ -35,7 +35,7 @@ def measure(tmp_path):
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "transformer", "linear"])
 def test_trainer_has_the_weights_of_the_minimal_loop(measure, architecture):
     """The measurement raises an error unless the weights of both loops are equal to the bit."""
-    speed = measure(model={"architecture": architecture}, rounds=1)
+    speed = measure(model={"architecture": architecture}, num_rounds=1)
 
     assert speed.ratio > 0
 
@@ -44,19 +44,19 @@ def test_speeds_are_measured_with_the_given_clock(measure):
     """The clock ticks once per call, so every training and every checkpoint takes one tick."""
     ticks = iter(range(10_000))
     speed = measure(
-        clock=lambda: float(next(ticks)), rounds=3, training={"checkpoint_every_epochs": 2}
+        clock=lambda: float(next(ticks)), num_rounds=3, training={"checkpoint_every_epochs": 2}
     )
 
-    assert (speed.ratio, speed.rounds) == (1.0, 3)
-    assert speed.trainer_rows_per_s == speed.bare_rows_per_s == 3 * speed.rows
+    assert (speed.ratio, speed.num_rounds) == (1.0, 3)
+    assert speed.trainer_rows_per_s == speed.loop_rows_per_s == 3 * speed.num_rows
     assert speed.epoch_seconds == pytest.approx(1 / 3)
-    assert (speed.checkpoint_seconds, speed.resume_seconds) == (1.0, 1.0)
+    assert (speed.checkpoint_seconds, speed.checkpoint_load_seconds) == (1.0, 1.0)
     # The second of three epochs is written, between two of the four ticks.
     assert speed.checkpoint_share == pytest.approx(1 / 3)
 
 
 def test_folder_is_empty_after_the_measurement(measure, tmp_path):
-    measure(rounds=1)
+    measure(num_rounds=1)
 
     assert list(tmp_path.iterdir()) == []
 

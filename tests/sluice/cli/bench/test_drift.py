@@ -11,10 +11,10 @@ from sluice.cli.bench import drift
 
 @pytest.fixture
 def invoke(monkeypatch):
-    monkeypatch.setattr(drift, "_QUICK_REFERENCES", 1)
-    monkeypatch.setattr(drift, "_QUICK_COLUMNS", 2)
-    monkeypatch.setattr(drift, "_QUICK_ROWS", 2000)
-    monkeypatch.setattr(drift, "_SPEED_COLUMNS", 2)
+    monkeypatch.setattr(drift, "_NUM_QUICK_REFERENCES", 1)
+    monkeypatch.setattr(drift, "_NUM_QUICK_COLUMNS", 2)
+    monkeypatch.setattr(drift, "_NUM_QUICK_SPEED_ROWS", 2000)
+    monkeypatch.setattr(drift, "_NUM_SPEED_COLUMNS", 2)
     monkeypatch.setattr(drift, "_RHOS", (0.5,))
     monkeypatch.setattr(drift, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
@@ -25,19 +25,21 @@ def invoke(monkeypatch):
 
 
 @pytest.mark.slow
-def test_json_on_stdout_contains_cells_and_speeds(invoke):
+def test_json_on_stdout_contains_scenarios_and_speeds(invoke):
     result = invoke("--json")
 
     found = json.loads(result.stdout)
-    assert [cell["world"]["num_columns"] for cell in found["cells"]] == [1, 2]
-    assert all(cell["false_alarms"]["total"] == 10 for cell in found["cells"])
+    assert [rates["scenario"]["num_columns"] for rates in found["scenarios"]] == [1, 2]
+    assert all(rates["false_alarms"]["total"] == 10 for rates in found["scenarios"])
     assert found["speeds"][0]["target"] == 5.0
-    assert result.exit_code == (0 if all(cell["holds"] for cell in found["cells"]) else 1)
+    assert result.exit_code == (
+        0 if all(rates["reaches_targets"] for rates in found["scenarios"]) else 1
+    )
 
 
 @pytest.mark.slow
 def test_table_shows_textbook_tests_and_a_missed_target_exits_with_1(invoke, monkeypatch):
-    monkeypatch.setattr("sluice.bench.drift.table.reaches_targets", lambda _cell: False)
+    monkeypatch.setattr("sluice.bench.drift.table.reaches_targets", lambda _rates: False)
     monkeypatch.setattr(drift, "measure_drift_speeds", lambda num_rows: [])  # noqa: ARG005
 
     result = invoke()

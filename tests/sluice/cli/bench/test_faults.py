@@ -28,7 +28,7 @@ def invoke(monkeypatch):
         (("--nets", "mlp,rnn"), "got rnn"),
         (("--nets", ""), "got none"),
         (("--seeds", ""), "got none"),
-        (("--seeds", "-1"), "from 0"),
+        (("--seeds", "-1"), "non-negative"),
     ],
 )
 def test_unknown_option_values_are_refused(invoke, options, message):
@@ -40,8 +40,8 @@ def test_unknown_option_values_are_refused(invoke, options, message):
 
 
 def test_healthy_setups_run_on_more_seeds_and_only_without_a_named_fault():
-    all_jobs = faults._plan_jobs([], ["mlp"], [5, 7])
-    jobs_of_one_fault = faults._plan_jobs([31], ["mlp", "gru"], [5])
+    all_jobs = faults._plan_runs([], ["mlp"], [5, 7])
+    jobs_of_one_fault = faults._plan_runs([31], ["mlp", "gru"], [5])
 
     assert {job.seed for job in all_jobs if not hasattr(job.case, "correct_causes")} == {
         5,

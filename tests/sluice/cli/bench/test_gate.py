@@ -16,7 +16,7 @@ def invoke(monkeypatch):
     monkeypatch.setattr(
         grid, "quick_grid", lambda: (GateScenario(rho=0.5, num_rows=300, num_seeds=5),)
     )
-    monkeypatch.setattr(gate, "_ATTEMPTS", 2)
+    monkeypatch.setattr(gate, "_NUM_ATTEMPTS", 2)
     monkeypatch.setattr(gate, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
     app = typer.Typer()
@@ -26,25 +26,26 @@ def invoke(monkeypatch):
 
 
 @pytest.mark.slow
-def test_json_on_stdout_contains_cells_families_and_speeds(invoke):
+def test_json_on_stdout_contains_scenarios_retraining_and_speeds(invoke):
     result = invoke("--simulations", "20", "--json")
 
     found = json.loads(result.stdout)
-    (cell,) = found["cells"]
-    assert cell["false_promotions"]["total"] == cell["power"]["total"] == 20
-    assert set(cell["naive"]) == {"pooled", "seeds only", "blocks only", "rows only"}
-    assert [family["is_same_recipe"] for family in found["families"]] == [True, False]
+    (rates,) = found["scenarios"]
+    assert rates["false_promotions"]["total"] == rates["power"]["total"] == 20
+    assert set(rates["naive"]) == {"pooled", "seeds only", "blocks only", "rows only"}
+    assert [rates["is_same_recipe"] for rates in found["retraining"]] == [True, False]
     resampling, through_arch = found["speeds"]
-    assert resampling["reached"] == (0 < resampling["value"] <= resampling["target"] == 1)
-    assert through_arch["reached"] == (through_arch["value"] >= through_arch["target"] == 5)
-    holds = [part["holds"] for part in found["cells"] + found["families"]]
-    assert result.exit_code == (0 if all(holds) else 1)
+    assert resampling["reaches_target"] == (0 < resampling["value"] <= resampling["target"] == 1)
+    assert through_arch["reaches_target"] == (through_arch["value"] >= through_arch["target"] == 5)
+    reached = [rates["reaches_targets"] for rates in found["scenarios"]]
+    reached += [rates["reaches_target"] for rates in found["retraining"]]
+    assert result.exit_code == (0 if all(reached) else 1)
 
 
 @pytest.mark.slow
 def test_table_names_the_naive_tests_and_a_missed_target_exits_with_1(invoke, monkeypatch):
-    monkeypatch.setattr("sluice.bench.gate.report.reaches_targets", lambda _cell: False)
-    monkeypatch.setattr(gate, "measure_resampling_speeds", lambda resamples: [])  # noqa: ARG005
+    monkeypatch.setattr("sluice.bench.gate.report.reaches_targets", lambda _rates: False)
+    monkeypatch.setattr(gate, "measure_resampling_speeds", lambda num_resamples: [])  # noqa: ARG005
 
     result = invoke("--simulations", "20")
 

@@ -21,9 +21,9 @@ def invoke(monkeypatch):
     def shrink(measure, **settings):
         return lambda **arguments: measure(**arguments | settings)
 
-    monkeypatch.setattr(row_sources, "measure_sources", shrink(sources, num_rows=600, rounds=1))
+    monkeypatch.setattr(row_sources, "measure_sources", shrink(sources, num_rows=600, num_rounds=1))
     monkeypatch.setattr(row_sources, "measure_feistel", shrink(feistel, repeats=1))
-    monkeypatch.setattr(padding, "measure_padding", shrink(padded, num_batches=2, rounds=1))
+    monkeypatch.setattr(padding, "measure_padding", shrink(padded, num_batches=2, num_rounds=1))
     monkeypatch.setenv("COLUMNS", "200")
     app = typer.Typer()
     app.callback()(lambda: None)
@@ -54,4 +54,4 @@ def test_source_that_returns_other_values_than_its_baseline_is_refused(monkeypat
     )
 
     with pytest.raises(ValueError, match="must return the same values"):
-        list(row_sources.measure_sources(num_rows=400, rounds=1, seed=0, folder=tmp_path))
+        list(row_sources.measure_sources(num_rows=400, num_rounds=1, seed=0, folder=tmp_path))

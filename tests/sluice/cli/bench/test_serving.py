@@ -12,7 +12,9 @@ from sluice.cli.bench import serving
 
 
 def make_measurement(p50: float, p99: float, rate: float, failed: int = 0) -> ServerMeasurement:
-    return ServerMeasurement(p50_ms=p50, p99_ms=p99, rate_per_s=rate, answers=10, failed=failed)
+    return ServerMeasurement(
+        p50_ms=p50, p99_ms=p99, rate_per_s=rate, num_responses=10, num_failed=failed
+    )
 
 
 MEASUREMENTS = {
@@ -25,7 +27,7 @@ MEASUREMENTS = {
 
 
 def test_each_result_is_compared_with_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "measure_kinds", lambda **_: MEASUREMENTS)
+    monkeypatch.setattr(measure, "measure_servers", lambda **_: MEASUREMENTS)
     app = typer.Typer()
     serving.register(app)
     table_result, json_result = CliRunner().invoke(app), CliRunner().invoke(app, ["--json"])
@@ -33,7 +35,7 @@ def test_each_result_is_compared_with_its_target(monkeypatch: pytest.MonkeyPatch
 
     assert table_result.exit_code == json_result.exit_code == 0
     assert "missed" in table_result.stdout
-    assert [(s["value"], s["reached"]) for s in speeds.values()] == [
+    assert [(s["value"], s["reaches_target"]) for s in speeds.values()] == [
         (pytest.approx(1.0), True),
         (pytest.approx(3.0), True),
         (pytest.approx(1.05), True),

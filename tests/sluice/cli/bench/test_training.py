@@ -7,6 +7,9 @@ import typer
 from typer.testing import CliRunner
 
 from sluice.base.settings import Record
+from sluice.bench.training.fold_run_overhead import FoldRunSpeed
+from sluice.bench.training.loader_overhead import LoaderOverhead
+from sluice.bench.training.trainer_overhead import TrainerSpeed
 from sluice.cli.bench import app as bench
 from sluice.cli.bench import training
 from sluice.cli.bench.benchmark_table import Speed
@@ -52,5 +55,13 @@ def test_every_result_is_printed_with_its_target(run, command):
 def test_json_contains_speeds_and_measurements(run, command):
     report = json.loads(run(command, "--json").stdout)
 
-    assert [row["reached"] for row in report["speeds"]] == [True, True, False]
+    assert [row["reaches_target"] for row in report["speeds"]] == [True, True, False]
     assert report["measured"] == {"rows": 7}
+
+
+def test_records_of_one_command_have_distinct_fields():
+    """JSON merges the fields of all records of ``sluice bench train`` into one object."""
+    records = (TrainerSpeed, LoaderOverhead, FoldRunSpeed)
+    names = [name for record in records for name in record.model_fields]
+
+    assert len(names) == len(set(names))
