@@ -163,7 +163,7 @@ def _share_before(transitions: Sequence[Transition]) -> str:
 def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
     marks = [
         TimelineMark(
-            at=t.at,
+            time=t.at,
             share=t.rollout.users_share,
             tone=_OUTCOME_TONES[t.outcome],
             tooltip=f"{t.outcome.replace('_', ' ')}: {t.reason}",

@@ -34,7 +34,7 @@ _MAX_TICKS = 8
 class TimelineMark(NamedTuple):
     """One transition on the timeline."""
 
-    at: datetime
+    time: datetime
     share: float
     """Share of the users from this time on, in 0..1."""
 
@@ -50,21 +50,21 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
         marks: Marks in order, at least one. They are numbered from 1.
         until: End of the time axis, at or after the last mark.
     """
-    began = marks[0].at
+    began = marks[0].time
     span_s = max((until - began).total_seconds(), 1.0)
 
-    def x(at: datetime) -> float:
-        fraction = (at - began).total_seconds() / span_s
+    def x(time: datetime) -> float:
+        fraction = (time - began).total_seconds() / span_s
         return _LEFT + min(max(fraction, 0.0), 1.0) * (_WIDTH - _LEFT - _RIGHT)
 
-    lanes = _assign_lanes([x(mark.at) for mark in marks])
+    lanes = _assign_lanes([x(mark.time) for mark in marks])
     top = 30 + (max(lanes) + 1) * _LANE_HEIGHT
 
     def y(share: float) -> float:
         return top + (1 - share) * _PLOT_HEIGHT
 
-    ends = [*(x(mark.at) for mark in marks[1:]), x(until)]
-    steps = [(x(mark.at), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
+    ends = [*(x(mark.time) for mark in marks[1:]), x(until)]
+    steps = [(x(mark.time), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
     line = " ".join(
         f"{left:.1f},{level:.1f} {right:.1f},{level:.1f}" for left, right, level in steps
     )
@@ -76,7 +76,7 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
         f'<polygon class="area" points="{area}"/>',
         f'<polyline class="share" points="{line}"/>',
         *(
-            _mark(number, mark, x(mark.at), top - 18 - lane * _LANE_HEIGHT, y(mark.share))
+            _mark(number, mark, x(mark.time), top - 18 - lane * _LANE_HEIGHT, y(mark.share))
             for number, (mark, lane) in enumerate(zip(marks, lanes, strict=True), start=1)
         ),
         "</svg>",

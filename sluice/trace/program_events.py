@@ -154,8 +154,8 @@ class PredictionMayBegin:
 
 
 @dataclass(slots=True)
-class StepsDelivered:
-    """Buffered steps are delivered to the subscribers, in the order in which they ended."""
+class StepsEnded:
+    """Steps have ended. They are buffered, and published together in the order of their ends."""
 
     steps: Sequence[EndedStep]
 

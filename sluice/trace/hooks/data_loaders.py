@@ -66,7 +66,7 @@ def watch_loaders(sink: EventSink) -> None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
                     sink.events.record(thread, entry.code)
-                    if not entry.has_first_fingerprints or sink.sampling.samples_statistics:
+                    if not entry.has_enough_fingerprints or sink.sampling.samples_statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -137,7 +137,7 @@ class _LoaderWatch:
                 return entry
         code = self._sink.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), code)
-        entry.has_first_fingerprints = not self._sink.settings.fingerprinted_batches
+        entry.has_enough_fingerprints = not self._sink.settings.fingerprinted_batches
         self._recorded_loaders.append((record, entry))
         self._sink.recorder.write("loader", record)
         return entry
@@ -193,9 +193,9 @@ class _LoaderWatch:
         self._record_batch(entry, batch)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
-        if not entry.has_first_fingerprints:
+        if not entry.has_enough_fingerprints:
             entry.num_inspected += 1
-            entry.has_first_fingerprints = (
+            entry.has_enough_fingerprints = (
                 entry.num_inspected >= sink.settings.fingerprinted_batches
             )
 
@@ -233,7 +233,7 @@ class _LoaderWatch:
         if entry.iteration is not None and is_epoch_recorded(entry.epoch):
             entry.iteration.row_fingerprints += fingerprints
             entry.iteration.labels.update(integer_labels(tensors))
-            if not entry.has_first_fingerprints:
+            if not entry.has_enough_fingerprints:
                 for position in float_fields(tensors):
                     fields = entry.iteration.fields
                     fields.setdefault(position, FieldSketch()).add(tensors[position])

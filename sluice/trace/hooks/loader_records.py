@@ -40,8 +40,8 @@ class LoaderEntry:
     """Number of batches of the current epoch so far."""
     num_inspected: int = 0
     """Number of first batches, over all epochs, whose rows were fingerprinted."""
-    has_first_fingerprints: bool = False
-    """Whether the configured number of first batches is already fingerprinted."""
+    has_enough_fingerprints: bool = False
+    """Whether all of the first batches that the settings ask for are fingerprinted."""
     iteration: "IteratorEntry | None" = None
     """Running iteration; None between two epochs."""
 

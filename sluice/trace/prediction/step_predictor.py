@@ -16,7 +16,7 @@ from sluice.trace.program_events import (
     NonFiniteNorm,
     OptimizerCreated,
     PredictionMayBegin,
-    StepsDelivered,
+    StepsEnded,
     StructureChanged,
     TraceBegan,
     UnexpectedEvent,
@@ -36,7 +36,7 @@ class StepPredictor:
         self._sink = sink
         self._reset()
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(StepsDelivered, self._learn)
+        sink.bus.subscribe(StepsEnded, self._learn)
         sink.bus.subscribe(PredictionMayBegin, self._start)
         for kind in _INTERRUPTIONS:
             sink.bus.subscribe(kind, lambda event: self.stop(event.thread))
@@ -48,7 +48,7 @@ class StepPredictor:
         """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
         predicted, because steps are slow or each one must be recorded fully."""
 
-    def _learn(self, delivered: StepsDelivered) -> None:
+    def _learn(self, delivered: StepsEnded) -> None:
         """Learn from ended steps, unless steps are slow or each one must be recorded fully."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
@@ -172,5 +172,5 @@ class StepPredictor:
 def _predict(prediction: Prediction, pattern: StepPattern) -> None:
     """Set the predicted pattern of the next step."""
     prediction.pattern, prediction.codes = pattern, pattern.codes
-    prediction.step_position = len(pattern.codes) - 2
+    prediction.optimizer_step_position = len(pattern.codes) - 2
     prediction.optimizer_entry, prediction.position = pattern.optimizer_entry, 0
