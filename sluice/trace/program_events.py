@@ -154,8 +154,8 @@ class PredictionMayBegin:
 
 
 @dataclass(slots=True)
-class StepsEnded:
-    """Steps have ended. They are buffered, and published together in the order of their ends."""
+class BufferedStepsReleased:
+    """The buffered steps are released to the subscribers, in the order in which they ended."""
 
     steps: Sequence[EndedStep]
 

@@ -18,14 +18,14 @@ from sluice.rollout.observations import ArmCounts
 from sluice.rollout_control.controller import reconcile
 from tests.sluice.registry.ledger_samples import MODEL, Clock
 from tests.sluice.rollout_control.controller_samples import (
-    HEALTHY,
     FAULTY,
-    begin_rollout,
-    read_rollout,
+    HEALTHY,
     after_last_check,
+    begin_rollout,
     make_paired_samples,
-    report,
+    read_rollout,
     register_two_versions,
+    report,
 )
 
 pytestmark = pytest.mark.slow

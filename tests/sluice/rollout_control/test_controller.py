@@ -15,8 +15,8 @@ from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.controller_samples import (
     begin_rollout,
     read_rollout,
-    report,
     register_two_versions,
+    report,
 )
 from tests.sluice.serving.serving_samples import (
     LinearNetwork,

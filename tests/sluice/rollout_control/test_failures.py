@@ -18,17 +18,17 @@ from sluice.rollout_control.failures import FailedRows, save_failures_suite
 from sluice.rollout_control.quality import evaluate_live_quality
 from tests.sluice.registry.ledger_samples import MODEL, NOW
 from tests.sluice.rollout_control.controller_samples import (
+    FAULTY,
     FIRST_UNSEEN_ROW,
     PIPELINE,
     QUICK,
-    FAULTY,
     WORKLOAD,
-    begin_rollout,
-    read_rollout,
-    echo_frame,
     after_last_check,
-    make_sample,
+    begin_rollout,
+    echo_frame,
     make_paired_samples,
+    make_sample,
+    read_rollout,
     report,
 )
 

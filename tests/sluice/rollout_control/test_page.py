@@ -26,15 +26,15 @@ from sluice.rollout_control.report import save_rollout_page
 from sluice.rollout_control.timeline import TimelineMark, timeline_svg
 from tests.sluice.registry.ledger_samples import MODEL, NOW
 from tests.sluice.rollout_control.controller_samples import (
+    FAULTY,
     FIRST_UNSEEN_ROW,
     PIPELINE,
-    FAULTY,
     WORKLOAD,
     begin_rollout,
-    read_rollout,
     echo_frame,
-    make_sample,
     make_paired_samples,
+    make_sample,
+    read_rollout,
     report,
 )
 

@@ -21,11 +21,11 @@ from tests.sluice.rollout_control.controller_samples import (
     PIPELINE,
     QUICK,
     WORKLOAD,
-    begin_rollout,
-    read_rollout,
-    echo_frame,
     after_last_check,
+    begin_rollout,
+    echo_frame,
     make_paired_samples,
+    read_rollout,
     report,
 )
 
