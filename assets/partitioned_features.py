@@ -207,7 +207,7 @@ def _compute(
                 case WorkerLost(key=int(number), will_retry=False) as lost:
                     raise TrainingFailed(
                         f"Features of partition '{partitions[number].name}': its "
-                        f"{lost.description}, {lost.num_losses} times in total.",
+                        f"{lost.description}, {lost.num_times_lost} times in total.",
                         cause=lost.cause,
                         fix="If memory is short, lower workers or divide the rows into smaller "
                         "partitions. To debug an error, set workers to 1: the partitions are then "

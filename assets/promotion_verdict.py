@@ -47,7 +47,7 @@ def promotion_verdict_asset(
     *,
     gate: GateSettings,
     guards: GuardSettings,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline.
@@ -58,7 +58,7 @@ def promotion_verdict_asset(
         model: Settings of its model.
         gate: Settings of the promotion gate.
         guards: Settings of the guards.
-        rules_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval that a promotion requires; the receipt records it.
     """
 
@@ -108,7 +108,7 @@ def promotion_verdict_asset(
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": caveats})
             return verdict.with_symptoms(evaluation.symptoms).receipt(
-                {**evaluation.subject, "rules": rules_digest, **approval_settings.subject},
+                {**evaluation.subject, "rules": gate_settings_digest, **approval_settings.subject},
                 decided_at=utc_now(),
             )
 
@@ -120,7 +120,7 @@ def promotion_verdict_asset(
         with sluice_state.ledger() as ledger:
             receipt = ledger.decide(pipeline, decision_subject, judge)
         verdict = Verdict.of(receipt)
-        if receipt.subject.get("rules") != rules_digest:
+        if receipt.subject.get("rules") != gate_settings_digest:
             context.log.warning(
                 "This decision was made with other settings of gate, guards or suites. It remains "
                 "recorded but does not allow a promotion. Evaluate the candidate on newer rows."

@@ -68,7 +68,7 @@ def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
 def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     settings, workload = pipeline.settings, pipeline.workload
     name, path = settings.name, settings.workload
-    poc, rules_digest, seed = settings.poc, settings.promotion_rules_digest, settings.seeds[0]
+    poc, gate_settings_digest, seed = settings.poc, settings.gate_settings_digest, settings.seeds[0]
     training_inputs, search_inputs = pipeline.training, pipeline.search
     planned = PlannedEvaluation(
         seeds=settings.seeds,
@@ -119,7 +119,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             settings.model,
             gate=settings.gate,
             guards=settings.guards,
-            rules_digest=rules_digest,
+            gate_settings_digest=gate_settings_digest,
             approval_settings=approval_settings,
         ),
         candidate_asset(
@@ -132,7 +132,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         production_model_asset(
             name,
             has_rollout=has_rollout,
-            rules_digest=rules_digest,
+            gate_settings_digest=gate_settings_digest,
             approval_settings=approval_settings,
             tracking=settings.tracking,
         ),
@@ -168,7 +168,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             rollout_asset(
                 name,
                 settings.rollout,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
             ),
             rollout_review_asset(name, workload, settings.gate),
@@ -194,7 +194,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
                 name,
                 promotion_jobs,
                 has_rollout=has_rollout,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
             ),
             *sensors,

@@ -185,7 +185,7 @@ def _missing_approval(
         ledger.require_promotable(
             settings.name,
             number,
-            rules_digest=settings.promotion_rules_digest,
+            gate_settings_digest=settings.gate_settings_digest,
             approval_settings=settings.approval,
         )
     except ApprovalMissing as missing_approval:

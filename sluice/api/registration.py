@@ -13,7 +13,7 @@ from sluice.base.environment import read_environment, read_git
 from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.home import Home
 from sluice.base.receipts import Receipt
-from sluice.config.pipeline import digest_promotion_rules
+from sluice.config.pipeline import digest_gate_settings
 from sluice.config.poc_settings import PocSettings
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.guards import GuardEvidence
@@ -141,7 +141,7 @@ def _decide(
         reference_deployed_losses=evaluated.reference.deployed.losses,
     )
     uncovered_code = "" if identity is None else identity.coverage_warning
-    rules = digest_promotion_rules(BaselineSettings(), gate, guards, SuiteSettings())
+    rules = digest_gate_settings(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": rules}
 
     def judge(earlier: Sequence[Receipt]) -> Receipt:

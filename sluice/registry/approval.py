@@ -92,7 +92,7 @@ def require_evidence_and_approval(
     version: Version,
     pointer: ProductionPointer,
     *,
-    rules_digest: str | None,
+    gate_settings_digest: str | None,
     approval_settings: ApprovalSettings | None,
     at: datetime,
     reinstate: bool = False,
@@ -109,7 +109,11 @@ def require_evidence_and_approval(
         ApprovalMissing: No valid approval is recorded.
     """
     receipt = require_evidence(
-        connection, version, pointer=pointer, reinstate=reinstate, rules_digest=rules_digest
+        connection,
+        version,
+        pointer=pointer,
+        reinstate=reinstate,
+        gate_settings_digest=gate_settings_digest,
     )
     require_approval(
         connection,

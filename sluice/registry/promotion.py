@@ -88,7 +88,7 @@ def require_evidence(
     *,
     pointer: ProductionPointer,
     reinstate: bool,
-    rules_digest: str | None,
+    gate_settings_digest: str | None,
 ) -> str:
     """Return the digest of the promotion receipt that allows this version into production.
 
@@ -108,9 +108,11 @@ def require_evidence(
         )
     require_valid_lineage(version)
     queries.require_version_matches_log(connection, version)
-    # The recordings determine which verdict is the latest.
+    # The order in which receipts were recorded determines which verdict is the latest.
     log_verification.require_valid_table(connection, recordings)
-    require_rules(connection, version, pointer=pointer, rules_digest=rules_digest)
+    require_current_gate_settings(
+        connection, version, pointer=pointer, gate_settings_digest=gate_settings_digest
+    )
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc_subject = _subject_before_search(linked_receipts, lineage) or subject
@@ -128,12 +130,12 @@ def require_evidence(
     return receipt.digest
 
 
-def require_rules(
+def require_current_gate_settings(
     connection: Connection,
     version: Version,
     *,
     pointer: ProductionPointer,
-    rules_digest: str | None,
+    gate_settings_digest: str | None,
 ) -> None:
     """Reject a version whose verdict was issued under other gate, guard or suite settings.
 
@@ -144,14 +146,15 @@ def require_rules(
         connection: Connection of the caller's transaction.
         version: Version to promote.
         pointer: Current production pointer.
-        rules_digest: Digest of the current settings; None to skip the check (manual promotion).
+        gate_settings_digest: Digest of the current settings of gate, guards and suites; None to
+            skip the check (manual promotion).
     """
-    if rules_digest is None:
+    if gate_settings_digest is None:
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
     verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
-    if verdict is not None and verdict.receipt.subject.get("rules") != rules_digest:
+    if verdict is not None and verdict.receipt.subject.get("rules") != gate_settings_digest:
         raise GateBlocked(
             f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
             "differ from the current settings of the pipeline.",
@@ -170,9 +173,9 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
 def _subject_before_search(
     linked_receipts: Sequence[LinkedReceipt], lineage: Lineage
 ) -> dict[str, str] | None:
-    """Return the subject that the POC receipt must have after a search; None without a search.
+    """Return the subject of the settings from which the search started; None without a search.
 
-    A search starts from settings that passed the POC gate, and ends with the version's settings.
+    The POC gate judged these settings. The search then selected the version's settings.
     """
     search_subject = {"data": lineage.data, "found": lineage.config}
     search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)

@@ -154,7 +154,11 @@ class SignedLedger(RefusalRecordingLedger):
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
             promotion_receipt = promotion.require_evidence(
-                connection, registered_version, pointer=pointer, reinstate=True, rules_digest=None
+                connection,
+                registered_version,
+                pointer=pointer,
+                reinstate=True,
+                gate_settings_digest=None,
             )
             receipt = approval.create_approval(
                 connection,

@@ -112,10 +112,10 @@ class BodyReading:
         self.holder = holder
         self.num_bytes = 0
         self.num_reserved = 0
-        self.on_end: Callable[[], None] = _nothing
+        self.on_evict: Callable[[], None] = _nothing
         """Called when another body needs the memory, so that reading this body stops."""
 
-        self.is_ended = False
+        self.is_evicted = False
         self._memory = memory
         self._is_shared = is_shared
         self._next_advance_bytes = 0
@@ -126,7 +126,7 @@ class BodyReading:
         Raises:
             Overloaded: Bodies that are being read take too much memory.
         """
-        if self.is_ended:
+        if self.is_evicted:
             raise self.overloaded_error()
         self.num_bytes += num_bytes
         if self.num_bytes >= self._next_advance_bytes:
@@ -141,8 +141,8 @@ class BodyReading:
 
     def end(self) -> None:
         """Stop reading, so that another body gets the memory."""
-        self.is_ended = True
-        self.on_end()
+        self.is_evicted = True
+        self.on_evict()
 
     @staticmethod
     def overloaded_error() -> Overloaded:
@@ -155,7 +155,7 @@ class BodyReading:
 
 
 def _nothing() -> None:
-    """Do nothing; default of ``BodyReading.on_end``."""
+    """Do nothing; default of ``BodyReading.on_evict``."""
 
 
 class Admission:
