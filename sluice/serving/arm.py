@@ -27,6 +27,7 @@ from sluice.serving.log import error_site
 from sluice.serving.model_arrays import ModelArrays, can_batch, concatenate, count_elements
 
 EnsembleOutput = NDArray[np.float64]
+"""Output of each network (M, N, O), or the mean of the networks (N, O)."""
 
 
 class QueueFull(Exception):
@@ -99,7 +100,7 @@ class ArmWorker:
         Args:
             deployed: The model.
             max_batch_size: Maximum number of elements of a batch.
-            pause: Called in the thread between two networks.
+            pause: Called in the thread before each network; None for a thread without pauses.
         """
         self.deployed = deployed
         self._queue = _SharedQueue()
@@ -124,7 +125,11 @@ class ArmWorker:
         return self._queue.idle
 
     def busy_s(self, now: float) -> float:
-        """Return the age of the current batch at ``now`` [s, monotonic]; 0 without a batch."""
+        """Return for how long the current batch has been computed [s]; 0 without a batch.
+
+        Args:
+            now: Current time [s, monotonic].
+        """
         started = self._queue.started_at
         return 0.0 if started is None else now - started
 
@@ -218,14 +223,14 @@ def _run_batches(
         deferred_job = None
         if first_job is None:
             return
-        batch, batch_size, is_last = [first_job], count_elements(first_job.x), False
+        batch, batch_size, is_stopping = [first_job], count_elements(first_job.x), False
         while batch_size < max_batch_size and not first_job.is_embedding:
             try:
                 next_job = shared.jobs.get_nowait()
             except queue.Empty:
                 break
             if next_job is None:
-                is_last = True
+                is_stopping = True
                 break
             num_elements = count_elements(next_job.x)
             if (
@@ -248,7 +253,7 @@ def _run_batches(
         shared.idle.set()
         shared.started_at = None
         del first_job, batch, pending_jobs
-        if is_last:
+        if is_stopping:
             return
 
 

@@ -287,8 +287,8 @@ class ClientLimits:
 
     def _advance_period(self, now: float) -> None:
         if now >= self._ends_at:
-            is_next = now < self._ends_at + PERIOD_S
-            self._previous = self._current if is_next else _Period()
+            has_just_ended = now < self._ends_at + PERIOD_S
+            self._previous = self._current if has_just_ended else _Period()
             self._current = _Period()
             self._num_clients = {
                 arm: len(clients) for arm, clients in self._previous.clients.items()

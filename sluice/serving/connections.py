@@ -46,7 +46,7 @@ class ConnectionTable:
         """Create an empty table.
 
         Args:
-            limit: Maximum number of connections, from ``connection_limit``.
+            limit: Maximum number of connections, from ``raise_descriptor_limit``.
             settings: Limits of each connection and of each address.
             metrics: Counts open and closed connections.
         """
@@ -125,12 +125,12 @@ class ConnectionTable:
         return False
 
 
-def connection_limit(settings: ConnectionSettings) -> int:
-    """Return the maximum number of open connections.
+def raise_descriptor_limit(settings: ConnectionSettings) -> int:
+    """Raise the soft limit of file descriptors as far as needed, and return the connection limit.
 
-    As a side effect, the soft limit of file descriptors is raised as far as needed and allowed.
-    The descriptors that are already open and ``reserved_descriptors`` are subtracted, so that
-    clients cannot use up those of the registry.
+    The returned limit is the maximum number of open connections. The descriptors that are already
+    open and ``reserved_descriptors`` are not used for connections, so that clients cannot use up
+    those of the registry.
 
     Raises:
         SettingsError: The hard limit allows fewer than ``MIN_CONNECTIONS`` connections.

@@ -150,12 +150,12 @@ class Isolation:
         for _, thread in self._supervisors:
             thread.join(_JOIN_TIMEOUT_S)
 
-    def load(self, candidate: str, no_longer_needed: threading.Event) -> IsolatedModel:
+    def load(self, candidate: str, cancel_event: threading.Event) -> IsolatedModel:
         """Start a process for a candidate digest, and return its model once the process is ready.
 
         Args:
             candidate: Candidate digest.
-            no_longer_needed: Event that another thread sets if the model is no longer needed.
+            cancel_event: Event that another thread sets if the model is no longer needed.
 
         Raises:
             ContractError: The model does not load, or its process crashes or exceeds its limits
@@ -174,7 +174,7 @@ class Isolation:
         ]
         supervisor.start()
         while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
-            if no_longer_needed.is_set():
+            if cancel_event.is_set():
                 state.stop.set()
         if state.info is None:
             raise ContractError(
@@ -193,7 +193,7 @@ def _supervise(
     If the model does not load in the first process, no further process is started.
     """
     delay_s = settings.challenger_restart_delay_s
-    for restart in range(settings.max_challenger_restarts + 1):
+    for num_restarts in range(settings.max_challenger_restarts + 1):
         try:
             reason = _run_process(state, loader, candidate, settings)
         except OSError as error:
@@ -202,10 +202,10 @@ def _supervise(
             state.problem = reason
             state.loading_done.set()
             return
-        is_last = restart == settings.max_challenger_restarts
+        is_last = num_restarts == settings.max_challenger_restarts
         plan = "it does not restart" if is_last else f"it restarts in {delay_s:g} s"
         state.problem = (
-            f"The challenger's process {reason}; {plan} ({restart} of "
+            f"The challenger's process {reason}; {plan} ({num_restarts} of "
             f"{settings.max_challenger_restarts} restarts so far). Production answers in its place."
         )
         if state.stop.wait(delay_s):

@@ -194,7 +194,7 @@ class Router:
         return self.counters.traffic_counts(self._clock())
 
     async def close(self) -> None:
-        """Cancel all background requests."""
+        """Cancel all background requests, and drop the requests that wait to be decoded."""
         await self.background.close()
         self._decoder.close()
 

@@ -37,7 +37,7 @@ class _PendingTable:
     """A routing table that is being built in a thread."""
 
     split: TrafficSplit
-    no_longer_needed: threading.Event = field(default_factory=threading.Event)
+    cancel_event: threading.Event = field(default_factory=threading.Event)
     """Event that is set if the table is no longer needed."""
 
     future: "Future[tuple[RoutingTable, str]] | None" = None
@@ -80,9 +80,17 @@ class SplitSync:
         self._metrics = metrics
         self._log_event = log_event
         self._known_split = router.table.split
+        """Newest accepted split; its table may not be built yet."""
+
         self._problems: dict[str, str] = {}
+        """Current problems: sentences by kind."""
+
         self._retry_at = 0.0
+        """Time before which no model is loaded again after a failure [s, monotonic]."""
+
         self._num_failures = 0
+        """Number of failed attempts to load the challenger of the known split."""
+
         self._pending_table: _PendingTable | None = None
         # Only one read at a time, so that a source that hangs does not occupy more threads.
         self._reading: Future[TrafficSplit] | None = None
@@ -109,7 +117,7 @@ class SplitSync:
                 await asyncio.sleep(self._settings.poll_interval_s)
                 await self.poll()
         finally:
-            self._abandon()
+            self._abandon_pending_table()
 
     async def poll(self) -> None:
         """Read the split once, and update the router's table."""
@@ -191,7 +199,7 @@ class SplitSync:
         """
         table, known_split = self._router.table, self._known_split
         if self._pending_table is not None and not self._pending_table.has_arms_of(known_split):
-            self._abandon()
+            self._abandon_pending_table()
         if self._pending_table is None:
             if table.split == known_split and not self._lacks_challenger():
                 return
@@ -245,16 +253,16 @@ class SplitSync:
                 isolate=isolate,
                 settings=settings,
                 previous_table=current_table,
-                no_longer_needed=pending_table.no_longer_needed,
+                cancel_event=pending_table.cancel_event,
             )
 
         pending_table.future = run_in_background(build, name="loading")
         return pending_table
 
-    def _abandon(self) -> None:
+    def _abandon_pending_table(self) -> None:
         """Abandon the table that is being built. Its models are freed once loading has finished."""
         if self._pending_table is not None:
-            self._pending_table.no_longer_needed.set()
+            self._pending_table.cancel_event.set()
             self._pending_table = None
 
     def set_problem(self, kind: str, problem: str) -> None:
