@@ -108,7 +108,11 @@ def promotion_verdict_asset(
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": caveats})
             return verdict.with_symptoms(evaluation.symptoms).receipt(
-                {**evaluation.subject, "rules": gate_settings_digest, **approval_settings.subject},
+                {
+                    **evaluation.subject,
+                    "rules": gate_settings_digest,
+                    **approval_settings.subject_entry,
+                },
                 decided_at=utc_now(),
             )
 

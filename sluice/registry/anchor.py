@@ -148,10 +148,10 @@ class FileAnchor:
     @contextlib.contextmanager
     def writing(self, signed_line: SignedLine) -> Iterator[None]:
         """Write a temporary file before the block and rename it afterwards; see ``Anchor``."""
-        folder, temporary = self.path.parent, None
+        folder, temporary_path = self.path.parent, None
         try:
             try:
-                handle, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)
+                handle, temporary_path = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)
                 with open(handle, "wb") as file:  # mkstemp: only the owner may read it
                     file.write(signed_line.model_dump_json().encode())
                     file.flush()
@@ -165,24 +165,24 @@ class FileAnchor:
                 ) from error
             yield
             try:
-                self._replace(temporary, signed_line.line)
+                self._replace(temporary_path, signed_line.line)
             except (OSError, StorageError) as error:
                 raise _not_stored_error(signed_line, self.location, error) from error
         finally:
-            if temporary is not None:
+            if temporary_path is not None:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                    os.unlink(temporary_path)
 
-    def _replace(self, temporary: str, line: int) -> None:
+    def _replace(self, temporary_path: str, line_number: int) -> None:
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            with contextlib.suppress(IntegrityError):
+            with contextlib.suppress(IntegrityError):  # a damaged anchor is replaced
                 stored_line = self.read()
                 # A later commit may have stored its line already.
-                if stored_line is not None and stored_line.line > line:
+                if stored_line is not None and stored_line.line > line_number:
                     return
-            os.replace(temporary, self.path)
+            os.replace(temporary_path, self.path)
             os.fsync(folder)
         finally:
             os.close(folder)
@@ -204,13 +204,13 @@ class ObjectAnchor:
         import fsspec
 
         try:
-            files, root = fsspec.core.url_to_fs(self.root)
+            filesystem, root = fsspec.core.url_to_fs(self.root)
             try:
-                names = [str(name) for name in files.ls(root, detail=False, refresh=True)]
+                names = [str(name) for name in filesystem.ls(root, detail=False, refresh=True)]
             except FileNotFoundError:
                 return None
             newest = max((name for name in names if name.endswith(".json")), default=None)
-            return None if newest is None else _parse_object(files.cat_file(newest), newest)
+            return None if newest is None else _parse_object(filesystem.cat_file(newest), newest)
         except (OSError, ImportError, ValueError) as error:
             raise _unreadable_error(self.location, error) from error
 
@@ -224,33 +224,34 @@ class ObjectAnchor:
 
         yield
         try:
-            files, root = fsspec.core.url_to_fs(self.root)
-            files.makedirs(root, exist_ok=True)
+            filesystem, root = fsspec.core.url_to_fs(self.root)
+            filesystem.makedirs(root, exist_ok=True)
             name = f"{root}/{_object_name(signed_line)}"
-            files.pipe_file(name, signed_line.model_dump_json().encode(), mode="create")
+            filesystem.pipe_file(name, signed_line.model_dump_json().encode(), mode="create")
         except (OSError, ImportError, ValueError) as error:
             raise _not_stored_error(signed_line, self.location, error) from error
 
 
-def _parse(content: bytes, where: str) -> SignedLine:
+def _parse(content: bytes, location: str) -> SignedLine:
     try:
         return SignedLine.model_validate_json(content)
     except ValidationError:
         raise IntegrityError(
-            f"The anchor {where} is not a signed line.",
+            f"The anchor {location} is not a signed line.",
             cause="It was changed or damaged.",
-            fix=_removal_advice(where),
+            fix=_removal_advice(location),
         ) from None
 
 
-def _parse_object(content: bytes, where: str) -> SignedLine:
+def _parse_object(content: bytes, location: str) -> SignedLine:
     """Parse an object and check its name, so that an added object cannot hide a newer line."""
-    stored_line = _parse(content, where)
-    if where.rsplit("/", 1)[-1] != _object_name(stored_line):
+    stored_line = _parse(content, location)
+    if location.rsplit("/", 1)[-1] != _object_name(stored_line):
         raise IntegrityError(
-            f"The object {where} contains line {stored_line.line}, which does not match its name.",
+            f"The object {location} contains line {stored_line.line}, which does not match its "
+            "name.",
             cause="It was not written by Sluice.",
-            fix=_removal_advice(where),
+            fix=_removal_advice(location),
         )
     return stored_line
 
@@ -259,10 +260,10 @@ def _object_name(signed_line: SignedLine) -> str:
     return f"{signed_line.line:012d}.json"
 
 
-def _removal_advice(where: str) -> str:
+def _removal_advice(location: str) -> str:
     return (
         "Find out why. If a comparison with a copy shows that the registry is correct, move "
-        f"{where} away. The next signed change creates a new one."
+        f"{location} away. The next signed change creates a new one."
     )
 
 

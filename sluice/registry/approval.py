@@ -46,7 +46,7 @@ def create_approval(
     version: Version,
     *,
     pointer: ProductionPointer,
-    promotion: str,
+    promotion_digest: str,
     actor: str,
     reason: str,
     at: datetime,
@@ -58,7 +58,7 @@ def create_approval(
         keys: Keyring of the approver; None if changes are not signed.
         version: Version to promote.
         pointer: Current production pointer.
-        promotion: Digest of the promotion receipt to approve.
+        promotion_digest: Digest of the promotion receipt to approve.
         actor: Name of the approver.
         reason: Reason for the record.
         at: Time of the approval.
@@ -66,7 +66,9 @@ def create_approval(
     Raises:
         GateBlocked: The signing key belongs to another actor.
     """
-    subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
+    subject = approval_subject(
+        connection, version, pointer=pointer, promotion_digest=promotion_digest
+    )
     subject[_APPROVED_AT] = at.isoformat()
     signature_fields = {}
     if keys is not None and keys.actors:
@@ -120,7 +122,7 @@ def require_evidence_and_approval(
         keys,
         version,
         pointer=pointer,
-        promotion=receipt,
+        promotion_digest=receipt,
         settings=approval_settings,
         at=at,
         valid_at=valid_at,
@@ -134,7 +136,7 @@ def require_approval(
     version: Version,
     *,
     pointer: ProductionPointer,
-    promotion: str,
+    promotion_digest: str,
     settings: ApprovalSettings | None,
     at: datetime,
     valid_at: datetime | None = None,
@@ -151,7 +153,7 @@ def require_approval(
         keys,
         version,
         pointer=pointer,
-        promotion=promotion,
+        promotion_digest=promotion_digest,
         settings=settings,
         at=at,
         valid_at=valid_at,
@@ -166,7 +168,7 @@ def find_status(
     version: Version,
     *,
     pointer: ProductionPointer,
-    promotion: str,
+    promotion_digest: str,
     settings: ApprovalSettings | None,
     at: datetime,
     valid_at: datetime | None = None,
@@ -178,7 +180,7 @@ def find_status(
         keys: Keyring of the promoter; None if changes are not signed.
         version: Version to promote.
         pointer: Current production pointer.
-        promotion: Digest of the promotion receipt.
+        promotion_digest: Digest of the promotion receipt.
         settings: Settings of the pipeline; None for a command that does not know them. The
             promotion receipt may require an approval too.
         at: Time of the promotion.
@@ -186,9 +188,13 @@ def find_status(
             of a rollout, it is the start of the rollout.
     """
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = next(each.receipt for each in linked_receipts if each.receipt.digest == promotion)
+    receipt = next(
+        each.receipt for each in linked_receipts if each.receipt.digest == promotion_digest
+    )
     requirement = strictest_settings(settings, receipt)
-    subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
+    subject = approval_subject(
+        connection, version, pointer=pointer, promotion_digest=promotion_digest
+    )
     approvals = [each.receipt for each in linked_receipts if each.receipt.gate == APPROVAL_GATE]
     matching_approvals = [each for each in approvals if is_approval(each, subject)]
     needs_second_person = False
@@ -258,18 +264,18 @@ def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:
 
 
 def approval_subject(
-    connection: Connection, version: Version, *, pointer: ProductionPointer, promotion: str
+    connection: Connection, version: Version, *, pointer: ProductionPointer, promotion_digest: str
 ) -> dict[str, str]:
     """Return the subject of an approval: digests and the number of the move, by role."""
     link = sa.select(version_receipts.c.id).where(
         version_receipts.c.model == version.model,
         version_receipts.c.number == version.number,
-        version_receipts.c.receipt == promotion,
+        version_receipts.c.receipt == promotion_digest,
     )
     return {
         "candidate": version.candidate,
         "reference": reference_of(connection, version.model, pointer),
-        "promotion": promotion,
+        "promotion": promotion_digest,
         "move": str(pointer.revision + 1),
         # The digest of a line depends on all earlier lines, so it is unique to this registry.
         "line": log.find_line_digest(

@@ -62,7 +62,7 @@ def check_signers(
     for model in models:
         for entry in queries.load_history(connection, model):
             line = history_lines[log.encode_key([entry.id])]
-            signer, is_bridged = _signer(connection, keys, line)
+            signer, is_bridged = _find_signer(connection, keys, line)
             if not is_bridged and not keys.may_sign(signer, entry.actor):
                 what = f"names {entry.actor!r} but is signed with another key"
                 yield _finding(entry, what, _FIX_KEY)
@@ -74,7 +74,7 @@ def check_signers(
         for rollout_id in rollout_rows.load_rollout_ids(connection, model):
             for transition in rollout_rows.load_transitions(connection, rollout_id):
                 key = log.encode_key([rollout_id, transition.rollout.revision])
-                signer, is_bridged = _signer(connection, keys, transition_lines[key])
+                signer, is_bridged = _find_signer(connection, keys, transition_lines[key])
                 if not is_bridged and not keys.may_sign(signer, transition.actor):
                     yield RegistryFinding(
                         model=model,
@@ -125,11 +125,11 @@ def _subject_of(connection: Connection, entry: HistoryEntry) -> dict[str, str]:
         connection,
         queries.load_version(connection, entry.model, entry.to_version),
         pointer=ProductionPointer(version=entry.from_version, revision=(entry.revision or 0) - 1),
-        promotion=str(entry.receipt),
+        promotion_digest=str(entry.receipt),
     )
 
 
-def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
+def _find_signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
     """Return the id of the known key that signed a line, and whether it signed the line later.
 
     A later signature is a bridge signature: a person reviewed unsigned lines, and signed them.

@@ -49,8 +49,8 @@ def check_moves(
         yield from _check_move(before, after)
     promotions = [move for move in moves if move.action == "promote"]
     if numbers is not None:
-        by_version = {move.to_version: move for move in promotions}  # the last one of each version
-        promotions = [by_version[n] for n in dict.fromkeys(numbers) if n in by_version]
+        last_promotions = {move.to_version: move for move in promotions}  # by version
+        promotions = [last_promotions[n] for n in dict.fromkeys(numbers) if n in last_promotions]
     yield from _check_receipts(connection, model, promotions)
     last = moves[-1].to_version if moves else None
     if pointer.version != last or pointer.revision != len(moves):
@@ -77,15 +77,16 @@ def check_moves(
 
 def _check_move(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[RegistryFinding]:
     """Check that a move starts where the move before it ended."""
-    start = None if before is None else before.to_version
-    revision = 1 if before is None or before.revision is None else before.revision + 1
+    expected_start = None if before is None else before.to_version
+    expected_revision = 1 if before is None or before.revision is None else before.revision + 1
     problems = []
-    if after.from_version != start:
+    if after.from_version != expected_start:
         problems.append(
-            f"it starts from {_version_text(after.from_version)}, not {_version_text(start)}"
+            f"it starts from {_version_text(after.from_version)}, "
+            f"not {_version_text(expected_start)}"
         )
-    if after.revision != revision:
-        problems.append(f"it has move number {after.revision}, not {revision}")
+    if after.revision != expected_revision:
+        problems.append(f"it has move number {after.revision}, not {expected_revision}")
     if after.action == "promote" and after.receipt is None:
         problems.append("it names no promotion receipt")
     if problems:

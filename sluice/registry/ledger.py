@@ -312,7 +312,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer=pointer,
-                promotion=receipt,
+                promotion_digest=receipt,
                 settings=approval_settings,
                 at=self._clock(),
                 valid_at=valid_at,

@@ -35,8 +35,8 @@ from sluice.registry.stored_code import (
     CODE_ROLE,
     CodeSource,
     StoredModule,
-    stored_modules,
     unpack_code,
+    use_stored_modules,
 )
 from sluice.registry.stored_settings import RemovedSetting, migrate_settings
 from sluice.training.members import Member
@@ -142,7 +142,7 @@ def load_members(
     who, lineage = _version_name(version), version.lineage
     with _as_integrity_error(version):
         if code == "stored":
-            with stored_modules(read_stored_code(who, version, store)):
+            with use_stored_modules(read_stored_code(who, version, store)):
                 return _load(version, members, store)
         require_same_code(who, lineage, compare_version(version))
         return _load(version, members, store)
@@ -179,8 +179,10 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
         codec_problem = f"This checkout cannot serve it: {error.what}"
     except CodeMismatch:  # described below
         pass
-    code = describe_rollback_code(_version_name(version), version.lineage, compare_version(version))
-    return f"{code} {codec_problem}".strip()
+    code_text = describe_rollback_code(
+        _version_name(version), version.lineage, compare_version(version)
+    )
+    return f"{code_text} {codec_problem}".strip()
 
 
 def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[str, StoredModule]:

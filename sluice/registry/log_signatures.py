@@ -43,7 +43,7 @@ def require_signed(
     require_anchor_match(connection, keys, head, anchor=anchor)
     if not head.num_lines:
         return
-    last = _find_last_signature(connection, keys, upto=head.num_lines)
+    last = _find_last_signature(connection, keys, up_to=head.num_lines)
     if last is None or last.line < head.num_lines:
         raise _unsigned_error(connection, 1 if last is None else last.line + 1, head.num_lines)
     problem = find_signature_problem(connection, keys, last)
@@ -58,7 +58,7 @@ def require_signed(
 
 
 def require_valid_chain(connection: Connection) -> None:
-    """Reject a move of the production pointer if the log's hash chain is broken anywhere.
+    """Reject a log whose hash chain is broken anywhere, before the production pointer moves.
 
     Raises:
         IntegrityError: A line was changed or is missing.
@@ -143,7 +143,7 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
     Raises:
         IntegrityError: The signature is invalid.
     """
-    last = _find_last_signature(connection, keys, upto=None)
+    last = _find_last_signature(connection, keys, up_to=None)
     problem = None if last is None else find_signature_problem(connection, keys, last)
     if problem is not None:
         raise _rewritten_error(problem)
@@ -225,11 +225,11 @@ def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:
 
 
 def _find_last_signature(
-    connection: Connection, keys: Keyring, *, upto: int | None
+    connection: Connection, keys: Keyring, *, up_to: int | None
 ) -> Row[Any] | None:
     query = _select_by_known_keys(keys).order_by(signatures.c.line.desc()).limit(1)
-    if upto is not None:
-        query = query.where(signatures.c.line <= upto)
+    if up_to is not None:
+        query = query.where(signatures.c.line <= up_to)
     return connection.execute(query).first()
 
 
@@ -241,8 +241,8 @@ def _last_line_before(connection: Connection, row: Row[Any]) -> int:
     """
     if row.since is not None:
         return int(row.since)
-    before = sa.select(sa.func.max(signatures.c.line)).where(signatures.c.line < row.line)
-    return connection.execute(before).scalar() or 0
+    select_previous = sa.select(sa.func.max(signatures.c.line)).where(signatures.c.line < row.line)
+    return connection.execute(select_previous).scalar() or 0
 
 
 def select_raw() -> sa.Select[Any]:
@@ -289,8 +289,8 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
     """
     if not row.since:
         return None
-    previous = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
-    key_ids = set(connection.execute(previous).scalars())
+    select_key_ids = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
+    key_ids = set(connection.execute(select_key_ids).scalars())
     if key_ids & keys.known.keys():
         return None
     if key_ids:
@@ -304,9 +304,9 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
 
 def _find_chain_break(connection: Connection, *, since: int, last: int) -> str | None:
     """Describe the first break of the hash chain after line ``since``; None if it is valid."""
-    between = sa.select(log).where(log.c.number >= since, log.c.number <= last)
+    select_lines = sa.select(log).where(log.c.number >= since, log.c.number <= last)
     number, previous = since, EMPTY_DIGEST
-    for line in connection.execute(between.order_by(log.c.number)):
+    for line in connection.execute(select_lines.order_by(log.c.number)):
         if line.number == since:
             previous = line.digest
             continue
@@ -333,28 +333,32 @@ def _find_lost_line(
 
     None if the line is valid, or if nothing is anchored.
     """
-    anchored = anchor.read()
-    if anchored is None:
+    stored_line = anchor.read()
+    if stored_line is None:
         return None
-    signed_at = anchored.signed_at.isoformat()
+    signed_at = stored_line.signed_at.isoformat()
     prefix = (
-        f"The anchor {anchor.location} contains line {anchored.line} ({short(anchored.digest)}), "
+        f"The anchor {anchor.location} contains line {stored_line.line} ({short(stored_line.digest)}), "
         f"signed at {signed_at}"
     )
-    key = keys.known.get(anchored.key_id)
-    if key is None or not key.verify(anchored.signature, "signed lines", _signed_text(anchored)):
+    key = keys.known.get(stored_line.key_id)
+    if key is None or not key.verify(
+        stored_line.signature, "signed lines", _signed_text(stored_line)
+    ):
         return f"{prefix}, but the signature is not by a known key."
-    query = sa.select(log.c.digest).where(log.c.number == anchored.line)
+    query = sa.select(log.c.digest).where(log.c.number == stored_line.line)
     digest = connection.execute(query).scalar()
     if digest is None:
         return f"{prefix}, but the database ends with line {head.num_lines} ({short(head.digest)})."
-    if digest != anchored.digest:
-        return f"{prefix}, but line {anchored.line} of the database differs ({short(str(digest))})."
-    signature = sa.select(signatures.c.key_id).where(
-        signatures.c.line == anchored.line, signatures.c.key_id == anchored.key_id
+    if digest != stored_line.digest:
+        return (
+            f"{prefix}, but line {stored_line.line} of the database differs ({short(str(digest))})."
+        )
+    select_signature = sa.select(signatures.c.key_id).where(
+        signatures.c.line == stored_line.line, signatures.c.key_id == stored_line.key_id
     )
-    if connection.execute(signature).first() is None:
-        return f"{prefix}, but the signature of line {anchored.line} is missing in the database."
+    if connection.execute(select_signature).first() is None:
+        return f"{prefix}, but the signature of line {stored_line.line} is missing in the database."
     return None
 
 

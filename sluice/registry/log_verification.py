@@ -39,10 +39,10 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
     """
     lines = connection.execute(sa.select(log).order_by(log.c.number)).all()
     yield from _check_chain(connection, lines)
-    logged = {(line.entity, line.key): line for line in lines}
+    unmatched_lines = {(line.entity, line.key): line for line in lines}
     for table in LOGGED_TABLES:
-        yield from _check_table(connection, table, logged)
-    for entity, key in logged:
+        yield from _check_table(connection, table, unmatched_lines)
+    for entity, key in unmatched_lines:
         yield _finding(f"{entity} {key} is in the log, but the row is missing.")
 
 
@@ -101,15 +101,16 @@ def check_removed_rows(connection: Connection) -> Iterator[RegistryFinding]:
         Reads the key of every row; the keys of most tables are compared by the database.
     """
     for table in LOGGED_TABLES:
-        logged = sa.select(log.c.key).where(log.c.entity == table.name)
+        select_logged_keys = sa.select(log.c.key).where(log.c.entity == table.name)
         key_text = sql_key(table)
         if key_text is None:
             rows: Iterable[Any] = connection.execute(sa.select(*table.primary_key))
-            existing = {encode_key(row_key(table, row)) for row in rows}
-            missing = set(connection.execute(logged).scalars()) - existing
+            existing_keys = {encode_key(row_key(table, row)) for row in rows}
+            missing_keys = set(connection.execute(select_logged_keys).scalars()) - existing_keys
         else:  # EXCEPT, because with a single NULL in the table, NOT IN would find no row
-            missing = set(connection.execute(sa.except_(logged, sa.select(key_text))).scalars())
-        for key in sorted(missing):
+            select_missing_keys = sa.except_(select_logged_keys, sa.select(key_text))
+            missing_keys = set(connection.execute(select_missing_keys).scalars())
+        for key in sorted(missing_keys):
             yield _finding(f"{table.name} {key} is in the log, but the row is missing.")
 
 
@@ -126,14 +127,14 @@ def require_valid_table(connection: Connection, table: Table) -> None:
 
 
 def _check_table(
-    connection: Connection, table: Table, logged: dict[tuple[str, str], Row[Any]]
+    connection: Connection, table: Table, unmatched_lines: dict[tuple[str, str], Row[Any]]
 ) -> Iterator[RegistryFinding]:
-    """Yield each row that does not match its line, and remove the lines of all rows.
+    """Yield each row that does not match its line, and remove the row's line from the lines.
 
-    The lines that remain in ``logged`` belong to missing rows.
+    The lines that remain in ``unmatched_lines`` belong to missing rows.
     """
     for row in connection.execute(_select_raw(table)):
-        line = logged.pop((table.name, encode_key(row_key(table, row))), None)
+        line = unmatched_lines.pop((table.name, encode_key(row_key(table, row))), None)
         if line is None:
             yield _finding(f"{_row_name(table, row)} has no line in the log.", row)
         elif line.content != row_digest(row):

@@ -11,7 +11,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.registry.lineage import Lineage
 
 
-def has_no_weights(lineage: Lineage, store: ArtifactStore) -> bool:
+def lacks_all_weights(lineage: Lineage, store: ArtifactStore) -> bool:
     """Return whether the store contains no weights of a version.
 
     Only the weights are checked, because tables and reports of two homes may be identical, and

@@ -116,17 +116,19 @@ def require_evidence(
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc_subject = _subject_before_search(linked_receipts, lineage) or subject
-    poc = _newest_receipt(linked_receipts, gate="poc", subject=poc_subject)
-    receipts.require(poc.receipt if poc else None, gate="poc", subject=poc_subject)
+    linked_poc = _newest_receipt(linked_receipts, gate="poc", subject=poc_subject)
+    receipts.require(linked_poc.receipt if linked_poc else None, gate="poc", subject=poc_subject)
     reference = reference_of(connection, version.model, pointer)
-    verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
+    linked_verdict = _newest_receipt(
+        linked_receipts, gate="promotion", subject={"reference": reference}
+    )
     receipt = receipts.require(
-        verdict.receipt if verdict else None,
+        linked_verdict.receipt if linked_verdict else None,
         gate="promotion",
         subject=subject | {"candidate": version.candidate, "reference": reference},
     )
-    if verdict is not None and not reinstate:
-        _reject_rolled_back(connection, version, receipt_line=verdict.line)
+    if linked_verdict is not None and not reinstate:
+        _reject_rolled_back(connection, version, receipt_line=linked_verdict.line)
     return receipt.digest
 
 
@@ -153,8 +155,13 @@ def require_current_gate_settings(
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
-    verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
-    if verdict is not None and verdict.receipt.subject.get("rules") != gate_settings_digest:
+    linked_verdict = _newest_receipt(
+        linked_receipts, gate="promotion", subject={"reference": reference}
+    )
+    if (
+        linked_verdict is not None
+        and linked_verdict.receipt.subject.get("rules") != gate_settings_digest
+    ):
         raise GateBlocked(
             f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
             "differ from the current settings of the pipeline.",
@@ -178,11 +185,11 @@ def _subject_before_search(
     The POC gate judged these settings. The search then selected the version's settings.
     """
     search_subject = {"data": lineage.data, "found": lineage.config}
-    search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
-    if search is None and not lineage.num_trials:
+    linked_search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
+    if linked_search is None and not lineage.num_trials:
         return None
     receipt = receipts.require(
-        search.receipt if search else None, gate="search", subject=search_subject
+        linked_search.receipt if linked_search else None, gate="search", subject=search_subject
     )
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 

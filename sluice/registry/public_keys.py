@@ -171,7 +171,7 @@ class ManifestSignature:
     def parse(cls, content: bytes) -> Self | None:
         """Parse the signature part of a version file; None if it is malformed."""
         key, _, signature = content.decode("ascii", errors="replace").partition(" ")
-        match = _KEY_LINE.fullmatch(f"x {key}")
+        match = _KEY_LINE.fullmatch(f"x {key}")  # the pattern expects a name before the key
         if match is None or _SIGNATURE.fullmatch(signature) is None:
             return None
         return cls(ExporterPublicKey(bytes.fromhex(match[2])), bytes.fromhex(signature))

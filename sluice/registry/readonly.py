@@ -83,7 +83,9 @@ class ReadonlyLedger:
             return queries.model_names(connection)
 
     def find_receipt(self, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-        """Return the last recorded receipt of a gate about ``subject``, passed or not, or None.
+        """Return the last recorded receipt of a gate about ``subject``; None without one.
+
+        The receipt may be a failed one.
 
         Args:
             gate: Name of the gate.
@@ -131,7 +133,7 @@ class ReadonlyLedger:
             return queries.find_version(connection, model, candidate=candidate)
 
     def receipts(self, model: str, number: int) -> list[LinkedReceipt]:
-        """Return the receipts of one version in the order in which they took effect."""
+        """Return the receipts of one version, ordered by when they took effect, latest last."""
         with self._database.read() as connection:
             return evidence.load_linked_receipts(connection, model, number)
 

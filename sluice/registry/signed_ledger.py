@@ -153,7 +153,7 @@ class SignedLedger(RefusalRecordingLedger):
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
-            promotion_receipt = promotion.require_evidence(
+            promotion_digest = promotion.require_evidence(
                 connection,
                 registered_version,
                 pointer=pointer,
@@ -165,7 +165,7 @@ class SignedLedger(RefusalRecordingLedger):
                 keys,
                 registered_version,
                 pointer=pointer,
-                promotion=promotion_receipt,
+                promotion_digest=promotion_digest,
                 actor=actor,
                 reason=reason,
                 at=at,

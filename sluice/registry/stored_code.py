@@ -90,7 +90,7 @@ def unpack_code(content: bytes) -> dict[str, StoredModule]:
 
 
 @contextlib.contextmanager
-def stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
+def use_stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
     """Context in which imports of the stored packages use the stored modules.
 
     Stored modules that import each other inside functions are rejected: such an import runs after
