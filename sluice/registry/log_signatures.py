@@ -338,8 +338,8 @@ def _find_lost_line(
         return None
     signed_at = stored_line.signed_at.isoformat()
     prefix = (
-        f"The anchor {anchor.location} contains line {stored_line.line} ({short(stored_line.digest)}), "
-        f"signed at {signed_at}"
+        f"The anchor {anchor.location} contains line {stored_line.line} "
+        f"({short(stored_line.digest)}), signed at {signed_at}"
     )
     key = keys.known.get(stored_line.key_id)
     if key is None or not key.verify(

@@ -178,7 +178,7 @@ def _worst_losses(
         for n in np.argsort(-excess_N, kind="stable")[:num_worst]
         if excess_N[n] > 0
     }
-    return _first_failures(reasons)
+    return _limit_failures(reasons)
 
 
 def _largest_disagreements(
@@ -193,7 +193,7 @@ def _largest_disagreements(
         if distance > min_distance:
             distances[position] = distance
     largest_first = sorted(distances, key=lambda position: -distances[position])
-    return _first_failures(
+    return _limit_failures(
         {
             position: f"prediction differs from production's by {distances[position]:.4g}"
             for position in largest_first
@@ -201,7 +201,8 @@ def _largest_disagreements(
     )
 
 
-def _first_failures(reasons: FailureReasons) -> FailureReasons:
+def _limit_failures(reasons: FailureReasons) -> FailureReasons:
+    """Return the first ``MAX_FAILURES`` rows."""
     return dict(islice(reasons.items(), MAX_FAILURES))
 
 

@@ -89,7 +89,8 @@ def rollout_page(
         transitions: All transitions, oldest first; the first one is the start.
         traffic: Counts of the current step, or of the last step if the rollout has ended.
         agreement: Distance of both models on held-out rows; None if it was not measured.
-        quality: Verdicts on labelled pairs, oldest first.
+        quality: Verdicts of the promotion gate on requests with a label that both arms answered,
+            oldest first.
         failed_rows: Result of saving the rows that the challenger failed on; None if they were not
             saved.
         now: Current time, which ends the time axis of a rollout in progress.
@@ -242,7 +243,16 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         ):
             served_text = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
             rows.append([step if arm == "challenger" else "", arm, served_text, *_counts(counts)])
-    names = ("step", "arm", "served", "requests", "errors", "late", "not finite", "slower than p95")
+    names = (
+        "step",
+        "arm",
+        "served",
+        "requests",
+        "errors",
+        "timeouts",
+        "not finite",
+        "slower than p95",
+    )
     note = (
         '<p class="soft">Served: share of the requests that were routed to the arm, including '
         "shadow requests, which the arm without users gets at 0 % and at 100 %.</p>"
@@ -287,7 +297,8 @@ def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | N
 
 def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
     requirement = (
-        "The last step ends only with the verdict PROMOTE on labelled pairs."
+        "The last step ends only with the verdict PROMOTE on labelled requests that both arms "
+        "answered."
         if settings.needs_quality
         else "The verdict PROMOTE is not required, but REJECT rolls back."
     )
