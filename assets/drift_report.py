@@ -12,7 +12,7 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
-from sluice.assets.source_asset import provided_source, source_inputs
+from sluice.assets.source_asset import provide_source, source_inputs
 from sluice.assets.spans import spanned
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GateBlocked, SluiceError
@@ -71,16 +71,16 @@ def drift_report_asset(
         sluice_state: dg.ResourceParam[SluiceState],
         **inputs: object,
     ) -> dg.MaterializeResult[MonitorState]:
-        previous = read_latest_record(
+        previous_state = read_latest_record(
             MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT
         )
         with (
-            provided_source(workload, inputs),
+            provide_source(workload, inputs),
             wrap_user_errors("load_rows of the workload"),
         ):
             raw = workload.load_rows()
         with sluice_state.ledger() as ledger:
-            monitored = collect_monitor_inputs(
+            monitor_inputs = collect_monitor_inputs(
                 pipeline,
                 drift,
                 alarm_settings,
@@ -89,7 +89,7 @@ def drift_report_asset(
                 raw,
                 on_progress=context.log.info,
             )
-        run = run_drift_monitor(monitored, previous)
+        run = run_drift_monitor(monitor_inputs, previous_state)
         state = run.state
         context.log.info(f"{state.verdict}: {state.reason}")
         page = save_page(

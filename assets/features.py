@@ -72,13 +72,15 @@ def features_asset(
             if workload.feature_partitions is None:
                 frame = workload.compute_features(raw)
             else:
-                latest = read_latest_record(
+                latest_features = read_latest_record(
                     FeatureSet, sluice_state.home.records, pipeline, "features"
                 )
                 computed = compute_partitioned_features(
                     workload,
                     raw,
-                    latest.partitions if latest is not None and latest.maker == maker else (),
+                    latest_features.partitions
+                    if latest_features is not None and latest_features.maker == maker
+                    else (),
                     source=WorkloadSource(
                         path=path,
                         settings=workload.settings.model_dump(mode="json"),
@@ -150,7 +152,7 @@ def require_current_features(
     """
     remedy = "Materialize features first."
     require_same(
-        "The features' raw rows", made_for=features.raw, now=raw_data.digest, remedy=remedy
+        "The features' raw rows", made_for=features.raw, current=raw_data.digest, remedy=remedy
     )
     producer = feature_producer(workload, path=path)
-    require_same("The features", made_for=features.maker, now=producer, remedy=remedy)
+    require_same("The features", made_for=features.maker, current=producer, remedy=remedy)

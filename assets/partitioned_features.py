@@ -128,7 +128,7 @@ def compute_partitioned_features(
     partitions = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows)
     digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]
     previous_by_key = {(each.name, each.raw): each for each in previous}
-    stored: dict[int, StoredPartition] = {}
+    stored_partitions: dict[int, StoredPartition] = {}
     frames: dict[int, pd.DataFrame] = {}
     for number, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):
         previous_partition = previous_by_key.get((partition.name, digest))
@@ -140,19 +140,21 @@ def compute_partitioned_features(
                     if previous_partition.table is None
                     else load_table(previous_partition.table, store)
                 )
-                stored[number] = previous_partition
-    num_reused = len(stored)
-    missing_numbers = [number for number in range(len(partitions)) if number not in stored]
+                stored_partitions[number] = previous_partition
+    num_reused = len(stored_partitions)
+    missing_numbers = [
+        number for number in range(len(partitions)) if number not in stored_partitions
+    ]
     for number, features in _compute(workload, raw, partitions, missing_numbers, source, compute):
         name = partitions[number].name
         frames[number] = features
         table = save_table(features, store) if len(features) else None
-        stored[number] = StoredPartition(name=name, raw=digests[number], table=table)
-        progress(f"features of {name}", done=len(stored), total=len(partitions))
-    ordered = range(len(partitions))
+        stored_partitions[number] = StoredPartition(name=name, raw=digests[number], table=table)
+        progress(f"features of {name}", num_done=len(stored_partitions), total=len(partitions))
+    numbers = range(len(partitions))
     return PartitionedFeatures(
-        frame=join_partitions(raw, [(partitions[n], frames[n]) for n in ordered]),
-        partitions=tuple(stored[n] for n in ordered),
+        frame=join_partitions(raw, [(partitions[n], frames[n]) for n in numbers]),
+        partitions=tuple(stored_partitions[n] for n in numbers),
         num_reused=num_reused,
     )
 

@@ -82,16 +82,16 @@ def feature_producer(workload: Workload, *, path: str) -> str:
     )
 
 
-def require_same(what: str, *, made_for: str, now: str, remedy: str) -> None:
+def require_same(what: str, *, made_for: str, current: str, remedy: str) -> None:
     """Raise an error if a stored value was made for something other than the current input.
 
     Raises:
         GateBlocked: The digests differ.
     """
-    if made_for != now:
+    if made_for != current:
         raise GateBlocked(
-            f"{what} must match the current settings, code and data ({short(now)}), but the stored "
-            f"digest is {short(made_for)}.",
+            f"{what} must match the current settings, code and data ({short(current)}), but the "
+            f"stored digest is {short(made_for)}.",
             cause="Settings, code or data changed afterwards.",
             fix=remedy,
         )

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sluice.base.settings import Record, Settings
 
-Table = Literal["raw_data", "features"]
+TableName = Literal["raw_data", "features"]
 
 
 class AlarmSettings(Settings):
@@ -69,7 +69,7 @@ class AlarmRate(Record):
 class ExpectationRates(Record):
     """False alarms and detections of one expectation."""
 
-    table: Table
+    table: TableName
     sentence: str
     false_alarms: AlarmRate | None = Field(
         description="Share of good windows in which the expectation does not pass. None for a row "
@@ -81,7 +81,7 @@ class ExpectationRates(Record):
 class CorruptionRates(Record):
     """Detection of one corruption in one table."""
 
-    planted_in: Table
+    planted_in: TableName
     corruption: str
     planted: int = Field(
         description="Number of windows that the corruption changed, counted once for each "

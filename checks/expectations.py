@@ -74,19 +74,21 @@ def validate_table(
         5,000 rows and 1.2 s on 1,000,000.
     """
     all_expectations, implied = with_implied(expectations)
-    unmeasured = {e: reason for e in all_expectations if (reason := _unmeasurable_reason(frame, e))}
-    measurable = [e for e in all_expectations if e not in unmeasured]
-    validated = _validate(frame, measurable, suite, _SUMMARY_FORMAT) if measurable else None
-    raw = _by_expectation(validated, measurable) if measurable else {}
+    unmeasurable_reasons = {
+        e: reason for e in all_expectations if (reason := _unmeasurable_reason(frame, e))
+    }
+    measurable = [e for e in all_expectations if e not in unmeasurable_reasons]
+    engine_result = _validate(frame, measurable, suite, _SUMMARY_FORMAT) if measurable else None
+    raw = _by_expectation(engine_result, measurable) if measurable else {}
     results = []
     for expectation in all_expectations:
-        if expectation in unmeasured:
-            result = unmeasurable(expectation, unmeasured[expectation])
+        if expectation in unmeasurable_reasons:
+            result = unmeasurable(expectation, unmeasurable_reasons[expectation])
         else:
             result = read_result(frame, expectation, raw[expectation])
         results.append(result.model_copy(update={"implied": expectation in implied}))
     report = ExpectationSuiteReport(suite=suite, num_rows=len(frame), results=tuple(results))
-    return TableValidation(report=report, engine_result=validated)
+    return TableValidation(report=report, engine_result=engine_result)
 
 
 def with_implied(
@@ -155,18 +157,22 @@ def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
     view: Any = DefaultJinjaPageView()
     return "\n".join(
         view.render(document, template="section.j2", section=section, loop=loop, section_loop=loop)
-        for loop, section in (({"index": i}, _escaped(s)) for i, s in enumerate(sections, start=1))
+        for loop, section in (
+            ({"index": i}, _escape_block(s)) for i, s in enumerate(sections, start=1)
+        )
     )
 
 
-def _escaped(block: Any) -> Any:
+def _escape_block(block: Any) -> Any:
     """Escape what the engine's templates do not escape: cell values and column headings."""
     if isinstance(block, list):
-        return [_escaped(part) for part in block]
+        return [_escape_block(part) for part in block]
     if not isinstance(block, dict):
         return block
     escaped: dict[str, Any] = {
-        name: [[_cell(cell) for cell in row] for row in part] if name == "table" else _escaped(part)
+        name: [[_escape_cell(cell) for cell in row] for row in part]
+        if name == "table"
+        else _escape_block(part)
         for name, part in block.items()
     }
     if block.get("content_block_type") == "header":
@@ -176,12 +182,12 @@ def _escaped(block: Any) -> Any:
     return escaped
 
 
-def _cell(cell: Any) -> Any:
+def _escape_cell(cell: Any) -> Any:
     if isinstance(cell, str):
         return html.escape(cell)
     if isinstance(cell, list):
-        return [_cell(part) for part in cell]
-    return _escaped(cell) if isinstance(cell, dict) else cell
+        return [_escape_cell(part) for part in cell]
+    return _escape_block(cell) if isinstance(cell, dict) else cell
 
 
 def _implied_expectations(declared: Sequence[Expectation]) -> tuple[Expectation, ...]:

@@ -71,7 +71,7 @@ class RunConsole:
         self,
         text: str,
         *,
-        done: int,
+        num_done: int,
         total: int,
         rows: Sequence[Mapping[str, object]] = (),
         is_important: bool = False,
@@ -82,14 +82,14 @@ class RunConsole:
         """
         self._rows = rows
         self._bar.update(
-            self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
+            self._task, completed=num_done, total=total, text=escape(f"{num_done}/{total}  {text}")
         )
-        tenth, now = 10 * done // max(total, 1), self._clock()
+        tenth, now = 10 * num_done // max(total, 1), self._clock()
         is_new_tenth = total >= _MIN_PIECES_FOR_TENTHS and tenth != self._last_tenth
         is_due = is_new_tenth or now - self._printed_at > _MAX_SILENT_S
         if is_important or (is_due and not self._console.is_terminal):
             self._last_tenth, self._printed_at = tenth, now
-            self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
+            self._console.print(f"      {num_done}/{total}  {text}", highlight=False, markup=False)
 
     def on_event(self, event: dg.EventLogEntry) -> None:
         """Show one event of the run's log."""

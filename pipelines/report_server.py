@@ -1,9 +1,9 @@
 """Serves the pages under ``SLUICE_HOME/reports``, and metrics, on loopback.
 
 Read-only, within the limits of ``bounded_http``. Neither dotfiles nor files outside the folder are
-served. The server ends with the process that started it, even if that process is killed. A feature
-can add ``*.html`` files to the folder, or a folder with an ``index.html``; the first page lists
-them, newest first. ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
+served. The server ends with the process that started it, even if that process is killed. The first
+page lists the ``*.html`` files of the folder, and its folders with an ``index.html``, newest first.
+``/metrics`` has the Prometheus metrics of pipelines and rollouts.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from sluice.pipelines.trusted_hosts import is_trusted_host
 from sluice.reports.index import index_page
 
 LOOPBACK = "127.0.0.1"
-_POLICY = (
+_CONTENT_SECURITY_POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'self'"
 )
@@ -126,7 +126,7 @@ class ReportHandler(BoundedHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(size))
         self.send_header("Cache-Control", "no-cache")
-        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Content-Security-Policy", _CONTENT_SECURITY_POLICY)
         self.send_header(
             "Cross-Origin-Resource-Policy", "same-origin"
         )  # not embeddable in other pages

@@ -21,7 +21,7 @@ POLL_INTERVAL_S = 5
 REVIEW_EVERY_S = 600
 """Interval of reviews during a rollout whose requests have row keys [s]."""
 PROMOTE_EVERY_S = 300
-"""Interval at which the promotion is requested again until the rollout leaves this phase [s]. A run
+"""Interval at which the promotion is requested again while the rollout awaits promotion [s]. A run
 key starts one run only, so a failed run is repeated at the next request."""
 FAILED_ROWS_REVIEW_EVERY_S = 86_400
 """Interval of the reviews after a rollback [s]. The rows on which the challenger failed may enter

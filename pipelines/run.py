@@ -146,7 +146,7 @@ def run_pipeline(
         (home.records / name / "promotion_verdict.json").read_bytes()
     )
     is_rolling_out = rollout is not None and rollout.version == number and not rollout.is_over
-    wall = time.perf_counter() - started
+    wall_s = time.perf_counter() - started
     return RunReport(
         pipeline=name,
         run_id=run_id,
@@ -172,8 +172,8 @@ def run_pipeline(
             if (direction := direction_of(metric, pipeline.workload.metric_directions))
         },
         stage_seconds=console.stage_seconds,
-        wall_seconds=wall,
-        overhead_seconds=wall - sum(console.stage_seconds.values()),
+        wall_seconds=wall_s,
+        overhead_seconds=wall_s - sum(console.stage_seconds.values()),
     )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from sluice.assets.source_asset import SOURCE, LoadAsset, provided_source, source_key
+from sluice.assets.source_asset import SOURCE, LoadAsset, provide_source, source_key
 from sluice.base.digests import digest_frame
 from sluice.base.errors import SluiceError
 from sluice.findings.user_code import wrap_user_errors
@@ -54,9 +54,14 @@ class SourcePoll:
         """
         self._workload = workload
         self._max_wait_s = max_wait_s
-        self._loading: list[Future[SourceState]] = []  # since the last answer
-        self._hanging: list[Future[SourceState]] = []  # from before the last answer
-        self._num_waits = 0  # unsuccessful waits for the newest load
+        self._loading: list[Future[SourceState]] = []
+        """Loads that were started since the last result."""
+
+        self._hanging: list[Future[SourceState]] = []
+        """Unfinished loads from before the last result."""
+
+        self._num_waits = 0
+        """Number of unsuccessful waits for the newest load."""
 
     def read_state(self, load_asset: LoadAsset | None = None) -> SourceState | SourceUnavailable:
         """Return the state of the source, or why it is unavailable.
@@ -69,11 +74,11 @@ class SourcePoll:
         if not has_max_loads and (not self._loading or self._num_waits >= MAX_UNSUCCESSFUL_WAITS):
             self._loading.append(run_in_background(partial(self._load, load_asset), name="source"))
             self._num_waits = 0
-        finished = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
-        if not finished:
+        finished_loads = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
+        if not finished_loads:
             self._num_waits += 1
             return SourceUnavailable(reason=self._describe_timeout(), is_slow=True)
-        newest = next(load for load in reversed(self._loading) if load in finished)
+        newest = next(load for load in reversed(self._loading) if load in finished_loads)
         self._hanging += [load for load in self._loading if not load.done()]
         self._loading = []  # the next call starts a new load
         try:
@@ -94,7 +99,7 @@ class SourcePoll:
         key = source_key(self._workload)
         inputs = {} if key is None or load_asset is None else {SOURCE: load_asset(key)}
         with (
-            provided_source(self._workload, inputs) if inputs else contextlib.nullcontext(),
+            provide_source(self._workload, inputs) if inputs else contextlib.nullcontext(),
             wrap_user_errors("load_rows of the workload"),
         ):
             frame = self._workload.load_rows()
