@@ -166,8 +166,8 @@ def _search(
         return None
     space, setup = inputs.space, inputs.trial_settings
     _, searched_space = plan_search(space, inputs.search, setup)
-    if idle := describe_idle_workers(inputs.search, inputs.compute):
-        context.log.warning(idle)
+    if idle_warning := describe_idle_workers(inputs.search, inputs.compute):
+        context.log.warning(idle_warning)
     # The same data and settings resume the stored search; any difference starts another one.
     folder = search_folder(state.home, subject)
     if differences := record_request(folder, _search_request(pipeline, inputs, features)):

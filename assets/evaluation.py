@@ -117,11 +117,11 @@ def evaluation_asset(
             approved_version = (
                 ledger.version_of(pipeline, approved_candidate) if approved_candidate else None
             )
-            scored_rows = workload, frame, features.folds
+            rule_inputs = workload, frame, features.folds
             rule = (
-                find_baseline(ledger, pipeline, baseline_settings, store, *scored_rows)
+                find_baseline(ledger, pipeline, baseline_settings, store, *rule_inputs)
                 if reference is None
-                else choose_baseline(*scored_rows, baseline_settings)
+                else choose_baseline(*rule_inputs, baseline_settings)
             )
 
         def scores_of(version: Version) -> ModelScores:

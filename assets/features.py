@@ -65,7 +65,7 @@ def features_asset(
             subject = raw_subject(workload, raw_data.digest)
             require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
         raw = load_table(raw_data, sluice_state.store)
-        maker = feature_producer(workload, path=path)
+        producer = feature_producer(workload, path=path)
         partitions: tuple[StoredPartition, ...] = ()
         num_reused = 0
         with wrap_user_errors("compute_features or plan_folds of the workload"):
@@ -79,7 +79,7 @@ def features_asset(
                     workload,
                     raw,
                     latest_features.partitions
-                    if latest_features is not None and latest_features.maker == maker
+                    if latest_features is not None and latest_features.maker == producer
                     else (),
                     source=WorkloadSource(
                         path=path,
@@ -100,7 +100,7 @@ def features_asset(
         record = FeatureSet(
             table=save_table(frame, sluice_state.store),
             raw=raw_data.digest,
-            maker=maker,
+            maker=producer,
             folds=folds,
             partitions=partitions,
         )

@@ -56,14 +56,14 @@ def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
     The number and type of the machines are not part of it. Whether trials use GPUs is, because
     GPU and CPU results are not bitwise identical.
     """
-    plan = [
+    search_rules = [
         inputs.search.model_dump(mode="json") if inputs.search else None,
         _parameter_list(inputs.file_space) if inputs.file_space else None,
         inputs.search is not None and inputs.compute.gpus_per_worker > 0,
         # Changed search code may select other trials, so it starts a separate search.
         search_code() if inputs.search else None,
     ]
-    return candidate_subject(inputs.base, data) | {"rules": digest_json(plan)}
+    return candidate_subject(inputs.base, data) | {"rules": digest_json(search_rules)}
 
 
 def _parameter_list(space: Space) -> list[object]:

@@ -214,7 +214,7 @@ def _corruption_rates(
             continue
         detected_by: Counter[str] = Counter()
         missed: Counter[str] = Counter()
-        caught = refused = 0
+        num_caught = num_refused = 0
         for trial, sentences_by_table in outcomes:
             detectors = [
                 f"{table}: {sentence}"
@@ -222,16 +222,16 @@ def _corruption_rates(
                 for sentence in sorted(sentences)
             ]
             detected_by.update([*detectors, *trial.refusals])
-            caught += bool(detectors)
-            refused += bool(trial.refusals) and not detectors
+            num_caught += bool(detectors)
+            num_refused += bool(trial.refusals) and not detectors
             if not detectors and not trial.refusals:
                 missed[" and ".join(trial.columns) or "rows"] += 1
         yield CorruptionRates(
             planted_in=planted_in,
             corruption=corruption.name,
             planted=len(outcomes),
-            caught=caught,
-            refused=refused,
+            caught=num_caught,
+            refused=num_refused,
             missed=AlarmRate.of_windows(
                 missed.total(), len(outcomes), confidence=settings.confidence
             ),

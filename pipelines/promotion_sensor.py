@@ -66,7 +66,7 @@ def promotion_sensor(
         gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval for which the sensor waits.
     """
-    key = dg.AssetKey([pipeline, "candidate"])
+    candidate_key = dg.AssetKey([pipeline, "candidate"])
 
     @dg.sensor(
         jobs=jobs,
@@ -80,7 +80,7 @@ def promotion_sensor(
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.RunRequest | dg.SkipReason:
-        event = context.instance.get_latest_materialization_event(key)
+        event = context.instance.get_latest_materialization_event(candidate_key)
         if event is None:
             return dg.SkipReason("No candidate exists yet.")
         with sluice_state.ledger() as ledger:

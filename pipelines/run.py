@@ -273,13 +273,13 @@ def _sluice_error(error: BaseException) -> SluiceError | None:
 
     In Dagster, the chain may be circular.
     """
-    link: BaseException | None = error
+    current_error: BaseException | None = error
     visited: set[int] = set()
-    while link is not None and id(link) not in visited:
-        if isinstance(link, SluiceError):
-            return link
-        visited.add(id(link))
-        link = link.__cause__ or link.__context__
+    while current_error is not None and id(current_error) not in visited:
+        if isinstance(current_error, SluiceError):
+            return current_error
+        visited.add(id(current_error))
+        current_error = current_error.__cause__ or current_error.__context__
     return None
 
 

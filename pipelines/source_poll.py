@@ -78,11 +78,11 @@ class SourcePoll:
         if not finished_loads:
             self._num_waits += 1
             return SourceUnavailable(reason=self._describe_timeout(), is_slow=True)
-        newest = next(load for load in reversed(self._loading) if load in finished_loads)
+        newest_load = next(load for load in reversed(self._loading) if load in finished_loads)
         self._hanging += [load for load in self._loading if not load.done()]
         self._loading = []  # the next call starts a new load
         try:
-            return newest.result()
+            return newest_load.result()
         except SluiceError as error:
             return SourceUnavailable(reason=f"The source cannot be read: {error}", is_slow=False)
 

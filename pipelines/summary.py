@@ -83,15 +83,15 @@ def _print_field(console: Console, label: str, text: str, *, style: str = "") ->
 
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
     """Return the suggested next commands, as arguments of ``sluice``, with what each does."""
-    steps = [(f"registry show {report.pipeline}", "the version and its receipts")]
+    commands = [(f"registry show {report.pipeline}", "the version and its receipts")]
     if report.needs_approval:
         approve = f"registry approve {report.pipeline} {report.version} --reason '...'"
-        steps.append((approve, "approve the promotion; the sensor or the next run continues"))
+        commands.append((approve, "approve the promotion; the sensor or the next run continues"))
     if report.rolls_out:
-        steps.append((f"rollout watch {report.pipeline}", "status of the rollout"))
+        commands.append((f"rollout watch {report.pipeline}", "status of the rollout"))
     elif report.production is not None:
-        steps.append((f"serve {pipeline}", "serve the production model"))
-    return [*steps, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
+        commands.append((f"serve {pipeline}", "serve the production model"))
+    return [*commands, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
 
 
 def _headline(report: RunReport) -> str:

@@ -65,7 +65,7 @@ class AnchorSnapshot:
     """
 
     location: str
-    content: SignedLine | StorageError | None
+    line_or_error: SignedLine | StorageError | None
 
     @classmethod
     def of(cls, anchor: "Anchor | None") -> Self | None:
@@ -79,9 +79,9 @@ class AnchorSnapshot:
 
     def read(self) -> SignedLine | None:
         """Return the line, or None if the anchor has no line; raise the read error again."""
-        if isinstance(self.content, StorageError):
-            raise self.content
-        return self.content
+        if isinstance(self.line_or_error, StorageError):
+            raise self.line_or_error
+        return self.line_or_error
 
 
 class Anchor(AnchorReader, Protocol):
@@ -98,7 +98,7 @@ class Anchor(AnchorReader, Protocol):
 
 def anchor_of(keys: Keyring, url: str) -> Anchor | None:
     """Return the anchor of a registry; None for a key that was not read from a file."""
-    path = keys.signing.path
+    path = keys.signing_key.path
     if path is None:
         return None
     name = registry_identity(url)[:16]

@@ -71,11 +71,11 @@ def create_approval(
     )
     subject[_APPROVED_AT] = at.isoformat()
     signature_fields = {}
-    if keys is not None and keys.actors:
+    if keys is not None and keys.key_id_by_actor:
         text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
         signature_fields = {
-            "key_id": keys.signing.key_id,
-            "signature": keys.signing.sign(APPROVAL_GATE, text),
+            "key_id": keys.signing_key.key_id,
+            "signature": keys.signing_key.sign(APPROVAL_GATE, text),
         }
     return Receipt(
         gate=APPROVAL_GATE,
@@ -198,21 +198,23 @@ def find_status(
     approvals = [each.receipt for each in linked_receipts if each.receipt.gate == APPROVAL_GATE]
     matching_approvals = [each for each in approvals if is_approval(each, subject)]
     needs_second_person = False
-    if keys is not None and keys.actors:
+    if keys is not None and keys.key_id_by_actor:
         key_ids = approver_key_ids(keys, linked_receipts, subject)
         needs_second_person = keys.two_person_since is not None and at >= keys.two_person_since
         if needs_second_person:
-            key_ids -= {keys.signing.key_id}
+            key_ids -= {keys.signing_key.key_id}
         matching_approvals = [
             each
             for each in matching_approvals
             for key_id in key_ids
             if is_signed_approval(keys, each, subject, key_id)
         ]
-    newest = _as_approval(matching_approvals[-1], requirement) if matching_approvals else None
+    newest_approval = (
+        _as_approval(matching_approvals[-1], requirement) if matching_approvals else None
+    )
     problem = remedy = ""
     name, command = f"{version.model} version {version.number}", "sluice registry approve"
-    if needs_second_person and newest is None:
+    if needs_second_person and newest_approval is None:
         problem = (
             f"The promotion of {name} requires the approval of an actor other than its promoter, "
             "and no such approval against the current production version is recorded."
@@ -221,15 +223,17 @@ def find_status(
             f"Ask another person to run: {command} {version.model} {version.number} "
             "--reason '...' --key THEIR_KEY"
         )
-    elif requirement.required and (newest is None or not newest.is_valid_at(valid_at or at)):
+    elif requirement.required and (
+        newest_approval is None or not newest_approval.is_valid_at(valid_at or at)
+    ):
         problem = (
             f"{name} waits for an approval, which is valid for {requirement.expires_h:g} h. "
-            f"{_describe_missing(newest, approvals)}"
+            f"{_describe_missing(newest_approval, approvals)}"
         )
         remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
     return ApprovalStatus(
         required=needs_second_person or requirement.required,
-        approval=newest,
+        approval=newest_approval,
         problem=problem,
         remedy=remedy,
     )
@@ -241,7 +245,7 @@ def approver_key_ids(
     """Return the key ids of the actors that approved a subject."""
     key_ids = set()
     for receipt in (each.receipt for each in linked_receipts):
-        key_id = keys.actors.get(str(receipt.evidence.get("actor")))
+        key_id = keys.key_id_by_actor.get(str(receipt.evidence.get("actor")))
         if key_id is not None and is_signed_approval(keys, receipt, subject, key_id):
             key_ids.add(key_id)
     return key_ids
@@ -255,7 +259,7 @@ def is_signed_approval(
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
     text = _signed_text(receipt.subject, actor=actor, reason=receipt.reason)
-    return keys.known[key_id].verify(signature, APPROVAL_GATE, text)
+    return keys.known_keys[key_id].verify(signature, APPROVAL_GATE, text)
 
 
 def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:

@@ -55,7 +55,7 @@ def check_signers(
         ``log_verification`` and ``log_signatures`` had no findings: every row has its line in the
         log, and a known key has signed every line.
     """
-    if not keys.actors:
+    if not keys.key_id_by_actor:
         return
     history_lines = log.load_line_numbers(connection, history)
     transition_lines = log.load_line_numbers(connection, rollout_transitions)
@@ -109,7 +109,7 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
     key_ids = approver_key_ids(keys, linked_receipts, subject)
     for each in linked_receipts:  # an approval stays valid if its key was retired later
         key_id = str(each.receipt.evidence.get("key_id"))
-        retired_at = keys.retired.get(key_id)
+        retired_at = keys.retirement_times.get(key_id)
         if (
             retired_at is not None
             and is_signed_approval(keys, each.receipt, subject, key_id)
@@ -136,7 +136,7 @@ def _find_signer(connection: Connection, keys: Keyring, line: int) -> tuple[str,
     Signatures of unknown keys are ignored, because anybody can add them.
     """
     query = sa.select(signatures.c.key_id, signatures.c.kind).where(
-        signatures.c.line >= line, signatures.c.key_id.in_(keys.known)
+        signatures.c.line >= line, signatures.c.key_id.in_(keys.known_keys)
     )
     row = connection.execute(query.order_by(signatures.c.line).limit(1)).one()
     return str(row.key_id), row.kind != "change"

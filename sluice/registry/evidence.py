@@ -166,12 +166,12 @@ def load_imported_receipts(connection: Connection, model: str, number: int) -> l
     return [parse_receipt(row.digest, row.payload) for row in rows]
 
 
-def load_decision(connection: Connection, key: Mapping[str, str]) -> Receipt | None:
+def load_decision(connection: Connection, column_values: Mapping[str, str]) -> Receipt | None:
     """Return the latest decision that has the given values in its columns; None without one."""
     row = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
-        .where(*(decisions.c[column] == value for column, value in key.items()))
+        .where(*(decisions.c[column] == value for column, value in column_values.items()))
         .order_by(decisions.c.id.desc())
     ).first()
     return None if row is None else parse_receipt(row.digest, row.payload)

@@ -119,14 +119,14 @@ def sign(
     draft = SignedLine(
         line=head.num_lines,
         digest=head.digest,
-        key_id=keys.signing.key_id,
+        key_id=keys.signing_key.key_id,
         signature="",
         signed_at=at,
         since=since,
         kind=kind,
         actor=actor,
     )
-    signature = keys.signing.sign("signed lines", _signed_text(draft))
+    signature = keys.signing_key.sign("signed lines", _signed_text(draft))
     signed_line = draft.model_copy(update={"signature": signature})
     connection.execute(sa.insert(signatures).values(signed_line.model_dump()))
     return signed_line
@@ -221,7 +221,7 @@ def is_provably_after(
 
 
 def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:
-    return select_raw().where(signatures.c.key_id.in_(keys.known))
+    return select_raw().where(signatures.c.key_id.in_(keys.known_keys))
 
 
 def _find_last_signature(
@@ -253,7 +253,7 @@ def select_raw() -> sa.Select[Any]:
 
 def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
     """Return why a signature by a known key is invalid; None if it is valid."""
-    key = keys.known[row.key_id]
+    key = keys.known_keys[row.key_id]
     if row.since is None:
         is_valid = key.verify(str(row.signature), "log head", f"{row.line} {row.digest}")
     else:
@@ -262,7 +262,7 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
         return f"The signature of line {row.line} was not made with the key that it names."
     if row.since is None and _has_current_format(connection, keys, before=row.line):
         return f"The signature of line {row.line} has an older format than signatures before it."
-    retired_at = keys.retired.get(row.key_id)
+    retired_at = keys.retirement_times.get(row.key_id)
     if retired_at is not None and (
         str(row.signed_at) > _format_time(retired_at)
         or is_provably_after(connection, keys, retired_at, line=row.line)
@@ -291,7 +291,7 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
         return None
     select_key_ids = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
     key_ids = set(connection.execute(select_key_ids).scalars())
-    if key_ids & keys.known.keys():
+    if key_ids & keys.known_keys.keys():
         return None
     if key_ids:
         names = ", ".join(sorted(map(str, key_ids)))
@@ -341,7 +341,7 @@ def _find_lost_line(
         f"The anchor {anchor.location} contains line {stored_line.line} "
         f"({short(stored_line.digest)}), signed at {signed_at}"
     )
-    key = keys.known.get(stored_line.key_id)
+    key = keys.known_keys.get(stored_line.key_id)
     if key is None or not key.verify(
         stored_line.signature, "signed lines", _signed_text(stored_line)
     ):

@@ -190,9 +190,9 @@ class RolloutLedger(Ledger):
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
-            last = rollout_rows.load_last(connection, model)
-            if last is not None and not last.is_over:
-                raise _active_rollout_error(connection, last)
+            last_rollout = rollout_rows.load_last(connection, model)
+            if last_rollout is not None and not last_rollout.is_over:
+                raise _active_rollout_error(connection, last_rollout)
             production_check.require_consistent_production(connection, model, version)
             production = _require_other_production(connection, registered_version, pointer)
             receipt = approval.require_evidence_and_approval(
@@ -205,8 +205,8 @@ class RolloutLedger(Ledger):
                 at=at,
             )
             epoch = pointer.revision + 1
-            if last is not None:
-                epoch += last.epoch - last.pointer_revision
+            if last_rollout is not None:
+                epoch += last_rollout.epoch - last_rollout.pointer_revision
             transition = transitions.first_transition(
                 rollout_id=digest_json(
                     [model, registered_version.candidate, production.candidate, epoch]

@@ -272,7 +272,7 @@ def _counts(counts: ArmCounts) -> list[str]:
 
 
 def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | None) -> str:
-    held_out = (
+    held_out_text = (
         "<p>The distance of both models on held-out rows was not measured, so live predictions "
         "were not compared.</p>"
         if agreement is None
@@ -281,15 +281,15 @@ def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | N
         f"predictions is {agreement.spread:.4g}.</p>"
     )
     if drift is None:
-        return held_out
+        return held_out_text
     if math.isnan(drift.distance):
         requests = pluralize(drift.rows, "live request")
-        live = f"Both arms answered {requests}, too few for a comparison."
-        return f"{held_out}<p>{tag('unknown', 'unsure')} {live}</p>"
+        live_text = f"Both arms answered {requests}, too few for a comparison."
+        return f"{held_out_text}<p>{tag('unknown', 'unsure')} {live_text}</p>"
     is_within = drift.distance <= drift.limit
     label, tone = ("within the limit", "good") if is_within else ("too large", "bad")
     return (
-        f"{held_out}<p>{tag(label, cast(Tone, tone))} On {drift.rows:,} live requests, the "
+        f"{held_out_text}<p>{tag(label, cast(Tone, tone))} On {drift.rows:,} live requests, the "
         f"difference is {drift.distance:.3g} times as large as on held-out rows. Above "
         f"{drift.limit:g} times, the rollout is rolled back.</p>"
     )

@@ -137,7 +137,7 @@ def live_losses(
         ledger.observations.pairs(rollout.id),
         frame,
         workload,
-        first_unseen=find_first_unseen(members, frame, horizon_rows=workload.horizon_rows),
+        first_unseen_position=find_first_unseen(members, frame, horizon_rows=workload.horizon_rows),
     )
 
 

@@ -224,7 +224,7 @@ class Admission:
             limit.require(time.monotonic())
 
     @contextlib.contextmanager
-    def reading(self, holder: str) -> Iterator[BodyReading]:
+    def reserve_body_memory(self, holder: str) -> Iterator[BodyReading]:
         """Account for the memory of a body while the block reads it.
 
         Raises:
@@ -238,7 +238,7 @@ class Admission:
             self._memory.remove(body)
 
     @contextlib.contextmanager
-    def computing(self, holder: str) -> Iterator[None]:
+    def count_prediction(self, holder: str) -> Iterator[None]:
         """Count a prediction as in progress while the block runs.
 
         Raises:

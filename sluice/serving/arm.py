@@ -35,11 +35,11 @@ class QueueFull(Exception):
 
 
 class NetworkFailed(Exception):
-    """A network raised an error; ``site`` has its type and location, but no request data."""
+    """A network raised an error; ``error_site`` has its type and location, but no request data."""
 
-    def __init__(self, site: dict[str, Any]) -> None:
-        super().__init__(site["error"])
-        self.site = site
+    def __init__(self, error_site: dict[str, Any]) -> None:
+        super().__init__(error_site["error"])
+        self.error_site = error_site
 
 
 class NeverStarted(TimeoutError):
@@ -50,7 +50,7 @@ class NeverStarted(TimeoutError):
 class _Failure:
     """Error of a network as a value; see the comment in ``_Job``."""
 
-    site: dict[str, Any]
+    error_site: dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -204,7 +204,7 @@ class ArmWorker:
         if answer is None:
             raise NeverStarted if job.start_time.at is None else TimeoutError
         if isinstance(answer, _Failure):
-            raise NetworkFailed(answer.site)
+            raise NetworkFailed(answer.error_site)
         return answer
 
 
@@ -274,7 +274,7 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
             for job in jobs:
                 _compute([job], deployed, pause)
         else:
-            site = error.site if isinstance(error, NetworkFailed) else error_site(error)
+            site = error.error_site if isinstance(error, NetworkFailed) else error_site(error)
             _deliver(jobs, [_Failure(site)])
         return
     ends = np.cumsum([count_elements(job.x) for job in jobs])[:-1]

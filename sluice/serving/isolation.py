@@ -52,7 +52,7 @@ class _SupervisorState:
     loading_done: threading.Event = field(default_factory=threading.Event)
     """Event that is set once the model has loaded or has failed to load."""
 
-    info: ModelInfo | None = None
+    model_info: ModelInfo | None = None
     """Description of the model; None until it has loaded once."""
 
     process: ArmProcess | None = None
@@ -176,13 +176,13 @@ class Isolation:
         while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
             if cancel_event.is_set():
                 state.stop.set()
-        if state.info is None:
+        if state.model_info is None:
             raise ContractError(
                 f"The candidate {short(candidate)} did not load in its own process: the process "
                 f"{state.problem}.",
                 fix="Fix the model, or end its rollout: sluice rollout abort.",
             )
-        return IsolatedModel(state, state.info)
+        return IsolatedModel(state, state.model_info)
 
 
 def _supervise(
@@ -198,7 +198,7 @@ def _supervise(
             reason = _run_process(state, loader, candidate, settings)
         except OSError as error:
             reason = f"could not be started: {error.strerror or error}"
-        if state.info is None:
+        if state.model_info is None:
             state.problem = reason
             state.loading_done.set()
             return
@@ -223,11 +223,11 @@ def _run_process(
         info = _wait_until_ready(process, state, settings)
         if isinstance(info, str):
             process.end(info)
-        elif info.candidate != candidate or state.info not in (None, info):
+        elif info.candidate != candidate or state.model_info not in (None, info):
             process.end(f"loaded {short(info.candidate)} version {info.version} instead")
         else:
             bytes_when_ready = process.resident_bytes()
-            state.process, state.info, state.problem = process, info, ""
+            state.process, state.model_info, state.problem = process, info, ""
             state.loading_done.set()
             process.end(_monitor(process, state, settings, bytes_when_ready=bytes_when_ready))
     finally:

@@ -125,7 +125,7 @@ async def rollback(request: Request) -> Response:
     serving, webhook = serving_of(request), _webhook_of(request)
     trace_id = request_info(request).trace_id
     webhook.limit.require(time.monotonic())
-    with serving.admission.reading(token_name(request)) as reading:
+    with serving.admission.reserve_body_memory(token_name(request)) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
     payload = _parse_payload(body)
     handled = []

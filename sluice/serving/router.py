@@ -168,7 +168,7 @@ class Router:
                 self.counters.count(
                     "production", split=compared_split, seconds=None, fault=result.fault
                 )
-                self._comparison.compare_both(
+                self._comparison.add_evidence_of_both_arms(
                     context,
                     challenger_faults=challenger_faults,
                     production_faults=production_faults,
@@ -176,7 +176,7 @@ class Router:
             # The queue limit applies although no repeat is needed: it limits the evidence about
             # production's faults, and must limit that about the challenger equally.
             elif self._comparison.can_repeat(challenger_faults, context):
-                self._comparison.compare(
+                self._comparison.add_fault_evidence(
                     "challenger", challenger_faults, production_faults, context
                 )
         if result.fault is not None:

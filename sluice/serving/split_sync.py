@@ -168,25 +168,25 @@ class SplitSync:
                 self._reading = None
         return split
 
-    def _on_split(self, new: TrafficSplit) -> None:
+    def _on_split(self, new_split: TrafficSplit) -> None:
         """Accept a split that was read, unless it is outdated or must not be accepted."""
-        if self.has_problem("reports") and new.is_renewal_of(self._known_split):
+        if self.has_problem("reports") and new_split.is_renewal_of(self._known_split):
             # The lease was renewed without the reports of this server, because they fail. The
             # guards do not see its requests, so its lease must expire.
             return
-        if is_newer(new, self._known_split):
-            if new.challenger != self._known_split.challenger:
+        if is_newer(new_split, self._known_split):
+            if new_split.challenger != self._known_split.challenger:
                 self.clear_problem("challenger")  # the problem was that of the previous challenger
             # A renewed lease is no reason to retry.
-            if _arm_key(new) != _arm_key(self._known_split):
+            if _arm_key(new_split) != _arm_key(self._known_split):
                 self._retry_at, self._num_failures = 0.0, 0
-            self._known_split = new
-        elif new != self._known_split:
+            self._known_split = new_split
+        elif new_split != self._known_split:
             self._metrics.stale_splits.inc()
             self.set_problem(
                 "stale",
-                f"A traffic split of epoch {new.epoch} was ignored, because a different split of "
-                f"epoch {self._known_split.epoch} is known.",
+                f"A traffic split of epoch {new_split.epoch} was ignored, because a different "
+                f"split of epoch {self._known_split.epoch} is known.",
             )
             return
         self.clear_problem("stale")
