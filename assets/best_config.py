@@ -251,9 +251,9 @@ class _SearchProgress:
     ) -> None:
         self._log = context.log
         self._progress = progress
-        self._total = search.num_trials
+        self._num_trials = search.num_trials
         self._search_progress = SearchProgress(
-            num_trials=self._total, is_population_based=is_population_based(search.scheduler)
+            num_trials=self._num_trials, is_population_based=is_population_based(search.scheduler)
         )
         self._num_damaged = 0
         self._last_tenth = 0
@@ -265,18 +265,18 @@ class _SearchProgress:
                 f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
         self._num_damaged = num_damaged
-        best = min(trials, key=lambda each: (each.loss, each.id))
+        best_trial = min(trials, key=lambda each: (each.loss, each.id))
         for line in self._search_progress.new_messages(trials):
             self._log.info(line)
         rows, num_ended = live_rows(trials), self._search_progress.num_ended
-        if 10 * num_ended // self._total > self._last_tenth:
-            self._last_tenth = 10 * num_ended // self._total
-            self._log.info(f"{num_ended} of {self._total} trials ended\n{table_text(rows)}")
+        if 10 * num_ended // self._num_trials > self._last_tenth:
+            self._last_tenth = 10 * num_ended // self._num_trials
+            self._log.info(f"{num_ended} of {self._num_trials} trials ended\n{table_text(rows)}")
         self._progress(
-            f"trial {trial.id} at epoch {len(trial.epochs)}, best {best.loss:.4g} "
-            f"(trial {best.id})",
+            f"trial {trial.id} at epoch {len(trial.epochs)}, best {best_trial.loss:.4g} "
+            f"(trial {best_trial.id})",
             num_done=num_ended,
-            total=self._total,
+            total=self._num_trials,
             rows=rows,
         )
 

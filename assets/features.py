@@ -75,7 +75,7 @@ def features_asset(
                 latest_features = read_latest_record(
                     FeatureSet, sluice_state.home.records, pipeline, "features"
                 )
-                computed = compute_partitioned_features(
+                computed_features = compute_partitioned_features(
                     workload,
                     raw,
                     latest_features.partitions
@@ -90,8 +90,8 @@ def features_asset(
                     store=sluice_state.store,
                     progress=sluice_progress,
                 )
-                frame, partitions = computed.frame, computed.partitions
-                num_reused = computed.num_reused
+                frame, partitions = computed_features.frame, computed_features.partitions
+                num_reused = computed_features.num_reused
                 context.log.info(
                     f"{len(partitions) - num_reused} of {len(partitions)} partitions "
                     "computed, the others are unchanged"

@@ -122,14 +122,14 @@ def _promote(
         )
     rollout = ledger.rollout(pipeline)
     if rollout is None or rollout.version != number:
-        latest = (
+        latest_text = (
             "no rollout was started"
             if rollout is None
             else f"the latest rollout is that of version {rollout.version}"
         )
         raise GateBlocked(
             f"{pipeline} version {number} must complete a rollout before its promotion, but "
-            f"{latest}.",
+            f"{latest_text}.",
             fix=f"Start the job {pipeline}_rollout with this version, or promote it manually: "
             f"sluice registry promote {pipeline} {number} --reason '...'",
         )

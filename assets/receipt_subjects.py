@@ -19,14 +19,17 @@ from sluice.workloads.workload import Workload
 
 def raw_subject(workload: Workload, data: str) -> dict[str, str]:
     """Return the subject of the raw data receipt."""
-    return {"data": data, "rules": _rules(workload.raw_schema, workload.raw_expectations)}
+    return {
+        "data": data,
+        "rules": _digest_table_rules(workload.raw_schema, workload.raw_expectations),
+    }
 
 
 def features_subject(
     workload: Workload, data: str, *, path: str, look_ahead: LookAheadSettings
 ) -> dict[str, str]:
     """Return the subject of the feature receipt."""
-    rules = _rules(
+    rules = _digest_table_rules(
         workload.feature_schema,
         workload.feature_expectations,
         look_ahead.model_dump(mode="json"),
@@ -97,6 +100,8 @@ def require_same(what: str, *, made_for: str, current: str, remedy: str) -> None
         )
 
 
-def _rules(schema: Schema, expectations: tuple[Expectation, ...], *more: object) -> str:
-    declared = [e.model_dump(mode="json") for e in expectations]
-    return digest_json([schema.model_dump(mode="json"), declared, *more])
+def _digest_table_rules(
+    schema: Schema, expectations: tuple[Expectation, ...], *further_rules: object
+) -> str:
+    expectation_rules = [e.model_dump(mode="json") for e in expectations]
+    return digest_json([schema.model_dump(mode="json"), expectation_rules, *further_rules])

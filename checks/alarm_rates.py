@@ -161,8 +161,10 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
 
 
 def _suite(workload: Workload, table: TableName) -> tuple[Expectation, ...]:
-    declared = workload.raw_expectations if table == "raw_data" else workload.feature_expectations
-    return with_implied(declared)[0]
+    declared_expectations = (
+        workload.raw_expectations if table == "raw_data" else workload.feature_expectations
+    )
+    return with_implied(declared_expectations)[0]
 
 
 def _window_expectations(expectations: Sequence[Expectation]) -> list[Expectation]:
@@ -180,7 +182,7 @@ def _expectation_rates(
     for table in tables:
         for expectation in _suite(workload, table):
             sentence = describe(expectation)
-            count = sum(
+            num_alarms = sum(
                 sentence in sentences[table] for sentences in alarms_by_window[:num_good_windows]
             )
             yield ExpectationRates(
@@ -189,7 +191,10 @@ def _expectation_rates(
                 false_alarms=None
                 if isinstance(expectation, RowCount | EngineExpectation)
                 else AlarmRate.of_windows(
-                    count, num_good_windows, confidence=confidence, effective=num_disjoint_windows
+                    num_alarms,
+                    num_good_windows,
+                    confidence=confidence,
+                    num_independent=num_disjoint_windows,
                 ),
                 caught=sum(
                     sentence in sentences[table]
@@ -213,7 +218,7 @@ def _corruption_rates(
         if not outcomes:
             continue
         detected_by: Counter[str] = Counter()
-        missed: Counter[str] = Counter()
+        missed_columns: Counter[str] = Counter()
         num_caught = num_refused = 0
         for trial, sentences_by_table in outcomes:
             detectors = [
@@ -225,7 +230,7 @@ def _corruption_rates(
             num_caught += bool(detectors)
             num_refused += bool(trial.refusals) and not detectors
             if not detectors and not trial.refusals:
-                missed[" and ".join(trial.columns) or "rows"] += 1
+                missed_columns[" and ".join(trial.columns) or "rows"] += 1
         yield CorruptionRates(
             planted_in=planted_in,
             corruption=corruption.name,
@@ -233,8 +238,8 @@ def _corruption_rates(
             caught=num_caught,
             refused=num_refused,
             missed=AlarmRate.of_windows(
-                missed.total(), len(outcomes), confidence=settings.confidence
+                missed_columns.total(), len(outcomes), confidence=settings.confidence
             ),
             caught_by=dict(detected_by.most_common()),
-            missed_in=dict(missed.most_common()),
+            missed_in=dict(missed_columns.most_common()),
         )

@@ -73,20 +73,20 @@ def validate_table(
         Importing the engine takes 2 to 4 s, once; then 0.2 s for 36 expectations of 13 columns on
         5,000 rows and 1.2 s on 1,000,000.
     """
-    all_expectations, implied = with_implied(expectations)
+    all_expectations, implied_expectations = with_implied(expectations)
     unmeasurable_reasons = {
         e: reason for e in all_expectations if (reason := _unmeasurable_reason(frame, e))
     }
     measurable = [e for e in all_expectations if e not in unmeasurable_reasons]
     engine_result = _validate(frame, measurable, suite, _SUMMARY_FORMAT) if measurable else None
-    raw = _by_expectation(engine_result, measurable) if measurable else {}
+    raw_results = _by_expectation(engine_result, measurable) if measurable else {}
     results = []
     for expectation in all_expectations:
         if expectation in unmeasurable_reasons:
             result = unmeasurable(expectation, unmeasurable_reasons[expectation])
         else:
-            result = read_result(frame, expectation, raw[expectation])
-        results.append(result.model_copy(update={"implied": expectation in implied}))
+            result = read_result(frame, expectation, raw_results[expectation])
+        results.append(result.model_copy(update={"implied": expectation in implied_expectations}))
     report = ExpectationSuiteReport(suite=suite, num_rows=len(frame), results=tuple(results))
     return TableValidation(report=report, engine_result=engine_result)
 
@@ -99,11 +99,11 @@ def with_implied(
     Raises:
         ContractError: An expectation has no bound, or a lower bound above the upper.
     """
-    declared = tuple(dict.fromkeys(as_expectations(expectations, where="The suite")))
-    for expectation in declared:
+    declared_expectations = tuple(dict.fromkeys(as_expectations(expectations, where="The suite")))
+    for expectation in declared_expectations:
         _check_bounds(expectation)
-    implied = _implied_expectations(declared)
-    return (*declared, *implied), frozenset(implied)
+    implied_expectations = _implied_expectations(declared_expectations)
+    return (*declared_expectations, *implied_expectations), frozenset(implied_expectations)
 
 
 def violating_rows(
@@ -121,16 +121,18 @@ def violating_rows(
     Cost:
         One pass of the engine, regardless of the number of tables concatenated in ``frame``.
     """
-    raw = _by_expectation(_validate(frame, expectations, "rows", _COMPLETE_FORMAT), expectations)
+    raw_results = _by_expectation(
+        _validate(frame, expectations, "rows", _COMPLETE_FORMAT), expectations
+    )
     violations = {}
     for expectation in expectations:
-        if message := exception_text(raw[expectation]["exception_info"]):
+        if message := exception_text(raw_results[expectation]["exception_info"]):
             raise ContractError(
                 f"'{describe(expectation)}' could not be measured: {message}",
                 fix="Correct the column's values or the expectation.",
             )
         rows = np.zeros(len(frame), np.bool_)
-        rows[raw[expectation]["result"]["unexpected_index_list"]] = True
+        rows[raw_results[expectation]["result"]["unexpected_index_list"]] = True
         violations[expectation] = rows
     return violations
 
@@ -169,17 +171,17 @@ def _escape_block(block: Any) -> Any:
         return [_escape_block(part) for part in block]
     if not isinstance(block, dict):
         return block
-    escaped: dict[str, Any] = {
+    escaped_block: dict[str, Any] = {
         name: [[_escape_cell(cell) for cell in row] for row in part]
         if name == "table"
         else _escape_block(part)
         for name, part in block.items()
     }
     if block.get("content_block_type") == "header":
-        heading = escaped["header"]["string_template"]
+        heading = escaped_block["header"]["string_template"]
         # The renderer has already doubled each '$', and the view doubles it again: undo the first.
         heading["template"] = html.escape(heading["template"].replace("$$", "$"))
-    return escaped
+    return escaped_block
 
 
 def _escape_cell(cell: Any) -> Any:
@@ -288,14 +290,14 @@ def _to_python_numbers(value: Any) -> Any:
 def _by_expectation(
     validated: Any, expectations: Sequence[Expectation]
 ) -> dict[Expectation, Mapping[str, Any]]:
-    raw: dict[Expectation, Mapping[str, Any]] = {}
+    raw_results: dict[Expectation, Mapping[str, Any]] = {}
     for result in validated.results:
-        raw[expectations[result.expectation_config.meta["position"]]] = {
+        raw_results[expectations[result.expectation_config.meta["position"]]] = {
             "success": result.success,
             "result": result.result,
             "exception_info": result.exception_info,
         }
-    return raw
+    return raw_results
 
 
 def _translate(expectation: Expectation, meta: dict[str, Any]) -> Any:

@@ -59,18 +59,19 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
     Cost:
         One query.
     """
-    expected = _expected_definitions(connection.dialect.name)
-    existing = _existing_definitions(connection)
+    expected_triggers = _expected_definitions(connection.dialect.name)
+    existing_triggers = _existing_definitions(connection)
     problems = [
         *(
             f"{name} on {table} is missing"
-            for table, name in expected
-            if (table, name) not in existing
+            for table, name in expected_triggers
+            if (table, name) not in existing_triggers
         ),
         *(
-            f"{name} on {table} {'was changed' if (table, name) in expected else 'is unknown'}"
-            for (table, name), definition in existing.items()
-            if expected.get((table, name)) != definition
+            f"{name} on {table} "
+            + ("was changed" if (table, name) in expected_triggers else "is unknown")
+            for (table, name), definition in existing_triggers.items()
+            if expected_triggers.get((table, name)) != definition
         ),
     ]
     if problems:

@@ -111,7 +111,8 @@ class Keyring:
     def require_own_actor(self, actor: str | None) -> str:
         """Return the name of the actor who signs a change, and who must own the signing key.
 
-        Without ``known_keys.yaml``, any actor may sign; "" for a change that names no actor.
+        Without ``known_keys.yaml``, any actor may sign, and the name is "" for a change that names
+        no actor. With it, such a change is signed in the name of the first owner of the key.
 
         Args:
             actor: Actor of the change; None for a change that names no actor.

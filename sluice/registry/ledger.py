@@ -91,7 +91,7 @@ class Ledger(SignedLedger):
             if known_version is not None and was_imported:
                 queries.insert_own_lineage(connection, known_version, lineage, at=at)
                 reason = validation.registration_reason(
-                    reason, imported=known_version.lineage, own=lineage
+                    reason, imported=known_version.lineage, local=lineage
                 )
             if known_version is None or was_imported:
                 spans.start_candidate_trace(lineage.candidate, model=model, version=number)

@@ -60,10 +60,10 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     lineage = version.lineage
     where = f"{lineage.model}, candidate {short(lineage.candidate)}"
     config = lineage.resolved_config
-    missing = [key for key in ("workload", "workload_settings", "model") if key not in config]
-    if missing:
+    missing_keys = [key for key in ("workload", "workload_settings", "model") if key not in config]
+    if missing_keys:
         raise ContractError(
-            f"{where}: the recorded settings lack {', '.join(missing)}.",
+            f"{where}: the recorded settings lack {', '.join(missing_keys)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
@@ -208,15 +208,15 @@ def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[s
             fix=f"Use a checkout of its code ({describe_commit(lineage)}) without --code stored.",
         )
     modules = unpack_code(store.get(lineage.artifacts[CODE_ROLE]))
-    mismatched = [
+    mismatched_modules = [
         name
         for name, module in modules.items()
         if identity.modules.get(name) != digest_bytes(module.source)
     ]
-    if mismatched or identity.digest != lineage.code:
+    if mismatched_modules or identity.digest != lineage.code:
         raise IntegrityError(
             f"The stored code of {who} must match its code digest {short(lineage.code)}, but "
-            f"{', '.join(mismatched) or 'its list of modules'} does not match.",
+            f"{', '.join(mismatched_modules) or 'its list of modules'} does not match.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )

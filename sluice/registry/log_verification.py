@@ -172,26 +172,30 @@ def _check_neighbours(
     for line in lines:
         if _line_digest(line) != line.digest:
             yield _finding(f"Line {line.number} of the log was changed.")
-        before, after = neighbours.get(line.number - 1), neighbours.get(line.number + 1)
-        if line.previous != (EMPTY_DIGEST if before is None else before.digest):
+        line_before, line_after = neighbours.get(line.number - 1), neighbours.get(line.number + 1)
+        if line.previous != (EMPTY_DIGEST if line_before is None else line_before.digest):
             yield _finding(f"Line {line.number} of the log does not follow line {line.number - 1}.")
-        if after is not None and after.previous != line.digest:
-            yield _finding(f"Line {after.number} of the log does not follow line {line.number}.")
+        if line_after is not None and line_after.previous != line.digest:
+            yield _finding(
+                f"Line {line_after.number} of the log does not follow line {line.number}."
+            )
 
 
 def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
-    count, last = connection.execute(sa.select(sa.func.count(), sa.func.max(log.c.number))).one()
-    digest = sa.select(log.c.digest).where(log.c.number == last)
-    last_digest = connection.execute(digest).scalar() if count else EMPTY_DIGEST
+    num_lines, last_number = connection.execute(
+        sa.select(sa.func.count(), sa.func.max(log.c.number))
+    ).one()
+    digest = sa.select(log.c.digest).where(log.c.number == last_number)
+    last_digest = connection.execute(digest).scalar() if num_lines else EMPTY_DIGEST
     try:
         head = load_head(connection)
     except IntegrityError as error:
         yield _finding(error.what)
         return
-    if (head.num_lines, head.num_lines, head.digest) != (count, last or 0, last_digest):
+    if (head.num_lines, head.num_lines, head.digest) != (num_lines, last_number or 0, last_digest):
         yield _finding(
-            f"The log has {pluralize(count, 'line')} up to number {last or 0} and ends with the "
-            f"digest {short(str(last_digest))}, but its head says "
+            f"The log has {pluralize(num_lines, 'line')} up to number {last_number or 0} and ends "
+            f"with the digest {short(str(last_digest))}, but its head says "
             f"{pluralize(head.num_lines, 'line')} and {short(head.digest)}."
         )
 

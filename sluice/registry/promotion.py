@@ -99,10 +99,10 @@ def require_evidence(
         IntegrityError: A receipt or the lineage was changed after it was written.
     """
     lineage = version.lineage
-    missing = lineage.missing_fields()
-    if missing:
+    missing_fields = lineage.missing_fields()
+    if missing_fields:
         raise GateBlocked(
-            f"The lineage of {_version_name(version)} lacks: {', '.join(missing)}.",
+            f"The lineage of {_version_name(version)} lacks: {', '.join(missing_fields)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
@@ -292,8 +292,10 @@ def _newest_receipt(
     Without such a receipt, return the latest of the gate, so that the error can describe it.
     """
     gate_receipts = [each for each in linked_receipts if each.receipt.gate == gate]
-    matching = [each for each in gate_receipts if subject.items() <= each.receipt.subject.items()]
-    chosen_receipts = matching or gate_receipts
+    matching_receipts = [
+        each for each in gate_receipts if subject.items() <= each.receipt.subject.items()
+    ]
+    chosen_receipts = matching_receipts or gate_receipts
     return chosen_receipts[-1] if chosen_receipts else None
 
 

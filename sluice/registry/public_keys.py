@@ -152,7 +152,9 @@ class TrustedKeys:
 
     def name_of(self, key: ExporterPublicKey) -> str | None:
         """Return the name of a trusted key; None if the key is not trusted."""
-        return next((name for name, known in self.by_name.items() if known == key), None)
+        return next(
+            (name for name, trusted_key in self.by_name.items() if trusted_key == key), None
+        )
 
 
 @dataclass(frozen=True, slots=True)

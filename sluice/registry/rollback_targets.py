@@ -28,10 +28,10 @@ def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
                 trail.pop()
     if not trail:
         return ()
-    current = trail[-1]
+    current_version = trail[-1]
     targets = (
         version
         for version in trail[:-1]
-        if version not in rolled_back_versions and version != current
+        if version not in rolled_back_versions and version != current_version
     )
-    return (*targets, current)
+    return (*targets, current_version)

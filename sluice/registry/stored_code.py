@@ -129,9 +129,9 @@ def _reject_late_imports(modules: Mapping[str, StoredModule], packages: set[str]
                 continue
             for node in ast.walk(function):
                 late_imports = [
-                    imported
-                    for imported in _imported_modules(node)
-                    if imported.partition(".")[0] in {*packages, ""}
+                    module_name
+                    for module_name in _imported_modules(node)
+                    if module_name.partition(".")[0] in {*packages, ""}
                 ]
                 if late_imports:
                     raise ContractError(

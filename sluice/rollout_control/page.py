@@ -177,12 +177,12 @@ def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
 
 
 def _transitions(transitions: Sequence[Transition]) -> str:
-    began = transitions[0].at
+    start_time = transitions[0].at
     rows = [
         [
             str(number),
             f'<span class="when">{_format_time(t.at)}</span><br>'
-            f'<span class="soft">+ {format_duration((t.at - began).total_seconds())}</span>',
+            f'<span class="soft">+ {format_duration((t.at - start_time).total_seconds())}</span>',
             tag(t.outcome.replace("_", " "), _OUTCOME_TONES[t.outcome]),
             f"{100 * t.rollout.users_share:g} %",
             escape(t.actor),

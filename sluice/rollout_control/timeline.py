@@ -50,11 +50,11 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
         marks: Marks in order, at least one. They are numbered from 1.
         until: End of the time axis, at or after the last mark.
     """
-    began = marks[0].time
-    span_s = max((until - began).total_seconds(), 1.0)
+    start_time = marks[0].time
+    span_s = max((until - start_time).total_seconds(), 1.0)
 
     def x_at(time: datetime) -> float:
-        fraction = (time - began).total_seconds() / span_s
+        fraction = (time - start_time).total_seconds() / span_s
         return _LEFT_MARGIN + min(max(fraction, 0.0), 1.0) * (_WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN)
 
     lanes = _assign_lanes([x_at(mark.time) for mark in marks])
@@ -63,9 +63,10 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
     def y_at(share: float) -> float:
         return top + (1 - share) * _PLOT_HEIGHT
 
-    ends = [*(x_at(mark.time) for mark in marks[1:]), x_at(until)]
+    step_ends = [*(x_at(mark.time) for mark in marks[1:]), x_at(until)]
     steps = [
-        (x_at(mark.time), end, y_at(mark.share)) for mark, end in zip(marks, ends, strict=True)
+        (x_at(mark.time), step_end, y_at(mark.share))
+        for mark, step_end in zip(marks, step_ends, strict=True)
     ]
     line = " ".join(
         f"{left:.1f},{level:.1f} {right:.1f},{level:.1f}" for left, right, level in steps

@@ -88,9 +88,11 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         )
     inputs = [each for each in guesses if each.code]
     if not inputs:
-        listed = "; ".join(f"{each.name} ({each.reason})" for each in guesses) or "the target alone"
+        guesses_text = (
+            "; ".join(f"{each.name} ({each.reason})" for each in guesses) or "the target alone"
+        )
         raise ContractError(
-            f"{path} has no column from which '{target}' could be predicted: {listed}.",
+            f"{path} has no column from which '{target}' could be predicted: {guesses_text}.",
             fix="Add columns with the inputs of the model.",
         )
     return TableGuess(
@@ -124,9 +126,9 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
         )
     values = rows[target].dropna()
     if values.nunique() < 2:
-        got = f"always {values.iloc[0]!r}" if len(values) else "no value at all"
+        values_text = f"always {values.iloc[0]!r}" if len(values) else "no value at all"
         raise ContractError(
-            f"The target '{target}' of {path} must have at least two values, got {got}.",
+            f"The target '{target}' of {path} must have at least two values, got {values_text}.",
             cause="A filter removed all other rows, or this is not the column to predict.",
             fix="Pass another --target, or correct the file.",
         )

@@ -58,7 +58,7 @@ class Router:
         self._random = RandomPool()
         self._expired_at: datetime | None = None  # end of the latest lease known to have expired
         self._decoder = RequestDecoder()
-        self._crowding = {arm: Crowding() for arm in ARMS}
+        self._crowding_by_arm = {arm: Crowding() for arm in ARMS}
         self.counters = StepCounters(table.compared_split, now=clock())
         self.background = BackgroundRequests(settings)
         self._comparison = ArmComparison(
@@ -216,7 +216,7 @@ class Router:
         max_waiting: int,
     ) -> tuple[ArmResult, bool]:
         """Predict with an arm. Also return whether another subnet's requests delayed this one."""
-        crowding = self._crowding[name]
+        crowding = self._crowding_by_arm[name]
         subnet, num_elements = subnet_of(context.address), count_elements(context.x)
         is_crowded = crowding.enter(subnet, num_elements)
         result = await try_arm(

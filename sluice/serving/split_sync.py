@@ -93,7 +93,7 @@ class SplitSync:
 
         self._pending_table: _PendingTable | None = None
         # Only one read at a time, so that a source that hangs does not occupy more threads.
-        self._reading: Future[TrafficSplit] | None = None
+        self._pending_read: Future[TrafficSplit] | None = None
         metrics.source_up.set(1)
         self._update_status()
 
@@ -150,22 +150,22 @@ class SplitSync:
         self._update_status()
 
     async def _read(self) -> TrafficSplit:
-        if self._reading is None:
-            self._reading = run_in_background(self._source.read, name="traffic-split")
-        awaitable = asyncio.wrap_future(self._reading)
+        if self._pending_read is None:
+            self._pending_read = run_in_background(self._source.read, name="traffic-split")
+        awaitable = asyncio.wrap_future(self._pending_read)
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
                 split = await asyncio.shield(awaitable)
         except TimeoutError:
-            if not self._reading.done():
+            if not self._pending_read.done():
                 awaitable.add_done_callback(_consume_exception)
                 raise TimeoutError(
                     f"no answer within {self._settings.registry_timeout_s:g} s"
                 ) from None
             raise
         finally:
-            if self._reading is not None and self._reading.done():
-                self._reading = None
+            if self._pending_read is not None and self._pending_read.done():
+                self._pending_read = None
         return split
 
     def _on_split(self, new_split: TrafficSplit) -> None:
