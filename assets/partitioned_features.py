@@ -180,14 +180,14 @@ def _compute(
     checked_numbers = sorted(
         {missing_numbers[0], missing_numbers[len(missing_numbers) // 2], missing_numbers[-1]}
     )
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     for number in checked_numbers:
         features = compute_here(partitions[number])
         check_partition_context(
             workload, partitions[number].name, features, compute_here(widened_partitions[number])
         )
         yield number, features
-    partition_s = (time.perf_counter() - started) / (2 * len(checked_numbers))
+    partition_s = (time.perf_counter() - start_s) / (2 * len(checked_numbers))
     unchecked_numbers = [number for number in missing_numbers if number not in checked_numbers]
     if compute.workers == 1 or partition_s * len(unchecked_numbers) < MIN_POOL_S:
         for number in unchecked_numbers:

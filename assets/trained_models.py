@@ -124,7 +124,7 @@ def trained_models_asset(
             data=data,
         )
         codec = workload.codec().identity()
-        started = time.perf_counter()
+        start_s = time.perf_counter()
         progress = _TrainingProgress(context, sluice_progress, total=len(specs))
         with log_fold_runs(
             tracking,
@@ -142,7 +142,7 @@ def trained_models_asset(
                 progress(event)
 
             members, num_reused = train_members(specs, compute=inputs.compute, on_event=on_event)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start_s
         event_log = merge_logs(
             members,
             sluice_state.store,

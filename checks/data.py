@@ -204,13 +204,15 @@ def _data_docs(
     """Save the page and return its link, or the error as text: the check does not depend on it."""
     try:
         page = expectations_page(validation, title=" / ".join(asset), digest=digest)
-        saved = save_page(page, "/".join(["expectations", *asset]), home=home, environ=os.environ)
+        saved_page = save_page(
+            page, "/".join(["expectations", *asset]), home=home, environ=os.environ
+        )
     except Exception as error:  # of the third-party renderer or the file system
         problem = f"Not built: {type(error).__name__}: {error}"
         return {"data_docs": dg.MetadataValue.text(problem)}
     return {
-        "data_docs": dg.MetadataValue.url(saved.url),
-        "data_docs_file": dg.MetadataValue.path(saved.path),
+        "data_docs": dg.MetadataValue.url(saved_page.url),
+        "data_docs_file": dg.MetadataValue.path(saved_page.path),
     }
 
 

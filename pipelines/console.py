@@ -120,13 +120,15 @@ class RunConsole:
         """Return the bar with the table of work in progress below it."""
         if not self._rows:
             return self._bar
-        cells, omitted = table_cells(self._rows, width=self._console.width - 2)
+        cells, omitted_columns = table_cells(self._rows, width=self._console.width - 2)
         table = Table(*map(escape, cells[0]), box=None, padding=(0, 0, 0, 2), header_style="dim")
         for column in table.columns:
             column.justify, column.no_wrap = "right", True
         for row in cells[1:]:
             table.add_row(*map(escape, row))
-        omission = [Text(f"  {omitted_text(omitted)}", style="dim")] if omitted else []
+        omission = (
+            [Text(f"  {omitted_text(omitted_columns)}", style="dim")] if omitted_columns else []
+        )
         return Group(self._bar, table, *omission)
 
 
@@ -139,5 +141,5 @@ def _blocking_pool(event: dg.DagsterEvent) -> str:
 
 def _reuse_note(event: dg.DagsterEvent) -> str:
     """Return which parts of a stage's result are from earlier runs; "" if none are."""
-    reused = event.step_materialization_data.materialization.metadata.get(REUSED)
-    return "" if reused is None else f"  {REUSED}: {reused.value}"
+    reused_parts = event.step_materialization_data.materialization.metadata.get(REUSED)
+    return "" if reused_parts is None else f"  {REUSED}: {reused_parts.value}"

@@ -142,8 +142,8 @@ def review_and_promotion_requests(
 ) -> list[dg.RunRequest]:
     """Return the run requests of a rollout; run keys ensure that each run starts once."""
     tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
-    since = ledger.rollout_transitions(rollout.id)[-1].at
-    elapsed_s = max(0.0, (now - since).total_seconds())
+    last_transition_at = ledger.rollout_transitions(rollout.id)[-1].at
+    elapsed_s = max(0.0, (now - last_transition_at).total_seconds())
     if rollout.phase == "awaiting_promotion":
         config = {"version": rollout.version}
         return [

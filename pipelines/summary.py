@@ -97,19 +97,19 @@ def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
 def _headline(report: RunReport) -> str:
     name = f"[bold]{report.pipeline}[/bold]"
     number = report.version
-    worse = f", with worse {escape(report.worse)}" if report.worse else ""
+    worse_text = f", with worse {escape(report.worse)}" if report.worse else ""
     if report.promoted:
-        return f"{name}: [green]PROMOTED[/green]{worse}. Version {number} is in production."
+        return f"{name}: [green]PROMOTED[/green]{worse_text}. Version {number} is in production."
     if report.in_production:
         return f"{name}: version {number} is already in production; no decision was needed."
     if report.rolls_out:
         return (
-            f"{name}: [green]PROMOTE[/green]{worse}. The rollout of version {number} has started; "
-            f"version {report.production} stays in production until all steps have passed."
+            f"{name}: [green]PROMOTE[/green]{worse_text}. The rollout of version {number} has "
+            f"started; version {report.production} stays in production until all steps have passed."
         )
     if report.verdict == "PROMOTE":
         waits_for = escape(report.waits_for)
-        return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{worse}. {waits_for}"
+        return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{worse_text}. {waits_for}"
     serving = (
         f"version {report.production} stays in production"
         if report.production

@@ -197,7 +197,7 @@ def fit(
         for seed in sorted(set(seeds))
         for fold in folds
     ]
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     with naming_extras("A training on a cluster"):
         members, num_reused = train_members(
             specs, compute=compute, on_event=on_event or _FinishedRunPrinter(len(specs))
@@ -229,7 +229,7 @@ def fit(
             architecture=model.architecture,
             config=inputs.config,
         ),
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - start_s,
         reused=num_reused,
     )
     return FittedModel(

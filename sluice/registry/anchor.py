@@ -116,12 +116,17 @@ def registry_identity(url: str) -> str:
     of an anchor. The URL comes from the user's settings, so an attacker who can only write the
     database cannot change it.
     """
-    parsed = make_url(url)
-    database = parsed.database or ""
-    if parsed.get_backend_name() == "sqlite" and not database.startswith("file:"):
+    parsed_url = make_url(url)
+    database = parsed_url.database or ""
+    if parsed_url.get_backend_name() == "sqlite" and not database.startswith("file:"):
         database = str(Path(database).resolve())
-    parts: list[object] = [parsed.get_backend_name(), parsed.host, parsed.port, database]
-    parts += [parsed.query.get(name) for name in ("host", "port", "options")]
+    parts: list[object] = [
+        parsed_url.get_backend_name(),
+        parsed_url.host,
+        parsed_url.port,
+        database,
+    ]
+    parts += [parsed_url.query.get(name) for name in ("host", "port", "options")]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

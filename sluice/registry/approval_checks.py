@@ -92,13 +92,13 @@ def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, 
 
     The writer of an entry could set an earlier time, so the times of signatures count as well.
     """
-    since = keys.two_person_since
+    two_person_start = keys.two_person_since
     return (
         entry.action == "promote"
-        and since is not None
+        and two_person_start is not None
         and (
-            entry.at >= since
-            or log_signatures.is_provably_after(connection, keys, since, line=line)
+            entry.at >= two_person_start
+            or log_signatures.is_provably_after(connection, keys, two_person_start, line=line)
         )
     )
 

@@ -305,10 +305,10 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
 def _find_chain_break(connection: Connection, *, since: int, last: int) -> str | None:
     """Describe the first break of the hash chain after line ``since``; None if it is valid."""
     select_lines = sa.select(log).where(log.c.number >= since, log.c.number <= last)
-    number, previous = since, EMPTY_DIGEST
+    number, previous_digest = since, EMPTY_DIGEST
     for line in connection.execute(select_lines.order_by(log.c.number)):
         if line.number == since:
-            previous = line.digest
+            previous_digest = line.digest
             continue
         number += 1
         digest = line_digest(
@@ -316,13 +316,13 @@ def _find_chain_break(connection: Connection, *, since: int, last: int) -> str |
             entity=line.entity,
             key=line.key,
             content=line.content,
-            previous=previous,
+            previous=previous_digest,
         )
         if line.number != number:
             return f"Line {number} of the log is missing."
         if digest != line.digest:
             return f"Line {number} of the log was changed, or does not follow line {number - 1}."
-        previous = line.digest
+        previous_digest = line.digest
     return None if number == last else f"Line {number + 1} of the log is missing."
 
 
@@ -386,10 +386,10 @@ def _format_time(at: datetime) -> str:
 def _unsigned_error(connection: Connection, first: int, last: int) -> IntegrityError:
     line = connection.execute(sa.select(log).where(log.c.number == first)).first()
     content = "missing" if line is None else f"{line.entity} {line.key}"
-    others = f" The log ends with line {last}." if last > first else ""
+    end_text = f" The log ends with line {last}." if last > first else ""
     return IntegrityError(
         f"With a key, every line must be signed, but line {first} of the log ({content}) is not "
-        f"signed by a known key.{others}",
+        f"signed by a known key.{end_text}",
         cause="The line was written without the key or not by Sluice, or its key is not in "
         f"{KNOWN_KEYS}.",
         fix=_FIX_GAP,

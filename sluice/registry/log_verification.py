@@ -212,7 +212,7 @@ def _select_raw(table: Table) -> sa.Select[Any]:
 
 
 def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[RegistryFinding]:
-    number, previous = 0, EMPTY_DIGEST
+    number, previous_digest = 0, EMPTY_DIGEST
     for line in lines:
         number += 1
         if line.number < number:
@@ -221,20 +221,21 @@ def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[
             yield _finding(f"Line {number} is missing from the log.")
         elif line.number > number:
             yield _finding(f"Lines {number} to {line.number - 1} are missing from the log.")
-        elif line.previous != previous:
+        elif line.previous != previous_digest:
             yield _finding(f"Line {number} of the log does not follow line {number - 1}.")
         if _line_digest(line) != line.digest:
             yield _finding(f"Line {line.number} of the log was changed.")
-        number, previous = line.number, line.digest
+        number, previous_digest = line.number, line.digest
     try:
         head = load_head(connection)
     except IntegrityError as error:
         yield _finding(error.what)
         return
-    if (head.num_lines, head.digest) != (number, previous):
+    if (head.num_lines, head.digest) != (number, previous_digest):
         yield _finding(
-            f"The log has {pluralize(number, 'line')} and ends with the digest {short(previous)}, "
-            f"but its head says {pluralize(head.num_lines, 'line')} and {short(head.digest)}."
+            f"The log has {pluralize(number, 'line')} and ends with the digest "
+            f"{short(previous_digest)}, but its head says {pluralize(head.num_lines, 'line')} "
+            f"and {short(head.digest)}."
         )
 
 

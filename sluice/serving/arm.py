@@ -130,8 +130,8 @@ class ArmWorker:
         Args:
             now: Current time [s, monotonic].
         """
-        started = self._queue.started_at
-        return 0.0 if started is None else now - started
+        started_at = self._queue.started_at
+        return 0.0 if started_at is None else now - started_at
 
     async def predict(
         self,
@@ -188,19 +188,19 @@ class ArmWorker:
         max_waiting: int,
         start_time: StartTime | None,
     ) -> EnsembleOutput:
-        shared = self._queue
-        if shared.num_waiting >= max_waiting:
+        shared_queue = self._queue
+        if shared_queue.num_waiting >= max_waiting:
             raise QueueFull
         loop = asyncio.get_running_loop()
         job = _Job(x, loop.create_future(), loop, start_time or StartTime(), is_embedding)
-        shared.num_waiting += 1
-        shared.jobs.put(job)
+        shared_queue.num_waiting += 1
+        shared_queue.jobs.put(job)
         timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
         try:
             answer = await job.answer
         finally:
             timer.cancel()
-            shared.num_waiting -= 1
+            shared_queue.num_waiting -= 1
         if answer is None:
             raise NeverStarted if job.start_time.at is None else TimeoutError
         if isinstance(answer, _Failure):
@@ -209,7 +209,7 @@ class ArmWorker:
 
 
 def _run_batches(
-    shared: _SharedQueue, deployed: ServedModel, max_batch_size: int, pause: Pause | None
+    shared_queue: _SharedQueue, deployed: ServedModel, max_batch_size: int, pause: Pause | None
 ) -> None:
     """Process jobs until None is queued."""
     # Each thread has its own number of OpenMP threads, whatever the main thread has set and
@@ -217,16 +217,16 @@ def _run_batches(
     torch.set_num_threads(1)
     # Job that did not fit into the last batch, or has another shape.
     deferred_job: _Job | None = None
-    shared.idle.set()
+    shared_queue.idle.set()
     while True:
-        first_job = deferred_job if deferred_job is not None else shared.jobs.get()
+        first_job = deferred_job if deferred_job is not None else shared_queue.jobs.get()
         deferred_job = None
         if first_job is None:
             return
         batch, batch_size, is_stopping = [first_job], count_elements(first_job.x), False
         while batch_size < max_batch_size and not first_job.is_embedding:
             try:
-                next_job = shared.jobs.get_nowait()
+                next_job = shared_queue.jobs.get_nowait()
             except queue.Empty:
                 break
             if next_job is None:
@@ -247,11 +247,11 @@ def _run_batches(
         now = time.monotonic()
         for job in pending_jobs:
             job.start_time.at = now
-        shared.started_at = now
-        shared.idle.clear()
+        shared_queue.started_at = now
+        shared_queue.idle.clear()
         _compute(pending_jobs, deployed, pause)
-        shared.idle.set()
-        shared.started_at = None
+        shared_queue.idle.set()
+        shared_queue.started_at = None
         del first_job, batch, pending_jobs
         if is_stopping:
             return

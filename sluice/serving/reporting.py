@@ -110,10 +110,10 @@ class Reporter:
     async def _is_previous_written(self, *, timeout_s: float) -> bool:
         if self._last_write is None or self._last_write.done():
             return True
-        writing = asyncio.wrap_future(self._last_write)
+        last_write = asyncio.wrap_future(self._last_write)
         # Retrieves the exception, or asyncio would log it as never retrieved.
-        writing.add_done_callback(lambda future: future.cancelled() or future.exception())
-        finished_futures, _ = await asyncio.wait([writing], timeout=timeout_s)
+        last_write.add_done_callback(lambda future: future.cancelled() or future.exception())
+        finished_futures, _ = await asyncio.wait([last_write], timeout=timeout_s)
         return bool(finished_futures)
 
     def _report_failure(self, why: str) -> None:
