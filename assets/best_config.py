@@ -63,7 +63,7 @@ def best_config_asset(
     inputs: SearchInputs,
     *,
     poc: PocSettings,
-    planned: PlannedEvaluation,
+    planned_evaluation: PlannedEvaluation,
     tracking: TrackingSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
@@ -102,14 +102,14 @@ def best_config_asset(
                 ledger.find_receipt("poc", required_subject), gate="poc", subject=required_subject
             )
         if inputs.search is not None:
-            open_inputs(pipeline, base, planned, sluice_state, features=features)
+            open_inputs(pipeline, base, planned_evaluation, sluice_state, features=features)
             write_run(
                 base,
                 inputs,
                 sluice_state.home,
                 context.run.run_id,
                 "search",
-                seeds=planned.seeds,
+                seeds=planned_evaluation.seeds,
                 data=data,
             )
             require_same_features(inputs, features.table, raw_data, sluice_state.store)
@@ -166,8 +166,8 @@ def _search(
         return None
     space, setup = inputs.space, inputs.trial_settings
     _, searched_space = plan_search(space, inputs.search, setup)
-    if idle := describe_idle_workers(inputs.search, inputs.compute):
-        context.log.warning(idle)
+    if idle_warning := describe_idle_workers(inputs.search, inputs.compute):
+        context.log.warning(idle_warning)
     # The same data and settings resume the stored search; any difference starts another one.
     folder = search_folder(state.home, subject)
     if differences := record_request(folder, _search_request(pipeline, inputs, features)):
@@ -251,9 +251,9 @@ class _SearchProgress:
     ) -> None:
         self._log = context.log
         self._progress = progress
-        self._total = search.num_trials
+        self._num_trials = search.num_trials
         self._search_progress = SearchProgress(
-            num_trials=self._total, is_population_based=is_population_based(search.scheduler)
+            num_trials=self._num_trials, is_population_based=is_population_based(search.scheduler)
         )
         self._num_damaged = 0
         self._last_tenth = 0
@@ -265,23 +265,23 @@ class _SearchProgress:
                 f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
         self._num_damaged = num_damaged
-        best = min(trials, key=lambda each: (each.loss, each.id))
+        best_trial = min(trials, key=lambda each: (each.loss, each.id))
         for line in self._search_progress.new_messages(trials):
             self._log.info(line)
-        rows, ended = live_rows(trials), self._search_progress.num_ended
-        if 10 * ended // self._total > self._last_tenth:
-            self._last_tenth = 10 * ended // self._total
-            self._log.info(f"{ended} of {self._total} trials ended\n{table_text(rows)}")
+        rows, num_ended = live_rows(trials), self._search_progress.num_ended
+        if 10 * num_ended // self._num_trials > self._last_tenth:
+            self._last_tenth = 10 * num_ended // self._num_trials
+            self._log.info(f"{num_ended} of {self._num_trials} trials ended\n{table_text(rows)}")
         self._progress(
-            f"trial {trial.id} at epoch {len(trial.epochs)}, best {best.loss:.4g} "
-            f"(trial {best.id})",
-            done=ended,
-            total=self._total,
+            f"trial {trial.id} at epoch {len(trial.epochs)}, best {best_trial.loss:.4g} "
+            f"(trial {best_trial.id})",
+            num_done=num_ended,
+            total=self._num_trials,
             rows=rows,
         )
 
 
-def with_best(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
+def apply_best_config(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
     """Return the inputs of a training with the selected settings.
 
     Raises:
@@ -293,7 +293,7 @@ def with_best(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
         require_same(
             f"The best config's {role}",
             made_for=best.subject.get(role, ""),
-            now=digest,
+            current=digest,
             remedy="Materialize poc_report and best_config first.",
         )
     return inputs.base.with_settings(best.setup)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.best_config import BestConfig, apply_best_config
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.drift_reference import DriftReferenceRecord
 from sluice.assets.evaluation import suite_metadata
@@ -82,8 +82,8 @@ def candidate_asset(
         evaluation: Evaluation,
         promotion_verdict: PromotionDecision,
     ) -> dg.MaterializeResult[Registration]:
-        tuned = with_best(inputs, best_config)
-        workload = tuned.workload
+        training_inputs = apply_best_config(inputs, best_config)
+        workload = training_inputs.workload
         source_folder = Path(inspect.getfile(type(workload))).parent
         receipt = promotion_verdict.receipt
         for what, digest in (
@@ -94,21 +94,21 @@ def candidate_asset(
             require_same(
                 what,
                 made_for=digest,
-                now=trained_models.candidate,
+                current=trained_models.candidate,
                 remedy="Materialize drift_reference, evaluation and promotion_verdict for these "
                 "models first.",
             )
-        subject = candidate_subject(tuned, trained_models.data)
+        subject = candidate_subject(training_inputs, trained_models.data)
         for role in ("config", "code"):
             require_same(
                 f"The trained models' {role}",
                 made_for=getattr(trained_models, role),
-                now=subject[role],
+                current=subject[role],
                 remedy="Materialize best_config and trained_models first.",
             )
         codec = workload.codec().identity()
         require_same_codec(f"The candidate of {pipeline}", trained_models.codec, codec)
-        own_modules = collect_own_modules(workload, tuned.model)
+        own_modules = collect_own_modules(workload, training_inputs.model)
         with sluice_state.ledger() as ledger:
             existing_version = ledger.version_of(pipeline, trained_models.candidate)
             is_trained_here = existing_version is not None and not existing_version.is_imported
@@ -134,7 +134,7 @@ def candidate_asset(
                     candidate=trained_models.candidate,
                     data=trained_models.data,
                     config=trained_models.config,
-                    resolved_config=tuned.config,
+                    resolved_config=training_inputs.config,
                     code=trained_models.code,
                     code_identity=trained_models.code_identity,
                     codec=trained_models.codec,

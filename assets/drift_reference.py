@@ -3,7 +3,7 @@
 import dagster as dg
 from pydantic import Field
 
-from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.best_config import BestConfig, apply_best_config
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
@@ -67,22 +67,24 @@ def drift_reference_asset(
         best_config: BestConfig,
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[DriftReferenceRecord]:
-        tuned = with_best(inputs, best_config)
+        training_inputs = apply_best_config(inputs, best_config)
         require_same(
             "The trained models' data",
             made_for=trained_models.data,
-            now=features.table.digest,
+            current=features.table.digest,
             remedy="Materialize trained_models first.",
         )
         if drift is None:
             references = NO_REFERENCES
         else:
             references = store_references(
-                tuned.workload,
+                training_inputs.workload,
                 load_table(features.table, sluice_state.store),
                 features.folds,
                 trained_models.members,
-                lambda member: load_member(member, tuned.workload, tuned.model, sluice_state.store),
+                lambda member: load_member(
+                    member, training_inputs.workload, training_inputs.model, sluice_state.store
+                ),
                 drift,
                 store=sluice_state.store,
                 seed=CALIBRATION_SEED,

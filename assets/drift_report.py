@@ -12,7 +12,7 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
-from sluice.assets.source_asset import provided_source, source_inputs
+from sluice.assets.source_asset import provide_source, source_inputs
 from sluice.assets.spans import spanned
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GateBlocked, SluiceError
@@ -71,16 +71,16 @@ def drift_report_asset(
         sluice_state: dg.ResourceParam[SluiceState],
         **inputs: object,
     ) -> dg.MaterializeResult[MonitorState]:
-        previous = read_latest_record(
+        previous_state = read_latest_record(
             MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT
         )
         with (
-            provided_source(workload, inputs),
+            provide_source(workload, inputs),
             wrap_user_errors("load_rows of the workload"),
         ):
             raw = workload.load_rows()
         with sluice_state.ledger() as ledger:
-            monitored = collect_monitor_inputs(
+            monitor_inputs = collect_monitor_inputs(
                 pipeline,
                 drift,
                 alarm_settings,
@@ -89,7 +89,7 @@ def drift_report_asset(
                 raw,
                 on_progress=context.log.info,
             )
-        run = run_drift_monitor(monitored, previous)
+        run = run_drift_monitor(monitor_inputs, previous_state)
         state = run.state
         context.log.info(f"{state.verdict}: {state.reason}")
         page = save_page(
@@ -102,7 +102,7 @@ def drift_report_asset(
             for problem in send_drift_alert(state, alarm, sluice_state.home):
                 context.log.warning(problem)
         return dg.MaterializeResult(
-            value=state, metadata=_metadata(state) | window_metadata(run) | _link(page.url)
+            value=state, metadata=_metadata(state) | window_metadata(run) | _page_link(page.url)
         )
 
     return drift_report
@@ -123,12 +123,12 @@ def reference_of_version(
     available. Otherwise the stored references are used, with the settings at that time. If the
     training could build neither of the column references, this is not tried again.
     """
-    reference = ReferenceArtifacts.of(version.lineage.artifacts)
-    if reference is not None and _has_current_settings(drift, reference, state):
-        return reference
+    stored_references = ReferenceArtifacts.of(version.lineage.artifacts)
+    if stored_references is not None and _has_current_settings(drift, stored_references, state):
+        return stored_references
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     if features is None or features.table.digest != version.lineage.data:
-        return reference or (
+        return stored_references or (
             f"Version {version.number} has no drift reference, and its training rows are no longer "
             "available to build one. The next version will have a reference."
         )
@@ -229,9 +229,9 @@ def collect_monitor_inputs(
 
 
 def _has_current_settings(
-    drift: DriftSettings, reference: ReferenceArtifacts, state: SluiceState
+    drift: DriftSettings, references: ReferenceArtifacts, state: SluiceState
 ) -> bool:
-    digest = reference.features or reference.predictions
+    digest = references.features or references.predictions
     if digest is None:
         return True  # no column reference could be built, usually because of too few rows
     try:
@@ -303,5 +303,5 @@ def window_metadata(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int |
     return metadata
 
 
-def _link(url: str) -> dict[str, dg.MetadataValue | str | int | bool]:
+def _page_link(url: str) -> dict[str, dg.MetadataValue | str | int | bool]:
     return {"full report": dg.MetadataValue.url(url)}

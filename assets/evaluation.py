@@ -4,7 +4,7 @@ import os
 
 import dagster as dg
 
-from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.best_config import BestConfig, apply_best_config
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_record import EvaluatedArm, Evaluation, StoredTable
 from sluice.assets.features import FeatureSet
@@ -91,20 +91,20 @@ def evaluation_asset(
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[Evaluation]:
         store = sluice_state.store
-        tuned = with_best(inputs, best_config)
-        workload = tuned.workload
-        subject = candidate_subject(tuned, features.table.digest)
+        training_inputs = apply_best_config(inputs, best_config)
+        workload = training_inputs.workload
+        subject = candidate_subject(training_inputs, features.table.digest)
         for role, digest in subject.items():
             require_same(
                 f"The trained models' {role}",
                 made_for=getattr(trained_models, role),
-                now=digest,
+                current=digest,
                 remedy="Materialize features, poc_report, best_config and trained_models first.",
             )
         require_same(
             "The features' raw rows",
             made_for=features.raw,
-            now=raw_data.digest,
+            current=raw_data.digest,
             remedy="Materialize features first.",
         )
         frame = load_table(features.table, store)
@@ -117,11 +117,11 @@ def evaluation_asset(
             approved_version = (
                 ledger.version_of(pipeline, approved_candidate) if approved_candidate else None
             )
-            scored_rows = workload, frame, features.folds
+            rule_inputs = workload, frame, features.folds
             rule = (
-                find_baseline(ledger, pipeline, baseline_settings, store, *scored_rows)
+                find_baseline(ledger, pipeline, baseline_settings, store, *rule_inputs)
                 if reference is None
-                else choose_baseline(*scored_rows, baseline_settings)
+                else choose_baseline(*rule_inputs, baseline_settings)
             )
 
         def scores_of(version: Version) -> ModelScores:
@@ -140,7 +140,7 @@ def evaluation_asset(
             frame,
             features.folds,
             trained_models.members,
-            lambda member: load_member(member, workload, tuned.model, store),
+            lambda member: load_member(member, workload, training_inputs.model, store),
             subject=trained_models.candidate,
         )
         baseline_scores = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)

@@ -28,7 +28,7 @@ class PlannedEvaluation:
 def open_inputs(
     pipeline: str,
     inputs: TrainingInputs,
-    planned: PlannedEvaluation,
+    planned_evaluation: PlannedEvaluation,
     state: SluiceState,
     *,
     features: FeatureSet,
@@ -45,12 +45,12 @@ def open_inputs(
             pipeline,
             SuiteLibrary(state.home.suites / pipeline, state.store),
             state.store,
-            approved=planned.guards.approved,
-            guarded_suites=planned.suites.guarded_suites,
+            approved=planned_evaluation.guards.approved,
+            guarded_suites=planned_evaluation.suites.guarded_suites,
             subject=candidate_subject(inputs, features.table.digest),
-            seeds=planned.seeds,
+            seeds=planned_evaluation.seeds,
         )
-        source = planned.baseline.predictions
+        source = planned_evaluation.baseline.predictions
         if source is None or ledger.production_number(pipeline) is not None:
             return descriptions
         frame = load_table(features.table, state.store)

@@ -65,20 +65,22 @@ def features_asset(
             subject = raw_subject(workload, raw_data.digest)
             require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
         raw = load_table(raw_data, sluice_state.store)
-        maker = feature_producer(workload, path=path)
+        producer = feature_producer(workload, path=path)
         partitions: tuple[StoredPartition, ...] = ()
         num_reused = 0
         with wrap_user_errors("compute_features or plan_folds of the workload"):
             if workload.feature_partitions is None:
                 frame = workload.compute_features(raw)
             else:
-                latest = read_latest_record(
+                latest_features = read_latest_record(
                     FeatureSet, sluice_state.home.records, pipeline, "features"
                 )
-                computed = compute_partitioned_features(
+                computed_features = compute_partitioned_features(
                     workload,
                     raw,
-                    latest.partitions if latest is not None and latest.maker == maker else (),
+                    latest_features.partitions
+                    if latest_features is not None and latest_features.maker == producer
+                    else (),
                     source=WorkloadSource(
                         path=path,
                         settings=workload.settings.model_dump(mode="json"),
@@ -88,8 +90,8 @@ def features_asset(
                     store=sluice_state.store,
                     progress=sluice_progress,
                 )
-                frame, partitions = computed.frame, computed.partitions
-                num_reused = computed.num_reused
+                frame, partitions = computed_features.frame, computed_features.partitions
+                num_reused = computed_features.num_reused
                 context.log.info(
                     f"{len(partitions) - num_reused} of {len(partitions)} partitions "
                     "computed, the others are unchanged"
@@ -98,7 +100,7 @@ def features_asset(
         record = FeatureSet(
             table=save_table(frame, sluice_state.store),
             raw=raw_data.digest,
-            maker=maker,
+            maker=producer,
             folds=folds,
             partitions=partitions,
         )
@@ -150,7 +152,7 @@ def require_current_features(
     """
     remedy = "Materialize features first."
     require_same(
-        "The features' raw rows", made_for=features.raw, now=raw_data.digest, remedy=remedy
+        "The features' raw rows", made_for=features.raw, current=raw_data.digest, remedy=remedy
     )
     producer = feature_producer(workload, path=path)
-    require_same("The features", made_for=features.maker, now=producer, remedy=remedy)
+    require_same("The features", made_for=features.maker, current=producer, remedy=remedy)

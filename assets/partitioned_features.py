@@ -128,7 +128,7 @@ def compute_partitioned_features(
     partitions = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows)
     digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]
     previous_by_key = {(each.name, each.raw): each for each in previous}
-    stored: dict[int, StoredPartition] = {}
+    stored_partitions: dict[int, StoredPartition] = {}
     frames: dict[int, pd.DataFrame] = {}
     for number, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):
         previous_partition = previous_by_key.get((partition.name, digest))
@@ -140,19 +140,21 @@ def compute_partitioned_features(
                     if previous_partition.table is None
                     else load_table(previous_partition.table, store)
                 )
-                stored[number] = previous_partition
-    num_reused = len(stored)
-    missing_numbers = [number for number in range(len(partitions)) if number not in stored]
+                stored_partitions[number] = previous_partition
+    num_reused = len(stored_partitions)
+    missing_numbers = [
+        number for number in range(len(partitions)) if number not in stored_partitions
+    ]
     for number, features in _compute(workload, raw, partitions, missing_numbers, source, compute):
         name = partitions[number].name
         frames[number] = features
         table = save_table(features, store) if len(features) else None
-        stored[number] = StoredPartition(name=name, raw=digests[number], table=table)
-        progress(f"features of {name}", done=len(stored), total=len(partitions))
-    ordered = range(len(partitions))
+        stored_partitions[number] = StoredPartition(name=name, raw=digests[number], table=table)
+        progress(f"features of {name}", num_done=len(stored_partitions), total=len(partitions))
+    numbers = range(len(partitions))
     return PartitionedFeatures(
-        frame=join_partitions(raw, [(partitions[n], frames[n]) for n in ordered]),
-        partitions=tuple(stored[n] for n in ordered),
+        frame=join_partitions(raw, [(partitions[n], frames[n]) for n in numbers]),
+        partitions=tuple(stored_partitions[n] for n in numbers),
         num_reused=num_reused,
     )
 
@@ -178,14 +180,14 @@ def _compute(
     checked_numbers = sorted(
         {missing_numbers[0], missing_numbers[len(missing_numbers) // 2], missing_numbers[-1]}
     )
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     for number in checked_numbers:
         features = compute_here(partitions[number])
         check_partition_context(
             workload, partitions[number].name, features, compute_here(widened_partitions[number])
         )
         yield number, features
-    partition_s = (time.perf_counter() - started) / (2 * len(checked_numbers))
+    partition_s = (time.perf_counter() - start_s) / (2 * len(checked_numbers))
     unchecked_numbers = [number for number in missing_numbers if number not in checked_numbers]
     if compute.workers == 1 or partition_s * len(unchecked_numbers) < MIN_POOL_S:
         for number in unchecked_numbers:
@@ -207,7 +209,7 @@ def _compute(
                 case WorkerLost(key=int(number), will_retry=False) as lost:
                     raise TrainingFailed(
                         f"Features of partition '{partitions[number].name}': its "
-                        f"{lost.description}, {lost.num_losses} times in total.",
+                        f"{lost.description}, {lost.num_times_lost} times in total.",
                         cause=lost.cause,
                         fix="If memory is short, lower workers or divide the rows into smaller "
                         "partitions. To debug an error, set workers to 1: the partitions are then "

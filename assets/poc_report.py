@@ -118,7 +118,7 @@ class _GateProgress:
     def __init__(self, context: dg.AssetExecutionContext, progress: ProgressReporter) -> None:
         self._log = context.log
         self._progress = progress
-        self._done = 0
+        self._num_done = 0
         self._total = 1
 
     def __call__(self, message: GatePlan | CheckStarted | CheckResult) -> None:
@@ -126,15 +126,15 @@ class _GateProgress:
             case GatePlan(checks=checks):
                 self._total = len(checks) + 1
             case CheckStarted(name=name):
-                self._progress(name, done=self._done, total=self._total)
+                self._progress(name, num_done=self._num_done, total=self._total)
             case CheckResult():
-                self._done += 1
+                self._num_done += 1
                 self._log.info(
                     f"{message.name}: {message.outcome} after "
                     f"{message.seconds:.2f} s. {message.summary}"
                 )
                 text = f"{message.name}: {message.outcome}"
-                self._progress(text, done=self._done, total=self._total)
+                self._progress(text, num_done=self._num_done, total=self._total)
 
 
 def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:

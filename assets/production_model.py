@@ -20,7 +20,7 @@ def production_model_asset(
     pipeline: str,
     *,
     has_rollout: bool,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
     tracking: TrackingSettings,
 ) -> dg.AssetsDefinition:
@@ -29,7 +29,7 @@ def production_model_asset(
     Args:
         pipeline: Name of the pipeline.
         has_rollout: Whether a rollout is configured, which precedes a promotion.
-        rules_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval that a promotion requires.
         tracking: Servers to which the promotion is mirrored.
     """
@@ -57,7 +57,7 @@ def production_model_asset(
                 number,
                 sluice_state,
                 has_rollout=has_rollout,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 run_id=context.run.run_id,
             )
@@ -95,7 +95,7 @@ def _promote(
     state: SluiceState,
     *,
     has_rollout: bool,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
     run_id: str,
 ) -> Promotion:
@@ -117,19 +117,19 @@ def _promote(
             actor="promotion_job",
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,
-            rules_digest=rules_digest,
+            gate_settings_digest=gate_settings_digest,
             approval_settings=approval_settings,
         )
     rollout = ledger.rollout(pipeline)
     if rollout is None or rollout.version != number:
-        latest = (
+        latest_text = (
             "no rollout was started"
             if rollout is None
             else f"the latest rollout is that of version {rollout.version}"
         )
         raise GateBlocked(
             f"{pipeline} version {number} must complete a rollout before its promotion, but "
-            f"{latest}.",
+            f"{latest_text}.",
             fix=f"Start the job {pipeline}_rollout with this version, or promote it manually: "
             f"sluice registry promote {pipeline} {number} --reason '...'",
         )
@@ -137,7 +137,7 @@ def _promote(
         pipeline,
         actor="promotion_job",
         store=state.store,
-        rules_digest=rules_digest,
+        gate_settings_digest=gate_settings_digest,
         approval_settings=approval_settings,
     )
     if transition.rollout.phase != "promoted":

@@ -47,7 +47,7 @@ def promotion_verdict_asset(
     *,
     gate: GateSettings,
     guards: GuardSettings,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline.
@@ -58,7 +58,7 @@ def promotion_verdict_asset(
         model: Settings of its model.
         gate: Settings of the promotion gate.
         guards: Settings of the guards.
-        rules_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval that a promotion requires; the receipt records it.
     """
 
@@ -82,7 +82,7 @@ def promotion_verdict_asset(
         evaluation: Evaluation,
     ) -> dg.MaterializeResult[PromotionDecision]:
         evidence = evaluation.evidence(sluice_state.store)
-        suites = evaluation.suite_report(sluice_state.store)
+        suite_report = evaluation.suite_report(sluice_state.store)
         caveats = tuple(
             caveat
             for caveat in (
@@ -101,14 +101,18 @@ def promotion_verdict_asset(
                 evidence,
                 gate,
                 guards,
-                suite_guards=suites.guard_outcomes,
+                suite_guards=suite_report.guard_outcomes,
                 earlier_verdicts=[Verdict.of(receipt) for receipt in earlier],
                 directions=workload.metric_directions,
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": caveats})
             return verdict.with_symptoms(evaluation.symptoms).receipt(
-                {**evaluation.subject, "rules": rules_digest, **approval_settings.subject},
+                {
+                    **evaluation.subject,
+                    "rules": gate_settings_digest,
+                    **approval_settings.subject_entry,
+                },
                 decided_at=utc_now(),
             )
 
@@ -120,13 +124,13 @@ def promotion_verdict_asset(
         with sluice_state.ledger() as ledger:
             receipt = ledger.decide(pipeline, decision_subject, judge)
         verdict = Verdict.of(receipt)
-        if receipt.subject.get("rules") != rules_digest:
+        if receipt.subject.get("rules") != gate_settings_digest:
             context.log.warning(
                 "This decision was made with other settings of gate, guards or suites. It remains "
                 "recorded but does not allow a promotion. Evaluate the candidate on newer rows."
             )
         context.log.info(f"{verdict.outcome}: {verdict.reason}")
-        tests = run_secondary_tests(
+        secondary_tests = run_secondary_tests(
             verdict,
             evidence.candidate,
             evidence.reference,
@@ -136,7 +140,7 @@ def promotion_verdict_asset(
         page = save_page(
             gate_page(
                 verdict,
-                tests,
+                secondary_tests,
                 evidence.candidate,
                 evidence.reference,
                 title=f"{pipeline} against {evaluation.reference_name}",
@@ -166,7 +170,7 @@ def promotion_verdict_asset(
                 "alpha": verdict.alpha_summary,
                 "guards": guard_table(verdict),
                 **verdict_pictures(verdict, evidence, advised_power=gate.advised_power),
-                **_verdict_numbers(verdict, tests),
+                **_verdict_numbers(verdict, secondary_tests),
                 **_mcnemar_metadata(
                     evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows
                 ),
@@ -191,16 +195,17 @@ def _headline_caveat(workload: Workload) -> str:
 
 
 def _verdict_numbers(
-    verdict: Verdict, tests: SecondaryTests
+    verdict: Verdict, secondary_tests: SecondaryTests
 ) -> Mapping[str, float | dg.MetadataValue]:
     unit = verdict.unit
     results = {
-        "two-way bootstrap interval": f"{tests.percentile_low:.4g} to {tests.percentile_high:.4g}",
-        "sign-flip test, p": f"{tests.sign_flip_p:.3g}",
-        "Diebold-Mariano, p": f"{tests.diebold_mariano_p:.3g}",
-        "probability of improvement": f"{tests.improvement:.3g} "
-        f"({tests.improvement_low:.3g} to {tests.improvement_high:.3g})",
-        "Cohen's d over seeds": f"{tests.seed_effect_size:.3g}",
+        "two-way bootstrap interval": f"{secondary_tests.percentile_low:.4g} to "
+        f"{secondary_tests.percentile_high:.4g}",
+        "sign-flip test, p": f"{secondary_tests.sign_flip_p:.3g}",
+        "Diebold-Mariano, p": f"{secondary_tests.diebold_mariano_p:.3g}",
+        "probability of improvement": f"{secondary_tests.improvement:.3g} "
+        f"({secondary_tests.improvement_low:.3g} to {secondary_tests.improvement_high:.3g})",
+        "Cohen's d over seeds": f"{secondary_tests.seed_effect_size:.3g}",
     }
     return {
         f"gain [{unit}]": verdict.gain,

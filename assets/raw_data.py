@@ -5,7 +5,7 @@ import dagster as dg
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview
 from sluice.assets.resources import RECORDS, SluiceState
-from sluice.assets.source_asset import provided_source, source_inputs
+from sluice.assets.source_asset import provide_source, source_inputs
 from sluice.assets.spans import spanned
 from sluice.data.table import TableRecord, save_table
 from sluice.findings.user_code import wrap_user_errors
@@ -33,7 +33,7 @@ def raw_data_asset(pipeline: str, workload: Workload) -> dg.AssetsDefinition:
         **inputs: object,
     ) -> dg.MaterializeResult[TableRecord]:
         with (
-            provided_source(workload, inputs),
+            provide_source(workload, inputs),
             wrap_user_errors("load_rows of the workload"),
         ):
             frame = workload.load_rows()

@@ -19,14 +19,17 @@ from sluice.workloads.workload import Workload
 
 def raw_subject(workload: Workload, data: str) -> dict[str, str]:
     """Return the subject of the raw data receipt."""
-    return {"data": data, "rules": _rules(workload.raw_schema, workload.raw_expectations)}
+    return {
+        "data": data,
+        "rules": _digest_table_rules(workload.raw_schema, workload.raw_expectations),
+    }
 
 
 def features_subject(
     workload: Workload, data: str, *, path: str, look_ahead: LookAheadSettings
 ) -> dict[str, str]:
     """Return the subject of the feature receipt."""
-    rules = _rules(
+    rules = _digest_table_rules(
         workload.feature_schema,
         workload.feature_expectations,
         look_ahead.model_dump(mode="json"),
@@ -56,14 +59,14 @@ def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
     The number and type of the machines are not part of it. Whether trials use GPUs is, because
     GPU and CPU results are not bitwise identical.
     """
-    plan = [
+    search_rules = [
         inputs.search.model_dump(mode="json") if inputs.search else None,
         _parameter_list(inputs.file_space) if inputs.file_space else None,
         inputs.search is not None and inputs.compute.gpus_per_worker > 0,
         # Changed search code may select other trials, so it starts a separate search.
         search_code() if inputs.search else None,
     ]
-    return candidate_subject(inputs.base, data) | {"rules": digest_json(plan)}
+    return candidate_subject(inputs.base, data) | {"rules": digest_json(search_rules)}
 
 
 def _parameter_list(space: Space) -> list[object]:
@@ -82,21 +85,23 @@ def feature_producer(workload: Workload, *, path: str) -> str:
     )
 
 
-def require_same(what: str, *, made_for: str, now: str, remedy: str) -> None:
+def require_same(what: str, *, made_for: str, current: str, remedy: str) -> None:
     """Raise an error if a stored value was made for something other than the current input.
 
     Raises:
         GateBlocked: The digests differ.
     """
-    if made_for != now:
+    if made_for != current:
         raise GateBlocked(
-            f"{what} must match the current settings, code and data ({short(now)}), but the stored "
-            f"digest is {short(made_for)}.",
+            f"{what} must match the current settings, code and data ({short(current)}), but the "
+            f"stored digest is {short(made_for)}.",
             cause="Settings, code or data changed afterwards.",
             fix=remedy,
         )
 
 
-def _rules(schema: Schema, expectations: tuple[Expectation, ...], *more: object) -> str:
-    declared = [e.model_dump(mode="json") for e in expectations]
-    return digest_json([schema.model_dump(mode="json"), declared, *more])
+def _digest_table_rules(
+    schema: Schema, expectations: tuple[Expectation, ...], *further_rules: object
+) -> str:
+    expectation_rules = [e.model_dump(mode="json") for e in expectations]
+    return digest_json([schema.model_dump(mode="json"), expectation_rules, *further_rules])

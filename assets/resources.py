@@ -23,16 +23,16 @@ class ProgressReporter(Protocol):
         self,
         text: str,
         *,
-        done: int,
+        num_done: int,
         total: int,
         rows: Sequence[Mapping[str, object]] = (),
         is_important: bool = False,
     ) -> None:
-        """Report that ``done`` of ``total`` parts are finished.
+        """Report that ``num_done`` of ``total`` parts are finished.
 
         Args:
             text: Description of the current part.
-            done: Number of finished parts.
+            num_done: Number of finished parts.
             total: Number of all parts.
             rows: Table of the parts in progress, for receivers that display one.
             is_important: Whether receivers should display the text even if they omit others.
@@ -42,13 +42,13 @@ class ProgressReporter(Protocol):
 def ignore_progress(
     text: str,
     *,
-    done: int,
+    num_done: int,
     total: int,
     rows: Sequence[Mapping[str, object]] = (),
     is_important: bool = False,
 ) -> None:
     """Discard progress; the assets also write to Dagster's log."""
-    del text, done, total, rows, is_important
+    del text, num_done, total, rows, is_important
 
 
 def utc_now() -> datetime:

@@ -20,7 +20,7 @@ def rollout_asset(
     pipeline: str,
     settings: RolloutSettings,
     *,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline.
@@ -28,7 +28,7 @@ def rollout_asset(
     Args:
         pipeline: Name of the pipeline.
         settings: Settings of the rollout.
-        rules_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval that the start of a rollout requires.
     """
 
@@ -61,7 +61,7 @@ def rollout_asset(
                 store=sluice_state.store,
                 actor="rollout_job",
                 reason=f"The promotion gate returned PROMOTE (run {context.run.run_id[:8]}).",
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
             )
         context.log.info(transition.summary)

@@ -10,7 +10,7 @@ import dagster as dg
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
-from sluice.assets.source_asset import provided_source, source_inputs
+from sluice.assets.source_asset import provide_source, source_inputs
 from sluice.assets.spans import spanned
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
@@ -59,7 +59,7 @@ def rollout_review_asset(
         **inputs: object,
     ) -> dg.MaterializeResult[RolloutReview]:
         with (
-            provided_source(workload, inputs),
+            provide_source(workload, inputs),
             wrap_user_errors("load_rows or compute_features of the workload"),
         ):
             frame = workload.compute_features(workload.load_rows())
@@ -74,16 +74,16 @@ def rollout_review_asset(
                     f"{pipeline} has no rollout to review.",
                     fix="Start a rollout first. The promotion sensor starts one after a PROMOTE.",
                 )
-            failed = None
+            failed_rows = None
             if rollout.phase == "rolled_back":
-                failed = save_failures_suite(
+                failed_rows = save_failures_suite(
                     ledger, rollout.id, workload, frame, library, utc_now()
                 )
             quality_results = ledger.observations.quality(rollout.id)
             page = save_rollout_page(
                 ledger,
                 rollout.id,
-                failed_rows=failed,
+                failed_rows=failed_rows,
                 home=sluice_state.home,
                 environ=os.environ,
                 now=utc_now(),
@@ -94,7 +94,7 @@ def rollout_review_asset(
             quality=quality_results[-1].reason
             if quality_results
             else "No result yet: too few labels have arrived.",
-            failed=failed,
+            failed=failed_rows,
         )
         context.log.info(f"{'new result' if verdict else 'no new result'}: {review.quality}")
         return dg.MaterializeResult(
@@ -104,7 +104,9 @@ def rollout_review_asset(
                 "phase": rollout.phase,
                 "live quality": quality_results[-1].outcome if quality_results else "none yet",
                 "reason": review.quality,
-                "failed rows": failed.reason if failed else "The rollout was not rolled back.",
+                "failed rows": failed_rows.reason
+                if failed_rows
+                else "The rollout was not rolled back.",
                 "rollout report": dg.MetadataValue.url(page.url),
             },
         )

@@ -28,19 +28,19 @@ def require_same_features(
         SettingsError: The features differ for an extreme value or an option of a setting, which the
             message names.
     """
-    raw_rows, expected = None, None
+    raw_rows, expected_features = None, None
     for path, parameter in inputs.space.parameters.items():
         group, name, _ = split_path(path)
         if group != WORKLOAD_GROUP:
             continue
-        if raw_rows is None or expected is None:
-            raw_rows, expected = load_table(raw, store), load_table(features, store)
+        if raw_rows is None or expected_features is None:
+            raw_rows, expected_features = load_table(raw, store), load_table(features, store)
         for value in boundary_values(parameter):
             settings = {**inputs.base.workload_settings, name: value}
             workload = load_workload(inputs.base.path, settings, where=path)
             with wrap_user_errors("compute_features of the workload"):
-                computed = workload.compute_features(raw_rows.copy())
-            if not computed.equals(expected):
+                features_of_value = workload.compute_features(raw_rows.copy())
+            if not features_of_value.equals(expected_features):
                 raise SettingsError(
                     f"'{path}' cannot be searched: with the value {value!r}, the workload computes "
                     "features that differ from those of this run.",

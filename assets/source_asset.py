@@ -32,7 +32,7 @@ def require_readable_source(workload: Workload) -> None:
     """Raise an error if the source of a workload is an asset whose rows are not provided here.
 
     Raises:
-        SourceError: The source is an asset, and the call is outside of ``provided_source``.
+        SourceError: The source is an asset, and the call is outside of ``provide_source``.
     """
     key = source_key(workload)
     if key is not None:
@@ -40,7 +40,7 @@ def require_readable_source(workload: Workload) -> None:
 
 
 @contextlib.contextmanager
-def provided_source(workload: Workload, inputs: Mapping[str, object]) -> Iterator[None]:
+def provide_source(workload: Workload, inputs: Mapping[str, object]) -> Iterator[None]:
     """Let the workload load rows from an input of ``source_inputs`` within the block."""
     key = source_key(workload)
     if key is None:

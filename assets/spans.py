@@ -34,12 +34,12 @@ def spanned(
         pipeline, name = context.asset_key.path
         with spans.span(
             f"asset {name}", parent=parent, asset=name, pipeline=pipeline, run=context.run.run_id
-        ) as current:
+        ) as span:
             if run is not None and not parent:
-                context.instance.add_run_tags(run.run_id, {TRACEPARENT: current.traceparent})
-            current.set_attributes(outcome="failed")  # overwritten on success
+                context.instance.add_run_tags(run.run_id, {TRACEPARENT: span.traceparent})
+            span.set_attributes(outcome="failed")  # overwritten on success
             result = compute(context, *args, **kwargs)
-            current.set_attributes(outcome="materialized")
+            span.set_attributes(outcome="materialized")
         return result
 
     return call

@@ -72,7 +72,8 @@ def study_metadata(
 
 
 def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
-    setup = study.result.setup
-    lines = settings_yaml(changed_settings(study.base, setup))
-    note = f"\n\n{NO_SEARCH_NOTE}" if setup.training.changes else ""
+    selected = study.result.setup
+    lines = settings_yaml(changed_settings(study.base, selected))
+    # ``changes`` are changes of the settings during training, such as those that PBT found.
+    note = f"\n\n{NO_SEARCH_NOTE}" if selected.training.changes else ""
     return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")

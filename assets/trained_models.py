@@ -7,7 +7,7 @@ import time
 import dagster as dg
 import pandas as pd
 
-from sluice.assets.best_config import BestConfig, gpu_pool, with_best
+from sluice.assets.best_config import BestConfig, apply_best_config, gpu_pool
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
@@ -43,7 +43,7 @@ def trained_models_asset(
     inputs: SearchInputs,
     *,
     poc: PocSettings,
-    planned: PlannedEvaluation,
+    planned_evaluation: PlannedEvaluation,
     diagnosis: DiagnosisSettings,
     production_code: CodeSource,
     tracking: TrackingSettings,
@@ -76,19 +76,19 @@ def trained_models_asset(
         require_same(
             "The best config's data",
             made_for=best_config.subject["data"],
-            now=data,
+            current=data,
             remedy="Materialize best_config first.",
         )
-        tuned = with_best(inputs, best_config)
-        workload = tuned.workload
+        training_inputs = apply_best_config(inputs, best_config)
+        workload = training_inputs.workload
         with sluice_state.ledger() as ledger:
             for gate, subject in (
                 ("poc", poc_subject(inputs.base, poc, data)),
-                ("search", best_config.subject | {"found": tuned.config_digest}),
+                ("search", best_config.subject | {"found": training_inputs.config_digest}),
             ):
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
             production = ledger.production(pipeline)
-        open_inputs(pipeline, tuned, planned, sluice_state, features=features)
+        open_inputs(pipeline, training_inputs, planned_evaluation, sluice_state, features=features)
         if production is not None:  # fail before the training, not in the evaluation after it
             require_scorable(
                 production,
@@ -99,38 +99,38 @@ def trained_models_asset(
             )
         specs = [
             FoldRunSpec(
-                workload=tuned.path,
-                workload_settings=dict(tuned.workload_settings),
-                model=tuned.model,
-                training=tuned.training,
+                workload=training_inputs.path,
+                workload_settings=dict(training_inputs.workload_settings),
+                model=training_inputs.model,
+                training=training_inputs.training,
                 seed=seed,
-                data_seed=tuned.data_seed,
+                data_seed=training_inputs.data_seed,
                 fold=fold,
                 table=features.table,
                 artifacts=sluice_state.home.artifacts,
                 runs=sluice_state.home.runs,
                 sys_path=tuple(folder for folder in sys.path if folder),
             )
-            for seed in planned.seeds
+            for seed in planned_evaluation.seeds
             for fold in features.folds
         ]
-        run_record = write_run(
-            tuned,
+        run_record_path = write_run(
+            training_inputs,
             inputs,
             sluice_state.home,
             context.run.run_id,
             "training",
-            seeds=planned.seeds,
+            seeds=planned_evaluation.seeds,
             data=data,
         )
         codec = workload.codec().identity()
-        started = time.perf_counter()
+        start_s = time.perf_counter()
         progress = _TrainingProgress(context, sluice_progress, total=len(specs))
         with log_fold_runs(
             tracking,
             pipeline=pipeline,
-            group=training_group(pipeline, **candidate_subject(tuned, data)),
-            config=tuned.config,
+            group=training_group(pipeline, **candidate_subject(training_inputs, data)),
+            config=training_inputs.config,
             store=sluice_state.store,
             folder=sluice_state.home.wandb,
             environ=os.environ,
@@ -142,31 +142,31 @@ def trained_models_asset(
                 progress(event)
 
             members, num_reused = train_members(specs, compute=inputs.compute, on_event=on_event)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start_s
         event_log = merge_logs(
             members,
             sluice_state.store,
             workload=workload,
-            architecture=tuned.model.architecture,
-            config=tuned.config,
+            architecture=training_inputs.model.architecture,
+            config=training_inputs.config,
         )
-        identity = identify_code(workload, tuned.model)
+        code_identity = identify_code(workload, training_inputs.model)
         curves = read_epochs(event_log, sluice_state.store)
         symptoms = diagnose_members(
             members,
             workload,
             load_table(features.table, sluice_state.store),
             features.folds,
-            tuned.model,
+            training_inputs.model,
             diagnosis,
-            training=tuned.training,
+            training=training_inputs.training,
             store=sluice_state.store,
         )
         record = TrainedModels(
-            **candidate_subject(tuned, data),
-            code_identity=identity,
+            **candidate_subject(training_inputs, data),
+            code_identity=code_identity,
             codec=codec,
-            seeds=planned.seeds,
+            seeds=planned_evaluation.seeds,
             members=tuple(members),
             event_log=event_log,
             seconds=seconds,
@@ -179,8 +179,8 @@ def trained_models_asset(
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)
-        if identity.coverage_warning:
-            context.log.warning(identity.coverage_warning)
+        if code_identity.coverage_warning:
+            context.log.warning(code_identity.coverage_warning)
         traces = save_replays(pipeline, members, sluice_state, environ=os.environ)
         for sentence in traces.errors:
             context.log.error(sentence)
@@ -198,11 +198,11 @@ def trained_models_asset(
                     or "The training curves show no symptoms."
                 ),
                 **(
-                    {"code digest gap": identity.coverage_warning}
-                    if identity.coverage_warning
+                    {"code digest gap": code_identity.coverage_warning}
+                    if code_identity.coverage_warning
                     else {}
                 ),
-                "run record": dg.MetadataValue.path(str(run_record)),
+                "run record": dg.MetadataValue.path(str(run_record_path)),
                 "loss per epoch": picture(
                     training_curves_png(curves, unit=workload.loss_unit),
                     "training and validation loss per epoch",
@@ -269,7 +269,9 @@ class _TrainingProgress:
             )
         is_resumed = event.kind == "started" and bool(event.epochs_done or event.steps_done)
         text = f"{fold_run} {_describe_progress(event)}"
-        self._progress(text, done=self._num_finished, total=self._total, is_important=is_resumed)
+        self._progress(
+            text, num_done=self._num_finished, total=self._total, is_important=is_resumed
+        )
 
 
 def _describe_progress(event: FoldRunEvent) -> str:

@@ -20,7 +20,7 @@ from sluice.checks.alarm_report import (
     AlarmSettings,
     CorruptionRates,
     ExpectationRates,
-    Table,
+    TableName,
 )
 from sluice.checks.corruptions import CORRUPTIONS
 from sluice.checks.expectations import with_implied
@@ -28,7 +28,7 @@ from sluice.checks.suite_report import columns_of, describe
 from sluice.checks.window_outcomes import find_alarms
 from sluice.checks.window_trials import (
     WindowTrial,
-    evenly_spaced,
+    evenly_spaced_positions,
     run_feature_corruptions,
     run_raw_corruptions,
     run_through_pipeline,
@@ -86,28 +86,34 @@ def measure_alarms(
         )
     )
     progress(f"{len(corrupted_feature_trials)} corrupted feature windows; evaluating all windows")
-    detected = _evaluate(workload, [*good_trials, *corrupted_raw_trials, *corrupted_feature_trials])
-    num_disjoint = max(1, len(raw) // length)
+    alarms_by_window = _evaluate(
+        workload, [*good_trials, *corrupted_raw_trials, *corrupted_feature_trials]
+    )
+    num_disjoint_windows = max(1, len(raw) // length)
     return AlarmReport(
         workload=name,
         settings=settings,
         num_rows=len(raw),
         num_windows=len(good_trials),
-        disjoint_windows=num_disjoint,
+        disjoint_windows=num_disjoint_windows,
         refused_windows=sum(bool(t.refusals) for t in good_trials),
         expectations=tuple(
             _expectation_rates(
-                workload, detected, len(good_trials), num_disjoint, settings.confidence
+                workload,
+                alarms_by_window,
+                len(good_trials),
+                num_disjoint_windows,
+                settings.confidence,
             )
         ),
         corruptions=(
             *_corruption_rates(
-                "raw_data", corrupted_raw_trials, detected[len(good_trials) :], settings
+                "raw_data", corrupted_raw_trials, alarms_by_window[len(good_trials) :], settings
             ),
             *_corruption_rates(
                 "features",
                 corrupted_feature_trials,
-                detected[len(good_trials) + len(corrupted_raw_trials) :],
+                alarms_by_window[len(good_trials) + len(corrupted_raw_trials) :],
                 settings,
             ),
         ),
@@ -115,7 +121,7 @@ def measure_alarms(
 
 
 def _evenly_spaced_frames(frames: Sequence[pd.DataFrame], max_frames: int) -> list[pd.DataFrame]:
-    return [frames[position] for position in evenly_spaced(len(frames), max_frames)]
+    return [frames[position] for position in evenly_spaced_positions(len(frames), max_frames)]
 
 
 def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFrame) -> None:
@@ -130,9 +136,11 @@ def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFra
                 )
 
 
-def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Table, set[str]]]:
+def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[TableName, set[str]]]:
     """Return for each window, by table, the descriptions of the expectations that did not pass."""
-    detected: list[dict[Table, set[str]]] = [{"raw_data": set(), "features": set()} for _ in trials]
+    alarms_by_window: list[dict[TableName, set[str]]] = [
+        {"raw_data": set(), "features": set()} for _ in trials
+    ]
     for table, frames in (
         ("raw_data", [t.raw for t in trials]),
         ("features", [t.features for t in trials]),
@@ -142,15 +150,21 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
         positions = [i for i, frame in enumerate(frames) if frame is not None]
         if not measurable or not positions:
             continue
-        raised_WE = find_alarms([f for f in frames if f is not None], measurable)
-        for i, raised_E in zip(positions, raised_WE, strict=True):
-            detected[i][table] = {s for s, r in zip(sentences, raised_E, strict=True) if r}  # type: ignore[index]
-    return detected
+        is_alarm_WE = find_alarms([f for f in frames if f is not None], measurable)
+        for i, is_alarm_E in zip(positions, is_alarm_WE, strict=True):
+            alarms_by_window[i][table] = {  # type: ignore[index]
+                sentence
+                for sentence, is_alarm in zip(sentences, is_alarm_E, strict=True)
+                if is_alarm
+            }
+    return alarms_by_window
 
 
-def _suite(workload: Workload, table: Table) -> tuple[Expectation, ...]:
-    declared = workload.raw_expectations if table == "raw_data" else workload.feature_expectations
-    return with_implied(declared)[0]
+def _suite(workload: Workload, table: TableName) -> tuple[Expectation, ...]:
+    declared_expectations = (
+        workload.raw_expectations if table == "raw_data" else workload.feature_expectations
+    )
+    return with_implied(declared_expectations)[0]
 
 
 def _window_expectations(expectations: Sequence[Expectation]) -> list[Expectation]:
@@ -159,45 +173,53 @@ def _window_expectations(expectations: Sequence[Expectation]) -> list[Expectatio
 
 def _expectation_rates(
     workload: Workload,
-    detected: Sequence[dict[Table, set[str]]],
-    num_good: int,
-    num_disjoint: int,
+    alarms_by_window: Sequence[dict[TableName, set[str]]],
+    num_good_windows: int,
+    num_disjoint_windows: int,
     confidence: float,
 ) -> Iterator[ExpectationRates]:
-    tables: tuple[Table, ...] = ("raw_data", "features")
+    tables: tuple[TableName, ...] = ("raw_data", "features")
     for table in tables:
         for expectation in _suite(workload, table):
             sentence = describe(expectation)
-            count = sum(sentence in sentences[table] for sentences in detected[:num_good])
+            num_alarms = sum(
+                sentence in sentences[table] for sentences in alarms_by_window[:num_good_windows]
+            )
             yield ExpectationRates(
                 table=table,
                 sentence=sentence,
                 false_alarms=None
                 if isinstance(expectation, RowCount | EngineExpectation)
                 else AlarmRate.of_windows(
-                    count, num_good, confidence=confidence, effective=num_disjoint
+                    num_alarms,
+                    num_good_windows,
+                    confidence=confidence,
+                    num_independent=num_disjoint_windows,
                 ),
-                caught=sum(sentence in sentences[table] for sentences in detected[num_good:]),
+                caught=sum(
+                    sentence in sentences[table]
+                    for sentences in alarms_by_window[num_good_windows:]
+                ),
             )
 
 
 def _corruption_rates(
-    planted_in: Table,
+    planted_in: TableName,
     trials: Sequence[WindowTrial],
-    detected: Sequence[dict[Table, set[str]]],
+    alarms_by_window: Sequence[dict[TableName, set[str]]],
     settings: AlarmSettings,
 ) -> Iterator[CorruptionRates]:
     for corruption in CORRUPTIONS:
         outcomes = [
             (t, sentences_by_table)
-            for t, sentences_by_table in zip(trials, detected, strict=False)
+            for t, sentences_by_table in zip(trials, alarms_by_window, strict=False)
             if t.corruption is corruption
         ]
         if not outcomes:
             continue
         detected_by: Counter[str] = Counter()
-        missed: Counter[str] = Counter()
-        caught = refused = 0
+        missed_columns: Counter[str] = Counter()
+        num_caught = num_refused = 0
         for trial, sentences_by_table in outcomes:
             detectors = [
                 f"{table}: {sentence}"
@@ -205,19 +227,19 @@ def _corruption_rates(
                 for sentence in sorted(sentences)
             ]
             detected_by.update([*detectors, *trial.refusals])
-            caught += bool(detectors)
-            refused += bool(trial.refusals) and not detectors
+            num_caught += bool(detectors)
+            num_refused += bool(trial.refusals) and not detectors
             if not detectors and not trial.refusals:
-                missed[" and ".join(trial.columns) or "rows"] += 1
+                missed_columns[" and ".join(trial.columns) or "rows"] += 1
         yield CorruptionRates(
             planted_in=planted_in,
             corruption=corruption.name,
             planted=len(outcomes),
-            caught=caught,
-            refused=refused,
+            caught=num_caught,
+            refused=num_refused,
             missed=AlarmRate.of_windows(
-                missed.total(), len(outcomes), confidence=settings.confidence
+                missed_columns.total(), len(outcomes), confidence=settings.confidence
             ),
             caught_by=dict(detected_by.most_common()),
-            missed_in=dict(missed.most_common()),
+            missed_in=dict(missed_columns.most_common()),
         )

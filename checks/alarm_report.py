@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sluice.base.settings import Record, Settings
 
-Table = Literal["raw_data", "features"]
+TableName = Literal["raw_data", "features"]
 
 
 class AlarmSettings(Settings):
@@ -46,7 +46,7 @@ class AlarmRate(Record):
 
     @classmethod
     def of_windows(
-        cls, count: int, of: int, *, confidence: float, effective: int | None = None
+        cls, count: int, of: int, *, confidence: float, num_independent: int | None = None
     ) -> Self:
         """Return the rate ``count / of`` with its interval.
 
@@ -54,9 +54,9 @@ class AlarmRate(Record):
             count: Number of windows with the outcome.
             of: Number of windows evaluated.
             confidence: Confidence level of the interval.
-            effective: Effective number of independent windows; None for ``of``.
+            num_independent: Effective number of independent windows; None for ``of``.
         """
-        size = of if effective is None else min(effective, of)
+        size = of if num_independent is None else min(num_independent, of)
         low, high = wilson(count / of * size if of else 0, size, confidence=confidence)
         return cls(count=count, of=of, low=low, high=high)
 
@@ -69,7 +69,7 @@ class AlarmRate(Record):
 class ExpectationRates(Record):
     """False alarms and detections of one expectation."""
 
-    table: Table
+    table: TableName
     sentence: str
     false_alarms: AlarmRate | None = Field(
         description="Share of good windows in which the expectation does not pass. None for a row "
@@ -81,7 +81,7 @@ class ExpectationRates(Record):
 class CorruptionRates(Record):
     """Detection of one corruption in one table."""
 
-    planted_in: Table
+    planted_in: TableName
     corruption: str
     planted: int = Field(
         description="Number of windows that the corruption changed, counted once for each "

@@ -68,7 +68,7 @@ def features_checks(
 ) -> dg.AssetChecksDefinition:
     """Build the checks of ``features``."""
     asset = [pipeline, "features"]
-    raw = [pipeline, "raw_data"]
+    raw_asset = [pipeline, "raw_data"]
 
     @dg.multi_asset_check(
         name=f"{pipeline}__features_checks",
@@ -80,11 +80,11 @@ def features_checks(
                 EXPECTATIONS, asset, "The feature values satisfy all declared expectations."
             ),
             blocking_spec(
-                LOOK_AHEAD, asset, "No feature changes when later rows change.", reads=[raw]
+                LOOK_AHEAD, asset, "No feature changes when later rows change.", reads=[raw_asset]
             ),
         ],
         ins={
-            "raw_data": dg.AssetIn(key=raw),
+            "raw_data": dg.AssetIn(key=raw_asset),
             "features": dg.AssetIn(key=asset),
         },
     )
@@ -145,7 +145,7 @@ def _check_look_ahead(
     seed: int,
 ) -> dg.AssetCheckResult:
     try:
-        look_ahead = find_look_ahead(
+        findings = find_look_ahead(
             workload.compute_features,
             raw,
             workload.feature_columns,
@@ -155,8 +155,8 @@ def _check_look_ahead(
         )
     except ContractError as error:
         return blocking_result(LOOK_AHEAD, asset, passed=False, message=str(error))
-    if look_ahead:
-        first = look_ahead[0]
+    if findings:
+        first = findings[0]
         message = (
             f"'{first.column}' at {first.row} changed by {first.change:.3g} standard deviations "
             "when only later rows changed, so it uses future rows. Compute it with shift, or with "
@@ -169,9 +169,9 @@ def _check_look_ahead(
     return blocking_result(
         LOOK_AHEAD,
         asset,
-        passed=not look_ahead,
+        passed=not findings,
         message=message,
-        metadata={"found": table([f.model_dump() for f in look_ahead])},
+        metadata={"found": table([f.model_dump() for f in findings])},
     )
 
 
@@ -204,13 +204,15 @@ def _data_docs(
     """Save the page and return its link, or the error as text: the check does not depend on it."""
     try:
         page = expectations_page(validation, title=" / ".join(asset), digest=digest)
-        saved = save_page(page, "/".join(["expectations", *asset]), home=home, environ=os.environ)
+        saved_page = save_page(
+            page, "/".join(["expectations", *asset]), home=home, environ=os.environ
+        )
     except Exception as error:  # of the third-party renderer or the file system
         problem = f"Not built: {type(error).__name__}: {error}"
         return {"data_docs": dg.MetadataValue.text(problem)}
     return {
-        "data_docs": dg.MetadataValue.url(saved.url),
-        "data_docs_file": dg.MetadataValue.path(saved.path),
+        "data_docs": dg.MetadataValue.url(saved_page.url),
+        "data_docs_file": dg.MetadataValue.path(saved_page.path),
     }
 
 
@@ -225,7 +227,7 @@ def _record_receipt(
     state: SluiceState, gate: str, subject: dict[str, str], results: list[dg.AssetCheckResult]
 ) -> None:
     passed = all(r.passed for r in results)
-    failed = [r for r in results if not r.passed]
+    failed_results = [r for r in results if not r.passed]
     with state.ledger() as ledger:
         ledger.record_receipt(
             Receipt(
@@ -234,7 +236,9 @@ def _record_receipt(
                 passed=passed,
                 subject=subject,
                 evidence={str(r.check_name): bool(r.passed) for r in results},
-                reason=str(failed[0].description) if failed else "All checks passed.",
+                reason=str(failed_results[0].description)
+                if failed_results
+                else "All checks passed.",
                 decided_at=utc_now(),
             )
         )

@@ -77,14 +77,14 @@ def _heading_section(report: ExpectationSuiteReport, *, title: str, digest: str)
 def _problem_section(report: ExpectationSuiteReport) -> list[str]:
     if not report.problems:
         return []
-    unmeasured: dict[str, list[str]] = {}
+    sentences_by_reason: dict[str, list[str]] = {}
     for problem in report.problems:
         if problem.outcome == "unmeasurable":
-            unmeasured.setdefault(problem.message, []).append(problem.sentence)
+            sentences_by_reason.setdefault(problem.message, []).append(problem.sentence)
     return [
         "<h2>Expectations that did not pass</h2>",
         *(_failed_card(problem) for problem in report.problems if problem.outcome == "fail"),
-        *(_unmeasured_card(reason, sentences) for reason, sentences in unmeasured.items()),
+        *(_unmeasured_card(reason, sentences) for reason, sentences in sentences_by_reason.items()),
     ]
 
 

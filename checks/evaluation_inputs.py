@@ -13,7 +13,7 @@ READABLE = "evaluation_inputs_are_readable"
 
 
 def evaluation_inputs_check(
-    pipeline: str, inputs: TrainingInputs, planned: PlannedEvaluation
+    pipeline: str, inputs: TrainingInputs, planned_evaluation: PlannedEvaluation
 ) -> dg.AssetChecksDefinition:
     """Build the check. The training assets repeat it, so skipping this check is safe."""
     asset = [pipeline, "poc_report"]
@@ -31,7 +31,9 @@ def evaluation_inputs_check(
         sluice_state: dg.ResourceParam[SluiceState], features: FeatureSet
     ) -> dg.AssetCheckResult:
         try:
-            descriptions = open_inputs(pipeline, inputs, planned, sluice_state, features=features)
+            descriptions = open_inputs(
+                pipeline, inputs, planned_evaluation, sluice_state, features=features
+            )
         except SluiceError as error:
             return blocking_result(READABLE, asset, passed=False, message=str(error))
         message = (

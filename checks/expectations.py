@@ -73,20 +73,22 @@ def validate_table(
         Importing the engine takes 2 to 4 s, once; then 0.2 s for 36 expectations of 13 columns on
         5,000 rows and 1.2 s on 1,000,000.
     """
-    all_expectations, implied = with_implied(expectations)
-    unmeasured = {e: reason for e in all_expectations if (reason := _unmeasurable_reason(frame, e))}
-    measurable = [e for e in all_expectations if e not in unmeasured]
-    validated = _validate(frame, measurable, suite, _SUMMARY_FORMAT) if measurable else None
-    raw = _by_expectation(validated, measurable) if measurable else {}
+    all_expectations, implied_expectations = with_implied(expectations)
+    unmeasurable_reasons = {
+        e: reason for e in all_expectations if (reason := _unmeasurable_reason(frame, e))
+    }
+    measurable = [e for e in all_expectations if e not in unmeasurable_reasons]
+    engine_result = _validate(frame, measurable, suite, _SUMMARY_FORMAT) if measurable else None
+    raw_results = _by_expectation(engine_result, measurable) if measurable else {}
     results = []
     for expectation in all_expectations:
-        if expectation in unmeasured:
-            result = unmeasurable(expectation, unmeasured[expectation])
+        if expectation in unmeasurable_reasons:
+            result = unmeasurable(expectation, unmeasurable_reasons[expectation])
         else:
-            result = read_result(frame, expectation, raw[expectation])
-        results.append(result.model_copy(update={"implied": expectation in implied}))
+            result = read_result(frame, expectation, raw_results[expectation])
+        results.append(result.model_copy(update={"implied": expectation in implied_expectations}))
     report = ExpectationSuiteReport(suite=suite, num_rows=len(frame), results=tuple(results))
-    return TableValidation(report=report, engine_result=validated)
+    return TableValidation(report=report, engine_result=engine_result)
 
 
 def with_implied(
@@ -97,11 +99,11 @@ def with_implied(
     Raises:
         ContractError: An expectation has no bound, or a lower bound above the upper.
     """
-    declared = tuple(dict.fromkeys(as_expectations(expectations, where="The suite")))
-    for expectation in declared:
+    declared_expectations = tuple(dict.fromkeys(as_expectations(expectations, where="The suite")))
+    for expectation in declared_expectations:
         _check_bounds(expectation)
-    implied = _implied_expectations(declared)
-    return (*declared, *implied), frozenset(implied)
+    implied_expectations = _implied_expectations(declared_expectations)
+    return (*declared_expectations, *implied_expectations), frozenset(implied_expectations)
 
 
 def violating_rows(
@@ -119,16 +121,18 @@ def violating_rows(
     Cost:
         One pass of the engine, regardless of the number of tables concatenated in ``frame``.
     """
-    raw = _by_expectation(_validate(frame, expectations, "rows", _COMPLETE_FORMAT), expectations)
+    raw_results = _by_expectation(
+        _validate(frame, expectations, "rows", _COMPLETE_FORMAT), expectations
+    )
     violations = {}
     for expectation in expectations:
-        if message := exception_text(raw[expectation]["exception_info"]):
+        if message := exception_text(raw_results[expectation]["exception_info"]):
             raise ContractError(
                 f"'{describe(expectation)}' could not be measured: {message}",
                 fix="Correct the column's values or the expectation.",
             )
         rows = np.zeros(len(frame), np.bool_)
-        rows[raw[expectation]["result"]["unexpected_index_list"]] = True
+        rows[raw_results[expectation]["result"]["unexpected_index_list"]] = True
         violations[expectation] = rows
     return violations
 
@@ -155,33 +159,37 @@ def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
     view: Any = DefaultJinjaPageView()
     return "\n".join(
         view.render(document, template="section.j2", section=section, loop=loop, section_loop=loop)
-        for loop, section in (({"index": i}, _escaped(s)) for i, s in enumerate(sections, start=1))
+        for loop, section in (
+            ({"index": i}, _escape_block(s)) for i, s in enumerate(sections, start=1)
+        )
     )
 
 
-def _escaped(block: Any) -> Any:
+def _escape_block(block: Any) -> Any:
     """Escape what the engine's templates do not escape: cell values and column headings."""
     if isinstance(block, list):
-        return [_escaped(part) for part in block]
+        return [_escape_block(part) for part in block]
     if not isinstance(block, dict):
         return block
-    escaped: dict[str, Any] = {
-        name: [[_cell(cell) for cell in row] for row in part] if name == "table" else _escaped(part)
+    escaped_block: dict[str, Any] = {
+        name: [[_escape_cell(cell) for cell in row] for row in part]
+        if name == "table"
+        else _escape_block(part)
         for name, part in block.items()
     }
     if block.get("content_block_type") == "header":
-        heading = escaped["header"]["string_template"]
+        heading = escaped_block["header"]["string_template"]
         # The renderer has already doubled each '$', and the view doubles it again: undo the first.
         heading["template"] = html.escape(heading["template"].replace("$$", "$"))
-    return escaped
+    return escaped_block
 
 
-def _cell(cell: Any) -> Any:
+def _escape_cell(cell: Any) -> Any:
     if isinstance(cell, str):
         return html.escape(cell)
     if isinstance(cell, list):
-        return [_cell(part) for part in cell]
-    return _escaped(cell) if isinstance(cell, dict) else cell
+        return [_escape_cell(part) for part in cell]
+    return _escape_block(cell) if isinstance(cell, dict) else cell
 
 
 def _implied_expectations(declared: Sequence[Expectation]) -> tuple[Expectation, ...]:
@@ -282,14 +290,14 @@ def _to_python_numbers(value: Any) -> Any:
 def _by_expectation(
     validated: Any, expectations: Sequence[Expectation]
 ) -> dict[Expectation, Mapping[str, Any]]:
-    raw: dict[Expectation, Mapping[str, Any]] = {}
+    raw_results: dict[Expectation, Mapping[str, Any]] = {}
     for result in validated.results:
-        raw[expectations[result.expectation_config.meta["position"]]] = {
+        raw_results[expectations[result.expectation_config.meta["position"]]] = {
             "success": result.success,
             "result": result.result,
             "exception_info": result.exception_info,
         }
-    return raw
+    return raw_results
 
 
 def _translate(expectation: Expectation, meta: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from sluice.registry.signing import SigningKey
 
 CONSISTENT = "registry_is_consistent"
 
-_MAX_NAMED = 20
+_MAX_LISTED_FINDINGS = 20
 """Maximum number of findings in the metadata of the check."""
 
 
@@ -56,7 +56,7 @@ def registry_check(pipeline: str) -> dg.AssetChecksDefinition:
             else "No findings.",
             metadata={
                 "findings": len(findings),
-                "list": dg.MetadataValue.md("\n".join(lines[:_MAX_NAMED]) or "None."),
+                "list": dg.MetadataValue.md("\n".join(lines[:_MAX_LISTED_FINDINGS]) or "None."),
             },
         )
 

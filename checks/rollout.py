@@ -22,8 +22,10 @@ def rollout_check(pipeline: str) -> dg.AssetChecksDefinition:
     def challenger_is_promoted(sluice_state: dg.ResourceParam[SluiceState]) -> dg.AssetCheckResult:
         with sluice_state.ledger() as ledger:
             rollout = ledger.rollout(pipeline)
-            last = None if rollout is None else ledger.rollout_transitions(rollout.id)[-1]
-        if rollout is None or last is None:
+            last_transition = (
+                None if rollout is None else ledger.rollout_transitions(rollout.id)[-1]
+            )
+        if rollout is None or last_transition is None:
             return dg.AssetCheckResult(
                 passed=False,
                 severity=dg.AssetCheckSeverity.WARN,
@@ -32,7 +34,7 @@ def rollout_check(pipeline: str) -> dg.AssetChecksDefinition:
         return dg.AssetCheckResult(
             passed=rollout.phase == "promoted",
             severity=severity_of(rollout),
-            description=describe_outcome(rollout, last.summary),
+            description=describe_outcome(rollout, last_transition.summary),
         )
 
     return challenger_is_promoted

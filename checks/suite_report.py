@@ -112,8 +112,8 @@ def describe(expectation: Expectation) -> str:
         case NotNull(column=column):
             return f"{column} has a value in every row."
         case Between(column=column, low=low, high=high, mostly=mostly):
-            rows = "every row" if mostly == 1 else f"at least {mostly:.4g} of the rows"
-            return f"{column} {_range(low, high)} in {rows}."
+            rows_text = "every row" if mostly == 1 else f"at least {mostly:.4g} of the rows"
+            return f"{column} {_range(low, high)} in {rows_text}."
         case GreaterOrEqual(column=column, other=other):
             return f"{column} is at least {other} in every row."
         case InSet(column=column, values=values):
@@ -141,9 +141,9 @@ def columns_of(expectation: Expectation) -> tuple[str, ...]:
         case GreaterOrEqual(column=column, other=other):
             return column, other
         case EngineExpectation(keywords=keywords):
-            single = [
+            named_columns = [
                 keywords[key] for key in ("column", "column_A", "column_B") if key in keywords
             ]
-            return tuple(single) or tuple(keywords.get("column_list", ()))
+            return tuple(named_columns) or tuple(keywords.get("column_list", ()))
         case _:
             return (expectation.column,)

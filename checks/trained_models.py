@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.best_config import BestConfig, apply_best_config
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.replays import shared_errors, trace_errors
@@ -87,7 +87,7 @@ def trained_models_checks(
         yield _check_all_trained(seeds, trained_models, features, asset)
         yield _check_finite(sluice_state, trained_models, asset)
         yield _check_prediction_spread(
-            with_best(inputs, best_config),
+            apply_best_config(inputs, best_config),
             predictions,
             sluice_state,
             trained_models,
@@ -100,12 +100,12 @@ def trained_models_checks(
 
 
 def _check_log(
-    headline: str, state: SluiceState, trained: TrainedModels, asset: list[str]
+    headline: str, state: SluiceState, trained_models: TrainedModels, asset: list[str]
 ) -> dg.AssetCheckResult:
     try:
         report = validate_log(
-            state.store.path(trained.event_log),
-            test_metrics=tuple(f"test_{name}" for name in trained.members[0].test_metrics),
+            state.store.path(trained_models.event_log),
+            test_metrics=tuple(f"test_{name}" for name in trained_models.members[0].test_metrics),
             headline=f"mean_{headline}",
         )
     except ContractError as error:
@@ -120,32 +120,32 @@ def _check_log(
 
 
 def _check_all_trained(
-    seeds: Sequence[int], trained: TrainedModels, features: FeatureSet, asset: list[str]
+    seeds: Sequence[int], trained_models: TrainedModels, features: FeatureSet, asset: list[str]
 ) -> dg.AssetCheckResult:
-    trained_runs = Counter((m.seed, m.fold_id) for m in trained.members)
+    trained_runs = Counter((m.seed, m.fold_id) for m in trained_models.members)
     required_runs = {(seed, fold.fold_id) for seed in seeds for fold in features.folds}
     missing_runs = sorted(required_runs - trained_runs.keys())
-    unexpected = sorted(trained_runs.keys() - required_runs)
-    repeated = sorted(run for run, count in trained_runs.items() if count > 1)
-    passed = not (missing_runs or unexpected or repeated)
+    unexpected_runs = sorted(trained_runs.keys() - required_runs)
+    repeated_runs = sorted(run for run, count in trained_runs.items() if count > 1)
+    passed = not (missing_runs or unexpected_runs or repeated_runs)
     return blocking_result(
         ALL_TRAINED,
         asset,
         passed=passed,
-        message=f"{pluralize(len(trained.members), 'member')} for {pluralize(len(seeds), 'seed')} "
-        f"and {pluralize(len(features.folds), 'fold')}."
+        message=f"{pluralize(len(trained_models.members), 'member')} for "
+        f"{pluralize(len(seeds), 'seed')} and {pluralize(len(features.folds), 'fold')}."
         if passed
-        else f"Missing (seed, fold): {missing_runs}, unexpected: {unexpected}, "
-        f"repeated: {repeated}. "
+        else f"Missing (seed, fold): {missing_runs}, unexpected: {unexpected_runs}, "
+        f"repeated: {repeated_runs}. "
         "Materialize trained_models again.",
     )
 
 
 def _check_finite(
-    state: SluiceState, trained: TrainedModels, asset: list[str]
+    state: SluiceState, trained_models: TrainedModels, asset: list[str]
 ) -> dg.AssetCheckResult:
     """Check the numbers of each epoch. A number that the event log lacks counts as non-finite."""
-    curves = read_epochs(trained.event_log, state.store)
+    curves = read_epochs(trained_models.event_log, state.store)
     numbers = curves.reindex(columns=["train_loss", "val_loss", "grad_norm_max"])
     numbers = numbers.apply(pd.to_numeric, errors="coerce").astype(float)
     bad_curves = curves[~numbers.map(math.isfinite).all(axis=1)]
@@ -176,17 +176,20 @@ def _describe_epoch(epoch: Mapping[Hashable, Any]) -> str:
     return " ".join(f"{label} {'?' if pd.isna(v) else f'{v:g}'}" for label, v in values)
 
 
-def _check_trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
-    traced_members = [member for member in trained.members if member.replay]
-    shared = shared_errors(trained.members)
-    errors = [error for member in trained.members for error in trace_errors(member)]
-    if shared:
+def _check_trace(trained_models: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
+    traced_members = [member for member in trained_models.members if member.replay]
+    shared_faults = shared_errors(trained_models.members)
+    errors = [error for member in trained_models.members for error in trace_errors(member)]
+    if shared_faults:
         first_shared = next(
-            error for member in traced_members for error in trace_errors(member, faults=shared)
+            error
+            for member in traced_members
+            for error in trace_errors(member, faults=shared_faults)
         )
         message = (
-            f"In most trainings: {', '.join(shared)}. {first_shared} See the trace replay in the "
-            "metadata of trained_models. If all of this is intended, set training.trace to false."
+            f"In most trainings: {', '.join(shared_faults)}. {first_shared} See the trace replay "
+            "in the metadata of trained_models. If all of this is intended, set training.trace to "
+            "false."
         )
     elif not traced_members:
         message = "No training was traced. Set training.trace to true to enable the tracer."
@@ -197,15 +200,15 @@ def _check_trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResul
             f"of them. The first error: {errors[0]}"
         )
     else:
-        findings = sum(len(member.diagnoses) for member in traced_members)
+        num_findings = sum(len(member.diagnoses) for member in traced_members)
         message = (
             f"{pluralize(len(traced_members), 'training')} traced: no errors, "
-            f"{pluralize(findings, 'other finding')}."
+            f"{pluralize(num_findings, 'other finding')}."
         )
     return blocking_result(
         TRACE_CLEAN,
         asset,
-        passed=not shared,
+        passed=not shared_faults,
         message=message,
         metadata={"traced": len(traced_members)},
     )
@@ -215,7 +218,7 @@ def _check_prediction_spread(
     inputs: TrainingInputs,
     limits: PredictionSettings,
     state: SluiceState,
-    trained: TrainedModels,
+    trained_models: TrainedModels,
     features: FeatureSet,
     asset: list[str],
 ) -> dg.AssetCheckResult:
@@ -225,7 +228,7 @@ def _check_prediction_spread(
     if not workload.keep_outputs:
         tests = {number: sample_evenly(test, _MAX_LARGE_OUTPUTS) for number, test in tests.items()}
     rows = []
-    for member in trained.members:
+    for member in trained_models.members:
         model = load_member(member, workload, inputs.model, state.store)
         test = tests[member.fold_id]
         spread = prediction_spread(predict(model, test.x), test.targets, limits)

@@ -32,6 +32,7 @@ class WindowTrial:
     """Features; None if they could not be computed or if expected columns are missing."""
 
     refusals: tuple[str, ...]
+    """What rejected the window, such as "the raw schema"; empty if nothing did."""
 
 
 def select_windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.DataFrame]:
@@ -48,13 +49,15 @@ def select_windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> l
             f"{len(raw)} rows at steps of {settings.step_rows}.",
             fix="Choose shorter windows or a shorter step.",
         )
-    selected_starts = [starts[i] for i in evenly_spaced(len(starts), settings.max_windows)]
+    selected_starts = [
+        starts[i] for i in evenly_spaced_positions(len(starts), settings.max_windows)
+    ]
     return [raw.iloc[start : start + length] for start in selected_starts]
 
 
-def evenly_spaced(available: int, max_positions: int) -> list[int]:
-    """Return at most ``max_positions`` positions, evenly spaced over ``available``."""
-    positions = np.linspace(0, available - 1, min(available, max_positions))
+def evenly_spaced_positions(num_available: int, max_positions: int) -> list[int]:
+    """Return at most ``max_positions`` evenly spaced positions of ``num_available``."""
+    positions = np.linspace(0, num_available - 1, min(num_available, max_positions))
     return sorted({round(position) for position in positions})
 
 
@@ -62,10 +65,10 @@ def run_raw_corruptions(
     workload: Workload, windows: Sequence[pd.DataFrame], settings: AlarmSettings
 ) -> Iterator[WindowTrial]:
     """Yield the result of each corruption of the raw rows in each window."""
-    for corruption, columns, corrupted in _corrupted_frames(
+    for corruption, columns, corrupted_frame in _corrupted_frames(
         windows, workload.raw_schema, "raw", settings
     ):
-        yield run_through_pipeline(workload, corrupted, corruption, columns)
+        yield run_through_pipeline(workload, corrupted_frame, corruption, columns)
 
 
 def run_feature_corruptions(
@@ -73,15 +76,17 @@ def run_feature_corruptions(
 ) -> Iterator[WindowTrial]:
     """Yield the result of each corruption of a feature column, which simulates faulty code."""
     schema = workload.feature_schema
-    for corruption, columns, corrupted in _corrupted_frames(frames, schema, "features", settings):
+    for corruption, columns, corrupted_frame in _corrupted_frames(
+        frames, schema, "features", settings
+    ):
         if corruption.inserted_into != "column":
             continue
-        is_rejected = _is_rejected(lambda c=corrupted: validate_schema(c, schema, "features"))  # type: ignore[misc]
+        is_rejected = _is_rejected(lambda c=corrupted_frame: validate_schema(c, schema, "features"))  # type: ignore[misc]
         yield WindowTrial(
             corruption=corruption,
             columns=columns,
             raw=None,
-            features=corrupted,
+            features=corrupted_frame,
             refusals=("the feature schema",) if is_rejected else (),
         )
 
@@ -95,9 +100,9 @@ def _corrupted_frames(
             seed = derive_seed(settings.seed, f"{stage}_{corruption.name}_{'_'.join(columns)}")
             rng = np.random.default_rng(seed)
             for frame in frames:
-                corrupted = corruption.plant(frame, columns, rng)
-                if not corrupted.equals(frame):
-                    yield corruption, columns, corrupted
+                corrupted_frame = corruption.plant(frame, columns, rng)
+                if not corrupted_frame.equals(frame):
+                    yield corruption, columns, corrupted_frame
 
 
 def run_through_pipeline(

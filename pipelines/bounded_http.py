@@ -46,7 +46,7 @@ class BoundedServer(ThreadingHTTPServer):
         super().__init__(*args, **kwargs)
         self._free_threads = threading.BoundedSemaphore(self.limits.threads)
         self._lock = threading.Lock()
-        self._incomplete: dict[socket.socket, None] = {}
+        self._incomplete_connections: dict[socket.socket, None] = {}
         """Connections with an incomplete header, oldest first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -57,7 +57,7 @@ class BoundedServer(ThreadingHTTPServer):
                 self.shutdown_request(request)
                 return
         with self._lock:
-            self._incomplete[request] = None
+            self._incomplete_connections[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -71,14 +71,15 @@ class BoundedServer(ThreadingHTTPServer):
     def mark_header_complete(self, request: Any) -> None:
         """Record that a header is complete: its connection is not closed to free a thread."""
         with self._lock:
-            self._incomplete.pop(request, None)
+            self._incomplete_connections.pop(request, None)
 
     def _close_oldest(self) -> None:
+        """Close the connection that has had an incomplete header for the longest time."""
         with self._lock:
-            oldest = next(iter(self._incomplete), None)
+            oldest = next(iter(self._incomplete_connections), None)
             if oldest is None:
                 return
-            del self._incomplete[oldest]
+            del self._incomplete_connections[oldest]
             # Its thread then reads the end of the stream.
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
@@ -105,13 +106,15 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
     def parse_request(self) -> bool:
         """Read the header and mark the connection as active."""
-        parsed = super().parse_request()
+        is_parsed = super().parse_request()
         self.server.mark_header_complete(self.connection)
         self.connection.settimeout(self.server.limits.send_s)
-        return parsed
+        return is_parsed
 
 
 class _BoundedReader(io.RawIOBase):
+    """Reads a header from a connection, within the limits of its time and size."""
+
     def __init__(self, connection: socket.socket, limits: HttpLimits) -> None:
         self._connection = connection
         self._header_deadline_s = time.monotonic() + limits.header_s

@@ -71,7 +71,7 @@ class RunConsole:
         self,
         text: str,
         *,
-        done: int,
+        num_done: int,
         total: int,
         rows: Sequence[Mapping[str, object]] = (),
         is_important: bool = False,
@@ -82,14 +82,14 @@ class RunConsole:
         """
         self._rows = rows
         self._bar.update(
-            self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
+            self._task, completed=num_done, total=total, text=escape(f"{num_done}/{total}  {text}")
         )
-        tenth, now = 10 * done // max(total, 1), self._clock()
+        tenth, now = 10 * num_done // max(total, 1), self._clock()
         is_new_tenth = total >= _MIN_PIECES_FOR_TENTHS and tenth != self._last_tenth
         is_due = is_new_tenth or now - self._printed_at > _MAX_SILENT_S
         if is_important or (is_due and not self._console.is_terminal):
             self._last_tenth, self._printed_at = tenth, now
-            self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
+            self._console.print(f"      {num_done}/{total}  {text}", highlight=False, markup=False)
 
     def on_event(self, event: dg.EventLogEntry) -> None:
         """Show one event of the run's log."""
@@ -120,13 +120,15 @@ class RunConsole:
         """Return the bar with the table of work in progress below it."""
         if not self._rows:
             return self._bar
-        cells, omitted = table_cells(self._rows, width=self._console.width - 2)
+        cells, omitted_columns = table_cells(self._rows, width=self._console.width - 2)
         table = Table(*map(escape, cells[0]), box=None, padding=(0, 0, 0, 2), header_style="dim")
         for column in table.columns:
             column.justify, column.no_wrap = "right", True
         for row in cells[1:]:
             table.add_row(*map(escape, row))
-        omission = [Text(f"  {omitted_text(omitted)}", style="dim")] if omitted else []
+        omission = (
+            [Text(f"  {omitted_text(omitted_columns)}", style="dim")] if omitted_columns else []
+        )
         return Group(self._bar, table, *omission)
 
 
@@ -139,5 +141,5 @@ def _blocking_pool(event: dg.DagsterEvent) -> str:
 
 def _reuse_note(event: dg.DagsterEvent) -> str:
     """Return which parts of a stage's result are from earlier runs; "" if none are."""
-    reused = event.step_materialization_data.materialization.metadata.get(REUSED)
-    return "" if reused is None else f"  {REUSED}: {reused.value}"
+    reused_parts = event.step_materialization_data.materialization.metadata.get(REUSED)
+    return "" if reused_parts is None else f"  {REUSED}: {reused_parts.value}"

@@ -37,8 +37,8 @@ def defs() -> dg.Definitions:
     def load(path: Path) -> dg.Definitions:
         return with_resources(build_definitions(resolve(read_pipeline(path))), home)
 
-    loaded = (load_or_explain(_name_of(path), partial(load, path)) for path in paths)
-    return without_launchpad_config(dg.Definitions.merge(*loaded), home)
+    loaded_definitions = (load_or_explain(_name_of(path), partial(load, path)) for path in paths)
+    return without_launchpad_config(dg.Definitions.merge(*loaded_definitions), home)
 
 
 def _name_of(path: Path) -> str:

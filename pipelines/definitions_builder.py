@@ -68,9 +68,9 @@ def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
 def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     settings, workload = pipeline.settings, pipeline.workload
     name, path = settings.name, settings.workload
-    poc, rules_digest, seed = settings.poc, settings.promotion_rules_digest, settings.seeds[0]
+    poc, gate_settings_digest, seed = settings.poc, settings.gate_settings_digest, settings.seeds[0]
     training_inputs, search_inputs = pipeline.training, pipeline.search
-    planned = PlannedEvaluation(
+    planned_evaluation = PlannedEvaluation(
         seeds=settings.seeds,
         baseline=settings.baseline,
         guards=settings.guards,
@@ -93,13 +93,17 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             guarded_metrics=settings.guards.metric_names,
         ),
         best_config_asset(
-            name, search_inputs, poc=poc, planned=planned, tracking=settings.tracking
+            name,
+            search_inputs,
+            poc=poc,
+            planned_evaluation=planned_evaluation,
+            tracking=settings.tracking,
         ),
         trained_models_asset(
             name,
             search_inputs,
             poc=poc,
-            planned=planned,
+            planned_evaluation=planned_evaluation,
             diagnosis=settings.diagnosis,
             production_code=settings.production_code,
             tracking=settings.tracking,
@@ -119,7 +123,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             settings.model,
             gate=settings.gate,
             guards=settings.guards,
-            rules_digest=rules_digest,
+            gate_settings_digest=gate_settings_digest,
             approval_settings=approval_settings,
         ),
         candidate_asset(
@@ -132,7 +136,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         production_model_asset(
             name,
             has_rollout=has_rollout,
-            rules_digest=rules_digest,
+            gate_settings_digest=gate_settings_digest,
             approval_settings=approval_settings,
             tracking=settings.tracking,
         ),
@@ -141,7 +145,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         raw_data_checks(name, workload),
         features_checks(name, workload, poc.look_ahead, path=path, seed=seed),
         poc_checks(name),
-        evaluation_inputs_check(name, training_inputs, planned),
+        evaluation_inputs_check(name, training_inputs, planned_evaluation),
         best_config_checks(name),
         trained_models_checks(name, search_inputs, poc.predictions, seeds=settings.seeds),
         evaluation_checks(name),
@@ -168,7 +172,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             rollout_asset(
                 name,
                 settings.rollout,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
             ),
             rollout_review_asset(name, workload, settings.gate),
@@ -194,7 +198,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
                 name,
                 promotion_jobs,
                 has_rollout=has_rollout,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
             ),
             *sensors,

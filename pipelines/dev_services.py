@@ -63,8 +63,8 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     with (
         _safe_python_path() as empty_folder,
         dg.DagsterInstance.get() as instance,
-        _code_server(instance, empty_folder) as workspace,
-        _daemon(workspace, empty_folder) as daemon,
+        _run_code_server(instance, empty_folder) as workspace,
+        _run_daemon(workspace, empty_folder) as daemon,
     ):
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW)
         with WorkspaceProcessContext(
@@ -111,7 +111,7 @@ def _safe_python_path() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterator[Path]:
+def _run_code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterator[Path]:
     """Start the code server, which loads the pipelines; yield the file with its address."""
     target = ModuleTarget(DEFINITIONS_MODULE, None, str(empty_folder), None)
     with (
@@ -124,7 +124,7 @@ def _code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterator[P
 
 
 @contextlib.contextmanager
-def _daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _run_daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the daemon, which runs schedules and sensors; stop it on exit.
 
     The instance is passed by DAGSTER_HOME: a command line, which could contain database passwords,

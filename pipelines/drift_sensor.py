@@ -92,7 +92,7 @@ def drift_sensor(
                 monitor_state = None
             active_run = describe_active_run(context.instance, training_job_name(pipeline))
             alarm = monitor_state.training if monitor_state is not None else None
-            answers = [
+            results = [
                 request_training(
                     pipeline,
                     monitor_state,
@@ -117,10 +117,10 @@ def drift_sensor(
                     load_asset=asset_loader(context),
                 ),
             ]
-        requests = [request for request in answers if isinstance(request, dg.RunRequest)]
+        requests = [request for request in results if isinstance(request, dg.RunRequest)]
         if not requests:
             return dg.SkipReason(
-                " ".join(answer for answer in answers if isinstance(answer, str) and answer)
+                " ".join(result for result in results if isinstance(result, str) and result)
             )
         return dg.SensorResult(
             run_requests=requests,
@@ -258,11 +258,15 @@ def _source_index(
     )
 
 
-def _run_key_of_check(version: Version, pending: PendingWindows, row: str, sample: str) -> str:
+def _run_key_of_check(
+    version: Version, pending: PendingWindows, last_row: str, last_sample_time: str
+) -> str:
     """Return the run key of a check. New data change it, so that a failed check is repeated."""
     evidence = {
-        "rows": row if {"rows", "losses"} & set(pending.signals) or not pending.signals else "",
-        "samples": sample if _SERVING_SIGNALS & set(pending.signals) else "",
+        "rows": last_row
+        if {"rows", "losses"} & set(pending.signals) or not pending.signals
+        else "",
+        "samples": last_sample_time if _SERVING_SIGNALS & set(pending.signals) else "",
     }
     return f"{_CHECK_PREFIX}{digest_json([version.candidate, pending.signals, evidence])[:16]}"
 

@@ -38,6 +38,7 @@ def failure_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> d
         context: dg.RunFailureSensorContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.SkipReason | None:
         run = context.dagster_run
+        # A re-execution in the UI inherits the tag of the run, but has another id.
         if run.tags.get(TERMINAL_TAG) == run.run_id:
             return dg.SkipReason("The run was started in a terminal, which shows the error.")
         if run.tags.get(WILL_RETRY_TAG) == "true":

@@ -154,7 +154,7 @@ def _report_full_disk(folder: Path) -> Iterator[None]:
     them.
     """
 
-    def explain(context: ExceptionContext) -> StorageError | None:
+    def convert_full_disk_error(context: ExceptionContext) -> StorageError | None:
         database = "" if context.engine is None else str(context.engine.url.database)
         message = str(context.original_exception)
         is_disk_full = any(text in message for text in _DISK_FULL_MESSAGES)
@@ -162,11 +162,11 @@ def _report_full_disk(folder: Path) -> Iterator[None]:
             return None
         return disk_full_error(Path(database), reason=f"{message}, in Dagster's record of runs")
 
-    event.listen(Engine, "handle_error", explain)
+    event.listen(Engine, "handle_error", convert_full_disk_error)
     try:
         yield
     finally:
-        event.remove(Engine, "handle_error", explain)
+        event.remove(Engine, "handle_error", convert_full_disk_error)
 
 
 def close_killed_runs(instance: dg.DagsterInstance) -> int:
@@ -189,8 +189,10 @@ def close_killed_runs(instance: dg.DagsterInstance) -> int:
     for run_id in (
         storage.get_concurrency_run_ids() if storage.supports_global_concurrency_limits else ()
     ):
-        holder = instance.get_run_by_id(run_id)
-        process = None if holder is None else RunProcess.of(run_id, holder.tags)
-        if holder is None or (holder.is_finished and process is not None and process.is_gone):
+        holding_run = instance.get_run_by_id(run_id)
+        process = None if holding_run is None else RunProcess.of(run_id, holding_run.tags)
+        if holding_run is None or (
+            holding_run.is_finished and process is not None and process.is_gone
+        ):
             storage.free_concurrency_slots_for_run(run_id)
     return num_closed

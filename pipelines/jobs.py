@@ -1,4 +1,4 @@
-"""The jobs of a pipeline: search, training, drift, approval, rollout, review, promotion, ...
+"""The jobs of a pipeline, such as search, training, drift, rollout and promotion.
 
 Each runs in one process: the stages are sequential, training starts workers of its own, and a
 process per step would take seconds for imports alone.

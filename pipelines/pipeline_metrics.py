@@ -179,7 +179,7 @@ class _RunCollector(Collector):
         runs = GaugeMetricFamily(
             "sluice_runs", "Runs in Dagster's history.", labels=("pipeline", "job", "status")
         )
-        ended = GaugeMetricFamily(
+        end_times = GaugeMetricFamily(
             "sluice_last_run_timestamp_seconds",
             "End time of the last run with this status.",
             labels=("pipeline", "job", "status"),
@@ -190,11 +190,11 @@ class _RunCollector(Collector):
             labels=("pipeline", "job"),
         )
         if (self._home.dagster / "dagster.yaml").exists():
-            self._add_runs(runs, ended, durations)
-        yield from (runs, ended, durations)
+            self._add_runs(runs, end_times, durations)
+        yield from (runs, end_times, durations)
 
     def _add_runs(
-        self, runs: GaugeMetricFamily, ended: GaugeMetricFamily, durations: GaugeMetricFamily
+        self, runs: GaugeMetricFamily, end_times: GaugeMetricFamily, durations: GaugeMetricFamily
     ) -> None:
         import dagster as dg
 
@@ -220,7 +220,7 @@ class _RunCollector(Collector):
                         for record in instance.get_run_records(run_filter, limit=1):
                             if record.end_time is None or record.start_time is None:
                                 continue
-                            ended.add_metric((pipeline, job, status_name), record.end_time)
+                            end_times.add_metric((pipeline, job, status_name), record.end_time)
                             ended_runs.append(
                                 (record.end_time, record.end_time - record.start_time)
                             )
@@ -237,13 +237,13 @@ class _AlertCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Read the file of alerts."""
         labels = ("model", "kind", "severity")
-        raised = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=labels)
-        last = GaugeMetricFamily(
+        num_alerts = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=labels)
+        last_alert_times = GaugeMetricFamily(
             "sluice_last_alert_timestamp_seconds", "Time of the last alert.", labels=labels
         )
         alerts = read_alerts(self._home)
         for key in sorted({(a.model, a.kind, a.severity) for a in alerts}):
             times = [a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == key]
-            raised.add_metric(key, len(times))
-            last.add_metric(key, max(times))
-        yield from (raised, last)
+            num_alerts.add_metric(key, len(times))
+            last_alert_times.add_metric(key, max(times))
+        yield from (num_alerts, last_alert_times)

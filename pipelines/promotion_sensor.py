@@ -54,7 +54,7 @@ def promotion_sensor(
     jobs: list[UnresolvedAssetJobDefinition],
     *,
     has_rollout: bool,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
 ) -> dg.SensorDefinition:
     """Return the sensor that starts a rollout, or a promotion, when the verdict is PROMOTE.
@@ -63,10 +63,10 @@ def promotion_sensor(
         pipeline: Name of the pipeline.
         jobs: Jobs that the sensor starts.
         has_rollout: Whether a rollout is configured, which precedes a promotion.
-        rules_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval for which the sensor waits.
     """
-    key = dg.AssetKey([pipeline, "candidate"])
+    candidate_key = dg.AssetKey([pipeline, "candidate"])
 
     @dg.sensor(
         jobs=jobs,
@@ -80,7 +80,7 @@ def promotion_sensor(
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.RunRequest | dg.SkipReason:
-        event = context.instance.get_latest_materialization_event(key)
+        event = context.instance.get_latest_materialization_event(candidate_key)
         if event is None:
             return dg.SkipReason("No candidate exists yet.")
         with sluice_state.ledger() as ledger:
@@ -90,7 +90,7 @@ def promotion_sensor(
                 ledger,
                 context.instance,
                 has_rollout=has_rollout,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 now=utc_now(),
             )
@@ -105,7 +105,7 @@ def next_request(
     instance: dg.DagsterInstance,
     *,
     has_rollout: bool,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
     now: datetime,
 ) -> dg.RunRequest | dg.SkipReason:
@@ -117,7 +117,7 @@ def next_request(
         ledger: Read to verify that the evidence still allows a promotion.
         instance: Read to find a run that was already started.
         has_rollout: Whether a rollout is configured, which precedes a promotion.
-        rules_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval that the promotion requires.
         now: Present time.
     """
@@ -128,7 +128,10 @@ def next_request(
     version = int(request.tags["sluice/version"])
     try:
         ledger.require_promotable(
-            pipeline, version, rules_digest=rules_digest, approval_settings=approval_settings
+            pipeline,
+            version,
+            gate_settings_digest=gate_settings_digest,
+            approval_settings=approval_settings,
         )
     except ApprovalMissing as missing:
         return dg.SkipReason(f"The verdict on version {version} is PROMOTE. {missing}")

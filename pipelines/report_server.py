@@ -1,9 +1,9 @@
 """Serves the pages under ``SLUICE_HOME/reports``, and metrics, on loopback.
 
 Read-only, within the limits of ``bounded_http``. Neither dotfiles nor files outside the folder are
-served. The server ends with the process that started it, even if that process is killed. A feature
-can add ``*.html`` files to the folder, or a folder with an ``index.html``; the first page lists
-them, newest first. ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
+served. The server ends with the process that started it, even if that process is killed. The first
+page lists the ``*.html`` files of the folder, and its folders with an ``index.html``, newest first.
+``/metrics`` has the Prometheus metrics of pipelines and rollouts.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from sluice.pipelines.trusted_hosts import is_trusted_host
 from sluice.reports.index import index_page
 
 LOOPBACK = "127.0.0.1"
-_POLICY = (
+_CONTENT_SECURITY_POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'self'"
 )
@@ -84,10 +84,10 @@ class ReportHandler(BoundedHandler):
             return
         if path == "/":
             page = index_page(self.server.folder).encode()
-            self._send(page, kind="text/html; charset=utf-8", with_content=with_content)
+            self._send(page, content_type="text/html; charset=utf-8", with_content=with_content)
             return
         if path == "/metrics" and self.server.metrics is not None:
-            self._send(self.server.metrics(), kind=MEDIA_TYPE, with_content=with_content)
+            self._send(self.server.metrics(), content_type=MEDIA_TYPE, with_content=with_content)
             return
         file = find_file(self.server.folder, path)
         if file is None:
@@ -101,8 +101,8 @@ class ReportHandler(BoundedHandler):
         else:
             self._send_file(file, with_content=with_content)
 
-    def _send(self, content: bytes, *, kind: str, with_content: bool) -> None:
-        self._send_headers(kind, len(content))
+    def _send(self, content: bytes, *, content_type: str, with_content: bool) -> None:
+        self._send_headers(content_type, len(content))
         if with_content:
             self.wfile.write(content)
 
@@ -113,20 +113,21 @@ class ReportHandler(BoundedHandler):
             self.send_error(HTTPStatus.NOT_FOUND, "No such report")
             return
         with file:
-            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-            is_text = kind.startswith("text/") or kind == "application/json"
+            content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            is_text = content_type.startswith("text/") or content_type == "application/json"
             self._send_headers(
-                f"{kind}; charset=utf-8" if is_text else kind, os.fstat(file.fileno()).st_size
+                f"{content_type}; charset=utf-8" if is_text else content_type,
+                os.fstat(file.fileno()).st_size,
             )
             if with_content:
                 shutil.copyfileobj(file, self.wfile)
 
-    def _send_headers(self, kind: str, size: int) -> None:
+    def _send_headers(self, content_type: str, size: int) -> None:
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(size))
         self.send_header("Cache-Control", "no-cache")
-        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Content-Security-Policy", _CONTENT_SECURITY_POLICY)
         self.send_header(
             "Cross-Origin-Resource-Policy", "same-origin"
         )  # not embeddable in other pages

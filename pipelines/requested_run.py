@@ -20,8 +20,8 @@ class RequestedRun:
 
     def __str__(self) -> str:
         """Return the id as the UI shows it, with job and status."""
-        ended = f" since {self.failed_at:%H:%M} UTC" if self.failed_at else ""
-        return f"run {self.run_id[:8]} of {self.job} is {self.status.value}{ended}"
+        since = f" since {self.failed_at:%H:%M} UTC" if self.failed_at else ""
+        return f"run {self.run_id[:8]} of {self.job} is {self.status.value}{since}"
 
 
 def find_requested_run(

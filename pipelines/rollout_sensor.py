@@ -21,7 +21,7 @@ POLL_INTERVAL_S = 5
 REVIEW_EVERY_S = 600
 """Interval of reviews during a rollout whose requests have row keys [s]."""
 PROMOTE_EVERY_S = 300
-"""Interval at which the promotion is requested again until the rollout leaves this phase [s]. A run
+"""Interval at which the promotion is requested again while the rollout awaits promotion [s]. A run
 key starts one run only, so a failed run is repeated at the next request."""
 FAILED_ROWS_REVIEW_EVERY_S = 86_400
 """Interval of the reviews after a rollback [s]. The rows on which the challenger failed may enter
@@ -142,8 +142,8 @@ def review_and_promotion_requests(
 ) -> list[dg.RunRequest]:
     """Return the run requests of a rollout; run keys ensure that each run starts once."""
     tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
-    since = ledger.rollout_transitions(rollout.id)[-1].at
-    elapsed_s = max(0.0, (now - since).total_seconds())
+    last_transition_at = ledger.rollout_transitions(rollout.id)[-1].at
+    elapsed_s = max(0.0, (now - last_transition_at).total_seconds())
     if rollout.phase == "awaiting_promotion":
         config = {"version": rollout.version}
         return [

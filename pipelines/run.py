@@ -146,7 +146,7 @@ def run_pipeline(
         (home.records / name / "promotion_verdict.json").read_bytes()
     )
     is_rolling_out = rollout is not None and rollout.version == number and not rollout.is_over
-    wall = time.perf_counter() - started
+    wall_s = time.perf_counter() - started
     return RunReport(
         pipeline=name,
         run_id=run_id,
@@ -172,8 +172,8 @@ def run_pipeline(
             if (direction := direction_of(metric, pipeline.workload.metric_directions))
         },
         stage_seconds=console.stage_seconds,
-        wall_seconds=wall,
-        overhead_seconds=wall - sum(console.stage_seconds.values()),
+        wall_seconds=wall_s,
+        overhead_seconds=wall_s - sum(console.stage_seconds.values()),
     )
 
 
@@ -185,7 +185,7 @@ def _missing_approval(
         ledger.require_promotable(
             settings.name,
             number,
-            rules_digest=settings.promotion_rules_digest,
+            gate_settings_digest=settings.gate_settings_digest,
             approval_settings=settings.approval,
         )
     except ApprovalMissing as missing_approval:
@@ -273,13 +273,13 @@ def _sluice_error(error: BaseException) -> SluiceError | None:
 
     In Dagster, the chain may be circular.
     """
-    link: BaseException | None = error
+    current_error: BaseException | None = error
     visited: set[int] = set()
-    while link is not None and id(link) not in visited:
-        if isinstance(link, SluiceError):
-            return link
-        visited.add(id(link))
-        link = link.__cause__ or link.__context__
+    while current_error is not None and id(current_error) not in visited:
+        if isinstance(current_error, SluiceError):
+            return current_error
+        visited.add(id(current_error))
+        current_error = current_error.__cause__ or current_error.__context__
     return None
 
 

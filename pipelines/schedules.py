@@ -82,17 +82,19 @@ def request_retraining(
     load_asset: LoadAsset | None = None,
 ) -> dg.RunRequest | dg.SkipReason:
     """Return a run request tagged with the changes, or the reason to skip."""
-    trained = read_latest_record(TrainedModels, state.home.records, pipeline, "trained_models")
+    trained_models = read_latest_record(
+        TrainedModels, state.home.records, pipeline, "trained_models"
+    )
     with state.ledger() as ledger:
-        version = ledger.version_of(pipeline, trained.candidate) if trained else None
+        version = ledger.version_of(pipeline, trained_models.candidate) if trained_models else None
     source_state = source.read_state(load_asset)
     if isinstance(source_state, SourceUnavailable):
         if source_state.is_slow:  # the rows may have changed, so train
             return dg.RunRequest(tags={"sluice/changed": f"unknown: {source_state.reason}"})
         return dg.SkipReason(source_state.reason)
-    if trained is None or version is None:
+    if trained_models is None or version is None:
         return dg.RunRequest(tags={"sluice/changed": "no candidate exists yet"})
-    changes = find_changes(pipeline, inputs, seeds, trained, source_state.digest, state)
+    changes = find_changes(pipeline, inputs, seeds, trained_models, source_state.digest, state)
     if changes:
         return dg.RunRequest(
             tags={"sluice/changed": ", ".join(changes), "sluice/since_version": str(version.number)}
@@ -104,7 +106,7 @@ def find_changes(
     pipeline: str,
     inputs: SearchInputs,
     seeds: tuple[int, ...],
-    trained: TrainedModels,
+    trained_models: TrainedModels,
     source_digest: str,
     state: SluiceState,
 ) -> tuple[str, ...]:
@@ -114,32 +116,36 @@ def find_changes(
         pipeline: Name of the pipeline.
         inputs: Present settings and code.
         seeds: Present seeds.
-        trained: Models of the newest candidate.
+        trained_models: Models of the newest candidate.
         source_digest: Digest of the present rows of the source.
         state: State with the records of the stages.
     """
     base = inputs.base
     code = identify_code(base.workload, base.model)
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
-    best = read_latest_record(BestConfig, state.home.records, pipeline, "best_config")
+    best_config = read_latest_record(BestConfig, state.home.records, pipeline, "best_config")
     changes: dict[str, None] = {}
-    if features is None or features.table.digest != trained.data or features.raw != source_digest:
+    if (
+        features is None
+        or features.table.digest != trained_models.data
+        or features.raw != source_digest
+    ):
         changes["data"] = None
-    is_same_code = code.digest == trained.code
+    is_same_code = code.digest == trained_models.code
     producer = feature_producer(base.workload, path=base.path)
     if features is None or (is_same_code and features.maker != producer):
         changes["workload"] = None
-    if best is None or best.found != trained.config:
+    if best_config is None or best_config.found != trained_models.config:
         changes["config"] = None
     else:
-        current = search_subject(inputs, best.subject["data"])
+        current_subject = search_subject(inputs, best_config.subject["data"])
         role_names = {"rules": "search"}
-        for role, digest in current.items():
-            if role != "code" and best.subject.get(role) != digest:
+        for role, digest in current_subject.items():
+            if role != "code" and best_config.subject.get(role) != digest:
                 changes[role_names.get(role, role)] = None
     if not is_same_code:
-        changes[describe_changes(code, trained.code_identity)] = None
-    if trained.seeds != seeds:
+        changes[describe_changes(code, trained_models.code_identity)] = None
+    if trained_models.seeds != seeds:
         changes["seeds"] = None
     return tuple(changes)
 

@@ -83,33 +83,33 @@ def _print_field(console: Console, label: str, text: str, *, style: str = "") ->
 
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
     """Return the suggested next commands, as arguments of ``sluice``, with what each does."""
-    steps = [(f"registry show {report.pipeline}", "the version and its receipts")]
+    commands = [(f"registry show {report.pipeline}", "the version and its receipts")]
     if report.needs_approval:
         approve = f"registry approve {report.pipeline} {report.version} --reason '...'"
-        steps.append((approve, "approve the promotion; the sensor or the next run continues"))
+        commands.append((approve, "approve the promotion; the sensor or the next run continues"))
     if report.rolls_out:
-        steps.append((f"rollout watch {report.pipeline}", "status of the rollout"))
+        commands.append((f"rollout watch {report.pipeline}", "status of the rollout"))
     elif report.production is not None:
-        steps.append((f"serve {pipeline}", "serve the production model"))
-    return [*steps, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
+        commands.append((f"serve {pipeline}", "serve the production model"))
+    return [*commands, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
 
 
 def _headline(report: RunReport) -> str:
     name = f"[bold]{report.pipeline}[/bold]"
     number = report.version
-    worse = f", with worse {escape(report.worse)}" if report.worse else ""
+    worse_text = f", with worse {escape(report.worse)}" if report.worse else ""
     if report.promoted:
-        return f"{name}: [green]PROMOTED[/green]{worse}. Version {number} is in production."
+        return f"{name}: [green]PROMOTED[/green]{worse_text}. Version {number} is in production."
     if report.in_production:
         return f"{name}: version {number} is already in production; no decision was needed."
     if report.rolls_out:
         return (
-            f"{name}: [green]PROMOTE[/green]{worse}. The rollout of version {number} has started; "
-            f"version {report.production} stays in production until all steps have passed."
+            f"{name}: [green]PROMOTE[/green]{worse_text}. The rollout of version {number} has "
+            f"started; version {report.production} stays in production until all steps have passed."
         )
     if report.verdict == "PROMOTE":
         waits_for = escape(report.waits_for)
-        return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{worse}. {waits_for}"
+        return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{worse_text}. {waits_for}"
     serving = (
         f"version {report.production} stays in production"
         if report.production

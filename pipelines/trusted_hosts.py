@@ -6,15 +6,15 @@ from urllib.parse import urlsplit
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost"})
 
 
-def is_trusted_host(host: str, extra: Iterable[str] = ()) -> bool:
-    """Return whether a ``Host`` header names this machine's loopback or one of ``extra``.
+def is_trusted_host(host: str, extra_names: Iterable[str] = ()) -> bool:
+    """Return whether a ``Host`` header names this machine's loopback or one of ``extra_names``.
 
     By DNS rebinding, another site can resolve its own name to 127.0.0.1; its pages then have the
     same origin as the services here. The port is ignored, because a tunnel changes it.
 
     Args:
         host: Value of the header, with or without a port.
-        extra: Additional host names, without ports.
+        extra_names: Additional host names, without ports.
     """
     try:
         parts = urlsplit(f"//{host}")
@@ -23,4 +23,4 @@ def is_trusted_host(host: str, extra: Iterable[str] = ()) -> bool:
         return False
     if name is None or parts.netloc != host or parts.username is not None:
         return False
-    return name in LOOPBACK_NAMES | {each.lower() for each in extra}
+    return name in LOOPBACK_NAMES | {each.lower() for each in extra_names}

@@ -80,13 +80,13 @@ def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRe
                 f"The request comes from a page of {origin}, and only pages of {host} are allowed. "
                 "Behind a proxy, configure it to forward the Host header.",
             )
-    follows_link = (
+    is_link_navigation = (
         scope.get("method") in SAFE_METHODS
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
     )
     for site in headers.getlist("sec-fetch-site"):
-        if site not in ("same-origin", "none") and not follows_link:
+        if site not in ("same-origin", "none") and not is_link_navigation:
             return RequestRejection(
                 HTTPStatus.FORBIDDEN,
                 f"A page of another origin sent the request (Sec-Fetch-Site: {site}).",
@@ -145,6 +145,8 @@ class UiGuard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
-            allow = {"Allow": "POST"} if rejection.status == HTTPStatus.METHOD_NOT_ALLOWED else {}
-            response: Any = PlainTextResponse(rejection.reason, rejection.status, allow)
+            allow_header = (
+                {"Allow": "POST"} if rejection.status == HTTPStatus.METHOD_NOT_ALLOWED else {}
+            )
+            response: Any = PlainTextResponse(rejection.reason, rejection.status, allow_header)
             await response(scope, receive, send_with_headers)

@@ -82,7 +82,7 @@ def compare(
     """
     baseline_losses = losses_of(baseline, what="baseline", fold_N=folds, cluster_N=clusters)
 
-    def against_baseline(losses: LossSource, what: str) -> Comparison:
+    def compare_with_baseline(losses: LossSource, what: str) -> Comparison:
         candidate_losses = losses_of(losses, what=what, fold_N=folds, cluster_N=clusters)
         return Comparison(
             verdict=decide(
@@ -95,11 +95,11 @@ def compare(
         )
 
     if not isinstance(candidate, Mapping):
-        return against_baseline(candidate, "candidate")
+        return compare_with_baseline(candidate, "candidate")
     if not candidate:
         raise ContractError(
             "At least one candidate must be compared, got an empty mapping.",
             fix="Pass the losses of each candidate under its name.",
         )
-    comparisons = {name: against_baseline(losses, name) for name, losses in candidate.items()}
+    comparisons = {name: compare_with_baseline(losses, name) for name, losses in candidate.items()}
     return adjust(comparisons, alpha=settings.alpha)

@@ -197,10 +197,10 @@ def fit(
         for seed in sorted(set(seeds))
         for fold in folds
     ]
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     with naming_extras("A training on a cluster"):
         members, num_reused = train_members(
-            specs, compute=compute, on_event=on_event or _FinishedLines(len(specs))
+            specs, compute=compute, on_event=on_event or _FinishedRunPrinter(len(specs))
         )
     identity = identify_code(inputs.workload, model)
     codec = inputs.workload.codec().identity()
@@ -229,7 +229,7 @@ def fit(
             architecture=model.architecture,
             config=inputs.config,
         ),
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - start_s,
         reused=num_reused,
     )
     return FittedModel(
@@ -298,7 +298,7 @@ def _card(symptom: MemberSymptom) -> str:
     )
 
 
-class _FinishedLines:
+class _FinishedRunPrinter:
     """Prints a line on stderr for each finished network."""
 
     def __init__(self, total: int) -> None:

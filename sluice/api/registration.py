@@ -13,7 +13,7 @@ from sluice.base.environment import read_environment, read_git
 from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.home import Home
 from sluice.base.receipts import Receipt
-from sluice.config.pipeline import digest_promotion_rules
+from sluice.config.pipeline import digest_gate_settings
 from sluice.config.poc_settings import PocSettings
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.guards import GuardEvidence
@@ -66,7 +66,7 @@ def register_fitted(
     require_same_codec(
         f"The candidate of {model}", fitted.trained.codec, fitted.workload.codec().identity()
     )
-    poc = _poc_receipt(ledger, model, fitted, guards)
+    poc_receipt = _poc_receipt(ledger, model, fitted, guards)
     reference = choose_reference(
         ledger,
         model,
@@ -78,7 +78,7 @@ def register_fitted(
     registration = ledger.register(
         model,
         _lineage(model, evaluated),
-        [poc, receipt],
+        [poc_receipt, receipt],
         actor=actor,
         reason=reason,
     )
@@ -141,8 +141,8 @@ def _decide(
         reference_deployed_losses=evaluated.reference.deployed.losses,
     )
     uncovered_code = "" if identity is None else identity.coverage_warning
-    rules = digest_promotion_rules(BaselineSettings(), gate, guards, SuiteSettings())
-    subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": rules}
+    settings_digest = digest_gate_settings(BaselineSettings(), gate, guards, SuiteSettings())
+    subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": settings_digest}
 
     def judge(earlier: Sequence[Receipt]) -> Receipt:
         verdict = decide_promotion(

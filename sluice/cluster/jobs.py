@@ -55,7 +55,7 @@ class WorkerLost:
     """How the worker ended, as a phrase that can follow 'its'."""
     cause: str
     """Likely cause, as a sentence."""
-    num_losses: int
+    num_times_lost: int
     """Number of times that the worker of this job was lost so far."""
     will_retry: bool
     """Whether the job runs again; False if its retries are exhausted."""
@@ -93,18 +93,18 @@ class RetryCounter:
 
     def __init__(self, retries: int) -> None:
         self._retries = retries
-        self._num_losses: Counter[Hashable] = Counter()
+        self._num_times_lost: Counter[Hashable] = Counter()
 
     def count_loss(self, key: Hashable, description: str, cause: str) -> WorkerLost:
         """Count one more lost worker of the job."""
-        self._num_losses[key] += 1
-        num_losses = self._num_losses[key]
+        self._num_times_lost[key] += 1
+        num_times_lost = self._num_times_lost[key]
         return WorkerLost(
             key=key,
             description=description,
             cause=cause,
-            num_losses=num_losses,
-            will_retry=num_losses <= self._retries,
+            num_times_lost=num_times_lost,
+            will_retry=num_times_lost <= self._retries,
         )
 
 

@@ -136,12 +136,12 @@ class PipelineSettings(Settings):
         return self
 
     @property
-    def promotion_rules_digest(self) -> str:
+    def gate_settings_digest(self) -> str:
         """Digest of all settings of the pipeline that determine a promotion decision."""
-        return digest_promotion_rules(self.baseline, self.gate, self.guards, self.suites)
+        return digest_gate_settings(self.baseline, self.gate, self.guards, self.suites)
 
 
-def digest_promotion_rules(
+def digest_gate_settings(
     baseline: BaselineSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
 ) -> str:
     """Return the digest of all settings that determine a promotion decision."""

@@ -29,10 +29,10 @@ class EmbeddingWindow:
         report = self.report
         return {
             "squared maximum mean discrepancy": _format(report.mmd_squared, ".3g"),
-            f"exceeded in {100 * report.alpha:.3g} % of windows without drift": _format(
+            f"threshold (exceeded in {100 * report.alpha:.3g} % of windows without drift)": _format(
                 report.threshold, ".3g"
             ),
-            "ignored up to": f"{report.min_discrepancy:g}",
+            "discrepancy ignored up to": f"{report.min_discrepancy:g}",
             f"p-value of {report.num_permutations:,} permutations": _format(report.p_value, ".2g"),
             "kernel width (median distance)": _format(report.bandwidth, ".3g"),
             "block length": f"{report.block_length}",

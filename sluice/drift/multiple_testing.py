@@ -29,8 +29,9 @@ def joint_result(
     """Return the joint test of all columns, before the adjustment; None for a single column.
 
     Args:
-        reference: Drift reference with the mean features.
-        code_CN: Codes of all columns of the window that can be compared.
+        reference: Drift reference of the production version.
+        code_CN: Bin codes (C, N) of the N rows of the window, for the C columns that can be
+            compared.
         num_rows: Rows of the window [rows].
         map_function: ``map``, or the ``map`` method of a thread pool.
     """
@@ -43,7 +44,10 @@ def joint_result(
     if num_missing:
         reason = f"{num_missing} of {len(reference.columns)} columns cannot be compared."
     elif not joint.dependence.inflation > 0:
-        reason = "The reference has too few rows for the length of its dependence."
+        reason = (
+            f"The reference has {reference.num_rows} rows, too few for rows that depend on each "
+            f"other over {joint.dependence.block_length} rows."
+        )
     elif null is None:
         reason = f"The window has {num_rows} rows, required {required_rows}."
     else:

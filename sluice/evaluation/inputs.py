@@ -13,8 +13,8 @@ from sluice.registry.lineage import Lineage
 from sluice.registry.loading import load_networks
 from sluice.registry.missing_artifacts import (
     explain_missing_artifacts,
-    has_no_weights,
     is_own_registry,
+    lacks_all_weights,
 )
 from sluice.registry.readonly import ReadonlyLedger
 from sluice.registry.records import Version
@@ -99,13 +99,13 @@ def _will_be_reproduced(
         getattr(lineage, role) == digest for role, digest in subject.items()
     )
     is_from_this_home = is_own_registry(url, store)
-    return has_same_subject and (is_from_this_home or not has_no_weights(lineage, store))
+    return has_same_subject and (is_from_this_home or not lacks_all_weights(lineage, store))
 
 
 def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
     name = f"{version.model} version {version.number} ({role})"
     lineage = version.lineage
-    if has_no_weights(lineage, store):
+    if lacks_all_weights(lineage, store):
         cause, fix = explain_missing_artifacts(url, store)
         part, digest = next(iter(lineage.weights().items()))
         raise IntegrityError(

@@ -135,8 +135,9 @@ def _parse_times(label: "pd.Series[str]") -> "pd.Series | None":
 def _require_text_order(keys: pd.DataFrame) -> None:
     """Raise an error unless labels that are neither numbers nor ISO dates are sorted as text.
 
-    The text order of labels such as 01.02.2024 or bar10 is not their order in time. Sorting them as
-    text would destroy the order in time and hide the serial dependence.
+    Labels such as 01.02.2024 or bar10 sort differently as text than in time. Sorting by text is
+    therefore allowed only if it keeps the order of the table. Otherwise it would destroy the order
+    in time, and hide the serial dependence.
     """
     previous = keys.groupby("fold", sort=False)["row"].shift()
     unsorted_rows = np.flatnonzero((previous.notna() & (keys["row"] < previous)).to_numpy(bool))

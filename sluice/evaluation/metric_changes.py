@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sluice.evaluation.estimate import Estimate
 from sluice.evaluation.metric_table import MetricTable, folds_component
 from sluice.metrics.directions import Direction, direction_of
-from sluice.verdicts.metric_change import MetricChange
+from sluice.verdicts.metric_change import MetricDeterioration
 
 _ALPHA_PER_SIDE = 0.025
 """Error rate of each bound of a 95 % interval [rate]."""
@@ -23,7 +23,7 @@ def find_worse_metrics(
     reference: MetricTable | None,
     *,
     directions: Mapping[str, Direction],
-) -> tuple[MetricChange, ...]:
+) -> tuple[MetricDeterioration, ...]:
     """Return all metrics whose mean is worse than that of the reference.
 
     A metric is excluded if only one arm has it, if it is not finite, or if its direction of
@@ -37,17 +37,18 @@ def find_worse_metrics(
     """
     if candidate is None or reference is None:
         return ()
-    changes = (
-        _change_if_worse(name, candidate, reference, direction)
+    deteriorations = (
+        _deterioration(name, candidate, reference, direction)
         for name in candidate.values
         if name != _GATE_METRIC and (direction := direction_of(name, directions)) is not None
     )
-    return tuple(change for change in changes if change is not None)
+    return tuple(metric for metric in deteriorations if metric is not None)
 
 
-def _change_if_worse(
+def _deterioration(
     name: str, candidate: MetricTable, reference: MetricTable, direction: Direction
-) -> MetricChange | None:
+) -> MetricDeterioration | None:
+    """Return the deterioration of a metric; None if it is not worse, or cannot be compared."""
     candidate_SF, reference_SF = candidate.values_of(name), reference.values_of(name)
     if candidate_SF is None or reference_SF is None:
         return None
@@ -61,7 +62,7 @@ def _change_if_worse(
         reference_component=reference.seeds_component(name),
         row_component=folds_component(difference_F, candidate.share_F),
     ).bounds(_ALPHA_PER_SIDE)
-    return MetricChange(
+    return MetricDeterioration(
         metric=name,
         candidate=candidate.means[name],
         reference=reference.means[name],

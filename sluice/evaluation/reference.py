@@ -19,7 +19,7 @@ from sluice.registry.code_comparison import CodeComparison, compare_code, descri
 from sluice.registry.lineage import Lineage
 from sluice.registry.loading import read_stored_code, rebuild_workload, removed_settings
 from sluice.registry.records import Version
-from sluice.registry.stored_code import CodeSource, stored_modules
+from sluice.registry.stored_code import CodeSource, use_stored_modules
 from sluice.training.weights import load_member
 from sluice.workloads.workload import Workload
 
@@ -173,7 +173,7 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
             load=lambda member: load_member(member, workload, model, store),
             comparison=comparison,
         )
-    with stored_modules(read_stored_code(_name(lineage), version, store)):
+    with use_stored_modules(read_stored_code(_name(lineage), version, store)):
         workload, model = rebuild_workload(version)
         _require_comparable_rows(version)
         networks = {m.weights: load_member(m, workload, model, store) for m in lineage.members}

@@ -65,7 +65,7 @@ class AnchorSnapshot:
     """
 
     location: str
-    content: SignedLine | StorageError | None
+    line_or_error: SignedLine | StorageError | None
 
     @classmethod
     def of(cls, anchor: "Anchor | None") -> Self | None:
@@ -79,9 +79,9 @@ class AnchorSnapshot:
 
     def read(self) -> SignedLine | None:
         """Return the line, or None if the anchor has no line; raise the read error again."""
-        if isinstance(self.content, StorageError):
-            raise self.content
-        return self.content
+        if isinstance(self.line_or_error, StorageError):
+            raise self.line_or_error
+        return self.line_or_error
 
 
 class Anchor(AnchorReader, Protocol):
@@ -98,7 +98,7 @@ class Anchor(AnchorReader, Protocol):
 
 def anchor_of(keys: Keyring, url: str) -> Anchor | None:
     """Return the anchor of a registry; None for a key that was not read from a file."""
-    path = keys.signing.path
+    path = keys.signing_key.path
     if path is None:
         return None
     name = registry_identity(url)[:16]
@@ -116,12 +116,17 @@ def registry_identity(url: str) -> str:
     of an anchor. The URL comes from the user's settings, so an attacker who can only write the
     database cannot change it.
     """
-    parsed = make_url(url)
-    database = parsed.database or ""
-    if parsed.get_backend_name() == "sqlite" and not database.startswith("file:"):
+    parsed_url = make_url(url)
+    database = parsed_url.database or ""
+    if parsed_url.get_backend_name() == "sqlite" and not database.startswith("file:"):
         database = str(Path(database).resolve())
-    parts: list[object] = [parsed.get_backend_name(), parsed.host, parsed.port, database]
-    parts += [parsed.query.get(name) for name in ("host", "port", "options")]
+    parts: list[object] = [
+        parsed_url.get_backend_name(),
+        parsed_url.host,
+        parsed_url.port,
+        database,
+    ]
+    parts += [parsed_url.query.get(name) for name in ("host", "port", "options")]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -148,10 +153,10 @@ class FileAnchor:
     @contextlib.contextmanager
     def writing(self, signed_line: SignedLine) -> Iterator[None]:
         """Write a temporary file before the block and rename it afterwards; see ``Anchor``."""
-        folder, temporary = self.path.parent, None
+        folder, temporary_path = self.path.parent, None
         try:
             try:
-                handle, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)
+                handle, temporary_path = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)
                 with open(handle, "wb") as file:  # mkstemp: only the owner may read it
                     file.write(signed_line.model_dump_json().encode())
                     file.flush()
@@ -165,24 +170,24 @@ class FileAnchor:
                 ) from error
             yield
             try:
-                self._replace(temporary, signed_line.line)
+                self._replace(temporary_path, signed_line.line)
             except (OSError, StorageError) as error:
                 raise _not_stored_error(signed_line, self.location, error) from error
         finally:
-            if temporary is not None:
+            if temporary_path is not None:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                    os.unlink(temporary_path)
 
-    def _replace(self, temporary: str, line: int) -> None:
+    def _replace(self, temporary_path: str, line_number: int) -> None:
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            with contextlib.suppress(IntegrityError):
+            with contextlib.suppress(IntegrityError):  # a damaged anchor is replaced
                 stored_line = self.read()
                 # A later commit may have stored its line already.
-                if stored_line is not None and stored_line.line > line:
+                if stored_line is not None and stored_line.line > line_number:
                     return
-            os.replace(temporary, self.path)
+            os.replace(temporary_path, self.path)
             os.fsync(folder)
         finally:
             os.close(folder)
@@ -204,13 +209,13 @@ class ObjectAnchor:
         import fsspec
 
         try:
-            files, root = fsspec.core.url_to_fs(self.root)
+            filesystem, root = fsspec.core.url_to_fs(self.root)
             try:
-                names = [str(name) for name in files.ls(root, detail=False, refresh=True)]
+                names = [str(name) for name in filesystem.ls(root, detail=False, refresh=True)]
             except FileNotFoundError:
                 return None
             newest = max((name for name in names if name.endswith(".json")), default=None)
-            return None if newest is None else _parse_object(files.cat_file(newest), newest)
+            return None if newest is None else _parse_object(filesystem.cat_file(newest), newest)
         except (OSError, ImportError, ValueError) as error:
             raise _unreadable_error(self.location, error) from error
 
@@ -224,33 +229,34 @@ class ObjectAnchor:
 
         yield
         try:
-            files, root = fsspec.core.url_to_fs(self.root)
-            files.makedirs(root, exist_ok=True)
+            filesystem, root = fsspec.core.url_to_fs(self.root)
+            filesystem.makedirs(root, exist_ok=True)
             name = f"{root}/{_object_name(signed_line)}"
-            files.pipe_file(name, signed_line.model_dump_json().encode(), mode="create")
+            filesystem.pipe_file(name, signed_line.model_dump_json().encode(), mode="create")
         except (OSError, ImportError, ValueError) as error:
             raise _not_stored_error(signed_line, self.location, error) from error
 
 
-def _parse(content: bytes, where: str) -> SignedLine:
+def _parse(content: bytes, location: str) -> SignedLine:
     try:
         return SignedLine.model_validate_json(content)
     except ValidationError:
         raise IntegrityError(
-            f"The anchor {where} is not a signed line.",
+            f"The anchor {location} is not a signed line.",
             cause="It was changed or damaged.",
-            fix=_removal_advice(where),
+            fix=_removal_advice(location),
         ) from None
 
 
-def _parse_object(content: bytes, where: str) -> SignedLine:
+def _parse_object(content: bytes, location: str) -> SignedLine:
     """Parse an object and check its name, so that an added object cannot hide a newer line."""
-    stored_line = _parse(content, where)
-    if where.rsplit("/", 1)[-1] != _object_name(stored_line):
+    stored_line = _parse(content, location)
+    if location.rsplit("/", 1)[-1] != _object_name(stored_line):
         raise IntegrityError(
-            f"The object {where} contains line {stored_line.line}, which does not match its name.",
+            f"The object {location} contains line {stored_line.line}, which does not match its "
+            "name.",
             cause="It was not written by Sluice.",
-            fix=_removal_advice(where),
+            fix=_removal_advice(location),
         )
     return stored_line
 
@@ -259,10 +265,10 @@ def _object_name(signed_line: SignedLine) -> str:
     return f"{signed_line.line:012d}.json"
 
 
-def _removal_advice(where: str) -> str:
+def _removal_advice(location: str) -> str:
     return (
         "Find out why. If a comparison with a copy shows that the registry is correct, move "
-        f"{where} away. The next signed change creates a new one."
+        f"{location} away. The next signed change creates a new one."
     )
 
 

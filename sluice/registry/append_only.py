@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Table
 from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import APPEND_ONLY_TABLES, metadata
 
-_FUNCTION = "sluice_append_only"
-_BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
+_FUNCTION_NAME = "sluice_append_only"
+_FUNCTION_BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
 _BEFORE_CHANGES = 2 | 8 | 16 | 32
 """Value of ``pg_trigger.tgtype`` for a statement trigger before DELETE, UPDATE or TRUNCATE."""
 
@@ -43,11 +43,11 @@ def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
     dialect = connection.dialect.name
     if dialect == "postgresql":
         connection.exec_driver_sql(
-            f"CREATE OR REPLACE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ {_BODY} $$"
+            f"CREATE OR REPLACE FUNCTION {_FUNCTION_NAME}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ {_FUNCTION_BODY} $$"
         )
     for table in tables:
-        for statement in _statements(dialect, table).values():
+        for statement in _trigger_statements(dialect, table).values():
             connection.exec_driver_sql(statement)
 
 
@@ -59,18 +59,19 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
     Cost:
         One query.
     """
-    expected = _expected_definitions(connection.dialect.name)
-    existing = _existing_definitions(connection)
+    expected_triggers = _expected_definitions(connection.dialect.name)
+    existing_triggers = _existing_definitions(connection)
     problems = [
         *(
             f"{name} on {table} is missing"
-            for table, name in expected
-            if (table, name) not in existing
+            for table, name in expected_triggers
+            if (table, name) not in existing_triggers
         ),
         *(
-            f"{name} on {table} {'was changed' if (table, name) in expected else 'is unknown'}"
-            for (table, name), definition in existing.items()
-            if expected.get((table, name)) != definition
+            f"{name} on {table} "
+            + ("was changed" if (table, name) in expected_triggers else "is unknown")
+            for (table, name), definition in existing_triggers.items()
+            if expected_triggers.get((table, name)) != definition
         ),
     ]
     if problems:
@@ -100,13 +101,13 @@ def restore_triggers(connection: Connection) -> int:
     return len(_expected_definitions(connection.dialect.name))
 
 
-def _statements(dialect: str, table: Table) -> dict[str, str]:
+def _trigger_statements(dialect: str, table: Table) -> dict[str, str]:
     """Return the statements that create the triggers of a table, by trigger name."""
     if dialect == "postgresql":
         name = f"{table.name}_append_only"
         return {
             name: f"CREATE TRIGGER {name} BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
-            f"FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()"
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION_NAME}()"
         }
     if dialect == "sqlite":
         return {
@@ -121,11 +122,11 @@ def _statements(dialect: str, table: Table) -> dict[str, str]:
 def _expected_definitions(dialect: str) -> dict[tuple[str, str], str]:
     """Return the expected definition of each trigger, in the form of ``_existing_definitions``."""
     return {
-        (table.name, name): _join_columns(_BEFORE_CHANGES, "O", True, "", "plpgsql", _BODY)
+        (table.name, name): _join_columns(_BEFORE_CHANGES, "O", True, "", "plpgsql", _FUNCTION_BODY)
         if dialect == "postgresql"
         else _normalize_spaces(statement)
         for table in APPEND_ONLY_TABLES
-        for name, statement in _statements(dialect, table).items()
+        for name, statement in _trigger_statements(dialect, table).items()
     }
 
 

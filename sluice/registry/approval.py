@@ -46,7 +46,7 @@ def create_approval(
     version: Version,
     *,
     pointer: ProductionPointer,
-    promotion: str,
+    promotion_digest: str,
     actor: str,
     reason: str,
     at: datetime,
@@ -58,7 +58,7 @@ def create_approval(
         keys: Keyring of the approver; None if changes are not signed.
         version: Version to promote.
         pointer: Current production pointer.
-        promotion: Digest of the promotion receipt to approve.
+        promotion_digest: Digest of the promotion receipt to approve.
         actor: Name of the approver.
         reason: Reason for the record.
         at: Time of the approval.
@@ -66,14 +66,16 @@ def create_approval(
     Raises:
         GateBlocked: The signing key belongs to another actor.
     """
-    subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
+    subject = approval_subject(
+        connection, version, pointer=pointer, promotion_digest=promotion_digest
+    )
     subject[_APPROVED_AT] = at.isoformat()
     signature_fields = {}
-    if keys is not None and keys.actors:
+    if keys is not None and keys.key_id_by_actor:
         text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
         signature_fields = {
-            "key_id": keys.signing.key_id,
-            "signature": keys.signing.sign(APPROVAL_GATE, text),
+            "key_id": keys.signing_key.key_id,
+            "signature": keys.signing_key.sign(APPROVAL_GATE, text),
         }
     return Receipt(
         gate=APPROVAL_GATE,
@@ -92,7 +94,7 @@ def require_evidence_and_approval(
     version: Version,
     pointer: ProductionPointer,
     *,
-    rules_digest: str | None,
+    gate_settings_digest: str | None,
     approval_settings: ApprovalSettings | None,
     at: datetime,
     reinstate: bool = False,
@@ -109,14 +111,18 @@ def require_evidence_and_approval(
         ApprovalMissing: No valid approval is recorded.
     """
     receipt = require_evidence(
-        connection, version, pointer=pointer, reinstate=reinstate, rules_digest=rules_digest
+        connection,
+        version,
+        pointer=pointer,
+        reinstate=reinstate,
+        gate_settings_digest=gate_settings_digest,
     )
     require_approval(
         connection,
         keys,
         version,
         pointer=pointer,
-        promotion=receipt,
+        promotion_digest=receipt,
         settings=approval_settings,
         at=at,
         valid_at=valid_at,
@@ -130,7 +136,7 @@ def require_approval(
     version: Version,
     *,
     pointer: ProductionPointer,
-    promotion: str,
+    promotion_digest: str,
     settings: ApprovalSettings | None,
     at: datetime,
     valid_at: datetime | None = None,
@@ -147,7 +153,7 @@ def require_approval(
         keys,
         version,
         pointer=pointer,
-        promotion=promotion,
+        promotion_digest=promotion_digest,
         settings=settings,
         at=at,
         valid_at=valid_at,
@@ -162,7 +168,7 @@ def find_status(
     version: Version,
     *,
     pointer: ProductionPointer,
-    promotion: str,
+    promotion_digest: str,
     settings: ApprovalSettings | None,
     at: datetime,
     valid_at: datetime | None = None,
@@ -174,7 +180,7 @@ def find_status(
         keys: Keyring of the promoter; None if changes are not signed.
         version: Version to promote.
         pointer: Current production pointer.
-        promotion: Digest of the promotion receipt.
+        promotion_digest: Digest of the promotion receipt.
         settings: Settings of the pipeline; None for a command that does not know them. The
             promotion receipt may require an approval too.
         at: Time of the promotion.
@@ -182,27 +188,33 @@ def find_status(
             of a rollout, it is the start of the rollout.
     """
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = next(each.receipt for each in linked_receipts if each.receipt.digest == promotion)
+    receipt = next(
+        each.receipt for each in linked_receipts if each.receipt.digest == promotion_digest
+    )
     requirement = strictest_settings(settings, receipt)
-    subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
+    subject = approval_subject(
+        connection, version, pointer=pointer, promotion_digest=promotion_digest
+    )
     approvals = [each.receipt for each in linked_receipts if each.receipt.gate == APPROVAL_GATE]
     matching_approvals = [each for each in approvals if is_approval(each, subject)]
     needs_second_person = False
-    if keys is not None and keys.actors:
+    if keys is not None and keys.key_id_by_actor:
         key_ids = approver_key_ids(keys, linked_receipts, subject)
         needs_second_person = keys.two_person_since is not None and at >= keys.two_person_since
         if needs_second_person:
-            key_ids -= {keys.signing.key_id}
+            key_ids -= {keys.signing_key.key_id}
         matching_approvals = [
             each
             for each in matching_approvals
             for key_id in key_ids
             if is_signed_approval(keys, each, subject, key_id)
         ]
-    newest = _as_approval(matching_approvals[-1], requirement) if matching_approvals else None
+    newest_approval = (
+        _as_approval(matching_approvals[-1], requirement) if matching_approvals else None
+    )
     problem = remedy = ""
     name, command = f"{version.model} version {version.number}", "sluice registry approve"
-    if needs_second_person and newest is None:
+    if needs_second_person and newest_approval is None:
         problem = (
             f"The promotion of {name} requires the approval of an actor other than its promoter, "
             "and no such approval against the current production version is recorded."
@@ -211,15 +223,17 @@ def find_status(
             f"Ask another person to run: {command} {version.model} {version.number} "
             "--reason '...' --key THEIR_KEY"
         )
-    elif requirement.required and (newest is None or not newest.is_valid_at(valid_at or at)):
+    elif requirement.required and (
+        newest_approval is None or not newest_approval.is_valid_at(valid_at or at)
+    ):
         problem = (
             f"{name} waits for an approval, which is valid for {requirement.expires_h:g} h. "
-            f"{_describe_missing(newest, approvals)}"
+            f"{_describe_missing(newest_approval, approvals)}"
         )
         remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
     return ApprovalStatus(
         required=needs_second_person or requirement.required,
-        approval=newest,
+        approval=newest_approval,
         problem=problem,
         remedy=remedy,
     )
@@ -231,7 +245,7 @@ def approver_key_ids(
     """Return the key ids of the actors that approved a subject."""
     key_ids = set()
     for receipt in (each.receipt for each in linked_receipts):
-        key_id = keys.actors.get(str(receipt.evidence.get("actor")))
+        key_id = keys.key_id_by_actor.get(str(receipt.evidence.get("actor")))
         if key_id is not None and is_signed_approval(keys, receipt, subject, key_id):
             key_ids.add(key_id)
     return key_ids
@@ -245,7 +259,7 @@ def is_signed_approval(
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
     text = _signed_text(receipt.subject, actor=actor, reason=receipt.reason)
-    return keys.known[key_id].verify(signature, APPROVAL_GATE, text)
+    return keys.known_keys[key_id].verify(signature, APPROVAL_GATE, text)
 
 
 def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:
@@ -254,18 +268,18 @@ def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:
 
 
 def approval_subject(
-    connection: Connection, version: Version, *, pointer: ProductionPointer, promotion: str
+    connection: Connection, version: Version, *, pointer: ProductionPointer, promotion_digest: str
 ) -> dict[str, str]:
     """Return the subject of an approval: digests and the number of the move, by role."""
     link = sa.select(version_receipts.c.id).where(
         version_receipts.c.model == version.model,
         version_receipts.c.number == version.number,
-        version_receipts.c.receipt == promotion,
+        version_receipts.c.receipt == promotion_digest,
     )
     return {
         "candidate": version.candidate,
         "reference": reference_of(connection, version.model, pointer),
-        "promotion": promotion,
+        "promotion": promotion_digest,
         "move": str(pointer.revision + 1),
         # The digest of a line depends on all earlier lines, so it is unique to this registry.
         "line": log.find_line_digest(

@@ -55,14 +55,14 @@ def check_signers(
         ``log_verification`` and ``log_signatures`` had no findings: every row has its line in the
         log, and a known key has signed every line.
     """
-    if not keys.actors:
+    if not keys.key_id_by_actor:
         return
     history_lines = log.load_line_numbers(connection, history)
     transition_lines = log.load_line_numbers(connection, rollout_transitions)
     for model in models:
         for entry in queries.load_history(connection, model):
             line = history_lines[log.encode_key([entry.id])]
-            signer, is_bridged = _signer(connection, keys, line)
+            signer, is_bridged = _find_signer(connection, keys, line)
             if not is_bridged and not keys.may_sign(signer, entry.actor):
                 what = f"names {entry.actor!r} but is signed with another key"
                 yield _finding(entry, what, _FIX_KEY)
@@ -74,7 +74,7 @@ def check_signers(
         for rollout_id in rollout_rows.load_rollout_ids(connection, model):
             for transition in rollout_rows.load_transitions(connection, rollout_id):
                 key = log.encode_key([rollout_id, transition.rollout.revision])
-                signer, is_bridged = _signer(connection, keys, transition_lines[key])
+                signer, is_bridged = _find_signer(connection, keys, transition_lines[key])
                 if not is_bridged and not keys.may_sign(signer, transition.actor):
                     yield RegistryFinding(
                         model=model,
@@ -92,13 +92,13 @@ def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, 
 
     The writer of an entry could set an earlier time, so the times of signatures count as well.
     """
-    since = keys.two_person_since
+    two_person_start = keys.two_person_since
     return (
         entry.action == "promote"
-        and since is not None
+        and two_person_start is not None
         and (
-            entry.at >= since
-            or log_signatures.is_provably_after(connection, keys, since, line=line)
+            entry.at >= two_person_start
+            or log_signatures.is_provably_after(connection, keys, two_person_start, line=line)
         )
     )
 
@@ -109,7 +109,7 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
     key_ids = approver_key_ids(keys, linked_receipts, subject)
     for each in linked_receipts:  # an approval stays valid if its key was retired later
         key_id = str(each.receipt.evidence.get("key_id"))
-        retired_at = keys.retired.get(key_id)
+        retired_at = keys.retirement_times.get(key_id)
         if (
             retired_at is not None
             and is_signed_approval(keys, each.receipt, subject, key_id)
@@ -125,18 +125,18 @@ def _subject_of(connection: Connection, entry: HistoryEntry) -> dict[str, str]:
         connection,
         queries.load_version(connection, entry.model, entry.to_version),
         pointer=ProductionPointer(version=entry.from_version, revision=(entry.revision or 0) - 1),
-        promotion=str(entry.receipt),
+        promotion_digest=str(entry.receipt),
     )
 
 
-def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
+def _find_signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
     """Return the id of the known key that signed a line, and whether it signed the line later.
 
     A later signature is a bridge signature: a person reviewed unsigned lines, and signed them.
     Signatures of unknown keys are ignored, because anybody can add them.
     """
     query = sa.select(signatures.c.key_id, signatures.c.kind).where(
-        signatures.c.line >= line, signatures.c.key_id.in_(keys.known)
+        signatures.c.line >= line, signatures.c.key_id.in_(keys.known_keys)
     )
     row = connection.execute(query.order_by(signatures.c.line).limit(1)).one()
     return str(row.key_id), row.kind != "change"

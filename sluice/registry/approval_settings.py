@@ -38,7 +38,7 @@ class ApprovalSettings(Settings):
         return timedelta(hours=self.expires_h)
 
     @property
-    def subject(self) -> Mapping[str, str]:
+    def subject_entry(self) -> Mapping[str, str]:
         """Entry of a promotion receipt's subject that requires an approval.
 
         The key is the role "approval", the value the validity of an approval [h]. Empty if no
@@ -48,7 +48,9 @@ class ApprovalSettings(Settings):
         return {_ROLE: repr(self.expires_h)} if self.required else {}
 
 
-def strictest_settings(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
+def strictest_settings(
+    settings: ApprovalSettings | None, promotion_receipt: Receipt
+) -> ApprovalSettings:
     """Return the approval that a promotion requires by the settings and by its receipt.
 
     If both require one, the shorter validity applies. If neither does, the result has
@@ -56,27 +58,27 @@ def strictest_settings(settings: ApprovalSettings | None, promotion: Receipt) ->
 
     Args:
         settings: Settings of the pipeline; None for a command that does not know them.
-        promotion: Promotion receipt, which records the settings of the verdict.
+        promotion_receipt: Receipt that records the settings of the verdict.
 
     Raises:
         IntegrityError: The receipt has an invalid requirement.
     """
     required_settings = [
-        each for each in (settings, _recorded_settings(promotion)) if each and each.required
+        each for each in (settings, _recorded_settings(promotion_receipt)) if each and each.required
     ]
     return min(required_settings, key=lambda each: each.expires_h, default=ApprovalSettings())
 
 
-def _recorded_settings(promotion: Receipt) -> ApprovalSettings | None:
-    recorded_h = promotion.subject.get(_ROLE)
+def _recorded_settings(promotion_receipt: Receipt) -> ApprovalSettings | None:
+    recorded_h = promotion_receipt.subject.get(_ROLE)
     if recorded_h is None:
         return None
     try:
         return ApprovalSettings(required=True, expires_h=float(recorded_h))
     except (ValueError, ValidationError) as error:
         raise IntegrityError(
-            f"The promotion receipt {promotion.digest[:12]} requires an approval that is valid for "
-            f"{recorded_h[:40]!r} hours, which must be a number above 0 and at most "
+            f"The promotion receipt {promotion_receipt.digest[:12]} requires an approval that is "
+            f"valid for {recorded_h[:40]!r} hours, which must be a number above 0 and at most "
             f"{_MAX_EXPIRES_H}.",
             cause="The receipt was not written by the promotion gate.",
             fix="Evaluate the candidate on a newer window.",

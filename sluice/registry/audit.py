@@ -65,15 +65,15 @@ _SortedSignatures = Sequence[tuple[int, SignatureState, str]]
 class _Signatures:
     """Signatures of the log: valid ones, and all others."""
 
-    valid: _SortedSignatures
-    others: _SortedSignatures
+    valid_signatures: _SortedSignatures
+    other_signatures: _SortedSignatures
 
     def fields_of(self, line: int | None) -> dict[str, Any]:
         """Return the fields of an ``AuditRecord`` that say how a log line is signed."""
         if line is None:
             return {"line": None, "signature": "not_logged", "key_id": None}
         # Anybody can add an invalid signature, so it must not hide a valid one.
-        for sorted_signatures in (self.valid, self.others):
+        for sorted_signatures in (self.valid_signatures, self.other_signatures):
             index = bisect.bisect_left(sorted_signatures, line, key=lambda signature: signature[0])
             if index < len(sorted_signatures):
                 _, state, key_id = sorted_signatures[index]
@@ -107,8 +107,8 @@ def load(
             for each in refusals.load(connection, since=since)
         ),
     ]
-    selected = [record for record in records if since is None or record.at >= since]
-    return sorted(selected, key=lambda record: (record.at, record.line or 0))
+    selected_records = [record for record in records if since is None or record.at >= since]
+    return sorted(selected_records, key=lambda record: (record.at, record.line or 0))
 
 
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
@@ -121,13 +121,13 @@ def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signature
             state = _signature_state(connection, keys, row)
             target = valid if state in ("signed", "bridged") else others
             target.append((row.line, state, row.key_id))
-    return _Signatures(valid=valid, others=others)
+    return _Signatures(valid_signatures=valid, other_signatures=others)
 
 
 def _signature_state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> SignatureState:
     if keys is None:
         return "not_checked"
-    if row.key_id not in keys.known:
+    if row.key_id not in keys.known_keys:
         return "unknown_key"
     if log_signatures.find_signature_problem(connection, keys, row) is not None:
         return "invalid"

@@ -49,14 +49,14 @@ class Database:
             StorageError: The database is unreachable, read-only, invalid, or has a newer schema.
             UnknownVersion: ``create`` is False, and the database contains no registry.
         """
-        parsed = _parse(url)
-        if parsed.get_backend_name() == "sqlite":
-            _prepare_folder(parsed, create=create)
+        parsed_url = _parse(url)
+        if parsed_url.get_backend_name() == "sqlite":
+            _prepare_folder(parsed_url, create=create)
         try:
-            engine = sa.create_engine(parsed, poolclass=NullPool)
+            engine = sa.create_engine(parsed_url, poolclass=NullPool)
         except (NoSuchModuleError, ModuleNotFoundError) as error:
             raise SettingsError(
-                f"The registry URL requires the driver {parsed.drivername}, which is not "
+                f"The registry URL requires the driver {parsed_url.drivername}, which is not "
                 f"installed ({error}).",
                 fix="Install it (for PostgreSQL: pip install 'psycopg[binary]').",
             ) from error
@@ -126,7 +126,7 @@ class Database:
 
 def _parse(url: str) -> URL:
     try:
-        parsed = make_url(url)
+        parsed_url = make_url(url)
     except ArgumentError:
         # The URL is not repeated in the message: it may contain a password.
         raise SettingsError(
@@ -134,21 +134,21 @@ def _parse(url: str) -> URL:
             fix="Set SLUICE_REGISTRY_URL, for example to sqlite:////data/registry.db or "
             "postgresql://user@host/name.",
         ) from None
-    if parsed.drivername in ("postgres", "postgresql"):
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+    if parsed_url.drivername in ("postgres", "postgresql"):
+        parsed_url = parsed_url.set(drivername="postgresql+psycopg")
+    if parsed_url.get_backend_name() not in ("sqlite", "postgresql"):
         raise SettingsError(
             "The registry URL must be that of an SQLite or PostgreSQL database, got "
-            f"{parsed.get_backend_name()!r}.",
+            f"{parsed_url.get_backend_name()!r}.",
             fix="Set SLUICE_REGISTRY_URL, for example to sqlite:////data/registry.db or "
             "postgresql://user@host/name.",
         )
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+    if parsed_url.get_backend_name() == "sqlite" and parsed_url.database in (None, "", ":memory:"):
         raise SettingsError(
             "The registry URL names an in-memory database, but the registry must be persistent.",
             fix="Use a file: sqlite:////data/registry.db",
         )
-    return parsed
+    return parsed_url
 
 
 def _prepare_folder(url: URL, *, create: bool) -> None:

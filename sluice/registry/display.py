@@ -96,10 +96,10 @@ def version_page(
     parts: list[RenderableType] = [title]
     promotion_receipts = [r for r in receipts if r.gate == "promotion"]
     if promotion_receipts:
-        parts += _section("Gate", _gate(promotion_receipts[-1], reference))
+        parts += _section("Gate", _verdict_section(promotion_receipts[-1], reference))
     if approval.required or approval.approval is not None:
         parts += _section("Approval", _approval(approval))
-    parts += _section("Metrics on the test rows", _pairs(version.lineage.metrics))
+    parts += _section("Metrics on the test rows", _name_value_table(version.lineage.metrics))
     parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
     parts += _section("Weights", _members(version.lineage))
     parts += _section("Receipts", _receipts(receipts))
@@ -171,7 +171,7 @@ def _section(name: str, body: RenderableType) -> list[RenderableType]:
     return [Text(""), Text(name, style="bold"), Padding(body, (0, 0, 0, 2))]
 
 
-def _gate(receipt: Receipt, reference: Version | None) -> Group:
+def _verdict_section(receipt: Receipt, reference: Version | None) -> Group:
     """Return the verdict, all values of the evidence, and a table for each list of rows in it."""
     digest = receipt.subject.get("reference", "")
     against = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
@@ -185,20 +185,22 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
         omitted.add("symptoms")
     evidence = {name: value for name, value in receipt.evidence.items() if name not in omitted}
     values = _flatten(evidence)
-    texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
+    long_texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
         Text.assemble(styled_label(receipt.outcome), f" against {against}. {receipt.reason}"),
         *(
-            Text(f"{_label(name)}: {_shorten_digest(texts[name])}")
-            for name in sorted(texts, key=lambda name: name.startswith(_TABLE_PREFIX))
+            Text(f"{_label(name)}: {_shorten_digest(long_texts[name])}")
+            for name in sorted(long_texts, key=lambda name: name.startswith(_TABLE_PREFIX))
         ),
         *([Text(_GAIN_DIRECTION, style="dim")] if "gain" in evidence else []),
         Text(""),
-        _pairs({name: value for name, value in values.items() if name not in texts}),
+        _name_value_table(
+            {name: value for name, value in values.items() if name not in long_texts}
+        ),
     ]
     for name, value in evidence.items():
         if _is_table(value):
-            parts += [Text(""), Text(_label(name), style="italic"), _rows(value)]
+            parts += [Text(""), Text(_label(name), style="italic"), _record_table(value)]
     return Group(*parts)
 
 
@@ -276,7 +278,7 @@ def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
     return table
 
 
-def _pairs(values: Mapping[str, Any]) -> Table:
+def _name_value_table(values: Mapping[str, Any]) -> Table:
     """Return a table of names and values, in two columns of pairs."""
     grid = Table.grid(padding=(0, 2), pad_edge=False)
     items = [(Text(_label(k), style="dim"), Text(format_number(v))) for k, v in values.items()]
@@ -323,7 +325,7 @@ def _is_table(value: Any) -> bool:
     )
 
 
-def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _record_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = _table(*(_label(name) for name in names))
     for row in rows:

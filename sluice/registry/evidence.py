@@ -25,10 +25,10 @@ receipt of its decision."""
 
 
 def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
-    """Return the receipts of one version in the order in which they count, latest last.
+    """Return the receipts of one version in the order in which they took effect, latest last.
 
-    A receipt that was recorded several times counts from its last recording. A promotion receipt
-    counts from its first link to the version, because a decision is made only once.
+    A receipt that was recorded several times took effect when it was last recorded. A promotion
+    receipt took effect when it was linked to the version, because a decision is made only once.
 
     Raises:
         IntegrityError: The content of a receipt does not match its digest, or it is not in the
@@ -40,8 +40,8 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
         sa.select(
             receipts.c.digest,
             receipts.c.payload,
-            version_receipts.c.id.label("link"),
-            last_recording.c.id.label("recording"),
+            version_receipts.c.id.label("link_id"),
+            last_recording.c.id.label("recording_id"),
         )
         .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
         .outerjoin(last_recording, last_recording.c.receipt == receipts.c.digest)
@@ -50,9 +50,9 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
     linked_receipts = []
     for row in rows:
         receipt = parse_receipt(row.digest, row.payload)
-        line = log.find_line_number(connection, version_receipts, row.link)
-        if row.recording is not None and receipt.gate != "promotion":
-            line = max(line, log.find_line_number(connection, recordings, row.recording))
+        line = log.find_line_number(connection, version_receipts, row.link_id)
+        if row.recording_id is not None and receipt.gate != "promotion":
+            line = max(line, log.find_line_number(connection, recordings, row.recording_id))
         linked_receipts.append(LinkedReceipt(receipt=receipt, line=line))
     return sorted(linked_receipts, key=lambda each: each.line)
 
@@ -112,7 +112,7 @@ def link_receipts(
     """Store receipts and link each of them to a version once.
 
     A receipt that is already linked is recorded again as the latest of its gate, except for a
-    promotion receipt, which counts from its first link.
+    promotion receipt, which took effect when it was linked.
     """
     linked_receipts = load_linked_receipts(connection, model, number)
     newest_digests = {each.receipt.gate: each.receipt.digest for each in linked_receipts}
@@ -166,12 +166,12 @@ def load_imported_receipts(connection: Connection, model: str, number: int) -> l
     return [parse_receipt(row.digest, row.payload) for row in rows]
 
 
-def load_decision(connection: Connection, key: Mapping[str, str]) -> Receipt | None:
+def load_decision(connection: Connection, column_values: Mapping[str, str]) -> Receipt | None:
     """Return the latest decision that has the given values in its columns; None without one."""
     row = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
-        .where(*(decisions.c[column] == value for column, value in key.items()))
+        .where(*(decisions.c[column] == value for column, value in column_values.items()))
         .order_by(decisions.c.id.desc())
     ).first()
     return None if row is None else parse_receipt(row.digest, row.payload)

@@ -45,29 +45,29 @@ def check_moves(
         yield finding_from_error(model, None, "pointer", error)
         return
     moves = [entry for entry in entries if entry.action in ("promote", "rollback")]
-    for before, after in zip((None, *moves), moves, strict=False):
-        yield from _check_move(before, after)
+    for previous_move, move in zip((None, *moves), moves, strict=False):
+        yield from _check_move(move, previous_move)
     promotions = [move for move in moves if move.action == "promote"]
     if numbers is not None:
-        by_version = {move.to_version: move for move in promotions}  # the last one of each version
-        promotions = [by_version[n] for n in dict.fromkeys(numbers) if n in by_version]
+        last_promotions = {move.to_version: move for move in promotions}  # by version
+        promotions = [last_promotions[n] for n in dict.fromkeys(numbers) if n in last_promotions]
     yield from _check_receipts(connection, model, promotions)
-    last = moves[-1].to_version if moves else None
-    if pointer.version != last or pointer.revision != len(moves):
+    last_version = moves[-1].to_version if moves else None
+    if pointer.version != last_version or pointer.revision != len(moves):
         yield RegistryFinding(
             model=model,
             version=pointer.version,
             problem="pointer",
             what=f"{model}: the pointer is at {_version_text(pointer.version)} after "
             f"{pluralize(pointer.revision, 'move')}, but the history ends with "
-            f"{_version_text(last)} after {pluralize(len(moves), 'move')}.",
+            f"{_version_text(last_version)} after {pluralize(len(moves), 'move')}.",
             fix="The database was edited manually: restore it from a backup.",
         )
     trail = production_trail(entries)
-    if moves and (not trail or trail[-1] != last):
+    if moves and (not trail or trail[-1] != last_version):
         yield RegistryFinding(
             model=model,
-            version=last,
+            version=last_version,
             problem="history",
             what=f"{model}: a rollback in the history does not lead to the version that was in "
             "production before.",
@@ -75,26 +75,31 @@ def check_moves(
         )
 
 
-def _check_move(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[RegistryFinding]:
+def _check_move(
+    move: HistoryEntry, previous_move: HistoryEntry | None
+) -> Iterator[RegistryFinding]:
     """Check that a move starts where the move before it ended."""
-    start = None if before is None else before.to_version
-    revision = 1 if before is None or before.revision is None else before.revision + 1
+    expected_start = None if previous_move is None else previous_move.to_version
+    expected_revision = (
+        1 if previous_move is None or previous_move.revision is None else previous_move.revision + 1
+    )
     problems = []
-    if after.from_version != start:
+    if move.from_version != expected_start:
         problems.append(
-            f"it starts from {_version_text(after.from_version)}, not {_version_text(start)}"
+            f"it starts from {_version_text(move.from_version)}, "
+            f"not {_version_text(expected_start)}"
         )
-    if after.revision != revision:
-        problems.append(f"it has move number {after.revision}, not {revision}")
-    if after.action == "promote" and after.receipt is None:
+    if move.revision != expected_revision:
+        problems.append(f"it has move number {move.revision}, not {expected_revision}")
+    if move.action == "promote" and move.receipt is None:
         problems.append("it names no promotion receipt")
     if problems:
         yield RegistryFinding(
-            model=after.model,
-            version=after.to_version,
+            model=move.model,
+            version=move.to_version,
             problem="history",
-            what=f"{after.model}: history entry {after.id} ({after.action} to version "
-            f"{after.to_version}) is inconsistent: {'; '.join(problems)}.",
+            what=f"{move.model}: history entry {move.id} ({move.action} to version "
+            f"{move.to_version}) is inconsistent: {'; '.join(problems)}.",
             fix="The database was edited manually: restore it from a backup.",
         )
 
@@ -119,11 +124,11 @@ def _check_receipts(
             continue
         payload = payloads.get((move.to_version, move.receipt))
         reference = BASELINE if move.from_version is None else candidates.get(move.from_version)
-        expected = {"candidate": candidates.get(move.to_version), "reference": reference}
+        expected_subject = {"candidate": candidates.get(move.to_version), "reference": reference}
         problem = (
             "which is not a promotion receipt of that version"
             if payload is None
-            else _find_receipt_problem(move.receipt, payload, expected)
+            else _find_receipt_problem(move.receipt, payload, expected_subject)
         )
         if problem:
             yield RegistryFinding(

@@ -62,14 +62,14 @@ class KnownKeys(Settings):
 class Keyring:
     """The signing key, and all keys whose signatures are accepted."""
 
-    signing: SigningKey
-    known: Mapping[str, VerifyingKey]
+    signing_key: SigningKey
+    known_keys: Mapping[str, VerifyingKey]
     """All accepted keys by key id, including the signing key."""
 
-    actors: Mapping[str, str] = field(default_factory=dict)
+    key_id_by_actor: Mapping[str, str] = field(default_factory=dict)
     """Key id by actor name; empty if actors are not bound to keys."""
 
-    retired: Mapping[str, datetime] = field(default_factory=dict)
+    retirement_times: Mapping[str, datetime] = field(default_factory=dict)
     """End time of each retired key by key id."""
 
     anchor: str | None = None
@@ -85,7 +85,7 @@ class Keyring:
         """
         path = None if key.path is None else key.path.with_name(KNOWN_KEYS)
         if path is None or not path.exists():
-            return cls(signing=key, known={key.key_id: key})
+            return cls(signing_key=key, known_keys={key.key_id: key})
         require_private_file(path, what="The list of known keys")
         settings = KnownKeys.parse(_load(path), where=str(path))
         actors = {name: _read_key(text, path) for name, text in settings.actors.items()}
@@ -98,12 +98,12 @@ class Keyring:
                 fix="Add the actor and the public key under actors, or use a listed key.",
             )
         return cls(
-            signing=key,
-            known={
+            signing_key=key,
+            known_keys={
                 each.key_id: each for each in (*actors.values(), *(key for key, _ in retired_keys))
             },
-            actors={name: each.key_id for name, each in actors.items()},
-            retired={each.key_id: end for each, end in retired_keys},
+            key_id_by_actor={name: each.key_id for name, each in actors.items()},
+            retirement_times={each.key_id: end for each, end in retired_keys},
             anchor=settings.anchor,
             two_person_since=settings.two_person_since,
         )
@@ -111,7 +111,8 @@ class Keyring:
     def require_own_actor(self, actor: str | None) -> str:
         """Return the name of the actor who signs a change, and who must own the signing key.
 
-        Without ``known_keys.yaml``, any actor may sign; "" for a change that names no actor.
+        Without ``known_keys.yaml``, any actor may sign, and the name is "" for a change that names
+        no actor. With it, such a change is signed in the name of the first owner of the key.
 
         Args:
             actor: Actor of the change; None for a change that names no actor.
@@ -119,18 +120,23 @@ class Keyring:
         Raises:
             GateBlocked: The listed actor has another key, or the actor is not listed.
         """
-        own_actors = [name for name, key_id in self.actors.items() if key_id == self.signing.key_id]
-        if not self.actors or actor in own_actors:
+        own_actors = [
+            name
+            for name, key_id in self.key_id_by_actor.items()
+            if key_id == self.signing_key.key_id
+        ]
+        if not self.key_id_by_actor or actor in own_actors:
             return actor or ""
         if actor is None:
             return own_actors[0]
         key_state = "has no key"
         other_fix = f"add a key of {actor!r} to {KNOWN_KEYS} and sign with it"
-        if actor in self.actors:
+        if actor in self.key_id_by_actor:
             key_state, other_fix = "has another key", f"sign with the key of {actor!r}"
         raise GateBlocked(
             f"A change must be signed with the key of its actor: {actor!r} {key_state} in "
-            f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own_actors)}.",
+            f"{KNOWN_KEYS}, and the key {self.signing_key.path} belongs to "
+            f"{', '.join(own_actors)}.",
             fix=f"Give your own name (--actor {own_actors[0]}), or {other_fix}.",
         )
 
@@ -140,7 +146,11 @@ class Keyring:
         A retired key may have signed for any actor, because the list does not say whose it was. Its
         end time is not checked here.
         """
-        return not self.actors or key_id in self.retired or self.actors.get(actor) == key_id
+        return (
+            not self.key_id_by_actor
+            or key_id in self.retirement_times
+            or self.key_id_by_actor.get(actor) == key_id
+        )
 
 
 def _load(path: Path) -> dict[str, Any]:

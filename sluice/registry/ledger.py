@@ -91,7 +91,7 @@ class Ledger(SignedLedger):
             if known_version is not None and was_imported:
                 queries.insert_own_lineage(connection, known_version, lineage, at=at)
                 reason = validation.registration_reason(
-                    reason, imported=known_version.lineage, own=lineage
+                    reason, imported=known_version.lineage, local=lineage
                 )
             if known_version is None or was_imported:
                 spans.start_candidate_trace(lineage.candidate, model=model, version=number)
@@ -235,7 +235,7 @@ class Ledger(SignedLedger):
         model: str,
         version: int,
         *,
-        rules_digest: str | None = None,
+        gate_settings_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> None:
         """Reject a version whose recorded evidence or approvals do not allow a promotion.
@@ -243,8 +243,8 @@ class Ledger(SignedLedger):
         Args:
             model: Name of the model.
             version: Number of the version.
-            rules_digest: Digest of the settings under which the verdict must have been issued;
-                None to skip this check.
+            gate_settings_digest: Digest of the gate, guard and suite settings under which the
+                verdict must have been issued; None to skip this check.
             approval_settings: Settings of the pipeline. None for a command that does not know them;
                 the requirement that the promotion receipt records applies in any case.
 
@@ -269,7 +269,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 at=self._clock(),
             )
@@ -303,7 +303,7 @@ class Ledger(SignedLedger):
                     registered_version,
                     pointer=pointer,
                     reinstate=True,
-                    rules_digest=None,
+                    gate_settings_digest=None,
                 )
             except GateBlocked:
                 return ApprovalStatus(required=False, approval=None)
@@ -312,7 +312,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer=pointer,
-                promotion=receipt,
+                promotion_digest=receipt,
                 settings=approval_settings,
                 at=self._clock(),
                 valid_at=valid_at,
@@ -330,7 +330,7 @@ class Ledger(SignedLedger):
         reason: str,
         store: ArtifactStore,
         reinstate: bool = False,
-        rules_digest: str | None = None,
+        gate_settings_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> Promotion:
         """Promote a version to production on the evidence recorded for it.
@@ -346,8 +346,8 @@ class Ledger(SignedLedger):
                 verified and its networks are loaded.
             reinstate: Whether to accept a receipt from before this version was rolled back. All
                 gates still apply.
-            rules_digest: Digest of the settings under which the verdict must have been issued;
-                None to skip this check (manual promotion).
+            gate_settings_digest: Digest of the gate, guard and suite settings under which the
+                verdict must have been issued; None to skip this check (manual promotion).
             approval_settings: See ``require_promotable``.
 
         Raises:
@@ -370,8 +370,11 @@ class Ledger(SignedLedger):
             spans.link_candidate(registered_version.candidate)
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_rules(
-                connection, registered_version, pointer=pointer, rules_digest=rules_digest
+            promotion.require_current_gate_settings(
+                connection,
+                registered_version,
+                pointer=pointer,
+                gate_settings_digest=gate_settings_digest,
             )
             if pointer.version == version:
                 return Promotion(
@@ -388,7 +391,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 at=self._clock(),
                 reinstate=reinstate,
@@ -404,7 +407,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 at=at,
                 reinstate=reinstate,

@@ -35,8 +35,8 @@ from sluice.registry.stored_code import (
     CODE_ROLE,
     CodeSource,
     StoredModule,
-    stored_modules,
     unpack_code,
+    use_stored_modules,
 )
 from sluice.registry.stored_settings import RemovedSetting, migrate_settings
 from sluice.training.members import Member
@@ -60,10 +60,10 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     lineage = version.lineage
     where = f"{lineage.model}, candidate {short(lineage.candidate)}"
     config = lineage.resolved_config
-    missing = [key for key in ("workload", "workload_settings", "model") if key not in config]
-    if missing:
+    missing_keys = [key for key in ("workload", "workload_settings", "model") if key not in config]
+    if missing_keys:
         raise ContractError(
-            f"{where}: the recorded settings lack {', '.join(missing)}.",
+            f"{where}: the recorded settings lack {', '.join(missing_keys)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
@@ -142,7 +142,7 @@ def load_members(
     who, lineage = _version_name(version), version.lineage
     with _as_integrity_error(version):
         if code == "stored":
-            with stored_modules(read_stored_code(who, version, store)):
+            with use_stored_modules(read_stored_code(who, version, store)):
                 return _load(version, members, store)
         require_same_code(who, lineage, compare_version(version))
         return _load(version, members, store)
@@ -179,8 +179,10 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
         codec_problem = f"This checkout cannot serve it: {error.what}"
     except CodeMismatch:  # described below
         pass
-    code = describe_rollback_code(_version_name(version), version.lineage, compare_version(version))
-    return f"{code} {codec_problem}".strip()
+    code_text = describe_rollback_code(
+        _version_name(version), version.lineage, compare_version(version)
+    )
+    return f"{code_text} {codec_problem}".strip()
 
 
 def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[str, StoredModule]:
@@ -206,15 +208,15 @@ def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[s
             fix=f"Use a checkout of its code ({describe_commit(lineage)}) without --code stored.",
         )
     modules = unpack_code(store.get(lineage.artifacts[CODE_ROLE]))
-    mismatched = [
+    mismatched_modules = [
         name
         for name, module in modules.items()
         if identity.modules.get(name) != digest_bytes(module.source)
     ]
-    if mismatched or identity.digest != lineage.code:
+    if mismatched_modules or identity.digest != lineage.code:
         raise IntegrityError(
             f"The stored code of {who} must match its code digest {short(lineage.code)}, but "
-            f"{', '.join(mismatched) or 'its list of modules'} does not match.",
+            f"{', '.join(mismatched_modules) or 'its list of modules'} does not match.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )

@@ -147,13 +147,13 @@ def sql_key(table: Table) -> sa.ColumnElement[str] | None:
 
     Only a key that needs no escaping in JSON has such an expression: one integer or digest.
     """
-    first, *others = table.primary_key
-    if others:
+    first_column, *other_columns = table.primary_key
+    if other_columns:
         return None
-    if isinstance(first.type, sa.Integer):
-        return sa.literal("[") + sa.cast(first, sa.String) + sa.literal("]")
-    if getattr(first.type, "length", None) == DIGEST_LENGTH:
-        return sa.literal('["') + first + sa.literal('"]')
+    if isinstance(first_column.type, sa.Integer):
+        return sa.literal("[") + sa.cast(first_column, sa.String) + sa.literal("]")
+    if getattr(first_column.type, "length", None) == DIGEST_LENGTH:
+        return sa.literal('["') + first_column + sa.literal('"]')
     return None
 
 
@@ -198,7 +198,7 @@ def _load_head(connection: Connection, query: sa.Select[tuple[int, str]]) -> Log
 def _append_lines(
     connection: Connection, head: LogHead, rows: Iterable[tuple[Table, Row[Any]]]
 ) -> str:
-    number, previous, lines = head.num_lines, head.digest, []
+    number, previous_digest, lines = head.num_lines, head.digest, []
     for table, row in rows:
         number += 1
         line = {
@@ -206,14 +206,14 @@ def _append_lines(
             "entity": table.name,
             "key": encode_key(row_key(table, row)),
             "content": row_digest(row),
-            "previous": previous,
+            "previous": previous_digest,
         }
-        previous = line_digest(**line)  # type: ignore[arg-type]
-        lines.append(line | {"digest": previous})
+        previous_digest = line_digest(**line)  # type: ignore[arg-type]
+        lines.append(line | {"digest": previous_digest})
     if lines:
         connection.execute(sa.insert(log), lines)
-        connection.execute(sa.update(log_head).values(lines=number, digest=previous))
-    return previous
+        connection.execute(sa.update(log_head).values(lines=number, digest=previous_digest))
+    return previous_digest
 
 
 def _json_value(value: Any) -> Any:

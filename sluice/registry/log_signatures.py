@@ -43,7 +43,7 @@ def require_signed(
     require_anchor_match(connection, keys, head, anchor=anchor)
     if not head.num_lines:
         return
-    last = _find_last_signature(connection, keys, upto=head.num_lines)
+    last = _find_last_signature(connection, keys, up_to=head.num_lines)
     if last is None or last.line < head.num_lines:
         raise _unsigned_error(connection, 1 if last is None else last.line + 1, head.num_lines)
     problem = find_signature_problem(connection, keys, last)
@@ -58,7 +58,7 @@ def require_signed(
 
 
 def require_valid_chain(connection: Connection) -> None:
-    """Reject a move of the production pointer if the log's hash chain is broken anywhere.
+    """Reject a log whose hash chain is broken anywhere, before the production pointer moves.
 
     Raises:
         IntegrityError: A line was changed or is missing.
@@ -119,14 +119,14 @@ def sign(
     draft = SignedLine(
         line=head.num_lines,
         digest=head.digest,
-        key_id=keys.signing.key_id,
+        key_id=keys.signing_key.key_id,
         signature="",
         signed_at=at,
         since=since,
         kind=kind,
         actor=actor,
     )
-    signature = keys.signing.sign("signed lines", _signed_text(draft))
+    signature = keys.signing_key.sign("signed lines", _signed_text(draft))
     signed_line = draft.model_copy(update={"signature": signature})
     connection.execute(sa.insert(signatures).values(signed_line.model_dump()))
     return signed_line
@@ -143,7 +143,7 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
     Raises:
         IntegrityError: The signature is invalid.
     """
-    last = _find_last_signature(connection, keys, upto=None)
+    last = _find_last_signature(connection, keys, up_to=None)
     problem = None if last is None else find_signature_problem(connection, keys, last)
     if problem is not None:
         raise _rewritten_error(problem)
@@ -221,15 +221,15 @@ def is_provably_after(
 
 
 def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:
-    return select_raw().where(signatures.c.key_id.in_(keys.known))
+    return select_raw().where(signatures.c.key_id.in_(keys.known_keys))
 
 
 def _find_last_signature(
-    connection: Connection, keys: Keyring, *, upto: int | None
+    connection: Connection, keys: Keyring, *, up_to: int | None
 ) -> Row[Any] | None:
     query = _select_by_known_keys(keys).order_by(signatures.c.line.desc()).limit(1)
-    if upto is not None:
-        query = query.where(signatures.c.line <= upto)
+    if up_to is not None:
+        query = query.where(signatures.c.line <= up_to)
     return connection.execute(query).first()
 
 
@@ -241,8 +241,8 @@ def _last_line_before(connection: Connection, row: Row[Any]) -> int:
     """
     if row.since is not None:
         return int(row.since)
-    before = sa.select(sa.func.max(signatures.c.line)).where(signatures.c.line < row.line)
-    return connection.execute(before).scalar() or 0
+    select_previous = sa.select(sa.func.max(signatures.c.line)).where(signatures.c.line < row.line)
+    return connection.execute(select_previous).scalar() or 0
 
 
 def select_raw() -> sa.Select[Any]:
@@ -253,7 +253,7 @@ def select_raw() -> sa.Select[Any]:
 
 def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
     """Return why a signature by a known key is invalid; None if it is valid."""
-    key = keys.known[row.key_id]
+    key = keys.known_keys[row.key_id]
     if row.since is None:
         is_valid = key.verify(str(row.signature), "log head", f"{row.line} {row.digest}")
     else:
@@ -262,7 +262,7 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
         return f"The signature of line {row.line} was not made with the key that it names."
     if row.since is None and _has_current_format(connection, keys, before=row.line):
         return f"The signature of line {row.line} has an older format than signatures before it."
-    retired_at = keys.retired.get(row.key_id)
+    retired_at = keys.retirement_times.get(row.key_id)
     if retired_at is not None and (
         str(row.signed_at) > _format_time(retired_at)
         or is_provably_after(connection, keys, retired_at, line=row.line)
@@ -289,9 +289,9 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
     """
     if not row.since:
         return None
-    previous = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
-    key_ids = set(connection.execute(previous).scalars())
-    if key_ids & keys.known.keys():
+    select_key_ids = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
+    key_ids = set(connection.execute(select_key_ids).scalars())
+    if key_ids & keys.known_keys.keys():
         return None
     if key_ids:
         names = ", ".join(sorted(map(str, key_ids)))
@@ -304,11 +304,11 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
 
 def _find_chain_break(connection: Connection, *, since: int, last: int) -> str | None:
     """Describe the first break of the hash chain after line ``since``; None if it is valid."""
-    between = sa.select(log).where(log.c.number >= since, log.c.number <= last)
-    number, previous = since, EMPTY_DIGEST
-    for line in connection.execute(between.order_by(log.c.number)):
+    select_lines = sa.select(log).where(log.c.number >= since, log.c.number <= last)
+    number, previous_digest = since, EMPTY_DIGEST
+    for line in connection.execute(select_lines.order_by(log.c.number)):
         if line.number == since:
-            previous = line.digest
+            previous_digest = line.digest
             continue
         number += 1
         digest = line_digest(
@@ -316,13 +316,13 @@ def _find_chain_break(connection: Connection, *, since: int, last: int) -> str |
             entity=line.entity,
             key=line.key,
             content=line.content,
-            previous=previous,
+            previous=previous_digest,
         )
         if line.number != number:
             return f"Line {number} of the log is missing."
         if digest != line.digest:
             return f"Line {number} of the log was changed, or does not follow line {number - 1}."
-        previous = line.digest
+        previous_digest = line.digest
     return None if number == last else f"Line {number + 1} of the log is missing."
 
 
@@ -333,28 +333,32 @@ def _find_lost_line(
 
     None if the line is valid, or if nothing is anchored.
     """
-    anchored = anchor.read()
-    if anchored is None:
+    stored_line = anchor.read()
+    if stored_line is None:
         return None
-    signed_at = anchored.signed_at.isoformat()
+    signed_at = stored_line.signed_at.isoformat()
     prefix = (
-        f"The anchor {anchor.location} contains line {anchored.line} ({short(anchored.digest)}), "
-        f"signed at {signed_at}"
+        f"The anchor {anchor.location} contains line {stored_line.line} "
+        f"({short(stored_line.digest)}), signed at {signed_at}"
     )
-    key = keys.known.get(anchored.key_id)
-    if key is None or not key.verify(anchored.signature, "signed lines", _signed_text(anchored)):
+    key = keys.known_keys.get(stored_line.key_id)
+    if key is None or not key.verify(
+        stored_line.signature, "signed lines", _signed_text(stored_line)
+    ):
         return f"{prefix}, but the signature is not by a known key."
-    query = sa.select(log.c.digest).where(log.c.number == anchored.line)
+    query = sa.select(log.c.digest).where(log.c.number == stored_line.line)
     digest = connection.execute(query).scalar()
     if digest is None:
         return f"{prefix}, but the database ends with line {head.num_lines} ({short(head.digest)})."
-    if digest != anchored.digest:
-        return f"{prefix}, but line {anchored.line} of the database differs ({short(str(digest))})."
-    signature = sa.select(signatures.c.key_id).where(
-        signatures.c.line == anchored.line, signatures.c.key_id == anchored.key_id
+    if digest != stored_line.digest:
+        return (
+            f"{prefix}, but line {stored_line.line} of the database differs ({short(str(digest))})."
+        )
+    select_signature = sa.select(signatures.c.key_id).where(
+        signatures.c.line == stored_line.line, signatures.c.key_id == stored_line.key_id
     )
-    if connection.execute(signature).first() is None:
-        return f"{prefix}, but the signature of line {anchored.line} is missing in the database."
+    if connection.execute(select_signature).first() is None:
+        return f"{prefix}, but the signature of line {stored_line.line} is missing in the database."
     return None
 
 
@@ -382,10 +386,10 @@ def _format_time(at: datetime) -> str:
 def _unsigned_error(connection: Connection, first: int, last: int) -> IntegrityError:
     line = connection.execute(sa.select(log).where(log.c.number == first)).first()
     content = "missing" if line is None else f"{line.entity} {line.key}"
-    others = f" The log ends with line {last}." if last > first else ""
+    end_text = f" The log ends with line {last}." if last > first else ""
     return IntegrityError(
         f"With a key, every line must be signed, but line {first} of the log ({content}) is not "
-        f"signed by a known key.{others}",
+        f"signed by a known key.{end_text}",
         cause="The line was written without the key or not by Sluice, or its key is not in "
         f"{KNOWN_KEYS}.",
         fix=_FIX_GAP,

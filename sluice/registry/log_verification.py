@@ -39,10 +39,10 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
     """
     lines = connection.execute(sa.select(log).order_by(log.c.number)).all()
     yield from _check_chain(connection, lines)
-    logged = {(line.entity, line.key): line for line in lines}
+    unmatched_lines = {(line.entity, line.key): line for line in lines}
     for table in LOGGED_TABLES:
-        yield from _check_table(connection, table, logged)
-    for entity, key in logged:
+        yield from _check_table(connection, table, unmatched_lines)
+    for entity, key in unmatched_lines:
         yield _finding(f"{entity} {key} is in the log, but the row is missing.")
 
 
@@ -101,15 +101,16 @@ def check_removed_rows(connection: Connection) -> Iterator[RegistryFinding]:
         Reads the key of every row; the keys of most tables are compared by the database.
     """
     for table in LOGGED_TABLES:
-        logged = sa.select(log.c.key).where(log.c.entity == table.name)
+        select_logged_keys = sa.select(log.c.key).where(log.c.entity == table.name)
         key_text = sql_key(table)
         if key_text is None:
             rows: Iterable[Any] = connection.execute(sa.select(*table.primary_key))
-            existing = {encode_key(row_key(table, row)) for row in rows}
-            missing = set(connection.execute(logged).scalars()) - existing
+            existing_keys = {encode_key(row_key(table, row)) for row in rows}
+            missing_keys = set(connection.execute(select_logged_keys).scalars()) - existing_keys
         else:  # EXCEPT, because with a single NULL in the table, NOT IN would find no row
-            missing = set(connection.execute(sa.except_(logged, sa.select(key_text))).scalars())
-        for key in sorted(missing):
+            select_missing_keys = sa.except_(select_logged_keys, sa.select(key_text))
+            missing_keys = set(connection.execute(select_missing_keys).scalars())
+        for key in sorted(missing_keys):
             yield _finding(f"{table.name} {key} is in the log, but the row is missing.")
 
 
@@ -126,14 +127,14 @@ def require_valid_table(connection: Connection, table: Table) -> None:
 
 
 def _check_table(
-    connection: Connection, table: Table, logged: dict[tuple[str, str], Row[Any]]
+    connection: Connection, table: Table, unmatched_lines: dict[tuple[str, str], Row[Any]]
 ) -> Iterator[RegistryFinding]:
-    """Yield each row that does not match its line, and remove the lines of all rows.
+    """Yield each row that does not match its line, and remove the row's line from the lines.
 
-    The lines that remain in ``logged`` belong to missing rows.
+    The lines that remain in ``unmatched_lines`` belong to missing rows.
     """
     for row in connection.execute(_select_raw(table)):
-        line = logged.pop((table.name, encode_key(row_key(table, row))), None)
+        line = unmatched_lines.pop((table.name, encode_key(row_key(table, row))), None)
         if line is None:
             yield _finding(f"{_row_name(table, row)} has no line in the log.", row)
         elif line.content != row_digest(row):
@@ -171,26 +172,30 @@ def _check_neighbours(
     for line in lines:
         if _line_digest(line) != line.digest:
             yield _finding(f"Line {line.number} of the log was changed.")
-        before, after = neighbours.get(line.number - 1), neighbours.get(line.number + 1)
-        if line.previous != (EMPTY_DIGEST if before is None else before.digest):
+        line_before, line_after = neighbours.get(line.number - 1), neighbours.get(line.number + 1)
+        if line.previous != (EMPTY_DIGEST if line_before is None else line_before.digest):
             yield _finding(f"Line {line.number} of the log does not follow line {line.number - 1}.")
-        if after is not None and after.previous != line.digest:
-            yield _finding(f"Line {after.number} of the log does not follow line {line.number}.")
+        if line_after is not None and line_after.previous != line.digest:
+            yield _finding(
+                f"Line {line_after.number} of the log does not follow line {line.number}."
+            )
 
 
 def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
-    count, last = connection.execute(sa.select(sa.func.count(), sa.func.max(log.c.number))).one()
-    digest = sa.select(log.c.digest).where(log.c.number == last)
-    last_digest = connection.execute(digest).scalar() if count else EMPTY_DIGEST
+    num_lines, last_number = connection.execute(
+        sa.select(sa.func.count(), sa.func.max(log.c.number))
+    ).one()
+    digest = sa.select(log.c.digest).where(log.c.number == last_number)
+    last_digest = connection.execute(digest).scalar() if num_lines else EMPTY_DIGEST
     try:
         head = load_head(connection)
     except IntegrityError as error:
         yield _finding(error.what)
         return
-    if (head.num_lines, head.num_lines, head.digest) != (count, last or 0, last_digest):
+    if (head.num_lines, head.num_lines, head.digest) != (num_lines, last_number or 0, last_digest):
         yield _finding(
-            f"The log has {pluralize(count, 'line')} up to number {last or 0} and ends with the "
-            f"digest {short(str(last_digest))}, but its head says "
+            f"The log has {pluralize(num_lines, 'line')} up to number {last_number or 0} and ends "
+            f"with the digest {short(str(last_digest))}, but its head says "
             f"{pluralize(head.num_lines, 'line')} and {short(head.digest)}."
         )
 
@@ -207,7 +212,7 @@ def _select_raw(table: Table) -> sa.Select[Any]:
 
 
 def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[RegistryFinding]:
-    number, previous = 0, EMPTY_DIGEST
+    number, previous_digest = 0, EMPTY_DIGEST
     for line in lines:
         number += 1
         if line.number < number:
@@ -216,20 +221,21 @@ def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[
             yield _finding(f"Line {number} is missing from the log.")
         elif line.number > number:
             yield _finding(f"Lines {number} to {line.number - 1} are missing from the log.")
-        elif line.previous != previous:
+        elif line.previous != previous_digest:
             yield _finding(f"Line {number} of the log does not follow line {number - 1}.")
         if _line_digest(line) != line.digest:
             yield _finding(f"Line {line.number} of the log was changed.")
-        number, previous = line.number, line.digest
+        number, previous_digest = line.number, line.digest
     try:
         head = load_head(connection)
     except IntegrityError as error:
         yield _finding(error.what)
         return
-    if (head.num_lines, head.digest) != (number, previous):
+    if (head.num_lines, head.digest) != (number, previous_digest):
         yield _finding(
-            f"The log has {pluralize(number, 'line')} and ends with the digest {short(previous)}, "
-            f"but its head says {pluralize(head.num_lines, 'line')} and {short(head.digest)}."
+            f"The log has {pluralize(number, 'line')} and ends with the digest "
+            f"{short(previous_digest)}, but its head says {pluralize(head.num_lines, 'line')} "
+            f"and {short(head.digest)}."
         )
 
 

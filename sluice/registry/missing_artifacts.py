@@ -11,7 +11,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.registry.lineage import Lineage
 
 
-def has_no_weights(lineage: Lineage, store: ArtifactStore) -> bool:
+def lacks_all_weights(lineage: Lineage, store: ArtifactStore) -> bool:
     """Return whether the store contains no weights of a version.
 
     Only the weights are checked, because tables and reports of two homes may be identical, and
@@ -23,9 +23,9 @@ def has_no_weights(lineage: Lineage, store: ArtifactStore) -> bool:
 
 def is_own_registry(url: str, store: ArtifactStore) -> bool:
     """Return whether a registry is the embedded registry of the store's home."""
-    parsed = make_url(url)
-    folder = Path(str(parsed.database)).parent
-    return parsed.get_backend_name() == "sqlite" and folder == store.root.parent
+    parsed_url = make_url(url)
+    folder = Path(str(parsed_url.database)).parent
+    return parsed_url.get_backend_name() == "sqlite" and folder == store.root.parent
 
 
 def explain_missing_artifacts(url: str, store: ArtifactStore) -> tuple[str, str]:

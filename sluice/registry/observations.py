@@ -36,7 +36,7 @@ R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
 """Maximum number of samples per model. The oldest samples beyond it are deleted, except pairs of
-the last rollout."""
+the last rollout: samples with a row key and the predictions of both arms."""
 
 
 class Observations:
@@ -128,37 +128,37 @@ class Observations:
             newest_first = [_parse(Sample, text) for text in connection.execute(query).scalars()]
         return newest_first[::-1]
 
-    def pairs(self, rollout: str) -> list[Sample]:
+    def pairs(self, rollout_id: str) -> list[Sample]:
         """Return the first sample with predictions of both arms for each keyed row of a rollout."""
         query = (
             sa.select(samples.c.payload)
-            .where(samples.c.rollout == rollout, samples.c.row_key.is_not(None))
+            .where(samples.c.rollout == rollout_id, samples.c.row_key.is_not(None))
             .order_by(samples.c.id)
         )
         with self._database.read() as connection:
             return [_parse(Sample, text) for text in connection.execute(query).scalars()]
 
-    def has_keyed_pairs(self, rollout: str) -> bool:
+    def has_keyed_pairs(self, rollout_id: str) -> bool:
         """Return whether a rollout has pairs with row keys, by which labels can be joined."""
         query = sa.select(samples.c.id).where(
-            samples.c.rollout == rollout, samples.c.row_key.is_not(None)
+            samples.c.rollout == rollout_id, samples.c.row_key.is_not(None)
         )
         with self._database.read() as connection:
             return connection.execute(query.limit(1)).first() is not None
 
-    def agreement(self, rollout: str) -> PredictionAgreement | None:
+    def agreement(self, rollout_id: str) -> PredictionAgreement | None:
         """Return the prediction agreement of both arms on held-out rows; None if not measured."""
-        notes = self._notes(rollout, "agreement")
+        notes = self._notes(rollout_id, "agreement")
         return _parse(PredictionAgreement, notes[-1]) if notes else None
 
-    def record_quality(self, rollout: str, verdict: Verdict, *, at: datetime) -> None:
+    def record_quality(self, rollout_id: str, verdict: Verdict, *, at: datetime) -> None:
         """Store a verdict of the gate on labelled pairs of predictions."""
         with self._database.write() as connection:
-            insert_note(connection, rollout, "quality", verdict, at=at)
+            insert_note(connection, rollout_id, "quality", verdict, at=at)
 
-    def quality(self, rollout: str) -> list[Verdict]:
+    def quality(self, rollout_id: str) -> list[Verdict]:
         """Return every verdict on labelled pairs of predictions of a rollout, oldest first."""
-        return [_parse(Verdict, text) for text in self._notes(rollout, "quality")]
+        return [_parse(Verdict, text) for text in self._notes(rollout_id, "quality")]
 
     def _add_samples(self, model: str, new_samples: Sequence[Sample]) -> None:
         with self._database.write() as connection:
@@ -174,10 +174,10 @@ class Observations:
                 ) from error
             _prune(connection, model)
 
-    def _notes(self, rollout: str, kind: str) -> Sequence[str]:
+    def _notes(self, rollout_id: str, kind: str) -> Sequence[str]:
         query = (
             sa.select(rollout_notes.c.payload)
-            .where(rollout_notes.c.rollout == rollout, rollout_notes.c.kind == kind)
+            .where(rollout_notes.c.rollout == rollout_id, rollout_notes.c.kind == kind)
             .order_by(rollout_notes.c.id)
         )
         with self._database.read() as connection:
@@ -186,14 +186,14 @@ class Observations:
 
 def insert_note(
     connection: Connection,
-    rollout: str,
+    rollout_id: str,
     kind: Literal["agreement", "quality"],
     value: Record,
     *,
     at: datetime,
 ) -> None:
     """Insert a note of a rollout in the caller's transaction."""
-    row = {"rollout": rollout, "kind": kind, "at": at, "payload": value.model_dump_json()}
+    row = {"rollout": rollout_id, "kind": kind, "at": at, "payload": value.model_dump_json()}
     connection.execute(sa.insert(rollout_notes).values(**row))
 
 

@@ -4,7 +4,7 @@ An entry is written in the transaction of its change. So no event is lost, and a
 transaction fails has no event. A delivery is recorded after it was made. If the process ends in
 between, the next publisher repeats the delivery under the same key. Two concurrent publishers may
 both deliver an event, but each of them delivers the entries of a model in order. So a consumer that
-skips known keys receives them in order.
+skips known keys processes each entry once, in order.
 """
 
 from collections.abc import Callable

@@ -88,7 +88,7 @@ def require_evidence(
     *,
     pointer: ProductionPointer,
     reinstate: bool,
-    rules_digest: str | None,
+    gate_settings_digest: str | None,
 ) -> str:
     """Return the digest of the promotion receipt that allows this version into production.
 
@@ -99,41 +99,45 @@ def require_evidence(
         IntegrityError: A receipt or the lineage was changed after it was written.
     """
     lineage = version.lineage
-    missing = lineage.missing_fields()
-    if missing:
+    missing_fields = lineage.missing_fields()
+    if missing_fields:
         raise GateBlocked(
-            f"The lineage of {_version_name(version)} lacks: {', '.join(missing)}.",
+            f"The lineage of {_version_name(version)} lacks: {', '.join(missing_fields)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
     require_valid_lineage(version)
     queries.require_version_matches_log(connection, version)
-    # The recordings determine which verdict is the latest.
+    # The order in which receipts were recorded determines which verdict is the latest.
     log_verification.require_valid_table(connection, recordings)
-    require_rules(connection, version, pointer=pointer, rules_digest=rules_digest)
+    require_current_gate_settings(
+        connection, version, pointer=pointer, gate_settings_digest=gate_settings_digest
+    )
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc_subject = _subject_before_search(linked_receipts, lineage) or subject
-    poc = _newest_receipt(linked_receipts, gate="poc", subject=poc_subject)
-    receipts.require(poc.receipt if poc else None, gate="poc", subject=poc_subject)
+    linked_poc = _newest_receipt(linked_receipts, gate="poc", subject=poc_subject)
+    receipts.require(linked_poc.receipt if linked_poc else None, gate="poc", subject=poc_subject)
     reference = reference_of(connection, version.model, pointer)
-    verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
+    linked_verdict = _newest_receipt(
+        linked_receipts, gate="promotion", subject={"reference": reference}
+    )
     receipt = receipts.require(
-        verdict.receipt if verdict else None,
+        linked_verdict.receipt if linked_verdict else None,
         gate="promotion",
         subject=subject | {"candidate": version.candidate, "reference": reference},
     )
-    if verdict is not None and not reinstate:
-        _reject_rolled_back(connection, version, receipt_line=verdict.line)
+    if linked_verdict is not None and not reinstate:
+        _reject_rolled_back(connection, version, receipt_line=linked_verdict.line)
     return receipt.digest
 
 
-def require_rules(
+def require_current_gate_settings(
     connection: Connection,
     version: Version,
     *,
     pointer: ProductionPointer,
-    rules_digest: str | None,
+    gate_settings_digest: str | None,
 ) -> None:
     """Reject a version whose verdict was issued under other gate, guard or suite settings.
 
@@ -144,14 +148,20 @@ def require_rules(
         connection: Connection of the caller's transaction.
         version: Version to promote.
         pointer: Current production pointer.
-        rules_digest: Digest of the current settings; None to skip the check (manual promotion).
+        gate_settings_digest: Digest of the current settings of gate, guards and suites; None to
+            skip the check (manual promotion).
     """
-    if rules_digest is None:
+    if gate_settings_digest is None:
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
-    verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
-    if verdict is not None and verdict.receipt.subject.get("rules") != rules_digest:
+    linked_verdict = _newest_receipt(
+        linked_receipts, gate="promotion", subject={"reference": reference}
+    )
+    if (
+        linked_verdict is not None
+        and linked_verdict.receipt.subject.get("rules") != gate_settings_digest
+    ):
         raise GateBlocked(
             f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
             "differ from the current settings of the pipeline.",
@@ -170,16 +180,16 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
 def _subject_before_search(
     linked_receipts: Sequence[LinkedReceipt], lineage: Lineage
 ) -> dict[str, str] | None:
-    """Return the subject that the POC receipt must have after a search; None without a search.
+    """Return the subject of the settings from which the search started; None without a search.
 
-    A search starts from settings that passed the POC gate, and ends with the version's settings.
+    The POC gate judged these settings. The search then selected the version's settings.
     """
     search_subject = {"data": lineage.data, "found": lineage.config}
-    search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
-    if search is None and not lineage.num_trials:
+    linked_search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
+    if linked_search is None and not lineage.num_trials:
         return None
     receipt = receipts.require(
-        search.receipt if search else None, gate="search", subject=search_subject
+        linked_search.receipt if linked_search else None, gate="search", subject=search_subject
     )
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
@@ -282,8 +292,10 @@ def _newest_receipt(
     Without such a receipt, return the latest of the gate, so that the error can describe it.
     """
     gate_receipts = [each for each in linked_receipts if each.receipt.gate == gate]
-    matching = [each for each in gate_receipts if subject.items() <= each.receipt.subject.items()]
-    chosen_receipts = matching or gate_receipts
+    matching_receipts = [
+        each for each in gate_receipts if subject.items() <= each.receipt.subject.items()
+    ]
+    chosen_receipts = matching_receipts or gate_receipts
     return chosen_receipts[-1] if chosen_receipts else None
 
 

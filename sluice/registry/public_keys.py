@@ -152,7 +152,9 @@ class TrustedKeys:
 
     def name_of(self, key: ExporterPublicKey) -> str | None:
         """Return the name of a trusted key; None if the key is not trusted."""
-        return next((name for name, known in self.by_name.items() if known == key), None)
+        return next(
+            (name for name, trusted_key in self.by_name.items() if trusted_key == key), None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class ManifestSignature:
     def parse(cls, content: bytes) -> Self | None:
         """Parse the signature part of a version file; None if it is malformed."""
         key, _, signature = content.decode("ascii", errors="replace").partition(" ")
-        match = _KEY_LINE.fullmatch(f"x {key}")
+        match = _KEY_LINE.fullmatch(f"x {key}")  # the pattern expects a name before the key
         if match is None or _SIGNATURE.fullmatch(signature) is None:
             return None
         return cls(ExporterPublicKey(bytes.fromhex(match[2])), bytes.fromhex(signature))

@@ -47,9 +47,9 @@ class ReadonlyLedger:
 
         Args:
             url: SQLAlchemy URL, as in ``Home.registry_url``.
-            clock: Returns the current time, which subclasses that write give to new entries.
+            clock: Returns the current time. A subclass that writes stamps its entries with it.
             create: Whether to create the registry if it does not exist.
-            key: Key that verifies signatures, and with which subclasses sign every change; None for
+            key: Key that verifies signatures. A subclass that writes also signs with it. None for
                 an unsigned log.
 
         Raises:
@@ -83,7 +83,9 @@ class ReadonlyLedger:
             return queries.model_names(connection)
 
     def find_receipt(self, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-        """Return the last recorded receipt of a gate about ``subject``, passed or not, or None.
+        """Return the last recorded receipt of a gate about ``subject``; None without one.
+
+        The receipt may be a failed one.
 
         Args:
             gate: Name of the gate.
@@ -131,7 +133,7 @@ class ReadonlyLedger:
             return queries.find_version(connection, model, candidate=candidate)
 
     def receipts(self, model: str, number: int) -> list[LinkedReceipt]:
-        """Return the receipts of one version in the order in which they count, latest last."""
+        """Return the receipts of one version, ordered by when they took effect, latest last."""
         with self._database.read() as connection:
             return evidence.load_linked_receipts(connection, model, number)
 
@@ -154,7 +156,7 @@ class ReadonlyLedger:
             number = queries.load_pointer(connection, model).version
             return None if number is None else queries.load_version(connection, model, number)
 
-    def served_version(self, model: str, candidate: str) -> Version | None:
+    def verified_version_of(self, model: str, candidate: str) -> Version | None:
         """Return the verified version of a candidate, or None.
 
         Raises:

@@ -138,8 +138,8 @@ class Approval(Record):
         description="Time of the approval; None if it was not recorded."
     )
     expires_at: datetime | None = Field(
-        description="Time at which the approval becomes invalid; None if the settings, which limit "
-        "its validity, require no approval, or if its time was not recorded."
+        description="Time at which the approval becomes invalid. None if the settings require no "
+        "approval and so set no validity, or if the time of the approval was not recorded."
     )
 
     @property

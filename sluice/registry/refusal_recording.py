@@ -29,7 +29,7 @@ class RefusalRecordingLedger(ReadonlyLedger):
             action=action,
             error=type(error).__name__,
             refused_because=f"{error.what} {error.cause}".strip(),
-            key_id=None if self._keys is None else self._keys.signing.key_id,
+            key_id=None if self._keys is None else self._keys.signing_key.key_id,
             **_attempt_fields(arguments),
         )
         # If the database is not writable, the record is lost, but the attempt is still rejected.

@@ -17,19 +17,21 @@ def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
         entries: History of a model, oldest first.
     """
     trail: list[int] = []
-    rolled_back: set[int] = set()
+    rolled_back_versions: set[int] = set()
     for entry in entries:
         if entry.action == "promote":
             trail.append(entry.to_version)
-            rolled_back.discard(entry.to_version)
+            rolled_back_versions.discard(entry.to_version)
         elif entry.action == "rollback" and trail:
-            rolled_back.add(trail.pop())
+            rolled_back_versions.add(trail.pop())
             while trail and trail[-1] != entry.to_version:
                 trail.pop()
     if not trail:
         return ()
-    current = trail[-1]
+    current_version = trail[-1]
     targets = (
-        version for version in trail[:-1] if version not in rolled_back and version != current
+        version
+        for version in trail[:-1]
+        if version not in rolled_back_versions and version != current_version
     )
-    return (*targets, current)
+    return (*targets, current_version)

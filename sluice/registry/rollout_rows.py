@@ -25,11 +25,11 @@ def load_last(connection: Connection, model: str) -> Rollout | None:
     head = connection.execute(query).first()
     if head is None:
         return None
-    last = load_transitions(connection, head.rollout)[-1:]
+    transitions = load_transitions(connection, head.rollout)
     rollout = _parse_rollout(head.state, model)
     if (
-        not last
-        or _transition_fields(last[0].rollout) != _transition_fields(rollout)
+        not transitions
+        or _transition_fields(transitions[-1].rollout) != _transition_fields(rollout)
         or rollout.id != head.rollout
     ):
         raise IntegrityError(

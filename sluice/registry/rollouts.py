@@ -150,7 +150,7 @@ class RolloutLedger(Ledger):
         actor: str,
         reason: str,
         agreement: PredictionAgreement | None = None,
-        rules_digest: str | None = None,
+        gate_settings_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Start the rollout of a version, which requires the same evidence as a promotion.
@@ -164,8 +164,8 @@ class RolloutLedger(Ledger):
             agreement: Agreement of both models' predictions on held-out rows; None if it was not
                 measured, in which case no guard compares predictions. It is stored in the same
                 transaction, so that no rollout runs without this guard after an interrupted start.
-            rules_digest: Digest of the settings under which the verdict must have been issued;
-                None to skip this check (manual start).
+            gate_settings_digest: Digest of the gate, guard and suite settings under which the
+                verdict must have been issued; None to skip this check (manual start).
             approval_settings: See ``require_promotable``.
 
         Raises:
@@ -190,9 +190,9 @@ class RolloutLedger(Ledger):
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
-            last = rollout_rows.load_last(connection, model)
-            if last is not None and not last.is_over:
-                raise _active_rollout_error(connection, last)
+            last_rollout = rollout_rows.load_last(connection, model)
+            if last_rollout is not None and not last_rollout.is_over:
+                raise _active_rollout_error(connection, last_rollout)
             production_check.require_consistent_production(connection, model, version)
             production = _require_other_production(connection, registered_version, pointer)
             receipt = approval.require_evidence_and_approval(
@@ -200,13 +200,13 @@ class RolloutLedger(Ledger):
                 self._keys,
                 registered_version,
                 pointer,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 at=at,
             )
             epoch = pointer.revision + 1
-            if last is not None:
-                epoch += last.epoch - last.pointer_revision
+            if last_rollout is not None:
+                epoch += last_rollout.epoch - last_rollout.pointer_revision
             transition = transitions.first_transition(
                 rollout_id=digest_json(
                     [model, registered_version.candidate, production.candidate, epoch]
@@ -254,7 +254,7 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         store: ArtifactStore,
-        rules_digest: str | None = None,
+        gate_settings_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
@@ -271,7 +271,7 @@ class RolloutLedger(Ledger):
             actor: Actor for the history.
             store: Store of the artifacts. Before the promotion, all artifacts of the version are
                 verified and its networks are loaded.
-            rules_digest: See ``start_rollout``.
+            gate_settings_digest: See ``start_rollout``.
             approval_settings: See ``require_promotable``.
 
         Returns:
@@ -300,7 +300,7 @@ class RolloutLedger(Ledger):
                 rollout,
                 actor=actor,
                 store=store,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
             )
         except ApprovalMissing:
@@ -322,7 +322,7 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         store: ArtifactStore,
-        rules_digest: str | None,
+        gate_settings_digest: str | None,
         approval_settings: ApprovalSettings | None,
     ) -> Transition:
         from sluice.registry import loading  # imports torch
@@ -334,7 +334,11 @@ class RolloutLedger(Ledger):
                 connection, model, rollout.production_version, action="promote"
             )
             promotion.require_evidence(
-                connection, version, pointer=pointer, reinstate=False, rules_digest=rules_digest
+                connection,
+                version,
+                pointer=pointer,
+                reinstate=False,
+                gate_settings_digest=gate_settings_digest,
             )
         loading.require_loadable(version, store)
         at: datetime = self._clock()
@@ -351,7 +355,7 @@ class RolloutLedger(Ledger):
                 self._keys,
                 version,
                 pointer,
-                rules_digest=rules_digest,
+                gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 at=at,
                 valid_at=rollout.started_at,

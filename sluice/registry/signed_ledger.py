@@ -153,15 +153,19 @@ class SignedLedger(RefusalRecordingLedger):
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
-            promotion_receipt = promotion.require_evidence(
-                connection, registered_version, pointer=pointer, reinstate=True, rules_digest=None
+            promotion_digest = promotion.require_evidence(
+                connection,
+                registered_version,
+                pointer=pointer,
+                reinstate=True,
+                gate_settings_digest=None,
             )
             receipt = approval.create_approval(
                 connection,
                 keys,
                 registered_version,
                 pointer=pointer,
-                promotion=promotion_receipt,
+                promotion_digest=promotion_digest,
                 actor=actor,
                 reason=reason,
                 at=at,

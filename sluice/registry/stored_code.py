@@ -90,7 +90,7 @@ def unpack_code(content: bytes) -> dict[str, StoredModule]:
 
 
 @contextlib.contextmanager
-def stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
+def use_stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
     """Context in which imports of the stored packages use the stored modules.
 
     Stored modules that import each other inside functions are rejected: such an import runs after
@@ -129,9 +129,9 @@ def _reject_late_imports(modules: Mapping[str, StoredModule], packages: set[str]
                 continue
             for node in ast.walk(function):
                 late_imports = [
-                    imported
-                    for imported in _imported_modules(node)
-                    if imported.partition(".")[0] in {*packages, ""}
+                    module_name
+                    for module_name in _imported_modules(node)
+                    if module_name.partition(".")[0] in {*packages, ""}
                 ]
                 if late_imports:
                     raise ContractError(

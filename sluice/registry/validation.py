@@ -106,27 +106,27 @@ def require_same_results(imported: Lineage, other: Lineage) -> None:
         )
 
 
-def registration_reason(reason: str, *, imported: Lineage, own: Lineage) -> str:
+def registration_reason(reason: str, *, imported: Lineage, local: Lineage) -> str:
     """Return the reason for the history entry of a local training of an imported version.
 
     It includes the results that differ from the imported results.
     """
-    differences = _result_differences(imported, own)
+    differences = _result_differences(imported, local)
     text = f"{reason} here; the local results replace the imported ones"
     if not differences:
         return text
-    listed = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
-    return f"{text}; the imported file had other results: {listed}"
+    differences_text = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
+    return f"{text}; the imported file had other results: {differences_text}"
 
 
 def _artifacts(lineage: Lineage) -> dict[str, str]:
     return {role: digest for role, digest in lineage.artifacts.items() if role != "event log"}
 
 
-def _result_differences(imported: Lineage, own: Lineage) -> list[str]:
+def _result_differences(imported: Lineage, local: Lineage) -> list[str]:
     return [
         f"{path} was imported as {one} and is {other}"
-        for path, one, other in iter_differences(_results(imported), _results(own))
+        for path, one, other in iter_differences(_results(imported), _results(local))
         if not _is_close(one, other)
     ]
 
@@ -153,11 +153,11 @@ def decision_key(subject: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ContractError: A role is missing.
     """
-    missing = [role for role in DECISION_ROLES if not subject.get(role)]
-    if missing:
+    missing_roles = [role for role in DECISION_ROLES if not subject.get(role)]
+    if missing_roles:
         raise ContractError(
             "A promotion receipt must name candidate, reference and window in its subject, but "
-            f"lacks {', '.join(missing)}.",
+            f"lacks {', '.join(missing_roles)}.",
             fix="Add the missing digests. If nothing is in production, the reference is "
             "'baseline'.",
         )

@@ -13,7 +13,7 @@ from sluice.models.weights_format import require_intact
 from sluice.registry import append_only, evidence, queries, table_checks
 from sluice.registry.findings import finding_from_error
 from sluice.registry.history_checks import check_moves
-from sluice.registry.missing_artifacts import explain_missing_artifacts, has_no_weights
+from sluice.registry.missing_artifacts import explain_missing_artifacts, lacks_all_weights
 from sluice.registry.production_check import check_rollout, require_valid_lineage
 from sluice.registry.records import RegistryFinding, Version
 from sluice.registry.tables import (
@@ -110,7 +110,7 @@ def _check_version(
             "registered candidate does not change.",
         )
     weights = version.lineage.weights()
-    is_absent = not missing and has_no_weights(version.lineage, store)
+    is_absent = not missing and lacks_all_weights(version.lineage, store)
     if is_absent:
         absent.versions.append(version)
     for role, digest in (weights | version.lineage.other_artifacts()).items():

@@ -83,8 +83,8 @@ def try_reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transi
 
 def live_servers(ledger: RolloutLedger, model: str, *, now: datetime) -> list[ServerState]:
     """Return the servers of a model that reported recently and are not draining."""
-    since = now - timedelta(seconds=_MAX_REPORT_AGE_S)
-    servers = ledger.observations.servers(model, since=since)
+    oldest_report_at = now - timedelta(seconds=_MAX_REPORT_AGE_S)
+    servers = ledger.observations.servers(model, since=oldest_report_at)
     return [server for server in servers if not server.draining]
 
 

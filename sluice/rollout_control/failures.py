@@ -81,17 +81,21 @@ def save_failures_suite(
             f"The rollout {rollout_id!r} does not exist.",
             fix="Give an id from 'sluice rollout list'.",
         )
-    last = transitions[-1]
-    rollout = last.rollout
-    if last.outcome != "roll_back" or last.window is None:
-        return _no_suite(f"the rollout was not rolled back because of its traffic: {last.reason}")
+    last_transition = transitions[-1]
+    rollout = last_transition.rollout
+    if last_transition.outcome != "roll_back" or last_transition.window is None:
+        return _no_suite(
+            f"the rollout was not rolled back because of its traffic: {last_transition.reason}"
+        )
     samples = ledger.observations.samples(
         rollout.model, rollout=rollout.id, max_samples=MAX_SAMPLES
     )
     if not any(sample.key for sample in samples):
         return _no_suite("no request has row keys, which clients send in the field 'keys'")
     reasons: FailureReasons = {}
-    for more_reasons in _failure_reasons(last, ledger, rollout, workload, frame, samples):
+    for more_reasons in _failure_reasons(
+        last_transition, ledger, rollout, workload, frame, samples
+    ):
         reasons = more_reasons | reasons
     if not reasons:
         return _no_suite("no row that the challenger failed on has a key and is in the features")
@@ -112,7 +116,7 @@ def save_failures_suite(
 
 
 def _failure_reasons(
-    last: Transition,
+    last_transition: Transition,
     ledger: RolloutLedger,
     rollout: Rollout,
     workload: Workload,
@@ -120,15 +124,15 @@ def _failure_reasons(
     samples: Sequence[Sample],
 ) -> Iterable[FailureReasons]:
     """Yield the rows for each cause of the rollback, the strongest cause first."""
-    if any(reading.verdict == "breach" for reading in last.guards):
+    if any(reading.verdict == "breach" for reading in last_transition.guards):
         yield _faulty_rows(samples, frame, is_shadow=rollout.current_step.share == 0)
-    if last.quality == "REJECT":
+    if last_transition.quality == "REJECT":
         yield _worst_losses(ledger, rollout, workload, frame)
-    drift = last.drift
+    drift = last_transition.drift
     if drift is not None and drift.distance > drift.limit:
         agreement = ledger.observations.agreement(rollout.id)
-        unit = 0.0 if agreement is None else agreement.unit
-        yield _largest_disagreements(samples, frame, min_distance=drift.limit * unit)
+        distance_unit = 0.0 if agreement is None else agreement.unit
+        yield _largest_disagreements(samples, frame, min_distance=drift.limit * distance_unit)
 
 
 def _faulty_rows(
@@ -152,10 +156,10 @@ def _faulty_rows(
             faults_by_key.setdefault(sample.key, []).append(
                 "the challenger did not answer a shadow request"
             )
-    by_frequency = sorted(faults_by_key.items(), key=lambda item: -len(item[1]))
-    positions = find_positions([key for key, _ in by_frequency], frame.index).tolist()
+    keys_by_frequency = sorted(faults_by_key.items(), key=lambda item: -len(item[1]))
+    positions = find_positions([key for key, _ in keys_by_frequency], frame.index).tolist()
     reasons: FailureReasons = {}
-    for position, (_, faults) in zip(positions, by_frequency, strict=True):
+    for position, (_, faults) in zip(positions, keys_by_frequency, strict=True):
         if position >= 0 and len(reasons) < MAX_FAILURES:
             count_text = f" ({len(faults)} times)" if len(faults) > 1 else ""
             reasons.setdefault(position, "; ".join(sorted(set(faults))) + count_text)
@@ -178,7 +182,7 @@ def _worst_losses(
         for n in np.argsort(-excess_N, kind="stable")[:num_worst]
         if excess_N[n] > 0
     }
-    return _first_failures(reasons)
+    return _limit_failures(reasons)
 
 
 def _largest_disagreements(
@@ -193,7 +197,7 @@ def _largest_disagreements(
         if distance > min_distance:
             distances[position] = distance
     largest_first = sorted(distances, key=lambda position: -distances[position])
-    return _first_failures(
+    return _limit_failures(
         {
             position: f"prediction differs from production's by {distances[position]:.4g}"
             for position in largest_first
@@ -201,7 +205,8 @@ def _largest_disagreements(
     )
 
 
-def _first_failures(reasons: FailureReasons) -> FailureReasons:
+def _limit_failures(reasons: FailureReasons) -> FailureReasons:
+    """Return the first ``MAX_FAILURES`` rows."""
     return dict(islice(reasons.items(), MAX_FAILURES))
 
 

@@ -29,7 +29,7 @@ def labelled_losses(
     frame: pd.DataFrame,
     workload: Workload,
     *,
-    first_unseen: int,
+    first_unseen_position: int,
 ) -> tuple[LossTable, LossTable] | None:
     """Return the losses of challenger and production on the rows that both predicted live.
 
@@ -41,7 +41,7 @@ def labelled_losses(
         samples: Samples of the rollout, oldest first.
         frame: Newest feature frame. A row in it has its label.
         workload: Workload that computes targets and losses.
-        first_unseen: Position of the first row that neither model was trained on.
+        first_unseen_position: Position of the first row that neither model was trained on.
 
     Returns:
         The tables of challenger and production, or None if no row with both predictions has its
@@ -51,7 +51,7 @@ def labelled_losses(
         ContractError: Outputs do not fit the workload, or a row's label is not unique.
     """
     pairs = pairs_by_position(samples, frame)
-    row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
+    row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen_position]
     if not row_pairs:
         return None
     row_range = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)

@@ -89,7 +89,8 @@ def rollout_page(
         transitions: All transitions, oldest first; the first one is the start.
         traffic: Counts of the current step, or of the last step if the rollout has ended.
         agreement: Distance of both models on held-out rows; None if it was not measured.
-        quality: Verdicts on labelled pairs, oldest first.
+        quality: Verdicts of the promotion gate on requests with a label that both arms answered,
+            oldest first.
         failed_rows: Result of saving the rows that the challenger failed on; None if they were not
             saved.
         now: Current time, which ends the time axis of a rollout in progress.
@@ -163,7 +164,7 @@ def _share_before(transitions: Sequence[Transition]) -> str:
 def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
     marks = [
         TimelineMark(
-            at=t.at,
+            time=t.at,
             share=t.rollout.users_share,
             tone=_OUTCOME_TONES[t.outcome],
             tooltip=f"{t.outcome.replace('_', ' ')}: {t.reason}",
@@ -176,12 +177,12 @@ def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
 
 
 def _transitions(transitions: Sequence[Transition]) -> str:
-    began = transitions[0].at
+    start_time = transitions[0].at
     rows = [
         [
             str(number),
             f'<span class="when">{_format_time(t.at)}</span><br>'
-            f'<span class="soft">+ {format_duration((t.at - began).total_seconds())}</span>',
+            f'<span class="soft">+ {format_duration((t.at - start_time).total_seconds())}</span>',
             tag(t.outcome.replace("_", " "), _OUTCOME_TONES[t.outcome]),
             f"{100 * t.rollout.users_share:g} %",
             escape(t.actor),
@@ -242,7 +243,16 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         ):
             served_text = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
             rows.append([step if arm == "challenger" else "", arm, served_text, *_counts(counts)])
-    names = ("step", "arm", "served", "requests", "errors", "late", "not finite", "slower than p95")
+    names = (
+        "step",
+        "arm",
+        "served",
+        "requests",
+        "errors",
+        "timeouts",
+        "not finite",
+        "slower than p95",
+    )
     note = (
         '<p class="soft">Served: share of the requests that were routed to the arm, including '
         "shadow requests, which the arm without users gets at 0 % and at 100 %.</p>"
@@ -262,7 +272,7 @@ def _counts(counts: ArmCounts) -> list[str]:
 
 
 def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | None) -> str:
-    held_out = (
+    held_out_text = (
         "<p>The distance of both models on held-out rows was not measured, so live predictions "
         "were not compared.</p>"
         if agreement is None
@@ -271,15 +281,15 @@ def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | N
         f"predictions is {agreement.spread:.4g}.</p>"
     )
     if drift is None:
-        return held_out
+        return held_out_text
     if math.isnan(drift.distance):
         requests = pluralize(drift.rows, "live request")
-        live = f"Both arms answered {requests}, too few for a comparison."
-        return f"{held_out}<p>{tag('unknown', 'unsure')} {live}</p>"
+        live_text = f"Both arms answered {requests}, too few for a comparison."
+        return f"{held_out_text}<p>{tag('unknown', 'unsure')} {live_text}</p>"
     is_within = drift.distance <= drift.limit
     label, tone = ("within the limit", "good") if is_within else ("too large", "bad")
     return (
-        f"{held_out}<p>{tag(label, cast(Tone, tone))} On {drift.rows:,} live requests, the "
+        f"{held_out_text}<p>{tag(label, cast(Tone, tone))} On {drift.rows:,} live requests, the "
         f"difference is {drift.distance:.3g} times as large as on held-out rows. Above "
         f"{drift.limit:g} times, the rollout is rolled back.</p>"
     )
@@ -287,7 +297,8 @@ def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | N
 
 def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
     requirement = (
-        "The last step ends only with the verdict PROMOTE on labelled pairs."
+        "The last step ends only with the verdict PROMOTE on labelled requests that both arms "
+        "answered."
         if settings.needs_quality
         else "The verdict PROMOTE is not required, but REJECT rolls back."
     )

@@ -3,8 +3,8 @@
 After each ``quality_rows`` newly labelled rows, the gate decides on all labelled rows of the
 rollout so far. All decisions of a rollout share the gate's alpha: decision k spends
 alpha * k**-1.6 / zeta(1.6), like repeated attempts on one evaluation window. These parts sum to
-alpha. This limits both errors for any number of decisions, even if they are correlated. A
-challenger with at least the required gain (0 by default) is rejected with probability at most
+alpha. So two errors are limited for any number of decisions, even if the decisions are correlated.
+A challenger with at least the required gain (0 by default) is rejected with probability at most
 alpha. A challenger with at most this gain is promoted with probability at most alpha.
 """
 
@@ -137,7 +137,7 @@ def live_losses(
         ledger.observations.pairs(rollout.id),
         frame,
         workload,
-        first_unseen=find_first_unseen(members, frame, horizon_rows=workload.horizon_rows),
+        first_unseen_position=find_first_unseen(members, frame, horizon_rows=workload.horizon_rows),
     )
 
 

@@ -30,7 +30,7 @@ def start_rollout(
     store: ArtifactStore,
     actor: str,
     reason: str,
-    rules_digest: str,
+    gate_settings_digest: str,
     approval_settings: ApprovalSettings,
 ) -> tuple[Transition, PredictionAgreement]:
     """Compare both models on held-out rows, and start the rollout of a version.
@@ -46,7 +46,8 @@ def start_rollout(
         store: Store of the network weights.
         actor: Person or service that starts the rollout, for the record.
         reason: Reason of the start, for the record.
-        rules_digest: Digest of the settings under which the verdict must have been issued.
+        gate_settings_digest: Digest of the gate, guard and suite settings under which the verdict
+            must have been issued.
         approval_settings: Approval that the pipeline's settings require.
 
     Returns:
@@ -67,7 +68,7 @@ def start_rollout(
         actor=actor,
         reason=reason,
         agreement=agreement,
-        rules_digest=rules_digest,
+        gate_settings_digest=gate_settings_digest,
         approval_settings=approval_settings,
     )
     return transition, agreement

@@ -23,7 +23,8 @@ class RolloutStatus(Record):
     window: TrafficCounts = Field(description="Counts of the current step over all servers.")
     guards: tuple[GuardReading, ...] = Field(description="Readings of the last check.")
     quality: str | None = Field(
-        description="Newest verdict on labelled pairs; None before the first."
+        description="Newest verdict of the promotion gate on labelled requests that both arms "
+        "answered; None before the first verdict."
     )
     servers: tuple[ServerState, ...] = Field(description="Servers that reported recently.")
     transitions: tuple[Transition, ...] = Field(

@@ -12,13 +12,13 @@ _WIDTH = 1000
 """Width of the drawing [SVG units, like all sizes here]."""
 _PLOT_HEIGHT = 174
 """Height of the plot of the share, without marks and labels."""
-_LEFT = 52
+_LEFT_MARGIN = 52
 """Left margin of the plot."""
-_RIGHT = 18
+_RIGHT_MARGIN = 18
 """Right margin of the plot."""
-_BOTTOM = 30
+_BOTTOM_MARGIN = 30
 """Margin below the plot."""
-_RADIUS = 10
+_MARK_RADIUS = 10
 """Radius of a mark."""
 _LANE_HEIGHT = 23
 """Height of a lane. Marks that would overlap are drawn in lanes, one above the other."""
@@ -34,7 +34,7 @@ _MAX_TICKS = 8
 class TimelineMark(NamedTuple):
     """One transition on the timeline."""
 
-    at: datetime
+    time: datetime
     share: float
     """Share of the users from this time on, in 0..1."""
 
@@ -50,33 +50,37 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
         marks: Marks in order, at least one. They are numbered from 1.
         until: End of the time axis, at or after the last mark.
     """
-    began = marks[0].at
-    span_s = max((until - began).total_seconds(), 1.0)
+    start_time = marks[0].time
+    span_s = max((until - start_time).total_seconds(), 1.0)
 
-    def x(at: datetime) -> float:
-        fraction = (at - began).total_seconds() / span_s
-        return _LEFT + min(max(fraction, 0.0), 1.0) * (_WIDTH - _LEFT - _RIGHT)
+    def x_at(time: datetime) -> float:
+        fraction = (time - start_time).total_seconds() / span_s
+        return _LEFT_MARGIN + min(max(fraction, 0.0), 1.0) * (_WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN)
 
-    lanes = _assign_lanes([x(mark.at) for mark in marks])
+    lanes = _assign_lanes([x_at(mark.time) for mark in marks])
     top = 30 + (max(lanes) + 1) * _LANE_HEIGHT
 
-    def y(share: float) -> float:
+    def y_at(share: float) -> float:
         return top + (1 - share) * _PLOT_HEIGHT
 
-    ends = [*(x(mark.at) for mark in marks[1:]), x(until)]
-    steps = [(x(mark.at), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
+    step_ends = [*(x_at(mark.time) for mark in marks[1:]), x_at(until)]
+    steps = [
+        (x_at(mark.time), step_end, y_at(mark.share))
+        for mark, step_end in zip(marks, step_ends, strict=True)
+    ]
     line = " ".join(
         f"{left:.1f},{level:.1f} {right:.1f},{level:.1f}" for left, right, level in steps
     )
-    area = f"{steps[0][0]:.1f},{y(0):.1f} {line} {steps[-1][1]:.1f},{y(0):.1f}"
+    area = f"{steps[0][0]:.1f},{y_at(0):.1f} {line} {steps[-1][1]:.1f},{y_at(0):.1f}"
+    height = top + _PLOT_HEIGHT + _BOTTOM_MARGIN
     parts = [
-        f'<svg class="timeline" viewBox="0 0 {_WIDTH} {top + _PLOT_HEIGHT + _BOTTOM}" role="img" '
+        f'<svg class="timeline" viewBox="0 0 {_WIDTH} {height}" role="img" '
         'aria-label="share of the users over time">',
-        *_grid(span_s, y),
+        *_grid(span_s, y_at),
         f'<polygon class="area" points="{area}"/>',
         f'<polyline class="share" points="{line}"/>',
         *(
-            _mark(number, mark, x(mark.at), top - 18 - lane * _LANE_HEIGHT, y(mark.share))
+            _mark(number, mark, x_at(mark.time), top - 18 - lane * _LANE_HEIGHT, y_at(mark.share))
             for number, (mark, lane) in enumerate(zip(marks, lanes, strict=True), start=1)
         ),
         "</svg>",
@@ -105,23 +109,25 @@ def format_duration(seconds: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
-def _grid(span_s: float, y: Callable[[float], float]) -> list[str]:
+def _grid(span_s: float, y_at: Callable[[float], float]) -> list[str]:
+    """Return the grid lines of the share, and the labels of both axes."""
     parts = []
     for percent in (0, 25, 50, 75, 100):
-        line_y = y(percent / 100)
+        line_y = y_at(percent / 100)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" '
+            f'<line class="grid" x1="{_LEFT_MARGIN}" x2="{_WIDTH - _RIGHT_MARGIN}" '
             f'y1="{line_y:.1f}" y2="{line_y:.1f}"/>'
-            f'<text x="{_LEFT - 8}" y="{line_y + 4:.1f}" text-anchor="end">{percent} %</text>'
+            f'<text x="{_LEFT_MARGIN - 8}" y="{line_y + 4:.1f}" text-anchor="end">'
+            f"{percent} %</text>"
         )
-    tick_s = next((t for t in _TICKS_S if span_s / t <= _MAX_TICKS), None)
+    tick_s = next((tick for tick in _TICKS_S if span_s / tick <= _MAX_TICKS), None)
     if tick_s is None:
         tick_s = _DAY_S * max(1, round(span_s / _DAY_S / _MAX_TICKS + 0.5))
     for number in range(int(span_s // tick_s) + 1):
-        label_x = _LEFT + number * tick_s / span_s * (_WIDTH - _LEFT - _RIGHT)
+        label_x = _LEFT_MARGIN + number * tick_s / span_s * (_WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN)
         anchor = "start" if number == 0 else "end" if label_x > _WIDTH - 40 else "middle"
         parts.append(
-            f'<text x="{label_x:.1f}" y="{y(0) + 22:.1f}" text-anchor="{anchor}">'
+            f'<text x="{label_x:.1f}" y="{y_at(0) + 22:.1f}" text-anchor="{anchor}">'
             f"{format_duration(number * tick_s)}</text>"
         )
     return parts
@@ -146,7 +152,7 @@ def _mark(number: int, mark: TimelineMark, x: float, y: float, foot: float) -> s
     return (
         f'<g><title>{escape(mark.tooltip)}</title><line class="grid" x1="{x:.1f}" x2="{x:.1f}" '
         f'y1="{y:.1f}" y2="{foot:.1f}" stroke-dasharray="3 3"/>'
-        f'<circle class="mark {mark.tone}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}"/>'
+        f'<circle class="mark {mark.tone}" cx="{x:.1f}" cy="{y:.1f}" r="{_MARK_RADIUS}"/>'
         f'<text class="number" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{number}'
         "</text></g>"
     )

@@ -54,7 +54,9 @@ def status_view(status: RolloutStatus, *, drift_text: str = "") -> RenderableTyp
     if drift_text:
         parts.append(Text(f"predictions  {drift_text}"))
     if status.quality is not None:
-        parts.append(Text(f"labels       {status.quality} on labelled pairs"))
+        parts.append(
+            Text(f"labels       {status.quality} on labelled requests that both arms answered")
+        )
     parts.append(_servers(status))
     parts += [Text(""), transitions_table(status.transitions[-_MAX_TRANSITIONS:], since=began)]
     return Group(*parts)
@@ -126,7 +128,7 @@ def _share(rollout: Rollout) -> Text:
 def _arms(status: RolloutStatus) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("in this step")
-    for name in ("requests", "errors", "late", "not finite", "slower"):
+    for name in ("requests", "errors", "timeouts", "not finite", "slower"):
         table.add_column(name, justify="right")
     for arm, counts in (
         ("challenger", status.window.challenger),

@@ -20,7 +20,7 @@ _YAML_WORD = re.compile(
 _STRING_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
 """Matches a string literal in generated code."""
 
-_SPACE = "\ufdd0"
+_SPACE_PLACEHOLDER = "\ufdd0"
 """Replaces a space within a string literal while lines are wrapped; Unicode has no character with
 this code."""
 
@@ -55,7 +55,7 @@ def wrap_call(code: str, *, indent: int) -> str:
     arguments = rest.removesuffix(",").removesuffix(")")
     body = textwrap.wrap(
         # A line must not end within a string literal.
-        _STRING_LITERAL.sub(lambda literal: literal[0].replace(" ", _SPACE), arguments),
+        _STRING_LITERAL.sub(lambda literal: literal[0].replace(" ", _SPACE_PLACEHOLDER), arguments),
         _MAX_LINE_CHARS - len(margin),
         initial_indent=margin,
         subsequent_indent=margin,
@@ -63,7 +63,7 @@ def wrap_call(code: str, *, indent: int) -> str:
         break_on_hyphens=False,
     )
     lines = "\n".join([f"{head}(", *body, f"{' ' * indent}),"])
-    return lines.replace(_SPACE, " ")
+    return lines.replace(_SPACE_PLACEHOLDER, " ")
 
 
 def class_name(name: str) -> str:
@@ -82,10 +82,10 @@ def join_lines(parts: Iterable[str | None]) -> str:
 
 def flow_mapping(values: dict[str, Any]) -> str:
     """Return a mapping in YAML's flow style; JSON values are YAML values."""
-    entries = (f"{key}: {_value(value)}" for key, value in values.items())
+    entries = (f"{key}: {_yaml_value(value)}" for key, value in values.items())
     return f"{{{', '.join(entries)}}}"
 
 
-def _value(value: Any) -> str:
+def _yaml_value(value: Any) -> str:
     is_word = isinstance(value, str) and _YAML_WORD.fullmatch(value) is not None
     return str(value) if is_word else json.dumps(value, ensure_ascii=False)

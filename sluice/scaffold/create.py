@@ -92,6 +92,8 @@ def _inspect(data: Path, target: str | None) -> TableGuess | ImageGuess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Description:
+    """What was guessed about the data; see the fields of ``NewPipeline``."""
+
     task: str
     summary: str
     inputs: tuple[str, ...] = ()

@@ -57,12 +57,12 @@ def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
     if not matches:
         return None
     sorted_matches = [(each, dates) for each, dates in matches if dates.is_monotonic_increasing]
-    best, dates = (sorted_matches or matches)[0]
+    best_format, dates = (sorted_matches or matches)[0]
     note = ""
     if len(matches) > 1:
-        others = ", ".join(each for each, _ in matches if each != best)
-        note = f"The dates also fit {others}; {best} was chosen."
-    return DateColumn(dates=dates, format=best, note=note)
+        others = ", ".join(each for each, _ in matches if each != best_format)
+        note = f"The dates also fit {others}; {best_format} was chosen."
+    return DateColumn(dates=dates, format=best_format, note=note)
 
 
 def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
@@ -70,13 +70,15 @@ def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
 
     Columns with fewer than ``MIN_DATES`` distinct dates, and dates of birth, are not considered.
     """
-    usable = {
+    usable_columns = {
         name: column
         for name, column in columns.items()
         if column.dates.nunique() >= MIN_DATES and not _BIRTH_NAME.search(name)
     }
-    sorted_names = [name for name, column in usable.items() if column.dates.is_monotonic_increasing]
-    return next(iter([*sorted_names, *usable]), None)
+    sorted_names = [
+        name for name, column in usable_columns.items() if column.dates.is_monotonic_increasing
+    ]
+    return next(iter([*sorted_names, *usable_columns]), None)
 
 
 def _convert(texts: "pd.Series[Any]", date_format: str) -> "pd.Series[Any] | None":

@@ -66,8 +66,16 @@ class ImageGuess:
     """Everything that the templates need to know about a folder of images."""
 
     data: str
+    """Path of the folder, relative to the folder of the written files."""
+
     num_rows: int
+    """Number of images."""
+
     classes: tuple[str, ...]
+    """Names of the subfolders."""
+
     class_notes: tuple[str, ...]
+    """Remarks on the classes, which become comments."""
+
     size: Guess
     """Height and width to which all images are resized [pixels]."""

@@ -41,11 +41,11 @@ def inspect_images(folder: Path) -> ImageGuess:
     poc = PocSettings()
     folds = FoldSettings(**FIRST_FOLDS, embargo_rows=0)
     train_rows = rows_needed(folds, horizon_rows=0, min_train_rows=poc.mini_min_rows)
-    needed = max(poc.min_rows, train_rows)
-    if len(table) < needed:
+    min_images = max(poc.min_rows, train_rows)
+    if len(table) < min_images:
         raise ContractError(
-            f"{folder} must have at least {needed} images for train, validation and test rows, got "
-            f"{len(table)}.",
+            f"{folder} must have at least {min_images} images for train, validation and test rows, "
+            f"got {len(table)}.",
             fix="Provide more images.",
         )
     undecodable = verify_images(folder, table["path"].tolist())

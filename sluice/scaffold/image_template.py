@@ -9,7 +9,10 @@ from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
 
 _NETWORK = '''class Network(nn.Module):
-    """Small convolutional network from images (B, C, H, W), 0 to 255, to one logit per class."""
+    """Small convolutional network from images (B, C, H, W), 0 to 255, to one logit per class.
+
+    ``num_features`` is C, the number of channels. ``num_outputs`` is the number of classes.
+    """
 
     def __init__(self, num_features, num_outputs, settings):
         super().__init__()
@@ -85,8 +88,8 @@ def _pipeline(guess: ImageGuess, names: PipelineNames) -> str:
             comment(guess.size.reason, indent=4),
             f"    size: {guess.size.value}",
             comment(
-                "Images count as independent. If several show the same object or person, split "
-                "them by it: override plan_folds in your class.",
+                "Images count as independent. If several images show the same object or person, "
+                "keep them in one split: override plan_folds in your class.",
                 indent=4,
             ),
             f"    folds: {flow_mapping({**FIRST_FOLDS, 'embargo_rows': 0})}",

@@ -129,7 +129,7 @@ def _guess_number(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
         name=name,
         kind="Number",
         code=f"Number({quote(name)}, fill={median})",
-        reason=f"{reason}; {_share(num_missing, series)} missing, filled with the median, and "
+        reason=f"{reason}; {_count_text(num_missing, series)} missing, filled with the median, and "
         "marked",
     )
 
@@ -145,7 +145,7 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
     mean_words = float(np.mean([len(str(label).split()) for label in labels.head(2_000)]))
     if mean_words >= _MIN_TEXT_WORDS and num_distinct > MAX_CATEGORY_VALUES:
         missing_note = (
-            f"; {_share(num_missing, series)} missing, as a text without words"
+            f"; {_count_text(num_missing, series)} missing, as a text without words"
             if num_missing
             else ""
         )
@@ -191,7 +191,7 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
         )
     missing_argument = ", missing=True" if num_missing else ""
     if num_missing:
-        reason += f"; {_share(num_missing, series)} missing, as a value of its own"
+        reason += f"; {_count_text(num_missing, series)} missing, as a value of its own"
     quoted_values = ", ".join(map(quote, chosen_values)) + ("," if len(chosen_values) == 1 else "")
     return InputGuess(
         name=name,
@@ -201,7 +201,7 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
     )
 
 
-def _share(count: int, series: "pd.Series[Any]") -> str:
+def _count_text(count: int, series: "pd.Series[Any]") -> str:
     return f"{count:,} of {len(series):,}"
 
 

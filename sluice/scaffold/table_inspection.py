@@ -63,8 +63,8 @@ def inspect_table(path: Path, target: str) -> TableGuess:
     _require_target(rows, path, target)
     num_missing = int(rows[target].isna().sum())
     dates = find_dates(rows.drop(columns=target))
-    time = choose_time_column(dates)
-    _require_rows(len(rows) - num_missing, path, is_time=time is not None)
+    time_column = choose_time_column(dates)
+    _require_rows(len(rows) - num_missing, path, has_time=time_column is not None)
     task, classes, notes = _guess_task(rows[target], path)
     if num_missing:
         notes = (
@@ -72,28 +72,34 @@ def inspect_table(path: Path, target: str) -> TableGuess:
             f"{'is' if num_missing == 1 else 'are'} omitted.",
             *notes,
         )
-    has_repeated_times = time is not None and bool(dates[time].dates.duplicated().any())
-    guesses = _guess_inputs(rows, target, dates, time)
-    if time is not None:
-        source |= {"index": time}
-        if dates[time].format and source["kind"] == "csv":
-            source |= {"date_format": dates[time].format}
+    has_repeated_times = time_column is not None and bool(
+        dates[time_column].dates.duplicated().any()
+    )
+    guesses = _guess_inputs(rows, target, dates, time_column)
+    if time_column is not None:
+        source |= {"index": time_column}
+        if dates[time_column].format and source["kind"] == "csv":
+            source |= {"date_format": dates[time_column].format}
         guesses = (
-            _time_inputs(rows, target, dates[time], time, str(task.value), has_repeated_times)
+            _time_inputs(
+                rows, target, dates[time_column], time_column, str(task.value), has_repeated_times
+            )
             + guesses
         )
     inputs = [each for each in guesses if each.code]
     if not inputs:
-        listed = "; ".join(f"{each.name} ({each.reason})" for each in guesses) or "the target alone"
+        guesses_text = (
+            "; ".join(f"{each.name} ({each.reason})" for each in guesses) or "the target alone"
+        )
         raise ContractError(
-            f"{path} has no column from which '{target}' could be predicted: {listed}.",
+            f"{path} has no column from which '{target}' could be predicted: {guesses_text}.",
             fix="Add columns with the inputs of the model.",
         )
     return TableGuess(
         data=path.name,
         num_rows=len(rows),
         source=source,
-        order=_guess_order(dates, time, has_repeated_times=has_repeated_times),
+        order=_guess_order(dates, time_column, has_repeated_times=has_repeated_times),
         has_repeated_times=has_repeated_times,
         target=target,
         task=task,
@@ -101,7 +107,9 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         target_notes=notes,
         inputs=_widen_text(inputs),
         left_out=tuple(each for each in guesses if not each.code),
-        max_duplicate_share=_guess_duplicates(rows if time is None else rows.drop(columns=time)),
+        max_duplicate_share=_guess_duplicates(
+            rows if time_column is None else rows.drop(columns=time_column)
+        ),
     )
 
 
@@ -118,9 +126,9 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
         )
     values = rows[target].dropna()
     if values.nunique() < 2:
-        got = f"always {values.iloc[0]!r}" if len(values) else "no value at all"
+        values_text = f"always {values.iloc[0]!r}" if len(values) else "no value at all"
         raise ContractError(
-            f"The target '{target}' of {path} must have at least two values, got {got}.",
+            f"The target '{target}' of {path} must have at least two values, got {values_text}.",
             cause="A filter removed all other rows, or this is not the column to predict.",
             fix="Pass another --target, or correct the file.",
         )
@@ -131,22 +139,24 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
         )
 
 
-def _require_rows(num_rows: int, path: Path, *, is_time: bool) -> None:
-    needed = required_rows(is_time=is_time)
-    if num_rows < needed:
+def _require_rows(num_rows: int, path: Path, *, has_time: bool) -> None:
+    min_rows = required_rows(has_time=has_time)
+    if num_rows < min_rows:
         raise ContractError(
-            f"{path} must have at least {needed} rows with a target for train, validation and test "
-            f"rows, got {num_rows}.",
+            f"{path} must have at least {min_rows} rows with a target for train, validation and "
+            f"test rows, got {num_rows}.",
             fix="Provide more rows.",
         )
 
 
-def required_rows(*, is_time: bool) -> int:
+def required_rows(*, has_time: bool) -> int:
     """Return the minimum number of rows with which the checks of the POC gate can decide."""
-    poc, gap = PocSettings(), 1 if is_time else 0
-    folds = FoldSettings(**FIRST_FOLDS, embargo_rows=gap)
-    train_rows = poc.mini_min_rows + (_MAX_LAG if is_time else 0)
-    return max(poc.min_rows, rows_needed(folds, horizon_rows=gap, min_train_rows=train_rows))
+    poc, embargo_rows = PocSettings(), 1 if has_time else 0
+    folds = FoldSettings(**FIRST_FOLDS, embargo_rows=embargo_rows)
+    train_rows = poc.mini_min_rows + (_MAX_LAG if has_time else 0)
+    return max(
+        poc.min_rows, rows_needed(folds, horizon_rows=embargo_rows, min_train_rows=train_rows)
+    )
 
 
 def _guess_task(
@@ -154,7 +164,7 @@ def _guess_task(
 ) -> tuple[Guess, tuple[str, ...], tuple[str, ...]]:
     """Return the task, the classes, and remarks on the target."""
     values = series.dropna()
-    distinct = int(values.nunique())
+    num_distinct = int(values.nunique())
     is_number = values.dtype.kind in "iuf"
     if is_number and not np.isfinite(values.to_numpy(np.float64)).all():
         raise ContractError(
@@ -163,11 +173,11 @@ def _guess_task(
         )
     is_integer = is_number and bool((values % 1 == 0).all())
     is_label = is_integer and (
-        distinct == 2
-        or (distinct <= _MAX_INTEGER_CLASSES and len(values) >= _MIN_CLASS_ROWS * distinct)
+        num_distinct == 2
+        or (num_distinct <= _MAX_INTEGER_CLASSES and len(values) >= _MIN_CLASS_ROWS * num_distinct)
     )
     if is_number and not is_label:
-        reason = f"{distinct:,} distinct numbers from {values.min():.6g} to {values.max():.6g}"
+        reason = f"{num_distinct:,} distinct numbers from {values.min():.6g} to {values.max():.6g}"
         return Guess(value="regression", reason=reason), (), ()
     counts = as_labels(values).value_counts()
     if len(counts) > MAX_CLASSES:
@@ -178,7 +188,7 @@ def _guess_task(
             fix="Pass another --target, or convert the column to numbers or fewer classes.",
         )
     kind = "integers" if is_number else "labels"
-    order = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
+    ordered_classes = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
     rarest = counts.index[-1]
     share, num_rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
     notes = []
@@ -190,15 +200,19 @@ def _guess_task(
     if num_rows < _MIN_RARE_ROWS:
         notes.append(f"Class {rarest!r} has too few rows to be learned or evaluated reliably.")
     reason = f"{len(counts)} distinct {kind}"
-    return Guess(value="classification", reason=reason), tuple(map(str, order)), tuple(notes)
+    return (
+        Guess(value="classification", reason=reason),
+        tuple(map(str, ordered_classes)),
+        tuple(notes),
+    )
 
 
 def _guess_inputs(
-    rows: pd.DataFrame, target: str, dates: Mapping[str, DateColumn], time: str | None
+    rows: pd.DataFrame, target: str, dates: Mapping[str, DateColumn], time_column: str | None
 ) -> list[InputGuess]:
     inputs = []
     for name in rows.columns:
-        if name in (target, time):
+        if name in (target, time_column):
             continue
         if is_target_copy(rows[name], rows[target]):
             inputs.append(InputGuess(name=name, code="", reason="it determines the target"))
@@ -214,7 +228,7 @@ def _time_inputs(
     rows: pd.DataFrame,
     target: str,
     column: DateColumn,
-    time: str,
+    time_column: str,
     task: str,
     has_repeated_times: bool,
 ) -> list[InputGuess]:
@@ -223,7 +237,7 @@ def _time_inputs(
     Lags are suitable for a regression in which every time has one row and every row has a
     target.
     """
-    calendar = guess_calendar(time, column)
+    calendar = guess_calendar(time_column, column)
     inputs = [calendar] if calendar.code else []
     if task != "regression" or has_repeated_times or rows[target].isna().any():
         return inputs
@@ -246,15 +260,15 @@ def _time_inputs(
 
 
 def _guess_order(
-    dates: Mapping[str, DateColumn], time: str | None, *, has_repeated_times: bool
+    dates: Mapping[str, DateColumn], time_column: str | None, *, has_repeated_times: bool
 ) -> Guess:
-    if time is None:
+    if time_column is None:
         reason = "No column has dates that could order the rows, so they count as independent."
         return Guess(value="hash", reason=reason)
-    column = dates[time]
+    column = dates[time_column]
     reason = (
-        f"'{time}' has dates from {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}: "
-        "train rows are earlier than test rows."
+        f"'{time_column}' has dates from {column.dates.min():%Y-%m-%d} to "
+        f"{column.dates.max():%Y-%m-%d}: train rows are earlier than test rows."
     )
     if has_repeated_times:
         reason += (

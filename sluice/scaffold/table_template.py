@@ -79,19 +79,19 @@ def _classes(classes: tuple[str, ...]) -> str | None:
 
 
 def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
-    is_time = guess.order.value == "time"
-    folds = flow_mapping({**FIRST_FOLDS, "embargo_rows": 1 if is_time else 0})
+    has_time_order = guess.order.value == "time"
+    folds = flow_mapping({**FIRST_FOLDS, "embargo_rows": 1 if has_time_order else 0})
     source = {"kind": guess.source["kind"], "uri": guess.data, **guess.source}
     purpose = f"Predicts {_one_line(guess.target)} from the columns of {_one_line(guess.data)}."
     batch_rows = 64 if guess.num_rows < 4_000 else 128 if guess.num_rows < 20_000 else 512
     folds_reason = (
         "The target of a row counts as known one row later (horizon 1), so one row between train "
         "and test rows is left out; raise embargo_rows if the target is known later."
-        if is_time
+        if has_time_order
         else "Rows are independent (horizon 0), so no row between train and test rows is left out."
     )
     epochs = max(_MIN_EPOCHS, min(_MAX_EPOCHS, _ROWS_PER_RUN // guess.num_rows))
-    few_epochs = (
+    few_epochs_note = (
         f"Only {epochs} epochs, so that the first run is quick; raise max_epochs for a better "
         "model."
     )
@@ -109,12 +109,12 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
         )
     index_hint = (
         " Set index to null if the rows are independent."
-        if is_time
+        if has_time_order
         else " If a column has their time in another form, set index to it."
     )
-    poc = None
+    poc_lines = None
     if guess.max_duplicate_share is not None:
-        poc = (
+        poc_lines = (
             f"{comment(guess.max_duplicate_share.reason, indent=2)}\n"
             f"  poc: {{max_duplicate_share: {guess.max_duplicate_share.value}}}"
         )
@@ -139,14 +139,14 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
             ),
             f"    folds: {folds}",
             "",
-            poc,
+            poc_lines,
             comment(
                 "A small network with a linear path. The gate compares it with the best simple "
                 "rule, which may be a linear or logistic regression.",
                 indent=2,
             ),
             "  model: {architecture: mlp, hidden: 64, layers: 1, dropout: 0.1}",
-            comment(few_epochs, indent=2) if epochs < _MAX_EPOCHS else None,
+            comment(few_epochs_note, indent=2) if epochs < _MAX_EPOCHS else None,
             f"  training: {flow_mapping(training)}",
             comment(
                 "Five networks per fold, the minimum of the gate; more seeds detect smaller gains.",

@@ -39,7 +39,7 @@ class Acceptor:
         self,
         listening_socket: socket.socket,
         *,
-        table: ConnectionTable,
+        connection_table: ConnectionTable,
         make_protocol: Callable[[socket.socket, str], BoundedProtocol],
         tls: ssl.SSLContext | None,
     ) -> None:
@@ -47,14 +47,14 @@ class Acceptor:
 
         Args:
             listening_socket: Bound socket. ``close`` closes it.
-            table: All open connections.
+            connection_table: All open connections.
             make_protocol: Creates the protocol of a connection from its socket and the address
                 of the client.
             tls: TLS context of the server; None serves plain HTTP.
         """
         listening_socket.setblocking(False)
         self._listening_socket = listening_socket
-        self._table = table
+        self._connection_table = connection_table
         self._make_protocol = make_protocol
         self._tls = tls
         self._opening_tasks: set[asyncio.Task[None]] = set()
@@ -73,21 +73,21 @@ class Acceptor:
             try:
                 client_socket, peer = await loop.sock_accept(self._listening_socket)
             except OSError:
-                self._table.count_closed("descriptors")
+                self._connection_table.count_closed("descriptors")
                 await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
             address = address_for_limits(peer[0])
-            if not self._table.make_room(address):
-                self._table.count_closed("busy")
+            if not self._connection_table.make_room(address):
+                self._connection_table.count_closed("busy")
                 with client_socket:
-                    if self._tls is None:
+                    if self._tls is None:  # with TLS, a response would first need a handshake
                         with contextlib.suppress(OSError):
                             client_socket.setblocking(False)
                             client_socket.send(_BUSY_RESPONSE)
                 await asyncio.sleep(0)
                 continue
             protocol = self._make_protocol(client_socket, address)
-            self._table.add(protocol)
+            self._connection_table.add(protocol)
             opening_task = loop.create_task(self._open(client_socket, protocol))
             self._opening_tasks.add(opening_task)
             opening_task.add_done_callback(self._opening_tasks.discard)
@@ -98,7 +98,7 @@ class Acceptor:
         timeouts = {}
         if self._tls is not None:
             timeouts = {
-                "ssl_handshake_timeout": self._table.settings.header_timeout_s,
+                "ssl_handshake_timeout": self._connection_table.settings.header_timeout_s,
                 "ssl_shutdown_timeout": _TLS_SHUTDOWN_S,
             }
         try:
@@ -106,5 +106,5 @@ class Acceptor:
                 lambda: protocol, client_socket, ssl=self._tls, **timeouts
             )
         except OSError:  # the loop closes the socket; ssl.SSLError is an OSError
-            self._table.remove(protocol)
-            self._table.count_closed("handshake")
+            self._connection_table.remove(protocol)
+            self._connection_table.count_closed("handshake")

@@ -3,9 +3,9 @@
 Three resources are limited: the rate of predictions, the memory of request bodies being read,
 and the number of concurrent predictions. If there are several tokens, a token may use memory and
 concurrent predictions only while it leaves at least the same amount free for the others (a
-dynamic threshold): one greedy token gets half of the resource, two greedy tokens together get two
-thirds. A single token gets everything. Several clients may share a token, so a stalled body is
-dropped when another body of its token needs the memory.
+dynamic threshold). Then one greedy token gets half of the resource, and two greedy tokens together
+get two thirds. A single token gets everything. Several clients may share a token, so a stalled body
+is dropped when another body of its token needs the memory.
 
 Source:
     A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet
@@ -36,6 +36,8 @@ class FairShare:
 
     def __init__(self, capacity: int) -> None:
         self.used = 0
+        """Reserved amount of all holders."""
+
         self._capacity = capacity
         self._used_by_holder: Counter[str] = Counter()
 
@@ -47,11 +49,13 @@ class FairShare:
             amount: Amount to reserve.
             is_shared: Whether other tokens share the capacity.
         """
-        free = self._capacity - self.used - amount
-        if free < 0 or (is_shared and self._used_by_holder[holder] + amount > max(free, amount)):
+        free_after = self._capacity - self.used - amount
+        used_after = self._used_by_holder[holder] + amount
+        # A holder that has reserved nothing may take any amount that is free.
+        if free_after < 0 or (is_shared and used_after > max(free_after, amount)):
             return False
         self.used += amount
-        self._used_by_holder[holder] += amount
+        self._used_by_holder[holder] = used_after
         return True
 
     def give_back(self, holder: str, amount: int) -> None:
@@ -71,7 +75,7 @@ class BodyMemory:
         """Time of the last progress of each body [s, monotonic]; the body that has been stalled
         longest is first."""
 
-    def advance(self, reading: "BodyReading") -> None:
+    def record_progress(self, reading: "BodyReading") -> None:
         """Record that a body made progress or was added."""
         self._readings.pop(reading, None)
         self._readings[reading] = time.monotonic()
@@ -86,7 +90,7 @@ class BodyMemory:
             if stalled is None:
                 return False
             self.remove(stalled)
-            stalled.end()
+            stalled.evict()
         return True
 
     def remove(self, reading: "BodyReading") -> None:
@@ -110,15 +114,22 @@ class BodyReading:
 
     def __init__(self, memory: BodyMemory, holder: str, *, is_shared: bool) -> None:
         self.holder = holder
+        """Name of the token."""
+
         self.num_bytes = 0
+        """Number of bytes that have arrived."""
+
         self.num_reserved = 0
-        self.on_end: Callable[[], None] = _nothing
+        """Amount of reserved memory [bytes]."""
+
+        self.on_evict: Callable[[], None] = _nothing
         """Called when another body needs the memory, so that reading this body stops."""
 
-        self.is_ended = False
+        self.is_evicted = False
         self._memory = memory
         self._is_shared = is_shared
-        self._next_advance_bytes = 0
+        self._next_progress_bytes = 0
+        """Number of arrived bytes at which progress is recorded again."""
 
     def grow(self, num_bytes: int) -> None:
         """Record that more bytes arrived.
@@ -126,12 +137,12 @@ class BodyReading:
         Raises:
             Overloaded: Bodies that are being read take too much memory.
         """
-        if self.is_ended:
+        if self.is_evicted:
             raise self.overloaded_error()
         self.num_bytes += num_bytes
-        if self.num_bytes >= self._next_advance_bytes:
-            self._next_advance_bytes = self.num_bytes + _READ_AHEAD_BYTES
-            self._memory.advance(self)
+        if self.num_bytes >= self._next_progress_bytes:
+            self._next_progress_bytes = self.num_bytes + _READ_AHEAD_BYTES
+            self._memory.record_progress(self)
         num_missing = max(self.num_bytes, _READ_AHEAD_BYTES) - self.num_reserved
         if num_missing <= 0:
             return
@@ -139,10 +150,10 @@ class BodyReading:
             raise self.overloaded_error()
         self.num_reserved += num_missing
 
-    def end(self) -> None:
-        """Stop reading, so that another body gets the memory."""
-        self.is_ended = True
-        self.on_end()
+    def evict(self) -> None:
+        """Stop reading this body, because its memory was given to another body."""
+        self.is_evicted = True
+        self.on_evict()
 
     @staticmethod
     def overloaded_error() -> Overloaded:
@@ -155,7 +166,7 @@ class BodyReading:
 
 
 def _nothing() -> None:
-    """Do nothing; default of ``BodyReading.on_end``."""
+    """Do nothing; default of ``BodyReading.on_evict``."""
 
 
 class Admission:
@@ -167,6 +178,8 @@ class Admission:
         self._slots = FairShare(settings.max_in_flight)
         self._memory = BodyMemory(settings.max_body_memory_bytes)
         self._rates: dict[str, tuple[float, RateLimit]] = {}
+        """Rate [1/s] and rate limit of each token, by the token's name."""
+
         self._is_shared = False
         self.set_tokens(tokens)
 
@@ -182,14 +195,16 @@ class Admission:
         rate is unchanged keeps the state of its rate limit.
         """
         settings = self._settings
-        clients = {grant.name: grant.requests_per_s for grant in tokens.predict_grants}
+        rate_by_token = {grant.name: grant.requests_per_s for grant in tokens.predict_grants}
         if "predict" in tokens.open_scopes:
-            clients = {"": None}
-        self._is_shared = len(clients) > 1
+            rate_by_token = {"": None}
+        self._is_shared = len(rate_by_token) > 1
         old_rates, self._rates = self._rates, {}
-        for name, requests_per_s in clients.items():
+        for name, requests_per_s in rate_by_token.items():
             per_s = (
-                settings.requests_per_s / len(clients) if requests_per_s is None else requests_per_s
+                settings.requests_per_s / len(rate_by_token)
+                if requests_per_s is None
+                else requests_per_s
             )
             if name in old_rates and old_rates[name][0] == per_s:
                 self._rates[name] = old_rates[name]
@@ -209,7 +224,7 @@ class Admission:
             limit.require(time.monotonic())
 
     @contextlib.contextmanager
-    def reading(self, holder: str) -> Iterator[BodyReading]:
+    def reserve_body_memory(self, holder: str) -> Iterator[BodyReading]:
         """Account for the memory of a body while the block reads it.
 
         Raises:
@@ -217,13 +232,13 @@ class Admission:
         """
         body = BodyReading(self._memory, holder, is_shared=self._is_shared)
         try:
-            body.grow(0)
+            body.grow(0)  # reserves the minimum memory
             yield body
         finally:
             self._memory.remove(body)
 
     @contextlib.contextmanager
-    def computing(self, holder: str) -> Iterator[None]:
+    def count_prediction(self, holder: str) -> Iterator[None]:
         """Count a prediction as in progress while the block runs.
 
         Raises:
@@ -233,7 +248,7 @@ class Admission:
             raise Overloaded(
                 f"At most {self._settings.max_in_flight} predictions may be in progress. If there "
                 "are several tokens, one token may use only as many as it leaves free for the "
-                "others. This limit is reached.",
+                "others. One of these two limits is reached.",
                 fix="Try again in a second, with fewer predictions at once.",
             )
         try:

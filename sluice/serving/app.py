@@ -144,7 +144,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     info = request_info(request)
     info.log_fields["refused"] = error.kind
     if isinstance(error, ModelFailed):
-        serving_of(request).log.error("model failed", trace=info.trace_id, **error.site)
+        serving_of(request).log.error("model failed", trace=info.trace_id, **error.error_site)
     headers = {}
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"

@@ -27,6 +27,7 @@ from sluice.serving.log import error_site
 from sluice.serving.model_arrays import ModelArrays, can_batch, concatenate, count_elements
 
 EnsembleOutput = NDArray[np.float64]
+"""Output of each network (M, N, O), or the mean of the networks (N, O)."""
 
 
 class QueueFull(Exception):
@@ -34,11 +35,11 @@ class QueueFull(Exception):
 
 
 class NetworkFailed(Exception):
-    """A network raised an error; ``site`` has its type and location, but no request data."""
+    """A network raised an error; ``error_site`` has its type and location, but no request data."""
 
-    def __init__(self, site: dict[str, Any]) -> None:
-        super().__init__(site["error"])
-        self.site = site
+    def __init__(self, error_site: dict[str, Any]) -> None:
+        super().__init__(error_site["error"])
+        self.error_site = error_site
 
 
 class NeverStarted(TimeoutError):
@@ -49,7 +50,7 @@ class NeverStarted(TimeoutError):
 class _Failure:
     """Error of a network as a value; see the comment in ``_Job``."""
 
-    site: dict[str, Any]
+    error_site: dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +100,7 @@ class ArmWorker:
         Args:
             deployed: The model.
             max_batch_size: Maximum number of elements of a batch.
-            pause: Called in the thread between two networks.
+            pause: Called in the thread before each network; None for a thread without pauses.
         """
         self.deployed = deployed
         self._queue = _SharedQueue()
@@ -124,9 +125,13 @@ class ArmWorker:
         return self._queue.idle
 
     def busy_s(self, now: float) -> float:
-        """Return the age of the current batch at ``now`` [s, monotonic]; 0 without a batch."""
-        started = self._queue.started_at
-        return 0.0 if started is None else now - started
+        """Return for how long the current batch has been computed [s]; 0 without a batch.
+
+        Args:
+            now: Current time [s, monotonic].
+        """
+        started_at = self._queue.started_at
+        return 0.0 if started_at is None else now - started_at
 
     async def predict(
         self,
@@ -183,28 +188,28 @@ class ArmWorker:
         max_waiting: int,
         start_time: StartTime | None,
     ) -> EnsembleOutput:
-        shared = self._queue
-        if shared.num_waiting >= max_waiting:
+        shared_queue = self._queue
+        if shared_queue.num_waiting >= max_waiting:
             raise QueueFull
         loop = asyncio.get_running_loop()
         job = _Job(x, loop.create_future(), loop, start_time or StartTime(), is_embedding)
-        shared.num_waiting += 1
-        shared.jobs.put(job)
+        shared_queue.num_waiting += 1
+        shared_queue.jobs.put(job)
         timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
         try:
             answer = await job.answer
         finally:
             timer.cancel()
-            shared.num_waiting -= 1
+            shared_queue.num_waiting -= 1
         if answer is None:
             raise NeverStarted if job.start_time.at is None else TimeoutError
         if isinstance(answer, _Failure):
-            raise NetworkFailed(answer.site)
+            raise NetworkFailed(answer.error_site)
         return answer
 
 
 def _run_batches(
-    shared: _SharedQueue, deployed: ServedModel, max_batch_size: int, pause: Pause | None
+    shared_queue: _SharedQueue, deployed: ServedModel, max_batch_size: int, pause: Pause | None
 ) -> None:
     """Process jobs until None is queued."""
     # Each thread has its own number of OpenMP threads, whatever the main thread has set and
@@ -212,20 +217,20 @@ def _run_batches(
     torch.set_num_threads(1)
     # Job that did not fit into the last batch, or has another shape.
     deferred_job: _Job | None = None
-    shared.idle.set()
+    shared_queue.idle.set()
     while True:
-        first_job = deferred_job if deferred_job is not None else shared.jobs.get()
+        first_job = deferred_job if deferred_job is not None else shared_queue.jobs.get()
         deferred_job = None
         if first_job is None:
             return
-        batch, batch_size, is_last = [first_job], count_elements(first_job.x), False
+        batch, batch_size, is_stopping = [first_job], count_elements(first_job.x), False
         while batch_size < max_batch_size and not first_job.is_embedding:
             try:
-                next_job = shared.jobs.get_nowait()
+                next_job = shared_queue.jobs.get_nowait()
             except queue.Empty:
                 break
             if next_job is None:
-                is_last = True
+                is_stopping = True
                 break
             num_elements = count_elements(next_job.x)
             if (
@@ -242,13 +247,13 @@ def _run_batches(
         now = time.monotonic()
         for job in pending_jobs:
             job.start_time.at = now
-        shared.started_at = now
-        shared.idle.clear()
+        shared_queue.started_at = now
+        shared_queue.idle.clear()
         _compute(pending_jobs, deployed, pause)
-        shared.idle.set()
-        shared.started_at = None
+        shared_queue.idle.set()
+        shared_queue.started_at = None
         del first_job, batch, pending_jobs
-        if is_last:
+        if is_stopping:
             return
 
 
@@ -269,7 +274,7 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
             for job in jobs:
                 _compute([job], deployed, pause)
         else:
-            site = error.site if isinstance(error, NetworkFailed) else error_site(error)
+            site = error.error_site if isinstance(error, NetworkFailed) else error_site(error)
             _deliver(jobs, [_Failure(site)])
         return
     ends = np.cumsum([count_elements(job.x) for job in jobs])[:-1]

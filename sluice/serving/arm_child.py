@@ -132,7 +132,7 @@ def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: byte
         error_location = error_site(error)
         site = wire_protocol.ErrorSite(
             error=error_location["error"][:1000],
-            at=tuple(frame[:1000] for frame in error_location["at"]),
+            at=tuple(stack_frame[:1000] for stack_frame in error_location["at"]),
         )
         return wire_protocol.RAISED + site.model_dump_json().encode()
     return wire_protocol.pack(wire_protocol.OUTPUT, np.ascontiguousarray(output, np.float64))

@@ -71,7 +71,7 @@ class ArmComparison:
             is_crowded=is_crowded,
         )
 
-    def compare(
+    def add_fault_evidence(
         self,
         arm: ArmName,
         faults: GuardFaults,
@@ -106,7 +106,7 @@ class ArmComparison:
             now=time.monotonic(),
         )
 
-    def compare_both(
+    def add_evidence_of_both_arms(
         self,
         context: RequestContext,
         *,
@@ -116,8 +116,8 @@ class ArmComparison:
         """Add a request that both arms answered to the evidence of both."""
         # A list, because each arm must count the request even if the other does not admit it.
         if all([self.admit_request(arm, context) for arm in ARMS]):
-            self.compare("challenger", challenger_faults, production_faults, context)
-            self.compare("production", production_faults, challenger_faults, context)
+            self.add_fault_evidence("challenger", challenger_faults, production_faults, context)
+            self.add_fault_evidence("production", production_faults, challenger_faults, context)
 
     def repeat_on_other_arm(
         self, arm: ArmName, faults: GuardFaults, context: RequestContext
@@ -129,7 +129,7 @@ class ArmComparison:
         """
         other_worker = context.table.production if arm == "challenger" else context.table.challenger
         if arm == "production" and faults <= LATENCY_FAULTS:
-            self.compare(arm, faults, NO_FAULTS, context)
+            self.add_fault_evidence(arm, faults, NO_FAULTS, context)
         elif (
             other_worker is not None
             and self._would_count(arm, faults, context)
@@ -161,7 +161,7 @@ class ArmComparison:
         self._num_repeats[context.client] -= 1
         if not self._num_repeats[context.client]:
             del self._num_repeats[context.client]
-        self.compare(arm, faults, self.guard_faults(result), context)
+        self.add_fault_evidence(arm, faults, self.guard_faults(result), context)
 
     def send_shadow(self, context: RequestContext, faults: GuardFaults) -> None:
         """Send a shadow request to the arm that answers no user.
@@ -192,7 +192,7 @@ class ArmComparison:
         self._metrics.count_shadow(result.fault)
         shadow_faults = self._counters.guard_faults(seconds=None, fault=result.fault)
         is_challenger = shadow_arm == "challenger"
-        self.compare_both(
+        self.add_evidence_of_both_arms(
             context,
             challenger_faults=shadow_faults if is_challenger else user_faults,
             production_faults=user_faults if is_challenger else shadow_faults,

@@ -74,7 +74,7 @@ class ArmProcess:
         """Held by the one caller that exchanges messages with the process."""
         self._end_lock = threading.Lock()
         self.is_user_waiting = False
-        """Whether a user's request (a call without a pause) waits for its turn."""
+        """Whether a user's request (a call of ``predict`` without ``pause``) waits for its turn."""
         self._pending_since: float | None = None
         """Time since which the process has owed a reply [s, monotonic]; None without a request. It
         is set when a request is sent, and again after each pause."""
@@ -126,16 +126,16 @@ class ArmProcess:
                 return f"did not load: {frame[1:].decode(errors='replace')}"
             return wire_protocol.ModelInfo.model_validate_json(frame[1:])
         except (EOFError, OSError, ValidationError):
-            self._finish("")
+            self._kill_and_record("")
             return self.exit_reason
 
     def predict(self, x: ModelArrays, pause: Pause | None) -> EnsembleOutput:
-        """Return the output of each network (M, N, O). Callers wait for each other.
+        """Return the output of each network (M, N, O). Only one caller at a time uses the process.
 
         Args:
             x: Inputs of N elements.
-            pause: Called between two networks, unless a caller without a pause waits. None for a
-                user's request, which is never interrupted.
+            pause: Called before each network, unless a user's request waits. None for a user's
+                request, which is never interrupted.
 
         Raises:
             NetworkFailed: The network raised, or the process has ended.
@@ -152,9 +152,9 @@ class ArmProcess:
             try:
                 return self._exchange(x, pause)
             except (EOFError, OSError):
-                self._finish("")
+                self._kill_and_record("")
             except (wire_protocol.InvalidFrame, ValidationError):
-                self._finish("was ended: it sent an invalid frame")
+                self._kill_and_record("was ended: it sent an invalid frame")
             finally:
                 self._pending_since = None
         raise NetworkFailed(self._error_site())
@@ -213,12 +213,13 @@ class ArmProcess:
             reason: Predicate of a sentence about the process. "" if the process has ended by
                 itself: its exit status is then the reason.
         """
-        self._finish(reason)
+        self._kill_and_record(reason)
         with self._exchange_lock:  # a caller that waited for output has read the end of file by now
             self._pipe.close()
             self._crash_file.close()
 
-    def _finish(self, reason: str) -> None:
+    def _kill_and_record(self, reason: str) -> None:
+        """Kill the process group, and record how the process ended; see ``end``."""
         with self._end_lock:
             if self.exit_reason is not None:
                 return

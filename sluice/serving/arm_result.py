@@ -50,7 +50,7 @@ class ArmResult:
     """Output of each network (M, N, O); None if the arm returned none."""
 
     fault: RequestFault | None
-    site: dict[str, Any]
+    error_site: dict[str, Any]
     """Type and location of a network's error; empty without one."""
 
     is_begun: bool
@@ -78,7 +78,7 @@ async def predict_once(
     requested_at, start_time = time.monotonic(), StartTime()
     output: EnsembleOutput | None = None
     fault: RequestFault | None = None
-    site: dict[str, Any] = {}
+    error_site: dict[str, Any] = {}
     is_begun = True
     try:
         output = await arm.predict(
@@ -92,12 +92,12 @@ async def predict_once(
     except TimeoutError:
         fault = "timeouts"
     except NetworkFailed as failed:
-        fault, site = "errors", failed.site
+        fault, error_site = "errors", failed.error_site
     now = time.monotonic()
     return ArmResult(
         output=output,
         fault=fault,
-        site=site,
+        error_site=error_site,
         is_begun=is_begun,
         seconds=now - requested_at,
         computed_s=0.0 if start_time.at is None else now - start_time.at,
@@ -150,7 +150,7 @@ def routed_prediction(
         challenger_fault=None if challenger_failure is None else challenger_failure.fault,
         challenger_error=""
         if challenger_failure is None
-        else challenger_failure.site.get("error", ""),
+        else challenger_failure.error_site.get("error", ""),
     )
 
 
@@ -175,9 +175,9 @@ def prediction_error(result: ArmResult) -> HttpError:
             fix="Check the values and their units.",
         )
     return ModelFailed(
-        f"The model raised {result.site['error']}.",
+        f"The model raised {result.error_site['error']}.",
         cause="The code of the model probably does not support this input. The log of the server "
         "has the location of the error.",
         fix="Report it to the owner of the model.",
-        site=result.site,
+        error_site=result.error_site,
     )

@@ -12,9 +12,8 @@ from sluice.serving.settings import ServingSettings
 async def read_body(request: Request, *, settings: ServingSettings, reading: BodyReading) -> bytes:
     """Return the bytes of a body.
 
-    Requiring JSON protects against requests forged by web pages: a page of any origin can make a
-    browser post a form or plain text here, but declared JSON only if the server permits it
-    beforehand (CORS), which this server never does.
+    Requiring JSON prevents cross-site request forgery. A browser posts a form or plain text for a
+    page of any origin. It posts JSON only after a CORS preflight, which this server never permits.
 
     Args:
         request: The request.
@@ -35,7 +34,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
         async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as timeout:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            reading.on_end = lambda: timeout.reschedule(loop.time())
+            reading.on_evict = lambda: timeout.reschedule(loop.time())
             while True:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
@@ -52,7 +51,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                 allowed_s = min(settings.body_grace_s + at_min_rate_s, settings.body_timeout_s)
                 timeout.reschedule(began + allowed_s)
     except TimeoutError:
-        if reading.is_ended:
+        if reading.is_evicted:
             raise reading.overloaded_error() from None
         raise BodyTimeout(
             f"The body did not arrive in time: within {settings.body_timeout_s:g} s, and at "

@@ -83,7 +83,7 @@ class ClientLimits:
 
     def __init__(self) -> None:
         self._ends_at = -math.inf
-        self._current, self._previous = _Period(), _Period()
+        self._current_period, self._previous_period = _Period(), _Period()
         self._num_clients: dict[ArmName, int] = {"production": 0, "challenger": 0}
         """Number of clients in the current and the previous period, by arm."""
 
@@ -113,22 +113,26 @@ class ClientLimits:
         """
         self._advance_period(now)
         subnet = self._subnet(address)
-        self._current.subnet_requests[subnet] = self._current.subnet_requests.get(subnet, 0) + 1
-        bucket, clients = self._bucket(client), self._current.clients[arm]
+        self._current_period.subnet_requests[subnet] = (
+            self._current_period.subnet_requests.get(subnet, 0) + 1
+        )
+        bucket, clients = self._bucket(client), self._current_period.clients[arm]
         if bucket not in clients:
             clients.add(bucket)
-            self._num_clients[arm] += bucket not in self._previous.clients[arm]
-        requests = self._current.client_requests
+            self._num_clients[arm] += bucket not in self._previous_period.clients[arm]
+        requests = self._current_period.client_requests
         num_earlier = requests.get(bucket, 0)
         requests[bucket] = num_earlier + 1
         if num_earlier:
-            self._current.clients_by_requests[num_earlier] -= 1
-        self._current.clients_by_requests[num_earlier + 1] += 1
-        self._num_absent -= num_earlier == 0 and bucket in self._previous.client_requests
-        self._current.num_requests += 1
-        if self._current.num_requests >= self._refresh_at_requests:
+            self._current_period.clients_by_requests[num_earlier] -= 1
+        self._current_period.clients_by_requests[num_earlier + 1] += 1
+        self._num_absent -= num_earlier == 0 and bucket in self._previous_period.client_requests
+        self._current_period.num_requests += 1
+        if self._current_period.num_requests >= self._refresh_at_requests:
             self._max_typical_requests = self._compute_max_typical_requests()
-            self._refresh_at_requests = math.ceil(_REFRESH_FACTOR * self._current.num_requests)
+            self._refresh_at_requests = math.ceil(
+                _REFRESH_FACTOR * self._current_period.num_requests
+            )
         return num_earlier < self.max_compared_requests
 
     @property
@@ -142,10 +146,10 @@ class ClientLimits:
         Clients of the previous period without a request in this one count with 0 requests.
         """
         num_typical = math.ceil(
-            _TYPICAL_QUANTILE * (len(self._current.client_requests) + self._num_absent)
+            _TYPICAL_QUANTILE * (len(self._current_period.client_requests) + self._num_absent)
         )
         remaining = num_typical - self._num_absent
-        for num_requests, num_clients in sorted(self._current.clients_by_requests.items()):
+        for num_requests, num_clients in sorted(self._current_period.clients_by_requests.items()):
             if remaining <= 0:
                 break
             remaining -= num_clients
@@ -193,11 +197,11 @@ class ClientLimits:
         """
         self._advance_period(now)
         bucket, subnet = self._bucket(client), self._subnet(address)
-        all_faults = self._current.all_faults.setdefault(guard, {})
+        all_faults = self._current_period.all_faults.setdefault(guard, {})
         all_faults[bucket] = all_faults.get(bucket, 0) + 1
         if not self.would_count(arm, guard, client, address=address, share=share, now=now):
             return False
-        faults, subnet_faults = self._current.faults, self._current.subnet_faults
+        faults, subnet_faults = self._current_period.faults, self._current_period.subnet_faults
         client_key, subnet_key = (arm, guard, bucket), (arm, guard, subnet)
         faults[client_key] = faults.get(client_key, 0) + 1
         subnet_faults[subnet_key] = subnet_faults.get(subnet_key, 0) + 1
@@ -219,20 +223,22 @@ class ClientLimits:
         its limit has more faults than nearly all others, so its next fault changes no limit.
         """
         self._advance_period(now)
-        num_counted = self._current.faults.get((arm, guard, self._bucket(client)), 0)
+        num_counted = self._current_period.faults.get((arm, guard, self._bucket(client)), 0)
         fair_part = math.ceil(BREACH_FAULTS / self.num_clients_of_smaller_arm(share))
         # If nearly all clients have faults, for example slow responses, a client is limited only
         # if it has far more of them than the others.
-        max_typical = 2 * self._typical_faults(self._current.all_faults.get(guard, {})) + 1
+        max_typical = 2 * self._typical_faults(self._current_period.all_faults.get(guard, {})) + 1
         if num_counted >= fair_part and num_counted >= max_typical:
             return False
-        num_of_subnet = self._current.subnet_faults.get((arm, guard, self._subnet(address)), 0)
+        num_of_subnet = self._current_period.subnet_faults.get(
+            (arm, guard, self._subnet(address)), 0
+        )
         subnet_part = self._subnet_share(address) * self._relative_share(arm, share)
         return num_of_subnet < math.ceil(BREACH_FAULTS * subnet_part)
 
     def begin_step(self) -> None:
         """Reset the fault counts of all clients, because a new step has its own evidence."""
-        for period in (self._current, self._previous):
+        for period in (self._current_period, self._previous_period):
             period.faults.clear()
             period.subnet_faults.clear()
             period.all_faults.clear()
@@ -257,7 +263,7 @@ class ClientLimits:
 
     def _subnet_share(self, address: str) -> float:
         """Return the share of a subnet in all requests of this period and the previous one."""
-        periods, subnet = (self._current, self._previous), self._subnet(address)
+        periods, subnet = (self._current_period, self._previous_period), self._subnet(address)
         num_requests = sum(period.subnet_requests.get(subnet, 0) for period in periods)
         return num_requests / max(1, sum(period.num_requests for period in periods))
 
@@ -274,7 +280,7 @@ class ClientLimits:
         self._advance_period(now)
         bucket = self._bucket(client)
         samples_per_client = per_s * PERIOD_S / max(1, sum(self._num_clients.values()))
-        if self._current.client_samples.get(bucket, 0) >= math.ceil(samples_per_client):
+        if self._current_period.client_samples.get(bucket, 0) >= math.ceil(samples_per_client):
             return False
         # Below one sample per client, only this fraction of the clients is sampled in a period.
         draw = hash((self._key, self._ends_at, bucket)) % _NUM_BUCKETS
@@ -283,19 +289,21 @@ class ClientLimits:
     def record_sample(self, client: str) -> None:
         """Count that a request of a client was sampled."""
         bucket = self._bucket(client)
-        self._current.client_samples[bucket] = self._current.client_samples.get(bucket, 0) + 1
+        self._current_period.client_samples[bucket] = (
+            self._current_period.client_samples.get(bucket, 0) + 1
+        )
 
     def _advance_period(self, now: float) -> None:
         if now >= self._ends_at:
-            is_next = now < self._ends_at + PERIOD_S
-            self._previous = self._current if is_next else _Period()
-            self._current = _Period()
+            has_just_ended = now < self._ends_at + PERIOD_S
+            self._previous_period = self._current_period if has_just_ended else _Period()
+            self._current_period = _Period()
             self._num_clients = {
-                arm: len(clients) for arm, clients in self._previous.clients.items()
+                arm: len(clients) for arm, clients in self._previous_period.clients.items()
             }
             self._ends_at = now + PERIOD_S
             self._refresh_at_requests = self._max_typical_requests = 0
-            self._num_absent = len(self._previous.client_requests)
+            self._num_absent = len(self._previous_period.client_requests)
 
     @staticmethod
     @functools.lru_cache(_NUM_BUCKETS)

@@ -52,8 +52,8 @@ class ConnectionSettings(Settings):
         gt=0,
         le=600,
         description="Maximum time from the start of a connection, or from the first byte of a "
-        "further request, to the end of the header [s]. A later request is refused with status "
-        "408. It is also the timeout of the TLS handshake.",
+        "further request, to the end of the header [s]. A request whose header takes longer is "
+        "refused with status 408. It is also the timeout of the TLS handshake.",
     )
     idle_timeout_s: float = Field(
         30.0,

@@ -46,21 +46,21 @@ class ConnectionTable:
         """Create an empty table.
 
         Args:
-            limit: Maximum number of connections, from ``connection_limit``.
+            limit: Maximum number of connections, from ``raise_descriptor_limit``.
             settings: Limits of each connection and of each address.
             metrics: Counts open and closed connections.
         """
         self.settings = settings
         self._limit = limit
         self._metrics = metrics
-        self._open: set[Connection] = set()
+        self._open_connections: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
         # Insertion order: the first connection has been in its state longest.
-        self._waiting: dict[Connection, None] = {}
-        self._sending: dict[Connection, None] = {}
+        self._waiting_connections: dict[Connection, None] = {}
+        self._sending_connections: dict[Connection, None] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open_connections)
 
     def make_room(self, address: str) -> bool:
         """Return whether a connection from ``address`` may be added.
@@ -69,43 +69,43 @@ class ConnectionTable:
         """
         if self._by_address[address] >= self.settings.max_per_address and not self._evict(address):
             return False
-        return len(self._open) < self._limit or self._evict(None)
+        return len(self._open_connections) < self._limit or self._evict(None)
 
     def add(self, connection: Connection) -> None:
         """Add a connection in waiting state."""
-        self._open.add(connection)
+        self._open_connections.add(connection)
         self._by_address[connection.address] += 1
-        self._waiting[connection] = None
-        self._metrics.connections.set(len(self._open))
+        self._waiting_connections[connection] = None
+        self._metrics.connections.set(len(self._open_connections))
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection; a second call does nothing."""
-        if connection not in self._open:
+        if connection not in self._open_connections:
             return
-        self._open.remove(connection)
-        self._waiting.pop(connection, None)
-        self._sending.pop(connection, None)
+        self._open_connections.remove(connection)
+        self._waiting_connections.pop(connection, None)
+        self._sending_connections.pop(connection, None)
         self._by_address[connection.address] -= 1
         if not self._by_address[connection.address]:
             del self._by_address[connection.address]
-        self._metrics.connections.set(len(self._open))
+        self._metrics.connections.set(len(self._open_connections))
 
     def mark_waiting(self, connection: Connection) -> None:
         """Record that a connection has no request in progress, or does not read its response."""
-        if connection in self._open:
-            self._sending.pop(connection, None)
-            self._waiting.setdefault(connection)
+        if connection in self._open_connections:
+            self._sending_connections.pop(connection, None)
+            self._waiting_connections.setdefault(connection)
 
     def mark_sending(self, connection: Connection) -> None:
         """Record that the header of a request is complete."""
-        if connection in self._open:
-            self._waiting.pop(connection, None)
-            self._sending.setdefault(connection)
+        if connection in self._open_connections:
+            self._waiting_connections.pop(connection, None)
+            self._sending_connections.setdefault(connection)
 
     def mark_complete(self, connection: Connection) -> None:
         """Record that a request is complete, but not its response."""
-        self._waiting.pop(connection, None)
-        self._sending.pop(connection, None)
+        self._waiting_connections.pop(connection, None)
+        self._sending_connections.pop(connection, None)
 
     def count_closed(self, reason: CloseReason) -> None:
         """Count a connection that the server closed or refused to accept."""
@@ -116,7 +116,7 @@ class ConnectionTable:
 
         If ``address`` is given, only a connection from this address is closed.
         """
-        for connection in itertools.chain(self._waiting, self._sending):
+        for connection in itertools.chain(self._waiting_connections, self._sending_connections):
             if address is None or connection.address == address:
                 self.remove(connection)
                 connection.evict()
@@ -125,12 +125,12 @@ class ConnectionTable:
         return False
 
 
-def connection_limit(settings: ConnectionSettings) -> int:
-    """Return the maximum number of open connections.
+def raise_descriptor_limit(settings: ConnectionSettings) -> int:
+    """Raise the soft limit of file descriptors as far as needed, and return the connection limit.
 
-    As a side effect, the soft limit of file descriptors is raised as far as needed and allowed.
-    The descriptors that are already open and ``reserved_descriptors`` are subtracted, so that
-    clients cannot use up those of the registry.
+    The returned limit is the maximum number of open connections. The descriptors that are already
+    open and ``reserved_descriptors`` are not used for connections, so that clients cannot use up
+    those of the registry.
 
     Raises:
         SettingsError: The hard limit allows fewer than ``MIN_CONNECTIONS`` connections.

@@ -66,7 +66,7 @@ class RequestDecoder:
                 cause="The code of the codec does not support these elements. The log of the "
                 "server has the location of the error.",
                 fix="Report it to the owner of the model.",
-                site=site,
+                error_site=site,
             ) from None
         return as_arrays(x)
 

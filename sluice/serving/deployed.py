@@ -46,8 +46,8 @@ _MAX_DEVIATIONS = 1e6
 far below it, but a value in a wrong unit, such as ns instead of s, exceeds it."""
 
 Pause = Callable[[], object]
-"""Function that is called between two networks, so that background requests can wait for requests
-of users."""
+"""Function that is called before each network, so that background requests can wait for requests of
+users."""
 
 
 class ServedModel(Protocol):
@@ -86,7 +86,7 @@ class ServedModel(Protocol):
         """Computes the embeddings of sampled requests; None if they are not stored."""
 
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
-        """Return the output of each network (M, N, O); calls ``pause`` between networks."""
+        """Return the output of each network (M, N, O); calls ``pause`` before each network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,7 +125,7 @@ class DeployedModel:
     """Codec that decodes requests; None for windows."""
 
     embedder: Embedder | None = None
-    """First network, if the embeddings of sampled requests are stored to detect drift."""
+    """Embeds sampled requests with the first network; None if embeddings are not stored."""
 
     @property
     def problem(self) -> str:

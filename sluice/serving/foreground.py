@@ -34,7 +34,7 @@ def open_foreground(spec: ServerSpec, *, tls: Tls | None) -> Iterator[tuple[Serv
     hide_from_children()
     with open_server(spec, clock=lambda: datetime.now(UTC), log=log) as serving:
         deployed = serving.router.table.production.deployed
-        served_version = {
+        version_fields = {
             "model": spec.model,
             "version": deployed.version,
             "candidate": deployed.candidate,
@@ -43,6 +43,6 @@ def open_foreground(spec: ServerSpec, *, tls: Tls | None) -> Iterator[tuple[Serv
         url_host = f"[{spec.host}]" if ":" in spec.host else spec.host
 
         def on_ready(port: int) -> None:
-            print(json.dumps({"url": f"{scheme}://{url_host}:{port}"} | served_version), flush=True)
+            print(json.dumps({"url": f"{scheme}://{url_host}:{port}"} | version_fields), flush=True)
 
         yield serving, on_ready

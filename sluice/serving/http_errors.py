@@ -78,9 +78,9 @@ class ModelFailed(HttpError):
 
     status, kind = 500, "model_failed"
 
-    def __init__(self, what: str, *, fix: str, cause: str, site: dict[str, Any]) -> None:
+    def __init__(self, what: str, *, fix: str, cause: str, error_site: dict[str, Any]) -> None:
         super().__init__(what, fix=fix, cause=cause)
-        self.site = site
+        self.error_site = error_site
         """Type and location of the error, for the log."""
 
 

@@ -52,7 +52,7 @@ class _SupervisorState:
     loading_done: threading.Event = field(default_factory=threading.Event)
     """Event that is set once the model has loaded or has failed to load."""
 
-    info: ModelInfo | None = None
+    model_info: ModelInfo | None = None
     """Description of the model; None until it has loaded once."""
 
     process: ArmProcess | None = None
@@ -150,12 +150,12 @@ class Isolation:
         for _, thread in self._supervisors:
             thread.join(_JOIN_TIMEOUT_S)
 
-    def load(self, candidate: str, no_longer_needed: threading.Event) -> IsolatedModel:
+    def load(self, candidate: str, cancel_event: threading.Event) -> IsolatedModel:
         """Start a process for a candidate digest, and return its model once the process is ready.
 
         Args:
             candidate: Candidate digest.
-            no_longer_needed: Event that another thread sets if the model is no longer needed.
+            cancel_event: Event that another thread sets if the model is no longer needed.
 
         Raises:
             ContractError: The model does not load, or its process crashes or exceeds its limits
@@ -174,15 +174,15 @@ class Isolation:
         ]
         supervisor.start()
         while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
-            if no_longer_needed.is_set():
+            if cancel_event.is_set():
                 state.stop.set()
-        if state.info is None:
+        if state.model_info is None:
             raise ContractError(
                 f"The candidate {short(candidate)} did not load in its own process: the process "
                 f"{state.problem}.",
                 fix="Fix the model, or end its rollout: sluice rollout abort.",
             )
-        return IsolatedModel(state, state.info)
+        return IsolatedModel(state, state.model_info)
 
 
 def _supervise(
@@ -193,19 +193,19 @@ def _supervise(
     If the model does not load in the first process, no further process is started.
     """
     delay_s = settings.challenger_restart_delay_s
-    for restart in range(settings.max_challenger_restarts + 1):
+    for num_restarts in range(settings.max_challenger_restarts + 1):
         try:
             reason = _run_process(state, loader, candidate, settings)
         except OSError as error:
             reason = f"could not be started: {error.strerror or error}"
-        if state.info is None:
+        if state.model_info is None:
             state.problem = reason
             state.loading_done.set()
             return
-        is_last = restart == settings.max_challenger_restarts
+        is_last = num_restarts == settings.max_challenger_restarts
         plan = "it does not restart" if is_last else f"it restarts in {delay_s:g} s"
         state.problem = (
-            f"The challenger's process {reason}; {plan} ({restart} of "
+            f"The challenger's process {reason}; {plan} ({num_restarts} of "
             f"{settings.max_challenger_restarts} restarts so far). Production answers in its place."
         )
         if state.stop.wait(delay_s):
@@ -223,11 +223,11 @@ def _run_process(
         info = _wait_until_ready(process, state, settings)
         if isinstance(info, str):
             process.end(info)
-        elif info.candidate != candidate or state.info not in (None, info):
+        elif info.candidate != candidate or state.model_info not in (None, info):
             process.end(f"loaded {short(info.candidate)} version {info.version} instead")
         else:
             bytes_when_ready = process.resident_bytes()
-            state.process, state.info, state.problem = process, info, ""
+            state.process, state.model_info, state.problem = process, info, ""
             state.loading_done.set()
             process.end(_monitor(process, state, settings, bytes_when_ready=bytes_when_ready))
     finally:

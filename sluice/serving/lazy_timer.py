@@ -14,9 +14,9 @@ _TICK_S = 0.001
 class LazyTimer:
     """Calls a function at a deadline, unless the deadline is moved or cancelled before."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_deadline: Callable[[], None]) -> None:
         self._loop = loop
-        self._on_end = on_end
+        self._on_deadline = on_deadline
         self._ends_at: float | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._callback_at = 0.0
@@ -49,4 +49,4 @@ class LazyTimer:
             self.set(ends_at)
             return
         self._ends_at = None
-        self._on_end()
+        self._on_deadline()

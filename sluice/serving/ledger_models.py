@@ -52,7 +52,7 @@ class LedgerModels:
             StorageError: The registry cannot be read, or network weights are missing or changed.
             ContractError, CodeMismatch, UntrustedCode: See ``load_deployed``.
         """
-        version = self._ledger.served_version(self._model, candidate)
+        version = self._ledger.verified_version_of(self._model, candidate)
         if version is None:
             raise UnknownVersion(
                 f"The candidate {short(candidate)} is not a version of {self._model}.",

@@ -2,7 +2,7 @@
 
 An alert is sent repeatedly while it fires, possibly by several senders at once. Each rollback
 stores the key of its alert in the ledger, and an alert whose key is found there does not cause the
-same kind of rollback again. Nor does an alert move production during a cooldown after a rollback:
+same kind of rollback again. During a cooldown after a rollback, no alert moves production, because
 the cause of the alert is probably the state that the rollback has just ended. If an alert about
 production aborted a rollout and still fires after the cooldown, the rollout was not its cause, and
 production is rolled back.
@@ -75,8 +75,8 @@ class LedgerRollback:
     def _handle(self, request: RollbackRequest) -> RollbackResult:
         rollout = self._ledger.rollout(self._model)
         if rollout is not None and not rollout.is_over:
-            is_caused_earlier = request.began < rollout.started_at - _MAX_CLOCK_SKEW
-            if not is_caused_earlier:
+            is_older_than_rollout = request.began < rollout.started_at - _MAX_CLOCK_SKEW
+            if not is_older_than_rollout:
                 return self._abort(rollout, request)
             if request.action == "rollback":
                 return _no_effect(
@@ -143,9 +143,11 @@ class LedgerRollback:
             moves: Changes of the production pointer, oldest first; not empty.
             last_transition: Last transition of the last rollout, if any.
         """
-        by_this_alert = [move for move in moves if _alert_marker(request) in move.reason]
-        if by_this_alert:
-            return f"This alert already rolled back to version {by_this_alert[-1].to_version}."
+        moves_by_this_alert = [move for move in moves if _alert_marker(request) in move.reason]
+        if moves_by_this_alert:
+            return (
+                f"This alert already rolled back to version {moves_by_this_alert[-1].to_version}."
+            )
         move = moves[-1]
         if request.began < move.at - _MAX_CLOCK_SKEW:
             return (

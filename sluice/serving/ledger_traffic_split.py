@@ -46,29 +46,29 @@ class LedgerTrafficSplit:
         is_due = now >= self._next_check_at
         known_fingerprint = None if is_due else self._consistent_fingerprint
         try:
-            verified = self._read_verified(known_fingerprint)
+            verified_split = self._read_verified(known_fingerprint)
         except RegistryInconsistent:
             self._consistent_fingerprint = None
             raise
-        if verified.fingerprint != known_fingerprint:
-            self._consistent_fingerprint = verified.fingerprint
+        if verified_split.fingerprint != known_fingerprint:
+            self._consistent_fingerprint = verified_split.fingerprint
             self._next_check_at = now + self._check_interval_s
-        if verified.split is None:
+        if verified_split.split is None:
             models = ", ".join(self._ledger.models()) or "none"
             raise UnknownVersion(
                 f"No version of {self._model} is in production (models in the registry: {models}).",
                 cause="The pipeline has not run yet, or its gate promoted no version.",
                 fix=f"Run: sluice run {self._model}",
             )
-        return verified.split
+        return verified_split.split
 
     def _read_verified(self, known_fingerprint: str | None) -> VerifiedTrafficSplit:
         """Read the split; check its consistency unless it has the known fingerprint."""
         read = functools.partial(
             self._ledger.verified_traffic_split, self._model, known_fingerprint=known_fingerprint
         )
-        verified = read()
-        if verified.split is not None and not verified.split.secret:
+        verified_split = read()
+        if verified_split.split is not None and not verified_split.split.secret:
             self._ledger.ensure_secret(self._model)
-            verified = read()
-        return verified
+            verified_split = read()
+        return verified_split

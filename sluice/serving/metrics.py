@@ -82,7 +82,7 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        # Labels are resolved here and not for each request: that costs more than counting.
+        # Labels are resolved once: resolving them for each request would cost more than counting.
         self._route_seconds = {
             route_label: self._http_seconds.labels(route_label) for route_label in (*ROUTES, OTHER)
         }

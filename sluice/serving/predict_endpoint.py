@@ -36,46 +36,47 @@ async def predict(request: Request) -> Response:
     serving, info = serving_of(request), request_info(request)
     admission, holder = serving.admission, token_name(request)
     admission.require_rate(holder)
-    with admission.reading(holder) as reading:
+    with admission.reserve_body_memory(holder) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
-    with admission.computing(holder):  # after the body, so that a slow client occupies no slot
+    # After the body was read, so that a slow client occupies no slot.
+    with admission.count_prediction(holder):
         # The router uses the same table: nothing is awaited between here and its first line.
         deployed = serving.router.table.production.deployed
-        parsed = read_request(
+        parsed_request = read_request(
             body,
             PredictRequest if deployed.codec is None else deployed.codec.request_type,
             model=serving.model,
             max_elements=min(serving.settings.max_windows, deployed.contract.max_elements),
         )
-        info.log_fields[parsed.elements_field] = len(parsed.elements)
-        routed = await serving.router.route(
-            parsed,
+        info.log_fields[parsed_request.elements_field] = len(parsed_request.elements)
+        routed_prediction = await serving.router.route(
+            parsed_request,
             address="" if request.client is None else address_for_limits(request.client.host),
             deadline=time.monotonic() + serving.settings.deadline_s,
         )
-    tags = _tags(routed)
+    tags = _tags(routed_prediction)
     info.log_fields.update(tags)
-    if routed.challenger_fault is not None:
-        info.log_fields["challenger_fault"] = routed.challenger_fault
-        info.log_fields["challenger_error"] = routed.challenger_error
-    prediction = PredictionResponse(
-        outputs=routed.output.tolist(),
+    if routed_prediction.challenger_fault is not None:
+        info.log_fields["challenger_fault"] = routed_prediction.challenger_fault
+        info.log_fields["challenger_error"] = routed_prediction.challenger_error
+    content = PredictionResponse(
+        outputs=routed_prediction.output.tolist(),
         model=serving.model,
-        version=routed.version,
-        candidate=routed.candidate,
-        arm=routed.arm,
-        fallback=routed.challenger_fault is not None,
-        rollout=routed.split.rollout,
-        epoch=routed.split.epoch,
+        version=routed_prediction.version,
+        candidate=routed_prediction.candidate,
+        arm=routed_prediction.arm,
+        fallback=routed_prediction.challenger_fault is not None,
+        rollout=routed_prediction.split.rollout,
+        epoch=routed_prediction.split.epoch,
         trace=info.trace_id,
     )
     return json_response(
-        prediction, headers={f"x-sluice-{key}": str(value) for key, value in tags.items()}
+        content, headers={f"x-sluice-{key}": str(value) for key, value in tags.items()}
     )
 
 
-def _tags(routed: RoutedPrediction) -> dict[str, Any]:
-    tags: dict[str, Any] = {"version": routed.version, "arm": routed.arm}
-    if routed.split.rollout is not None:
-        tags["rollout"] = routed.split.rollout
+def _tags(routed_prediction: RoutedPrediction) -> dict[str, Any]:
+    tags: dict[str, Any] = {"version": routed_prediction.version, "arm": routed_prediction.arm}
+    if routed_prediction.split.rollout is not None:
+        tags["rollout"] = routed_prediction.split.rollout
     return tags

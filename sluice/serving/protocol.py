@@ -55,7 +55,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(
         self,
         *args: Any,
-        table: ConnectionTable,
+        connection_table: ConnectionTable,
         client_socket: socket.socket,
         address: str,
         body_timeout_s: float,
@@ -66,32 +66,32 @@ class BoundedProtocol(HttpToolsProtocol):
 
         Args:
             args: Arguments of uvicorn.
-            table: All connections, including this one.
+            connection_table: All connections, including this one.
             client_socket: Socket of the connection.
             address: Client address, from ``address_for_limits``.
             body_timeout_s: The app's time limit of a body [s].
-            max_body_bytes: The app's size limit of a body.
+            max_body_bytes: The app's size limit of a body [bytes].
             kwargs: Keyword arguments of uvicorn.
         """
         super().__init__(*args, **kwargs)
         self.address = address
         self._client_socket = client_socket
-        self._table = table
-        self._limits = table.settings
+        self._connection_table = connection_table
+        self._limits = connection_table.settings
         self._body_limit_s = body_timeout_s + _BODY_EXTRA_S
         # Chunk headers count here. In chunks of one byte a body has six times its size, but no
         # real client sends a whole body this way, so twice the size suffices.
         self._max_wire_bytes = 2 * max_body_bytes + self._limits.max_header_bytes
         self._phase: ConnectionPhase = "head"
         self._timer = LazyTimer(self.loop, self._on_timeout)
-        self._ends_at: float | None = None  # end of the phase [s, time of the event loop]
+        self._phase_ends_at: float | None = None  # end of the phase [s, time of the event loop]
         self._is_parsing = False
         self._write_timer: asyncio.TimerHandle | None = None
         self._refusal: EarlyResponse | None = None  # set before _RefusedError is raised
         self._is_evicted = False
         self._is_in_message = False
         self._num_pending_bytes = 0  # received since the last complete header or body
-        self._head_bytes = 0
+        self._num_head_bytes = 0
         self._num_headers = 0
 
     # Connection
@@ -109,7 +109,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Remove the connection."""
         super().connection_lost(exc)
         self._stop_timers()
-        self._table.remove(self)
+        self._connection_table.remove(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and count the bytes of an incomplete header or body."""
@@ -122,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = True
         super().data_received(data)
         self._is_parsing = False
-        self._timer.set(self._ends_at)
+        self._timer.set(self._phase_ends_at)
         if self.transport.is_closing():
             return
         if (
@@ -140,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._write_timer = self.loop.call_later(
                 self._limits.write_timeout_s, self._on_write_timeout
             )
-        self._table.mark_waiting(self)
+        self._connection_table.mark_waiting(self)
 
     def resume_writing(self) -> None:
         """Stop the write timeout."""
@@ -150,9 +150,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._write_timer = None
         if self.cycle is not None and not self.cycle.response_complete:
             if self._phase == "body":
-                self._table.mark_sending(self)
+                self._connection_table.mark_sending(self)
             elif self._phase != "closing":
-                self._table.mark_complete(self)
+                self._connection_table.mark_complete(self)
 
     def shutdown(self) -> None:
         """Close after the response in progress, if there is one."""
@@ -175,19 +175,19 @@ class BoundedProtocol(HttpToolsProtocol):
         """Start a request."""
         super().on_message_begin()
         self._is_in_message = True
-        self._head_bytes = self._num_headers = 0
+        self._num_head_bytes = self._num_headers = 0
         if self._phase != "head":
             self._enter("head", self._limits.header_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         """Count the bytes of the target."""
-        self._count_head(len(url))
+        self._count_head_bytes(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header or trailer; trailers are dropped, because they could replace headers."""
         self._num_headers += 1
-        self._count_head(len(name) + len(value) + _HEADER_EXTRA_BYTES)
+        self._count_head_bytes(len(name) + len(value) + _HEADER_EXTRA_BYTES)
         if self._phase == "head":
             super().on_header(name, value)
 
@@ -205,7 +205,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.transport = ResponseWriter(self.transport, self.cycle)  # type: ignore[assignment]
         self._num_pending_bytes = 0
         if self._write_timer is None:  # with an unread response the connection stays "waiting"
-            self._table.mark_sending(self)
+            self._connection_table.mark_sending(self)
         self._enter("body", self._body_limit_s)
 
     def on_message_complete(self) -> None:
@@ -217,7 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._enter_idle()
         else:
             if self._write_timer is None:
-                self._table.mark_complete(self)
+                self._connection_table.mark_complete(self)
             self._enter("answer", None)
 
     def on_response_complete(self) -> None:
@@ -228,7 +228,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._await_end()
         elif self.cycle.response_complete:
-            self._table.mark_waiting(self)
+            self._connection_table.mark_waiting(self)
             if not self._is_in_message:
                 self._enter_idle()
 
@@ -250,10 +250,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # Limits and end
 
-    def _count_head(self, num_bytes: int) -> None:
-        self._head_bytes += num_bytes
+    def _count_head_bytes(self, num_bytes: int) -> None:
+        self._num_head_bytes += num_bytes
         if (
-            self._head_bytes > self._limits.max_header_bytes
+            self._num_head_bytes > self._limits.max_header_bytes
             or self._num_headers > self._limits.max_headers
         ):
             self._refusal = self._header_large()
@@ -263,16 +263,16 @@ class BoundedProtocol(HttpToolsProtocol):
         return EarlyResponse.header_large(self._limits.max_header_bytes, self._limits.max_headers)
 
     def _enter_idle(self) -> None:
-        self._table.mark_waiting(self)
+        self._connection_table.mark_waiting(self)
         self._enter("idle", self._limits.idle_timeout_s)
 
     def _enter(self, phase: ConnectionPhase, limit_s: float | None) -> None:
         self._phase = phase
-        self._ends_at = None if limit_s is None else self.loop.time() + limit_s
+        self._phase_ends_at = None if limit_s is None else self.loop.time() + limit_s
         # While parsing, data_received sets the timer at its end: most requests pass several phases
         # in one call.
         if not self._is_parsing:
-            self._timer.set(self._ends_at)
+            self._timer.set(self._phase_ends_at)
 
     def _on_timeout(self) -> None:
         if self._phase == "head" and (self._is_in_message or self._num_pending_bytes):
@@ -283,17 +283,17 @@ class BoundedProtocol(HttpToolsProtocol):
             # Nothing is sent. In the body phase the app responds earlier. Otherwise no byte of
             # a request has arrived, and the client would mistake an error for the response to its
             # next request.
-            self._table.count_closed("body_late" if self._phase == "body" else "idle")
+            self._connection_table.count_closed("body_late" if self._phase == "body" else "idle")
             self.transport.close()
             self._await_end()
 
     def _on_write_timeout(self) -> None:
-        self._table.count_closed("unread")
+        self._connection_table.count_closed("unread")
         self.transport.abort()
 
     def _refuse(self, refusal: EarlyResponse) -> None:
         """Respond unless another response is in progress, then close the connection."""
-        self._table.count_closed(refusal.reason)
+        self._connection_table.count_closed(refusal.reason)
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.abort()
             return
@@ -301,12 +301,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._num_pending_bytes = 0
-        self._table.mark_waiting(self)
+        self._connection_table.mark_waiting(self)
         self._enter("closing", _LINGER_S)
 
     def _await_end(self) -> None:
-        """Close the connection if the client does not read the response in time."""
-        self._table.mark_waiting(self)
+        """Start the closing phase, in which the client must read the response in time."""
+        self._connection_table.mark_waiting(self)
         self._enter("closing", self._limits.write_timeout_s)
 
     def _stop_timers(self) -> None:

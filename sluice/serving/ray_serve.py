@@ -130,7 +130,7 @@ def serve_on_ray(
             proxy_location="HeadOnly",
             http_options={"host": spec.host, "port": port} | _tls_options(tls),
             controller_options={"runtime_env": {"env_vars": _BALANCED_ROUTING}},
-            logging_config=_quiet(),
+            logging_config=_logging_config(),
         )
         try:
             signal = ray.remote(num_cpus=0)(DrainSignal).remote()
@@ -182,7 +182,7 @@ def _deploy(serve: Any, spec: ServerSpec, signal: Any, replicas: int) -> None:
         health_check_period_s=settings.deadline_s,
         max_constructor_retry_count=1,
         ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}},
-        logging_config=_quiet(),
+        logging_config=_logging_config(),
     )(serve.ingress()(Replica)).bind(spec, signal)
     target = serve.RunTarget(target=application, name=_APP_NAME, route_prefix="/")
     serve.run_many([target], wait_for_applications_running=False)
@@ -210,5 +210,5 @@ def _last_lines(application: Any) -> str:
     return " ".join(lines[-3:])[-600:] or "the start took too long."
 
 
-def _quiet() -> dict[str, Any]:
+def _logging_config() -> dict[str, Any]:
     return {"log_level": "WARNING", "enable_access_log": False}

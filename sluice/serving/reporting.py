@@ -66,7 +66,7 @@ class Reporter:
         self._settings = settings
         self._clock = clock
         self._started_at: datetime = clock()
-        self._writing: Future[None] | None = None
+        self._last_write: Future[None] | None = None
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -82,7 +82,7 @@ class Reporter:
         """
         wait_s = self._settings.registry_timeout_s if is_final else 0.0
         if not await self._is_previous_written(timeout_s=wait_s):
-            self._note_failure("the registry has not answered the last report")
+            self._report_failure("the registry has not answered the last report")
             return
         samples = self._buffer.take()
         report = ServerReport(
@@ -90,33 +90,33 @@ class Reporter:
             counts=self._router.traffic_counts(),
             samples=samples,
         )
-        self._writing = run_in_background(lambda: self._sink.write(report), name="reporting")
+        self._last_write = run_in_background(lambda: self._sink.write(report), name="reporting")
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
-                await asyncio.shield(asyncio.wrap_future(self._writing))
+                await asyncio.shield(asyncio.wrap_future(self._last_write))
         except TimeoutError:
-            self._note_failure(f"no answer within {self._settings.registry_timeout_s:g} s")
+            self._report_failure(f"no answer within {self._settings.registry_timeout_s:g} s")
         except SamplesRefused as error:  # samples are dropped: they would be refused again
             self._split_sync.clear_problem("reports")
             self._split_sync.set_problem("samples", str(error))
         except Exception as error:  # the server survives any error of the registry
             self._buffer.give_back(samples)
-            self._note_failure(f"{type(error).__name__}: {error}")
+            self._report_failure(f"{type(error).__name__}: {error}")
         else:
             self._split_sync.clear_problem("reports")
             if samples:
                 self._split_sync.clear_problem("samples")
 
     async def _is_previous_written(self, *, timeout_s: float) -> bool:
-        if self._writing is None or self._writing.done():
+        if self._last_write is None or self._last_write.done():
             return True
-        writing = asyncio.wrap_future(self._writing)
+        last_write = asyncio.wrap_future(self._last_write)
         # Retrieves the exception, or asyncio would log it as never retrieved.
-        writing.add_done_callback(lambda future: future.cancelled() or future.exception())
-        finished_futures, _ = await asyncio.wait([writing], timeout=timeout_s)
+        last_write.add_done_callback(lambda future: future.cancelled() or future.exception())
+        finished_futures, _ = await asyncio.wait([last_write], timeout=timeout_s)
         return bool(finished_futures)
 
-    def _note_failure(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         self._metrics.report_failures.inc()
         self._split_sync.set_problem(
             "reports",

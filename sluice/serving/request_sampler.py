@@ -39,7 +39,10 @@ class RequestSampler:
         self._clock = clock
 
     def record(self, context: RequestContext, arm: ArmName, result: ArmResult) -> None:
-        """Store the first element of a request if the request is drawn at random or failed."""
+        """Store the first element of a request that is drawn at random or failed.
+
+        The rates of both kinds of samples are limited.
+        """
         now = time.monotonic()
         has_failed = result.fault is not None
         if has_failed:
@@ -74,7 +77,8 @@ class RequestSampler:
             self._background.start(
                 self._complete(sample, compared_worker, context, is_embedded=is_embedded)
             )
-        # A sample that must be compared is dropped here, because the other arm's output is missing.
+        # If there is no room in the background, a sample that must be compared is dropped: it would
+        # lack the output of the other arm.
         elif not is_compared:
             self._buffer.add(sample)
 
@@ -119,7 +123,10 @@ class RequestSampler:
             self._buffer.add(sample)
 
     async def _embedding(self, arm: ArmWorker, x: ModelArrays) -> SampledEmbedding | None:
-        """Return the embedding of one element, with six digits; None without a finite one."""
+        """Return the embedding of one element with six significant digits.
+
+        Return None if it cannot be computed or is not finite.
+        """
         values = await self._background.embed(arm, x)
         embedder = arm.deployed.embedder
         if values is None or embedder is None or not np.isfinite(values).all():
@@ -131,7 +138,10 @@ class RequestSampler:
 
 
 def _describe_element(context: RequestContext) -> tuple[tuple[float, ...], str | None]:
-    """Return the watched values of the first element, and its digest if it is no window."""
+    """Return the values of the first element that are tested for drift, and its digest.
+
+    The values of a window are its last row. A window has no digest.
+    """
     codec = context.table.production.deployed.codec
     if codec is None:
         assert isinstance(context.x, np.ndarray), "windows are one array"

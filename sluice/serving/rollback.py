@@ -39,10 +39,10 @@ class RollbackResult(Record):
     """Effect of a rollback request."""
 
     act: RollbackEffect = Field(
-        description="aborted: the rollout in progress was aborted; rolled_back: production was "
-        "moved back to its last good version; nothing: no effect."
+        description="Effect of the request. aborted: the rollout in progress was aborted; "
+        "rolled_back: production was moved back to its last good version; nothing: no effect."
     )
-    what: str = Field(description="Effect, or the reason why nothing was changed.")
+    what: str = Field(description="Effect in one sentence, or the reason why nothing was changed.")
 
 
 class RollbackHandler(Protocol):

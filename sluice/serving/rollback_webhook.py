@@ -125,10 +125,10 @@ async def rollback(request: Request) -> Response:
     serving, webhook = serving_of(request), _webhook_of(request)
     trace_id = request_info(request).trace_id
     webhook.limit.require(time.monotonic())
-    with serving.admission.reading(token_name(request)) as reading:
+    with serving.admission.reserve_body_memory(token_name(request)) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
     payload = _parse_payload(body)
-    handled = []
+    handled_alerts = []
     for alert in payload.alerts:
         try:
             async with webhook.handling_lock:
@@ -139,14 +139,14 @@ async def rollback(request: Request) -> Response:
             raise
         serving.metrics.hook_acts.labels(result.act).inc()
         serving.log.warning("hook", trace=trace_id, alert=alert.key, act=result.act)
-        handled.append(
+        handled_alerts.append(
             HandledAlert(fingerprint=alert.fingerprint, act=result.act, what=result.what)
         )
     return json_response(
         WebhookResponse(
             model=serving.model,
-            changed=any(alert.act != "nothing" for alert in handled),
-            alerts=handled,
+            changed=any(alert.act != "nothing" for alert in handled_alerts),
+            alerts=handled_alerts,
         )
     )
 

@@ -58,7 +58,7 @@ class Router:
         self._random = RandomPool()
         self._expired_at: datetime | None = None  # end of the latest lease known to have expired
         self._decoder = RequestDecoder()
-        self._crowding = {arm: Crowding() for arm in ARMS}
+        self._crowding_by_arm = {arm: Crowding() for arm in ARMS}
         self.counters = StepCounters(table.compared_split, now=clock())
         self.background = BackgroundRequests(settings)
         self._comparison = ArmComparison(
@@ -168,7 +168,7 @@ class Router:
                 self.counters.count(
                     "production", split=compared_split, seconds=None, fault=result.fault
                 )
-                self._comparison.compare_both(
+                self._comparison.add_evidence_of_both_arms(
                     context,
                     challenger_faults=challenger_faults,
                     production_faults=production_faults,
@@ -176,7 +176,7 @@ class Router:
             # The queue limit applies although no repeat is needed: it limits the evidence about
             # production's faults, and must limit that about the challenger equally.
             elif self._comparison.can_repeat(challenger_faults, context):
-                self._comparison.compare(
+                self._comparison.add_fault_evidence(
                     "challenger", challenger_faults, production_faults, context
                 )
         if result.fault is not None:
@@ -194,7 +194,7 @@ class Router:
         return self.counters.traffic_counts(self._clock())
 
     async def close(self) -> None:
-        """Cancel all background requests."""
+        """Cancel all background requests, and drop the requests that wait to be decoded."""
         await self.background.close()
         self._decoder.close()
 
@@ -216,7 +216,7 @@ class Router:
         max_waiting: int,
     ) -> tuple[ArmResult, bool]:
         """Predict with an arm. Also return whether another subnet's requests delayed this one."""
-        crowding = self._crowding[name]
+        crowding = self._crowding_by_arm[name]
         subnet, num_elements = subnet_of(context.address), count_elements(context.x)
         is_crowded = crowding.enter(subnet, num_elements)
         result = await try_arm(

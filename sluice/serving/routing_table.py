@@ -45,8 +45,7 @@ class RequestContext:
     """Split of the table; after the end of its lease, that of production alone."""
 
     compared_split: TrafficSplit
-    """Split under which the arms are compared: that of the table; after the end of its lease, that
-    of production alone."""
+    """``compared_split`` of the table; after the end of its lease, that of production alone."""
 
     request: CodecRequest
     x: ModelArrays

@@ -57,15 +57,15 @@ class ModelDescription(Record):
     """Response of ``GET /model``: the served versions, their input and their output."""
 
     model: str
-    target: str
+    target: str = Field(description="Name of the predicted column.")
     input: ModelContract
     output: OutputContract
     production: ServedVersion
-    challenger: ServedVersion | None
-    rollout: str | None
-    epoch: int
-    share: float
-    shadow: bool
+    challenger: ServedVersion | None = Field(description="null while production serves alone.")
+    rollout: str | None = Field(description="Id of the rollout in progress.")
+    epoch: int = Field(description="Epoch of the traffic split.")
+    share: float = Field(description="Share of the users that the challenger answers.")
+    shadow: bool = Field(description="Whether shadow requests are sent to one of the arms.")
 
 
 class RolloutCounts(Record):

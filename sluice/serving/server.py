@@ -17,7 +17,7 @@ from sluice.base.errors import SettingsError
 from sluice.registry.readonly import Clock
 from sluice.serving.acceptor import Acceptor
 from sluice.serving.app import build_app
-from sluice.serving.connections import ConnectionTable, connection_limit
+from sluice.serving.connections import ConnectionTable, raise_descriptor_limit
 from sluice.serving.hosts import LOOPBACK, TrustedHosts
 from sluice.serving.isolation import Isolate
 from sluice.serving.log import JsonLogHandler
@@ -81,7 +81,7 @@ def open_serving(
         isolate=isolate,
         settings=settings,
         previous_table=None,
-        no_longer_needed=threading.Event(),
+        cancel_event=threading.Event(),
     )
     if initial_split != split:
         table = replace(table, split=split)
@@ -198,12 +198,12 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening and report the port."""
-        # ``sockets`` is empty, because uvicorn would accept connections without limits.
+        # ``sockets`` is empty. Uvicorn would accept connections from its sockets without limits.
         await super().startup(sockets=sockets)
         self._listening_socket.listen(self.config.backlog)
         self._acceptor = Acceptor(
             self._listening_socket,
-            table=self._connection_table,
+            connection_table=self._connection_table,
             make_protocol=self._make_protocol,
             tls=self.config.ssl,
         )
@@ -220,7 +220,7 @@ class DrainingServer(uvicorn.Server):
             self.config,
             self.server_state,
             self.lifespan.state,
-            table=self._connection_table,
+            connection_table=self._connection_table,
             client_socket=client_socket,
             address=address,
             body_timeout_s=self._serving.settings.body_timeout_s,
@@ -263,7 +263,7 @@ def serve(
         SettingsError: The address cannot be used, or the system grants too few file descriptors.
     """
     settings = serving.settings.connections
-    max_connections = connection_limit(settings)
+    max_connections = raise_descriptor_limit(settings)
     if max_connections < settings.max_connections:
         serving.log.warning(
             "connections",

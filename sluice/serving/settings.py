@@ -79,7 +79,7 @@ class ServingSettings(Settings):
         10.0,
         gt=0,
         le=600,
-        description="Maximum time in which a request body must arrive [s]. A later one is refused "
+        description="Maximum time in which a request body must arrive [s]. A slower one is refused "
         "with status 408.",
     )
     body_grace_s: float = Field(
@@ -156,8 +156,9 @@ class ServingSettings(Settings):
         1.0,
         gt=0,
         le=600,
-        description="Maximum duration of a shadow request [s]. A longer one counts as a timeout, "
-        "or as dropped if its computation has not started.",
+        description="Maximum duration of a shadow request or repeated request [s]. A longer one "
+        "counts as a timeout. A shadow request counts as dropped if its computation has not "
+        "started.",
     )
     poll_interval_s: float = Field(
         0.5,
@@ -206,13 +207,15 @@ class ServingSettings(Settings):
         10.0,
         ge=0.01,
         le=3600,
-        description="Delay before a model that failed to load is loaded again [s].",
+        description="Delay before a model that failed to load is loaded again [s]. For a "
+        "challenger it doubles with each further failure, up to 64 times this value.",
     )
     rollback_cooldown_s: float = Field(
         600.0,
         ge=0,
         le=86_400,
-        description="Time after a rollback during which no alert rolls production back again [s].",
+        description="Time during which no alert rolls production back again, after a rollback of "
+        "production or of a rollout [s].",
     )
     drain_delay_s: float = Field(
         1.0,

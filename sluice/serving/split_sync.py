@@ -37,7 +37,7 @@ class _PendingTable:
     """A routing table that is being built in a thread."""
 
     split: TrafficSplit
-    no_longer_needed: threading.Event = field(default_factory=threading.Event)
+    cancel_event: threading.Event = field(default_factory=threading.Event)
     """Event that is set if the table is no longer needed."""
 
     future: "Future[tuple[RoutingTable, str]] | None" = None
@@ -80,12 +80,20 @@ class SplitSync:
         self._metrics = metrics
         self._log_event = log_event
         self._known_split = router.table.split
+        """Newest accepted split; its table may not be built yet."""
+
         self._problems: dict[str, str] = {}
+        """Current problems: sentences by kind."""
+
         self._retry_at = 0.0
+        """Time before which no model is loaded again after a failure [s, monotonic]."""
+
         self._num_failures = 0
+        """Number of failed attempts to load the challenger of the known split."""
+
         self._pending_table: _PendingTable | None = None
         # Only one read at a time, so that a source that hangs does not occupy more threads.
-        self._reading: Future[TrafficSplit] | None = None
+        self._pending_read: Future[TrafficSplit] | None = None
         metrics.source_up.set(1)
         self._update_status()
 
@@ -109,7 +117,7 @@ class SplitSync:
                 await asyncio.sleep(self._settings.poll_interval_s)
                 await self.poll()
         finally:
-            self._abandon()
+            self._abandon_pending_table()
 
     async def poll(self) -> None:
         """Read the split once, and update the router's table."""
@@ -142,43 +150,43 @@ class SplitSync:
         self._update_status()
 
     async def _read(self) -> TrafficSplit:
-        if self._reading is None:
-            self._reading = run_in_background(self._source.read, name="traffic-split")
-        awaitable = asyncio.wrap_future(self._reading)
+        if self._pending_read is None:
+            self._pending_read = run_in_background(self._source.read, name="traffic-split")
+        awaitable = asyncio.wrap_future(self._pending_read)
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
                 split = await asyncio.shield(awaitable)
         except TimeoutError:
-            if not self._reading.done():
+            if not self._pending_read.done():
                 awaitable.add_done_callback(_consume_exception)
                 raise TimeoutError(
                     f"no answer within {self._settings.registry_timeout_s:g} s"
                 ) from None
             raise
         finally:
-            if self._reading is not None and self._reading.done():
-                self._reading = None
+            if self._pending_read is not None and self._pending_read.done():
+                self._pending_read = None
         return split
 
-    def _on_split(self, new: TrafficSplit) -> None:
+    def _on_split(self, new_split: TrafficSplit) -> None:
         """Accept a split that was read, unless it is outdated or must not be accepted."""
-        if self.has_problem("reports") and new.is_renewal_of(self._known_split):
+        if self.has_problem("reports") and new_split.is_renewal_of(self._known_split):
             # The lease was renewed without the reports of this server, because they fail. The
             # guards do not see its requests, so its lease must expire.
             return
-        if is_newer(new, self._known_split):
-            if new.challenger != self._known_split.challenger:
+        if is_newer(new_split, self._known_split):
+            if new_split.challenger != self._known_split.challenger:
                 self.clear_problem("challenger")  # the problem was that of the previous challenger
             # A renewed lease is no reason to retry.
-            if _arm_key(new) != _arm_key(self._known_split):
+            if _arm_key(new_split) != _arm_key(self._known_split):
                 self._retry_at, self._num_failures = 0.0, 0
-            self._known_split = new
-        elif new != self._known_split:
+            self._known_split = new_split
+        elif new_split != self._known_split:
             self._metrics.stale_splits.inc()
             self.set_problem(
                 "stale",
-                f"A traffic split of epoch {new.epoch} was ignored, because a different split of "
-                f"epoch {self._known_split.epoch} is known.",
+                f"A traffic split of epoch {new_split.epoch} was ignored, because a different "
+                f"split of epoch {self._known_split.epoch} is known.",
             )
             return
         self.clear_problem("stale")
@@ -191,7 +199,7 @@ class SplitSync:
         """
         table, known_split = self._router.table, self._known_split
         if self._pending_table is not None and not self._pending_table.has_arms_of(known_split):
-            self._abandon()
+            self._abandon_pending_table()
         if self._pending_table is None:
             if table.split == known_split and not self._lacks_challenger():
                 return
@@ -245,16 +253,16 @@ class SplitSync:
                 isolate=isolate,
                 settings=settings,
                 previous_table=current_table,
-                no_longer_needed=pending_table.no_longer_needed,
+                cancel_event=pending_table.cancel_event,
             )
 
         pending_table.future = run_in_background(build, name="loading")
         return pending_table
 
-    def _abandon(self) -> None:
+    def _abandon_pending_table(self) -> None:
         """Abandon the table that is being built. Its models are freed once loading has finished."""
         if self._pending_table is not None:
-            self._pending_table.no_longer_needed.set()
+            self._pending_table.cancel_event.set()
             self._pending_table = None
 
     def set_problem(self, kind: str, problem: str) -> None:

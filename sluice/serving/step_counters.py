@@ -75,6 +75,8 @@ class StepCounters:
 
     def __init__(self, split: TrafficSplit, *, now: datetime) -> None:
         self._latencies: deque[tuple[float, str]] = deque(maxlen=_MAX_LATENCIES)
+        """Latency [s] and client address of production's newest requests."""
+
         self._slow_threshold_s: float | None = None
         self.clients = ClientLimits()
         self._begin_step(split, now)

@@ -26,7 +26,7 @@ def build_routing_table(
     isolate: Isolate | None,
     settings: ServingSettings,
     previous_table: RoutingTable | None,
-    no_longer_needed: threading.Event,
+    cancel_event: threading.Event,
 ) -> tuple[RoutingTable, str]:
     """Build the routing table of a split.
 
@@ -36,7 +36,7 @@ def build_routing_table(
         isolate: Loads a challenger into its own process; None uses ``load`` for both.
         settings: Contains the batch size.
         previous_table: Table in force, whose arms are reused if possible; None at the start.
-        no_longer_needed: Event that another thread sets if the table is no longer needed.
+        cancel_event: Event that another thread sets if the table is no longer needed.
 
     Returns:
         The table, and a text that says why the challenger is not served ("" if it is).
@@ -64,7 +64,7 @@ def build_routing_table(
                 model: ServedModel = (
                     load(split.challenger)
                     if isolate is None
-                    else isolate(split.challenger, no_longer_needed)
+                    else isolate(split.challenger, cancel_event)
                 )
                 challenger = _start_arm(model, settings)
         except Exception as error:  # user code may raise anything; production must keep serving

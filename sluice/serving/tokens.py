@@ -1,7 +1,7 @@
 """Bearer tokens with names and scopes.
 
-A server stores only the digests of its tokens, so they may be sent to other processes. Digests are
-compared in constant time.
+A server stores only the digests of its tokens, so its ``Tokens`` object may be sent to other
+processes. Digests are compared in constant time.
 """
 
 import hashlib

@@ -18,13 +18,17 @@ class TrafficSplitSource(Protocol):
         """Return the current split."""
 
 
-def is_newer(arrived: TrafficSplit, known: TrafficSplit | None) -> bool:
+def is_newer(new_split: TrafficSplit, known_split: TrafficSplit | None) -> bool:
     """Return whether a split that was read replaces the known one.
 
     A split of a lower epoch never does. A split of the same epoch does only if it renews the lease:
     other differences are an error of the writer, and the first split stays.
     """
-    return known is None or arrived.epoch > known.epoch or arrived.is_renewal_of(known)
+    return (
+        known_split is None
+        or new_split.epoch > known_split.epoch
+        or new_split.is_renewal_of(known_split)
+    )
 
 
 class InMemoryTrafficSplit:

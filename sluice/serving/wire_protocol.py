@@ -20,19 +20,19 @@ from sluice.serving.contract import ModelContract, OutputContract
 from sluice.serving.model_arrays import ModelArrays
 
 PREDICT = b"a"
-"""To the process: predict from inputs without interruption."""
+"""From the server: predict from the inputs that follow, without pauses."""
 PREDICT_INTERRUPTIBLE = b"s"
-"""To the process: predict from inputs, and pause before each network."""
+"""From the server: predict from the inputs that follow, and pause before each network."""
 PAUSED = b"p"
-"""From the process: it has paused before a network, and waits for ``CONTINUE``."""
+"""From the process: it pauses before a network until it receives ``CONTINUE``."""
 CONTINUE = b"g"
-"""To the process: continue after a pause."""
+"""From the server: end the pause."""
 READY = b"r"
 """From the process: the model is loaded; a ``ModelInfo`` follows."""
 LOAD_FAILED = b"n"
 """From the process: the model did not load; the reason follows as text."""
 OUTPUT = b"o"
-"""From the process: the prediction; outputs (M, N, O) follow."""
+"""From the process: it has predicted; the outputs (M, N, O) follow."""
 RAISED = b"e"
 """From the process: a network raised an error; an ``ErrorSite`` follows."""
 
@@ -67,24 +67,24 @@ class LoaderSpec(Record):
 class LoadRequest(Record):
     """First frame to a process: which model it must load."""
 
-    loader: LoaderSpec
-    candidate: str = Field(description="Candidate digest.")
+    loader: LoaderSpec = Field(description="How the process loads the model.")
+    candidate: str = Field(description="Candidate digest of the model.")
 
 
 class ModelInfo(Record):
     """Description of a model that another process has loaded."""
 
-    version: int
+    version: int = Field(description="Version number.")
     candidate: str = Field(description="Candidate digest.")
-    contract: ModelContract
+    contract: ModelContract = Field(description="Input contract.")
     target: str = Field(description="Name of the predicted column.")
-    output: OutputContract
+    output: OutputContract = Field(description="Meaning of the output values.")
 
 
 class ErrorSite(Record):
     """Type and location of an error, without its message."""
 
-    error: _ShortText
+    error: _ShortText = Field(description="Name of the type of the error.")
     at: Annotated[tuple[_ShortText, ...], Field(max_length=20)] = Field(
         description="Stack frames as 'file:line function', the innermost one last."
     )

@@ -211,7 +211,7 @@ def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: A
         if prediction.position >= 0 and sink.is_on and thread.optimizer_call.running is None:
             entry = prediction.optimizer_entry
             if (
-                prediction.position == prediction.step_position
+                prediction.position == prediction.optimizer_step_position
                 and entry.ref() is optimizer
                 and not kwargs
                 and len(args) < 2  # no closure

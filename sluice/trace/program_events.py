@@ -165,8 +165,8 @@ class PredictionMayBegin:
 
 
 @dataclass(slots=True)
-class StepsDelivered:
-    """Buffered steps are delivered to the subscribers, in the order in which they ended."""
+class BufferedStepsReleased:
+    """The buffered steps are released to the subscribers, in the order in which they ended."""
 
     steps: Sequence[EndedStep]
 

@@ -60,7 +60,7 @@ class Prediction:
     """Predicted pattern of the running step."""
     optimizer_entry: Any = None
     """Entry of the optimizer that is predicted to end the step."""
-    step_position: int = -1
+    optimizer_step_position: int = -1
     """Index of the optimizer step in ``codes``."""
     predicted_steps_left: int = 0
     """Number of steps that may still be predicted before the next fully recorded step."""

@@ -178,7 +178,7 @@ def _run_in_pool(
 
 
 def _retries_exhausted_error(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
-    count = f", {lost.num_losses} times in total" if lost.num_losses > 1 else ""
+    count = f", {lost.num_times_lost} times in total" if lost.num_times_lost > 1 else ""
     return TrainingFailed(
         f"{spec.name}: its {lost.description}{count}.",
         cause=lost.cause,

@@ -59,7 +59,7 @@ class RangeTest(Record):
     lowest_loss_rate: float | None = Field(
         description="Rate of the lowest smoothed loss; too high to train with."
     )
-    ended: RangeTestEnd
+    ended: RangeTestEnd = Field(description="Reason why the test ended.")
     ended_at_rate: float = Field(description="Last rate tried.")
     start_loss: float = Field(description="Loss of the first batch, before the first step.")
     curve: tuple[RangePoint, ...] = Field(description="Rates after which the loss was finite.")

@@ -17,13 +17,13 @@ _MAX_DIGITS = 17
 """Number of significant digits that distinguish any two floats."""
 
 
-class MetricChange(Record):
+class MetricDeterioration(Record):
     """One metric that is worse than that of the reference, averaged over seeds and folds."""
 
     metric: str
     candidate: float = Field(
-        description="Metric of the candidate: mean over seeds, and over folds by their number of "
-        "test rows [metric units]."
+        description="Metric of the candidate: mean over seeds and over folds, where a fold is "
+        "weighted by its number of test rows [metric units]."
     )
     reference: float = Field(
         description="Metric of the reference, averaged in the same way [metric units]."
@@ -49,12 +49,15 @@ class MetricChange(Record):
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
-def describe_changes(changes: tuple[MetricChange, ...]) -> str:
-    """Return the changes in words, and what an absent interval requires; "" without changes."""
-    if not changes:
+def describe_deteriorations(worse_metrics: tuple[MetricDeterioration, ...]) -> str:
+    """Describe the worse metrics, and the condition of an interval if one is unknown.
+
+    Return "" if no metric is worse.
+    """
+    if not worse_metrics:
         return ""
-    sentence = f"Worse than the reference: {'; '.join(map(str, changes))}."
-    if all(change.has_interval for change in changes):
+    sentence = f"Worse than the reference: {'; '.join(map(str, worse_metrics))}."
+    if all(metric.has_interval for metric in worse_metrics):
         return sentence
     return (
         f"{sentence} A confidence interval of a difference requires finite values in at least "

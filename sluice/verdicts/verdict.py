@@ -16,7 +16,7 @@ from sluice.base.settings import Record
 from sluice.reports.notebook import details, fragment, heading, paragraph, text_table
 from sluice.reports.page import Tone
 from sluice.verdicts.guard_outcome import GuardOutcome
-from sluice.verdicts.metric_change import MetricChange, describe_changes
+from sluice.verdicts.metric_change import MetricDeterioration, describe_deteriorations
 from sluice.verdicts.row_sketch import RowSketch
 
 Outcome = Literal["PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE"]
@@ -129,7 +129,7 @@ class Verdict(Record):
     tables: dict[str, str] = Field(
         default_factory=dict, description="Artifact digests of the compared tables, by role."
     )
-    worse_metrics: tuple[MetricChange, ...] = Field(
+    worse_metrics: tuple[MetricDeterioration, ...] = Field(
         (), description="Metrics of the workload that are worse than those of the reference."
     )
     symptoms: tuple[str, ...] = Field(
@@ -240,11 +240,11 @@ class Verdict(Record):
             }
         )
 
-    def with_worse_metrics(self, changes: Sequence[MetricChange]) -> "Verdict":
+    def with_worse_metrics(self, worse_metrics: Sequence[MetricDeterioration]) -> "Verdict":
         """Return the verdict with the metrics that got worse, which are appended to its reason."""
-        worse_metrics = tuple(changes)
-        reason = " ".join(part for part in (self.reason, describe_changes(worse_metrics)) if part)
-        return self.model_copy(update={"worse_metrics": worse_metrics, "reason": reason})
+        description = describe_deteriorations(tuple(worse_metrics))
+        reason = " ".join(part for part in (self.reason, description) if part)
+        return self.model_copy(update={"worse_metrics": tuple(worse_metrics), "reason": reason})
 
     def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
         """Return the decision as a receipt of the gate 'promotion'.

@@ -64,8 +64,8 @@ class Number(InputColumn):
 
     Args:
         name: Name of the raw column.
-        fill: Value for missing numbers. A second feature, ``NAME_missing``, is 1 for these rows.
-            Without it, a missing number is an error.
+        fill: Value for missing numbers. A second feature, ``NAME_missing``, is then 1 for the rows
+            without a number. If ``fill`` is None, a missing number is an error.
     """
 
     name: str

@@ -133,8 +133,8 @@ class LanguageModelWorkload(Workload):
 
     def build_model(
         self,
-        num_features: int,  # noqa: ARG002 - the length of a block
-        num_outputs: int,  # noqa: ARG002 - the size of the vocabulary too
+        num_features: int,  # noqa: ARG002 - replaced by the size of the vocabulary
+        num_outputs: int,  # noqa: ARG002 - replaced by the size of the vocabulary
         settings: ModelSettings,
     ) -> nn.Module:
         """Return a network from ids (B, L) to logits (B, L, V)."""
@@ -192,10 +192,10 @@ class LanguageModelWorkload(Workload):
         return {**metrics, "perplexity": float(np.exp(metrics["loss"]))}
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> RowSource:
-        """Return the log shares of the next token after each token, counted in the train rows."""
+        """Return the log probabilities of a bigram model, which is fitted on the train rows."""
         train = self.examples(frame, fold.train)
         test = self.examples(frame, fold.test)
-        return BigramRows(test.x, bigram_log_shares(train, self.vocab_size))
+        return BigramRows(test.x, bigram_log_probs(train, self.vocab_size))
 
     def _blocks(self, *, offset: Literal[0, 1]) -> TokenBlocks:
         return TokenBlocks(
@@ -211,28 +211,28 @@ class BigramRows:
 
     Args:
         ids: Blocks of token ids (N, L).
-        log_shares: Result of ``bigram_log_shares``.
+        log_probs: Result of ``bigram_log_probs``.
     """
 
-    def __init__(self, ids: RowSource | Tensor, log_shares: Tensor) -> None:
-        self._ids, self._log_shares = ids, log_shares
+    def __init__(self, ids: RowSource | Tensor, log_probs: Tensor) -> None:
+        self._ids, self._log_probs = ids, log_probs
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         ids = gather_tensor(self._ids, rows, what="inputs")
-        if len(self._log_shares) == 1:
-            return self._log_shares[0].expand(*ids.shape, -1)
-        return self._log_shares[ids]
+        if len(self._log_probs) == 1:
+            return self._log_probs[0].expand(*ids.shape, -1)
+        return self._log_probs[ids]
 
 
-def bigram_log_shares(train: Examples, vocab_size: int) -> Tensor:
-    """Return the log share of every next token after each token, float32 (V, V).
+def bigram_log_probs(train: Examples, vocab_size: int) -> Tensor:
+    """Return log probabilities as float32 (V, V): row = previous token, column = next token.
 
-    The counts after each token are mixed with the shares of single tokens, as if five more tokens
-    with these shares had been observed after it. Above 4,096 tokens only the shares of single
-    tokens are returned, (1, V).
+    To the counts of each row, five pseudo-counts are added. They are distributed over the columns
+    by the unigram probabilities, which have add-one smoothing. For more than 4,096 tokens only the
+    unigram log probabilities are returned, (1, V).
     """
     is_table = vocab_size <= _MAX_BIGRAM_TOKENS
     counts = torch.zeros(vocab_size if is_table else 1, vocab_size, dtype=torch.float64)
@@ -243,6 +243,6 @@ def bigram_log_shares(train: Examples, vocab_size: int) -> Tensor:
         pairs = torch.bincount(previous * vocab_size + targets.flatten(), minlength=counts.numel())
         counts += pairs.reshape(counts.shape)
     count_V = counts.sum(dim=0) + 1
-    share_V = count_V / count_V.sum()
-    mixed = (counts + 5 * share_V) if is_table else share_V[None]
-    return (mixed / mixed.sum(dim=1, keepdim=True)).log().float()
+    unigram_V = count_V / count_V.sum()
+    smoothed = (counts + 5 * unigram_V) if is_table else unigram_V[None]
+    return (smoothed / smoothed.sum(dim=1, keepdim=True)).log().float()

@@ -11,8 +11,8 @@ def test_log_receives_the_trial_table_at_each_tenth_of_the_trials(tmp_path, capl
     search_settings, updates = settings(20, "asha"), []
     context = SimpleNamespace(log=logging.getLogger("dagster-of-test"))
 
-    def progress(_text, *, done, total, rows):
-        updates.append((done, total, len(rows)))
+    def progress(_text, *, num_done, total, rows):
+        updates.append((num_done, total, len(rows)))
 
     with caplog.at_level(logging.INFO):
         search(

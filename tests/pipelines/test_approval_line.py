@@ -65,7 +65,7 @@ def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
             ledger,
             instance,
             has_rollout=False,
-            rules_digest=pipeline.promotion_rules_digest,
+            gate_settings_digest=pipeline.gate_settings_digest,
             approval_settings=pipeline.approval,
             now=utc_now(),
         )

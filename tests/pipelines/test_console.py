@@ -22,7 +22,7 @@ def file_console():
 def test_progress_of_many_items_is_printed_in_tenths(file_console) -> None:
     console, _, words = file_console
     for done in range(41):
-        console("x", done=done, total=40)
+        console("x", num_done=done, total=40)
 
     assert words()[::2] == [f"{done}/40" for done in range(0, 41, 4)]
 
@@ -31,7 +31,7 @@ def test_progress_of_few_items_is_repeated_every_20_s(file_console) -> None:
     console, now, words = file_console
     for second in range(0, 50, 5):
         now[0] = float(second)
-        console("x", done=0, total=8)
+        console("x", num_done=0, total=8)
 
     assert words() == ["0/8", "x"] * 2  # at 20 s and at 40 s
 
@@ -40,8 +40,8 @@ def test_progress_of_few_items_is_repeated_every_20_s(file_console) -> None:
 def test_important_text_is_always_printed(is_terminal: bool) -> None:
     console = Console(record=True, width=80, force_terminal=is_terminal, file=io.StringIO())
     with RunConsole(console, clock=lambda: 0.0) as live:
-        live("seed 0 fold 1 epoch 3/9", done=0, total=8)
-        live("seed 1 fold 1 resumes at epoch 108/400", done=0, total=8, is_important=True)
+        live("seed 0 fold 1 epoch 3/9", num_done=0, total=8)
+        live("seed 1 fold 1 resumes at epoch 108/400", num_done=0, total=8, is_important=True)
 
     lines = console.export_text().splitlines()
     assert "      0/8  seed 1 fold 1 resumes at epoch 108/400" in lines
@@ -70,7 +70,7 @@ def test_stage_prints_what_it_reused(metadata: dict[str, str], end: str) -> None
 def render_lines(rows, *, width=80) -> list[str]:
     console = Console(record=True, width=width, force_terminal=True, file=io.StringIO())
     with RunConsole(console) as live:
-        live("trial 3 at epoch 9", done=4, total=20, rows=rows)
+        live("trial 3 at epoch 9", num_done=4, total=20, rows=rows)
         console.print(live._render())
     return [line.rstrip() for line in console.export_text().splitlines()]
 

@@ -27,7 +27,7 @@ from tests.sluice.rollout_control.controller_samples import PIPELINE
 pytestmark = pytest.mark.slow
 
 WITHOUT_ROLLOUT = PIPELINE.model_copy(update={"rollout": None})
-RULES = {"rules": WITHOUT_ROLLOUT.promotion_rules_digest}
+RULES = {"rules": WITHOUT_ROLLOUT.gate_settings_digest}
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def evaluate_sensor(
         ledger,
         instance,
         has_rollout=pipeline.rollout is not None,
-        rules_digest=pipeline.promotion_rules_digest,
+        gate_settings_digest=pipeline.gate_settings_digest,
         approval_settings=pipeline.approval,
         now=at,
     )

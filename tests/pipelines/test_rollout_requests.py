@@ -18,14 +18,14 @@ from sluice.rollout.observations import ArmCounts
 from sluice.rollout_control.controller import reconcile
 from tests.sluice.registry.ledger_samples import MODEL, Clock
 from tests.sluice.rollout_control.controller_samples import (
+    FAULTY,
     HEALTHY,
-    SICK,
-    begin,
-    current,
-    later,
-    pairs,
+    after_last_check,
+    begin_rollout,
+    make_paired_samples,
+    read_rollout,
+    register_two_versions,
     report,
-    two_versions,
 )
 
 pytestmark = pytest.mark.slow
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[RolloutLedger]:
     with RolloutLedger.open(f"sqlite:///{tmp_path / 'registry.db'}", clock=Clock()) as opened:
-        two_versions(opened, ArtifactStore(tmp_path / "artifacts"))
+        register_two_versions(opened, ArtifactStore(tmp_path / "artifacts"))
         yield opened
 
 
 def run_keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
     """Return the run keys requested at these times (in seconds) after the last transition."""
-    rollout = current(ledger)
+    rollout = read_rollout(ledger)
     since = ledger.rollout_transitions(rollout.id)[-1].at
     found = [
         review_and_promotion_requests(MODEL, ledger, rollout, since + timedelta(seconds=s))
@@ -51,13 +51,13 @@ def run_keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
 
 def report_until(ledger: RolloutLedger, counts: ArmCounts, *, phase: str) -> None:
     for _ in range(10):
-        now = later(ledger)
-        samples = pairs(current(ledger), [20, 21])
+        now = after_last_check(ledger)
+        samples = make_paired_samples(read_rollout(ledger), [20, 21])
         report(ledger, at=now, challenger=counts, samples=samples)
         reconcile(ledger, MODEL, now=now)
-        if current(ledger).phase == phase:
+        if read_rollout(ledger).phase == phase:
             return
-    raise AssertionError(current(ledger).phase)
+    raise AssertionError(read_rollout(ledger).phase)
 
 
 def tick(
@@ -72,7 +72,7 @@ def tick(
 
 
 def test_promotion_is_requested_again_after_300_s(ledger: RolloutLedger) -> None:
-    begin(ledger)
+    begin_rollout(ledger)
     report_until(ledger, HEALTHY, phase="awaiting_promotion")
 
     initial, before_retry, after_retry, clock_set_back = run_keys(ledger, 0, 299, 301, -3600)
@@ -84,7 +84,7 @@ def test_promotion_is_requested_again_after_300_s(ledger: RolloutLedger) -> None
 def test_unwritable_page_does_not_block_the_promotion(
     ledger: RolloutLedger, tmp_path: Path
 ) -> None:
-    begin(ledger)
+    begin_rollout(ledger)
     report_until(ledger, HEALTHY, phase="awaiting_promotion")
     (tmp_path / "reports").write_text("not a folder")
     state = SluiceState.at(
@@ -97,8 +97,8 @@ def test_unwritable_page_does_not_block_the_promotion(
 
 
 def test_review_of_failed_rows_is_requested_daily_for_a_week(ledger: RolloutLedger) -> None:
-    begin(ledger)
-    report_until(ledger, SICK, phase="rolled_back")
+    begin_rollout(ledger)
+    report_until(ledger, FAULTY, phase="rolled_back")
     day = 86_400
 
     found = run_keys(ledger, *(n * day for n in range(30)))
@@ -108,18 +108,18 @@ def test_review_of_failed_rows_is_requested_daily_for_a_week(ledger: RolloutLedg
 
 
 def test_review_of_rows_without_keys_is_requested_once(ledger: RolloutLedger) -> None:
-    begin(ledger)
-    report(ledger, at=later(ledger), challenger=SICK)
-    reconcile(ledger, MODEL, now=later(ledger))
+    begin_rollout(ledger)
+    report(ledger, at=after_last_check(ledger), challenger=FAULTY)
+    reconcile(ledger, MODEL, now=after_last_check(ledger))
 
-    assert current(ledger).phase == "rolled_back"
+    assert read_rollout(ledger).phase == "rolled_back"
     assert len(set(run_keys(ledger, 0, 86_400, 10 * 86_400))) == 1
 
 
 def test_promotion_that_requires_approval_is_requested_after_the_approval(
     ledger: RolloutLedger, tmp_path: Path
 ) -> None:
-    begin(ledger)
+    begin_rollout(ledger)
     report_until(ledger, HEALTHY, phase="awaiting_promotion")
     state = SluiceState.at(
         Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")

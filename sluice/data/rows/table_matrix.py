@@ -75,9 +75,9 @@ def _convert(path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_n
             block = np.empty((batch.num_rows, batch.num_columns), np.float32)
             if writer is None:
                 writer = NpyWriter(file, np.float32, block.shape[1:])
-            for number, name in enumerate(batch.schema.names):
-                block[:, number] = _numbers(
-                    batch.column(number), name, path, writer.num_rows, allow_nan=allow_nan
+            for i, name in enumerate(batch.schema.names):
+                block[:, i] = _float32_values(
+                    batch.column(i), name, path, writer.num_rows, allow_nan=allow_nan
                 )
             writer.append(block)
         if writer is None or not writer.num_rows:
@@ -101,8 +101,8 @@ def _read(path: Path, columns: Sequence[str] | None) -> "Iterator[pa.RecordBatch
         if path.suffix in (".arrow", ".feather", ".ipc"):
             with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
                 _require_columns(columns, reader.schema.names, path)
-                for number in range(reader.num_record_batches):
-                    batch = reader.get_batch(number)
+                for i in range(reader.num_record_batches):
+                    batch = reader.get_batch(i)
                     yield batch if columns is None else batch.select(list(columns))
         else:
             with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as parquet:
@@ -127,7 +127,7 @@ def _require_columns(columns: Sequence[str] | None, known: Sequence[str], path: 
             )
 
 
-def _numbers(
+def _float32_values(
     column: "pa.Array", name: str, path: Path, first_row: int, *, allow_nan: bool
 ) -> NDArray[np.float32]:
     import pyarrow as pa
@@ -141,12 +141,12 @@ def _numbers(
             cause="The input of a network must be numeric, and text is not converted.",
             fix="Name the numeric columns only, or write the classes as integers from 0.",
         )
-    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    original: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
-        numbers = values.astype(np.float32)
-    invalid_rows = np.flatnonzero(~np.isfinite(numbers))
+        values = original.astype(np.float32)
+    invalid_rows = np.flatnonzero(~np.isfinite(values))
     if allow_nan or not invalid_rows.size:
-        return numbers
+        return values
     row = int(invalid_rows[0])
     raise ContractError(
         f"The column '{name}' of {path} must have finite numbers below 3.4e38, got "

@@ -6,7 +6,7 @@ without confidence bounds. A limit on the mean loss is tested with its bound.
 
 from sluice.base.pluralize import pluralize
 from sluice.evaluation.suites.gain import SAME_GAIN_MESSAGE
-from sluice.evaluation.suites.result import GuardVerdict, SuiteResult
+from sluice.evaluation.suites.result import SuiteGuardOutcome, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 from sluice.evaluation.suites.suite_arm import SELECTION_MESSAGE
 from sluice.verdicts.guard_outcome import GuardResult
@@ -17,7 +17,7 @@ _LimitResult = tuple[GuardResult, str, str]
 
 def evaluate_guard(
     guard: SuiteGuard, result: SuiteResult | None, settings: SuiteSettings, *, unit: str
-) -> GuardVerdict:
+) -> SuiteGuardOutcome:
     """Evaluate one guard; it passes only if all its limits are satisfied.
 
     A violated limit fails the guard, even if other evidence is missing. Otherwise the guard is
@@ -31,7 +31,7 @@ def evaluate_guard(
         unit: Unit of the losses.
     """
     if result is None:
-        return GuardVerdict(
+        return SuiteGuardOutcome(
             suite=guard.suite,
             version=None,
             outcome="insufficient",
@@ -49,7 +49,7 @@ def evaluate_guard(
         "fail" if "fail" in outcomes else "insufficient" if "insufficient" in outcomes else "pass"
     )
     decisive = [limit for limit in limits if limit[0] == outcome]
-    return GuardVerdict(
+    return SuiteGuardOutcome(
         suite=result.name,
         version=result.version,
         outcome=outcome,

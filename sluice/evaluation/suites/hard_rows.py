@@ -27,8 +27,8 @@ def hard_suite(
 
     Half of the model's seeds select the rows, and only the other half may measure the model on
     them. The reason is that the selecting seeds have high losses on these rows partly by chance.
-    Compared with them, even the same model with new seeds would seem to fix rows. A rule without
-    seeds, or a single seed, selects the rows alone.
+    Compared with these losses, even the same model with new seeds would seem better. For a single
+    seed, or a rule without seeds, there is no other half: all losses select the rows.
 
     Rows with equal losses are in row order. Rows that are no longer in the frame are excluded, and
     a row in several folds counts with its highest loss.

@@ -29,8 +29,8 @@ class RowResult(Record):
     fold_id: int
     change: Change = Field(description="Change from the reference to the candidate.")
     suspect: Suspect = Field(
-        description="'none' if the candidate is right; 'data' if all seeds of candidate and "
-        "reference and the baseline are wrong; 'model' otherwise."
+        description="'none' if the candidate is right; 'data' if the baseline and every seed of "
+        "both the candidate and the reference are wrong; 'model' otherwise."
     )
     candidate_loss: float
     reference_loss: float
@@ -104,7 +104,7 @@ class SuiteResult(Record):
         return tuple(sorted(self.rows, key=rank)[:count])
 
 
-class GuardVerdict(Record):
+class SuiteGuardOutcome(Record):
     """Outcome of the guard of one suite."""
 
     suite: str
@@ -127,7 +127,7 @@ class SuiteReport(Record):
         description="Loss above which an arm is wrong on a row [unit]; None for classifiers."
     )
     results: tuple[SuiteResult, ...]
-    guards: tuple[GuardVerdict, ...]
+    guards: tuple[SuiteGuardOutcome, ...]
 
     @property
     def passed(self) -> bool:

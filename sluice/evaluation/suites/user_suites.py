@@ -61,7 +61,7 @@ def file_suite(name: str, path: Path, index: pd.Index) -> Suite:
         )
     labels = [_as_text(value) for value in table["row"]]
     reasons = table["reason"].fillna("") if "reason" in table.columns else [""] * len(table)
-    return _make_known_suite(
+    return _make_validated_suite(
         name, list(zip(labels, map(str, reasons), strict=True)), index, FromFile(file=path.name)
     )
 
@@ -78,7 +78,7 @@ def failures_suite(name: str, reasons: Mapping[str, str], index: pd.Index, *, so
     Raises:
         ContractError: A row is not in the index, or there are no rows.
     """
-    return _make_known_suite(name, list(reasons.items()), index, Failures(source=source))
+    return _make_validated_suite(name, list(reasons.items()), index, Failures(source=source))
 
 
 def find_positions(labels: Sequence[str], index: pd.Index) -> NDArray[np.int64]:
@@ -101,7 +101,7 @@ def _describe_ranges(expression: str, frame: pd.DataFrame) -> str:
     return f"{', '.join(ranges)}." if ranges else ""
 
 
-def _make_known_suite(
+def _make_validated_suite(
     name: str, rows: Sequence[tuple[str, str]], index: pd.Index, origin: Origin
 ) -> Suite:
     """Return a suite with the order and the labels of the index; reject unknown rows.

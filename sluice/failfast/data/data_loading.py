@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import PocSettings
 from sluice.data.schema import Schema
-from sluice.failfast.data.raw_schema import find_broken_schema
+from sluice.failfast.data.raw_schema import check_table_schema
 from sluice.findings.check_outcome import CheckOutcome
 
 _Mask = NDArray[np.bool_]
@@ -46,7 +46,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     Cost:
         0.4 s for 5 float columns x 1,000,000 rows.
     """
-    failure = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
+    failure = check_table_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
     if failure is not None:
         return failure
     required_columns = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]

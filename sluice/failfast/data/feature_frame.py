@@ -21,7 +21,7 @@ from sluice.failfast.data.missing_classes import (
     find_classes_missing_in_splits,
     find_missing_classes,
 )
-from sluice.failfast.data.raw_schema import find_broken_schema
+from sluice.failfast.data.raw_schema import check_table_schema
 from sluice.failfast.data.target_copies import find_target_copies
 from sluice.failfast.data.unshuffled_rows import find_unshuffled_rows
 from sluice.failfast.learning.example_sampling import sample_evenly
@@ -63,7 +63,7 @@ def check_features(
         Dominated by ``examples()`` of the first fold's train and validation rows.
     """
     failure = (
-        find_broken_schema(
+        check_table_schema(
             frame, workload.feature_schema, stage="features", fault="feature schema mismatch"
         )
         or _find_missing_columns(workload, frame)

@@ -13,10 +13,10 @@ from typing import get_args
 
 from sluice.trace.prediction.step_patterns import StepPatterns
 from sluice.trace.program_events import (
+    BufferedStepsReleased,
     NonFiniteNorm,
     OptimizerCreated,
     PredictionMayBegin,
-    StepsDelivered,
     StructureChanged,
     TraceBegan,
     UnexpectedEvent,
@@ -36,7 +36,7 @@ class StepPredictor:
         self._sink = sink
         self._reset()
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(StepsDelivered, self._learn)
+        sink.bus.subscribe(BufferedStepsReleased, self._learn)
         sink.bus.subscribe(PredictionMayBegin, self._start)
         for event_type in _INTERRUPTIONS:
             sink.bus.subscribe(event_type, lambda event: self.stop(event.thread))
@@ -48,14 +48,14 @@ class StepPredictor:
         """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
         predicted, because steps are slow or each one must be recorded fully."""
 
-    def _learn(self, delivered: StepsDelivered) -> None:
+    def _learn(self, released: BufferedStepsReleased) -> None:
         """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         is_allowed = is_fast and not sampling.every_step_needed_by
         self._max_predicted_steps = settings.full_sample_every - 1 if is_allowed else 0
         if self._max_predicted_steps:
-            self._patterns.add(delivered.steps)
+            self._patterns.add(released.steps)
 
     def _start(self, event: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
@@ -180,5 +180,5 @@ class StepPredictor:
 def _predict(prediction: Prediction, pattern: StepPattern) -> None:
     """Set the predicted pattern of the next step."""
     prediction.pattern, prediction.codes = pattern, pattern.codes
-    prediction.step_position = len(pattern.codes) - 2
+    prediction.optimizer_step_position = len(pattern.codes) - 2
     prediction.optimizer_entry, prediction.position = pattern.optimizer_entry, 0

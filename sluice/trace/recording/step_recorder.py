@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.trace.event_bus import EventBus
 from sluice.trace.objects.object_tracker import OptimizerEntry
-from sluice.trace.program_events import PredictionMayBegin, StepsDelivered
+from sluice.trace.program_events import BufferedStepsReleased, PredictionMayBegin
 from sluice.trace.recording.ended_step import EndedStep
 from sluice.trace.recording.event_recorder import EventRecorder
 from sluice.trace.recording.recorder import Recorder
@@ -128,7 +128,7 @@ class StepRecorder:
         )
         self._recorder.add_steps(steps)
         sampling.phases.add_steps(steps)
-        self._bus.publish(StepsDelivered(steps))
+        self._bus.publish(BufferedStepsReleased(steps))
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""

@@ -10,7 +10,7 @@ from sluice.base.errors import ContractError
 from sluice.tuning.resumable.clock import VirtualClock
 from sluice.tuning.resumable.events import StudyEvent
 from sluice.tuning.resumable.proxies import TrialProxy
-from sluice.tuning.resumable.study import Study, as_json
+from sluice.tuning.resumable.study import Study, json_round_trip
 
 
 class OrderedStudy(Study):
@@ -82,7 +82,10 @@ class OrderedStudy(Study):
         """Record the queued trials and start the first ones; no more trials may be queued."""
         num_trials = len(self.trials)
         for index in range(max(self._num_recorded - num_trials, 0), len(self._queued_configs)):
-            line = {"trial": num_trials + index, "config": as_json(self._queued_configs[index])}
+            line = {
+                "trial": num_trials + index,
+                "config": json_round_trip(self._queued_configs[index]),
+            }
             self._write_line(line, False)
             self._num_recorded += 1
         self._start_first_trials(is_new=True)
@@ -168,7 +171,7 @@ class OrderedStudy(Study):
         if self._expected_suggestions:
             self._require_same(self._expected_suggestions.popleft(), config)
         elif is_new:
-            self._write_line({"trial": len(self.trials), "config": as_json(config)}, False)
+            self._write_line({"trial": len(self.trials), "config": json_round_trip(config)}, False)
         else:
             raise ContractError(
                 f"The searcher suggests trial {len(self.trials)} earlier than in the journal.",
@@ -282,7 +285,7 @@ class ArrivalStudy(Study):
                 self._apply(event)
 
     def _record_suggestion(self, config: Mapping[str, Any]) -> None:
-        line = {"trial": len(self.trials), "config": as_json(config)}
+        line = {"trial": len(self.trials), "config": json_round_trip(config)}
         self._write_line({**line, "chosen": 1} if self._has_chosen else line, False)
 
     def _append(self, config: Mapping[str, Any]) -> None:

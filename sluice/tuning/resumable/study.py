@@ -1,4 +1,4 @@
-"""The study: decides about trials with a scheduler and a searcher, repeatable from its journal.
+"""The study: a scheduler and a searcher decide about trials; its journal reproduces the decisions.
 
 The scheduler and the searcher of Ray Tune get proxies in place of Tune's trials. Events are applied
 one after another, and each is written to the journal before it is applied. Replaying the journal
@@ -222,10 +222,10 @@ class Study(ABC):
 
     def _require_same(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         number = len(self.trials)
-        if as_json(config) != line["config"] or number != line["trial"]:
+        if json_round_trip(config) != line["config"] or number != line["trial"]:
             raise ContractError(
-                f"The searcher suggests {as_json(config)} for trial {number}, but the journal "
-                f"contains {line['config']} for trial {line['trial']}.",
+                f"The searcher suggests {json_round_trip(config)} for trial {number}, but the "
+                f"journal contains {line['config']} for trial {line['trial']}.",
                 cause="The searcher uses a random generator without a fixed seed.",
                 fix="Give the searcher and its sampler a fixed seed.",
             )
@@ -316,7 +316,7 @@ class Study(ABC):
                 self._searcher.on_trial_complete(trial.trial_id, result=result, error=has_failed)
 
     def _observe(self, trial: TrialProxy, previous_status: str) -> None:
-        """Update the study's indices after the status or the attempt of a trial changed."""
+        """Update the counts, and the changed and live trials, after a change of a trial."""
         self._num_by_status[previous_status] -= 1
         self._num_by_status[trial.status] += 1
         self._changed_numbers[trial.number] = None
@@ -324,6 +324,6 @@ class Study(ABC):
             self._live_trials.pop(trial.number, None)
 
 
-def as_json(config: Mapping[str, Any]) -> Any:
+def json_round_trip(config: Mapping[str, Any]) -> Any:
     """Return a configuration as it would be read from the journal, for comparisons."""
     return json.loads(json.dumps(config, default=str))

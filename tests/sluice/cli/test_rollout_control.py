@@ -19,7 +19,12 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout_control.controller import reconcile
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.conftest import template
-from tests.sluice.rollout_control.controller_samples import SICK, begin, current, report
+from tests.sluice.rollout_control.controller_samples import (
+    FAULTY,
+    begin_rollout,
+    read_rollout,
+    report,
+)
 
 __all__ = ["template"]
 
@@ -58,18 +63,18 @@ def invoke_json(*arguments: str) -> Any:
 
 
 def test_pause_resume_and_abort_record_actor_and_reason(ledger: RolloutLedger) -> None:
-    begin(ledger, SETTINGS)
+    begin_rollout(ledger, SETTINGS)
     printed = invoke("pause", MODEL, "--reason", "market opens")
-    assert current(ledger).phase == "paused"
+    assert read_rollout(ledger).phase == "paused"
     assert "pause (sp500_volatility version 2, paused, 5 % of traffic): market opens" in printed
     assert invoke_json("resume", MODEL, "--actor", "bob")["outcome"] == "resume"
-    assert current(ledger).phase == "rolling"
+    assert read_rollout(ledger).phase == "rolling"
     invoke("abort", MODEL)
     split = ledger.traffic_split(MODEL)
     assert split is not None
-    assert (current(ledger).phase, split.challenger) == ("rolled_back", None)
+    assert (read_rollout(ledger).phase, split.challenger) == ("rolled_back", None)
 
-    transitions = ledger.rollout_transitions(current(ledger).id)
+    transitions = ledger.rollout_transitions(read_rollout(ledger).id)
     assert [(t.outcome, t.actor, t.reason) for t in transitions[1:]] == [
         ("pause", current_user(), "market opens"),
         ("resume", "bob", "manual"),
@@ -81,7 +86,7 @@ def test_pause_is_retried_after_a_concurrent_transition(
     ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = RolloutSettings(min_step_s=0, min_requests=1)
-    begin(ledger, quick)
+    begin_rollout(ledger, quick)
     report(ledger, at=datetime.now(UTC))
     record, reconciliations = RolloutLedger.record_transition, []
 
@@ -97,13 +102,13 @@ def test_pause_is_retried_after_a_concurrent_transition(
     # The reconciliation also calls the patched method, so it is inserted only once.
     invoke("pause", MODEL)
 
-    assert (current(ledger).phase, current(ledger).step) == ("paused", 1)
+    assert (read_rollout(ledger).phase, read_rollout(ledger).step) == ("paused", 1)
 
 
 def test_abort_fails_after_repeated_conflicts(
     ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin(ledger, SETTINGS)
+    begin_rollout(ledger, SETTINGS)
 
     def refuse(*_: Any) -> None:
         raise RolloutConflict("Somebody was faster.", fix="Read it again.")
@@ -114,7 +119,7 @@ def test_abort_fails_after_repeated_conflicts(
 
 
 def test_status_reports_the_step_and_the_missing_evidence(ledger: RolloutLedger) -> None:
-    begin(ledger, SETTINGS)
+    begin_rollout(ledger, SETTINGS)
     report(ledger, at=datetime.now(UTC))
     printed = invoke("status", MODEL)
 
@@ -133,9 +138,9 @@ def test_status_reports_the_step_and_the_missing_evidence(ledger: RolloutLedger)
     assert 170 < facts["lease_left_s"] <= 180
     assert facts["looked_at_now"]["outcome"] == "wait"
     assert len(facts["guards"]) == 4
-    assert current(ledger).revision == 0  # reading the status changes nothing
+    assert read_rollout(ledger).revision == 0  # reading the status changes nothing
 
-    report(ledger, at=datetime.now(UTC), challenger=SICK)
+    report(ledger, at=datetime.now(UTC), challenger=FAULTY)
     reconcile(ledger, MODEL, now=datetime.now(UTC))
     ended = invoke("status", MODEL)
     assert "rolled back at step 1 of 4; in production: version 1" in ended
@@ -146,7 +151,7 @@ def test_status_reports_the_step_and_the_missing_evidence(ledger: RolloutLedger)
 def test_status_of_a_paused_rollout_reports_the_evidence_missing_after_resuming(
     ledger: RolloutLedger,
 ) -> None:
-    begin(ledger, SETTINGS)
+    begin_rollout(ledger, SETTINGS)
     invoke("pause", MODEL)
     printed = invoke("status", MODEL)
 
@@ -154,14 +159,14 @@ def test_status_of_a_paused_rollout_reports_the_evidence_missing_after_resuming(
     assert (
         "if it were resumed: wait. 0 of 60 s have passed. Not enough evidence: 0 of 500" in printed
     )
-    assert current(ledger).phase == "paused"
+    assert read_rollout(ledger).phase == "paused"
 
 
 def test_list_shows_each_rollout_with_its_outcome(ledger: RolloutLedger) -> None:
     assert "has had no rollout" in invoke("list", MODEL)
-    first = begin(ledger, SETTINGS)
+    first = begin_rollout(ledger, SETTINGS)
     invoke("abort", MODEL, "--reason", "not [today]")
-    second = begin(ledger, SETTINGS)
+    second = begin_rollout(ledger, SETTINGS)
 
     printed = invoke("list", MODEL).splitlines()
     assert first.id[:12] in printed[1]
@@ -183,7 +188,7 @@ def test_invalid_commands_are_reported(ledger: RolloutLedger, command: str) -> N
         invoke(command, "sp501_volatility")
     if command == "status":
         return
-    begin(ledger, SETTINGS)
+    begin_rollout(ledger, SETTINGS)
     with pytest.raises(
         ContractError, match="requires a reason" if command != "resume" else "rolling"
     ):

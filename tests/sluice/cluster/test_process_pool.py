@@ -44,10 +44,10 @@ def test_a_job_whose_process_is_lost_is_retried_up_to_the_limit(tmp_path):
             key="x",
             description="process ended with status 3 and no result",
             cause="The process could not start, or the workload's code called exit.",
-            num_losses=1,
+            num_times_lost=1,
             will_retry=True,
         )
-        assert (second.num_losses, second.will_retry) == (2, True)
+        assert (second.num_times_lost, second.will_retry) == (2, True)
         assert psutil.pid_exists(done.result)
         pool.submit("y", DieUntil(99, tmp_path / "always"))
         assert [pool.next_message().will_retry for _ in range(3)] == [True, True, False]

@@ -93,7 +93,7 @@ def test_jobs_report_progress_and_workers_end_with_the_pool(tmp_path):
     assert process != os.getpid()
     assert environment == {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     assert done == JobResult(key="a", result="released")
-    assert (lost.key, lost.num_losses, lost.will_retry) == ("b", 1, False)
+    assert (lost.key, lost.num_times_lost, lost.will_retry) == ("b", 1, False)
     deadline = time.monotonic() + 20
     while psutil.pid_exists(process):
         assert time.monotonic() < deadline, "a worker outlived its pool"

@@ -10,7 +10,7 @@ import torch
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, GateBlocked, IntegrityError
-from sluice.config.pipeline import digest_promotion_rules
+from sluice.config.pipeline import digest_gate_settings
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.imported_baseline import (
     find_baseline,
@@ -126,7 +126,7 @@ def test_dates_are_matched_in_any_notation(zone: str | None) -> None:
 
 def test_the_rules_digest_includes_the_model_and_is_unchanged_without_one() -> None:
     def digest_rules(baseline: BaselineSettings) -> str:
-        return digest_promotion_rules(baseline, GateSettings(), GuardSettings(), SuiteSettings())
+        return digest_gate_settings(baseline, GateSettings(), GuardSettings(), SuiteSettings())
 
     other = BaselineSettings(predictions="mlflow:/echo/2")
     assert len({digest_rules(BaselineSettings()), digest_rules(NAMED), digest_rules(other)}) == 3

@@ -12,7 +12,7 @@ from sluice.evaluation.metric_changes import find_worse_metrics
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.promotion_decision import decide_promotion
 from sluice.evaluation.settings import GateSettings
-from sluice.verdicts.metric_change import MetricChange, describe_changes
+from sluice.verdicts.metric_change import MetricDeterioration, describe_deteriorations
 from tests.sluice.evaluation.loss_samples import make_losses, simulate_arms
 
 FOLDS = 4
@@ -47,7 +47,7 @@ def test_worse_metrics_are_described_with_both_values_and_an_interval():
     assert sharpe.candidate == pytest.approx(0.45)
     assert sharpe.reference == pytest.approx(0.52)
     assert sharpe.low < -0.07 < sharpe.high
-    description = describe_changes((sharpe, sortino))
+    description = describe_deteriorations((sharpe, sortino))
     assert description.startswith(
         "Worse than the reference: sharpe 0.45 against 0.52 (-0.07, 95 % interv"
     )
@@ -62,7 +62,7 @@ def test_worse_metrics_are_described_with_both_values_and_an_interval():
     ],
 )
 def test_displayed_values_have_enough_digits_to_differ(candidate, reference, text):
-    change = MetricChange(
+    change = MetricDeterioration(
         metric="r2", candidate=candidate, reference=reference, low=np.nan, high=np.nan
     )
 
@@ -129,7 +129,7 @@ def test_too_few_folds_give_no_interval_but_an_explanation():
 
     (change,) = find_worse(make_two_folds(0.1, (0, 1)), make_two_folds(0.5, ()))
 
-    description = describe_changes((change, change))
+    description = describe_deteriorations((change, change))
     assert description.count("difference requires finite values in at least 3 folds.") == 1
     assert "nan" not in description
 
@@ -168,6 +168,6 @@ def test_a_promotion_reports_a_worse_metric_without_a_guard():
 def test_values_that_differ_only_in_the_17th_digit_are_displayed_differently():
     value = math.nextafter(0.1, 1)
 
-    text = str(MetricChange(metric="mae", candidate=value, reference=0.1, low=0.0, high=1.0))
+    text = str(MetricDeterioration(metric="mae", candidate=value, reference=0.1, low=0.0, high=1.0))
 
     assert text.startswith("mae 0.10000000000000002 against 0.10000000000000001 ")

@@ -157,7 +157,7 @@ def test_requirement_recorded_in_the_verdict_applies_without_settings(
     """``sluice registry promote`` reads no pipeline file; changing the file later has no effect."""
     lineage = sample_lineage(store, salt=4)
     reference = ledger.version(MODEL, 1).candidate
-    subject = dict(ApprovalSettings(required=True, expires_h=5).subject)
+    subject = dict(ApprovalSettings(required=True, expires_h=5).subject_entry)
     decision = promotion_receipt(lineage.candidate, reference=reference, subject=subject)
     ledger.register(MODEL, lineage, [poc_receipt(), decision])
 
@@ -173,7 +173,7 @@ def test_requirement_recorded_in_the_verdict_applies_without_settings(
                 approval_settings=approval_settings,
             )
     assert strictest_settings(REQUIRED, decision).expires_h == 5
-    assert not ApprovalSettings().subject
+    assert not ApprovalSettings().subject_entry
     promote(ledger, store, approval_settings=None)  # the verdict on version 2 requires none
 
 
@@ -244,7 +244,7 @@ def test_verify_reports_promotion_without_its_required_approval(
     lineage = sample_lineage(store, salt=4)
     reference = ledger.version(MODEL, 1).candidate
     decision = promotion_receipt(
-        lineage.candidate, reference=reference, subject=dict(REQUIRED.subject)
+        lineage.candidate, reference=reference, subject=dict(REQUIRED.subject_entry)
     )
     ledger.register(MODEL, lineage, [poc_receipt(), decision])
     with monkeypatch.context() as patched:

@@ -17,8 +17,8 @@ from sluice.registry.stored_code import (
     CODE_ROLE,
     StoredModule,
     pack_code,
-    stored_modules,
     unpack_code,
+    use_stored_modules,
 )
 from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings
@@ -193,7 +193,7 @@ def test_stored_code_with_late_imports_is_rejected() -> None:
 
     with (
         pytest.raises(ContractError, match="probe_late imports probe_layers inside a function"),
-        stored_modules(modules),
+        use_stored_modules(modules),
     ):
         pass
 
@@ -207,7 +207,7 @@ def test_module_missing_in_stored_code_is_not_imported_from_the_checkout(
         (package / f"{name}.py").write_text("")
     modules = {"probe_package.kept": StoredModule(source=b"x = 1\n", is_package=False)}
 
-    with stored_modules(modules):
+    with use_stored_modules(modules):
         from probe_package import kept
 
         assert kept.x == 1

@@ -189,7 +189,7 @@ class Attacked:
     def load(self) -> int:
         """Return the version that a newly started server would serve."""
         split = LedgerTrafficSplit(self.ledger, MODEL).read()
-        version = self.ledger.served_version(MODEL, split.production)
+        version = self.ledger.verified_version_of(MODEL, split.production)
         assert version is not None
         return version.number
 

@@ -63,14 +63,16 @@ def promote(ledger: RolloutLedger, store: ArtifactStore, number: int, expected: 
         actor="job",
         reason="r",
         store=store,
-        rules_digest=CURRENT_RULES,
+        gate_settings_digest=CURRENT_RULES,
     )
     return done.version
 
 
 def start_rollout(ledger: RolloutLedger, rules: str) -> Transition:
     settings = RolloutSettings()
-    return ledger.start_rollout(MODEL, 2, settings, actor="job", reason="r", rules_digest=rules)
+    return ledger.start_rollout(
+        MODEL, 2, settings, actor="job", reason="r", gate_settings_digest=rules
+    )
 
 
 def pass_all_steps(ledger: RolloutLedger, started: Transition) -> None:
@@ -111,11 +113,11 @@ def test_rules_are_compared_with_the_verdict_against_production(
     ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
 
     if is_allowed:
-        ledger.require_promotable(MODEL, 3, rules_digest=CURRENT_RULES)
+        ledger.require_promotable(MODEL, 3, gate_settings_digest=CURRENT_RULES)
         assert promote(ledger, store, 3, 1) == 3
         return
     with pytest.raises(GateBlocked, match=REJECTED):
-        ledger.require_promotable(MODEL, 3, rules_digest=CURRENT_RULES)
+        ledger.require_promotable(MODEL, 3, gate_settings_digest=CURRENT_RULES)
     with pytest.raises(GateBlocked, match=REJECTED):
         promote(ledger, store, 3, 1)
     assert ledger.production_number(MODEL) == 1
@@ -158,7 +160,7 @@ def test_rollout_requires_the_rules_of_its_verdict_at_start_and_end(
     )
 
     done = ledger.finish_rollout(
-        MODEL, actor="job", store=interrupted_store, rules_digest=CURRENT_RULES
+        MODEL, actor="job", store=interrupted_store, gate_settings_digest=CURRENT_RULES
     )
 
     assert (done.outcome, done.rollout.phase) == ("roll_back", "rolled_back")

@@ -279,7 +279,8 @@ def test_key_files_writable_by_others_are_rejected(name: str, tmp_path: Path) ->
     path.write_bytes(b"k" * 32)
     path.chmod(0o640)  # a group that only reads is how Kubernetes mounts a secret
     write_key_list(tmp_path, ["actors: {pipeline: 'file:k'}"])
-    assert Keyring.load(SigningKey.read(path)).actors == {"pipeline": SigningKey(b"k" * 32).key_id}
+    keyring = Keyring.load(SigningKey.read(path))
+    assert keyring.key_id_by_actor == {"pipeline": SigningKey(b"k" * 32).key_id}
     (tmp_path / name).chmod(0o660)
 
     with pytest.raises(SettingsError, match=f"mode 0660.*chmod 600 .*{name}"):

@@ -10,7 +10,7 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.registry.ledger_samples import NOW, Clock
-from tests.sluice.rollout_control.controller_samples import two_versions
+from tests.sluice.rollout_control.controller_samples import register_two_versions
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a registry with version 1 in production and verdict PROMOTE on version 2."""
     folder = tmp_path_factory.mktemp("template")
     with RolloutLedger.open(f"sqlite:///{folder / 'registry.db'}", clock=Clock()) as opened:
-        two_versions(opened, ArtifactStore(folder / "artifacts"))
+        register_two_versions(opened, ArtifactStore(folder / "artifacts"))
     return folder
 
 

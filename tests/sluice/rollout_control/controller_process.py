@@ -18,7 +18,7 @@ from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import reconcile, try_reconcile
 from tests.sluice.registry.ledger_driver import die_at, race, run_in_child
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
-from tests.sluice.rollout_control.controller_samples import QUICK, current, report
+from tests.sluice.rollout_control.controller_samples import QUICK, read_rollout, report
 
 SECOND = timedelta(seconds=1)
 
@@ -47,7 +47,7 @@ class ControllerDriver:
         with self.open() as ledger:
             findings = ledger.verify(None, store=self.store)
             assert not findings, findings
-            rollout = current(ledger)
+            rollout = read_rollout(ledger)
             split = ledger.traffic_split(MODEL)
             number = ledger.production_number(MODEL)
             assert split is not None
@@ -59,13 +59,13 @@ class ControllerDriver:
     def complete(self) -> str:
         """Report, reconcile and finish until the rollout is over; return its final phase."""
         with self.open() as ledger:
-            while not (now := current(ledger)).is_over:
+            while not (now := read_rollout(ledger)).is_over:
                 if now.phase == "awaiting_promotion":
                     ledger.finish_rollout(MODEL, actor="sensor", store=self.store)
                     continue
                 report(ledger, at=now.checked_at + SECOND, server="s1")
                 reconcile(ledger, MODEL, now=now.checked_at + SECOND)
-            return current(ledger).phase
+            return read_rollout(ledger).phase
 
 
 def kill_everywhere(driver: ControllerDriver, stride: int) -> dict[str, object]:
@@ -84,7 +84,7 @@ def kill_everywhere(driver: ControllerDriver, stride: int) -> dict[str, object]:
             break
         assert code == -signal.SIGKILL, code
     with driver.open() as ledger:
-        recorded = ledger.rollout_transitions(current(ledger).id)
+        recorded = ledger.rollout_transitions(read_rollout(ledger).id)
     return {"states": states, "outcomes": [transition.outcome for transition in recorded]}
 
 
@@ -98,10 +98,10 @@ def race_to_end(driver: ControllerDriver) -> dict[str, object]:
     driver.start(3)
     with driver.open() as ledger:
         for _ in QUICK.steps:
-            now = current(ledger)
+            now = read_rollout(ledger)
             report(ledger, at=now.checked_at + SECOND)
             reconcile(ledger, MODEL, now=now.checked_at + SECOND)
-        assert current(ledger).phase == "awaiting_promotion"
+        assert read_rollout(ledger).phase == "awaiting_promotion"
 
     def work(index: int) -> str:
         with driver.open() as ledger:
@@ -115,7 +115,7 @@ def race_to_end(driver: ControllerDriver) -> dict[str, object]:
             if index == 3:
                 ledger.rollback(MODEL, expected=2, actor="eve", reason="bad", store=driver.store)
                 return "rolled back manually"
-            rollout = current(ledger)
+            rollout = read_rollout(ledger)
             if index == 4:
                 abort = transitions.abort(
                     rollout, now=rollout.checked_at, actor="ada", reason="stop"
@@ -127,7 +127,7 @@ def race_to_end(driver: ControllerDriver) -> dict[str, object]:
 
     results = race(work)
     with driver.open() as ledger:  # the next check ends a rollout that is still running
-        now = current(ledger)
+        now = read_rollout(ledger)
         try_reconcile(ledger, MODEL, now=now.checked_at + SECOND)
         history = [f"{e.action} {e.to_version}" for e in ledger.history(MODEL) if e.from_version]
     return {"results": results, "state": driver.check_state(), "history": history}

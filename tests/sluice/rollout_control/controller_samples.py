@@ -30,7 +30,7 @@ TRAINED_THROUGH = 399
 
 FIRST_UNSEEN_ROW = TRAINED_THROUGH + 2
 HEALTHY = ArmCounts(requests=200, errors=2)
-SICK = ArmCounts(requests=200, errors=90)
+FAULTY = ArmCounts(requests=200, errors=90)
 QUICK = RolloutSettings(
     min_step_s=0, min_requests=1, shares=(0.05, 1.0), quality_rows=60, lease_s=60
 )
@@ -40,7 +40,7 @@ PIPELINE = PipelineSettings(
 WORKLOAD = resolve(PIPELINE).workload
 
 
-def two_versions(ledger: RolloutLedger, store: ArtifactStore) -> None:
+def register_two_versions(ledger: RolloutLedger, store: ArtifactStore) -> None:
     """Promote version 1 and register version 2 with verdict PROMOTE against it."""
     reference = None
     for salt in (1, 2):
@@ -60,7 +60,7 @@ def two_versions(ledger: RolloutLedger, store: ArtifactStore) -> None:
             reference = ledger.version(MODEL, number).candidate
 
 
-def begin(
+def begin_rollout(
     ledger: RolloutLedger,
     settings: RolloutSettings = QUICK,
     agreement: PredictionAgreement | None = None,
@@ -71,7 +71,7 @@ def begin(
     ).rollout
 
 
-def current(ledger: RolloutLedger) -> Rollout:
+def read_rollout(ledger: RolloutLedger) -> Rollout:
     """Return the latest rollout."""
     rollout = ledger.rollout(MODEL)
     assert rollout is not None
@@ -88,7 +88,7 @@ def report(
     server: str = "s1",
 ) -> None:
     """Write the report of a server for the current step of the rollout."""
-    now = current(ledger)
+    now = read_rollout(ledger)
     ledger.observations.write(
         ServerReport(
             state=ServerState(
@@ -114,9 +114,9 @@ def report(
     )
 
 
-def later(ledger: RolloutLedger, seconds: float = 1) -> datetime:
+def after_last_check(ledger: RolloutLedger, seconds: float = 1) -> datetime:
     """Return the time ``seconds`` after the last check of the rollout."""
-    return current(ledger).checked_at + timedelta(seconds=seconds)
+    return read_rollout(ledger).checked_at + timedelta(seconds=seconds)
 
 
 def echo_frame(num_rows: int = 899) -> pd.DataFrame:
@@ -132,7 +132,7 @@ def make_predictions(
     return np.asarray(target_N[:, None] + noise)
 
 
-def pairs(
+def make_paired_samples(
     rollout: Rollout,
     rows: Sequence[int],
     *,

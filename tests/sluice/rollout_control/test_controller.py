@@ -12,7 +12,12 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.rollout_control.controller import assess, reconcile
 from tests.sluice.registry.ledger_samples import MODEL
-from tests.sluice.rollout_control.controller_samples import begin, current, report, two_versions
+from tests.sluice.rollout_control.controller_samples import (
+    begin_rollout,
+    read_rollout,
+    register_two_versions,
+    report,
+)
 from tests.sluice.serving.serving_samples import (
     LinearNetwork,
     SplitSource,
@@ -26,7 +31,7 @@ MINUTE = RolloutSettings(min_step_s=60, min_requests=1, lease_s=180)
 
 def at(ledger: RolloutLedger, seconds: float) -> datetime:
     """Return the time ``seconds`` after the start of the rollout."""
-    return current(ledger).started_at + timedelta(seconds=seconds)
+    return read_rollout(ledger).started_at + timedelta(seconds=seconds)
 
 
 def report_and_reconcile(ledger: RolloutLedger, seconds: float) -> str:
@@ -39,25 +44,25 @@ def report_and_reconcile(ledger: RolloutLedger, seconds: float) -> str:
 
 
 def test_clock_set_back_changes_no_step_duration(ledger: RolloutLedger) -> None:
-    begin(ledger, MINUTE)
+    begin_rollout(ledger, MINUTE)
 
     assert report_and_reconcile(ledger, 50) == "wait"
     # The clock is set back by an hour: the elapsed time remains 50 s.
     assert report_and_reconcile(ledger, -3600) == "wait"
     assert report_and_reconcile(ledger, -3595) == "wait"
     assert report_and_reconcile(ledger, -3589) == "advance"  # 61 s
-    assert current(ledger).step == 1
+    assert read_rollout(ledger).step == 1
 
 
 def test_observe_returns_the_transition_of_reconcile_without_recording_it(
     ledger: RolloutLedger,
 ) -> None:
-    begin(ledger, MINUTE)
+    begin_rollout(ledger, MINUTE)
     report(ledger, at=at(ledger, 61))
-    before = current(ledger)
+    before = read_rollout(ledger)
     observed = assess(ledger, before, now=at(ledger, 61))
 
-    assert current(ledger) == before
+    assert read_rollout(ledger) == before
     assert reconcile(ledger, MODEL, now=at(ledger, 61)) == observed
     assert observed.outcome == "advance"
 
@@ -77,7 +82,7 @@ def test_reconcile_without_a_rollout_returns_none(ledger: RolloutLedger) -> None
 def test_challenger_that_no_server_can_load_is_rolled_back(
     ledger: RolloutLedger, seconds: float, problems: list[str], outcome: str
 ) -> None:
-    begin(ledger, MINUTE)
+    begin_rollout(ledger, MINUTE)
     now = at(ledger, seconds)
     for number, problem in enumerate(problems):
         report(ledger, at=now, problem=problem, server=f"s{number}")
@@ -96,7 +101,7 @@ def test_challenger_that_no_server_can_load_is_rolled_back(
 
 
 def test_load_problem_of_a_server_without_recent_report_is_ignored(ledger: RolloutLedger) -> None:
-    begin(ledger, MINUTE)
+    begin_rollout(ledger, MINUTE)
     report(ledger, at=at(ledger, 20), problem="WeightsDamaged: no such file")
     transition = reconcile(ledger, MODEL, now=at(ledger, 70))
 
@@ -125,7 +130,7 @@ def test_servers_return_to_production_if_the_controller_stops(
         strategy="canary", shares=(1.0,), min_step_s=600, max_step_s=900, lease_s=1.5
     )
     with RolloutLedger.open(url, clock=lambda: datetime.now(UTC)) as ledger:
-        two_versions(ledger, store)
+        register_two_versions(ledger, store)
         models = {}
         for number in (1, 2):
             digest = ledger.version(MODEL, number).candidate
@@ -139,7 +144,7 @@ def test_servers_return_to_production_if_the_controller_stops(
             source=source,
             reports=ledger.observations,
         ) as server:
-            begin(ledger, settings)
+            begin_rollout(ledger, settings)
             arms = []
             until = time.monotonic() + 3  # twice the lease
             while time.monotonic() < until:
@@ -161,4 +166,4 @@ def test_servers_return_to_production_if_the_controller_stops(
             assert transition is not None
             assert transition.outcome == "roll_back"
             assert transition.reason.startswith("The rollout was not checked for")
-            assert current(ledger).phase == "rolled_back"
+            assert read_rollout(ledger).phase == "rolled_back"

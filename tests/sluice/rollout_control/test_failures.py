@@ -18,17 +18,17 @@ from sluice.rollout_control.failures import FailedRows, save_failures_suite
 from sluice.rollout_control.quality import evaluate_live_quality
 from tests.sluice.registry.ledger_samples import MODEL, NOW
 from tests.sluice.rollout_control.controller_samples import (
+    FAULTY,
     FIRST_UNSEEN_ROW,
     PIPELINE,
     QUICK,
-    SICK,
     WORKLOAD,
-    begin,
-    current,
+    after_last_check,
+    begin_rollout,
     echo_frame,
-    later,
+    make_paired_samples,
     make_sample,
-    pairs,
+    read_rollout,
     report,
 )
 
@@ -41,7 +41,7 @@ def library(tmp_path: Path, store: ArtifactStore) -> SuiteLibrary:
 def save_suite(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899) -> FailedRows:
     return save_failures_suite(
         ledger,
-        current(ledger).id,
+        read_rollout(ledger).id,
         WORKLOAD,
         echo_frame(num_rows),
         library,
@@ -52,7 +52,7 @@ def save_suite(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899
 def test_rows_of_failed_requests_are_saved_as_a_suite(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
-    rollout = begin(ledger)
+    rollout = begin_rollout(ledger)
     failed = [
         make_sample(rollout, key="503", fault="errors"),
         make_sample(rollout, key="620", fault="not_finite"),
@@ -61,9 +61,9 @@ def test_rows_of_failed_requests_are_saved_as_a_suite(
         make_sample(rollout, key="505", fault="errors").model_copy(update={"arm": "production"}),
         make_sample(rollout, key="99999", fault="errors"),
     ]
-    samples = failed + pairs(rollout, range(700, 720))
-    report(ledger, at=later(ledger), challenger=SICK, samples=samples)
-    transition = reconcile(ledger, MODEL, now=later(ledger))
+    samples = failed + make_paired_samples(rollout, range(700, 720))
+    report(ledger, at=after_last_check(ledger), challenger=FAULTY, samples=samples)
+    transition = reconcile(ledger, MODEL, now=after_last_check(ledger))
     assert transition is not None
     assert transition.outcome == "roll_back"
 
@@ -90,10 +90,10 @@ def test_rows_of_failed_requests_are_saved_as_a_suite(
 def test_deleted_samples_do_not_remove_rows_from_the_suite(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
-    rollout = begin(ledger)
+    rollout = begin_rollout(ledger)
     samples = [make_sample(rollout, key=key, fault="errors") for key in ("503", "504")]
-    report(ledger, at=later(ledger), challenger=SICK, samples=samples)
-    reconcile(ledger, MODEL, now=later(ledger))
+    report(ledger, at=after_last_check(ledger), challenger=FAULTY, samples=samples)
+    reconcile(ledger, MODEL, now=after_last_check(ledger))
     complete = save_suite(ledger, library)
     with ledger._database.write() as connection:
         # Not '%504%': a digest in the other sample may contain these characters.
@@ -106,14 +106,14 @@ def test_deleted_samples_do_not_remove_rows_from_the_suite(
 def test_suite_after_a_rejection_has_the_rows_with_the_largest_loss_difference(
     ledger: RolloutLedger, store: ArtifactStore, library: SuiteLibrary
 ) -> None:
-    rollout = begin(ledger)
+    rollout = begin_rollout(ledger)
     rows = range(FIRST_UNSEEN_ROW, FIRST_UNSEEN_ROW + 300)
-    samples = pairs(rollout, rows, challenger_error=2.0)
-    report(ledger, at=later(ledger), samples=samples)
+    samples = make_paired_samples(rollout, rows, challenger_error=2.0)
+    report(ledger, at=after_last_check(ledger), samples=samples)
     evaluate_live_quality(
-        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(), later(ledger)
+        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(), after_last_check(ledger)
     )
-    reconcile(ledger, MODEL, now=later(ledger))
+    reconcile(ledger, MODEL, now=after_last_check(ledger))
 
     saved = save_suite(ledger, library)
 
@@ -139,14 +139,16 @@ def test_suite_after_a_rejection_has_the_rows_with_the_largest_loss_difference(
 def test_suite_after_prediction_drift_has_the_rows_with_the_largest_difference(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
-    rollout = begin(ledger, agreement=PredictionAgreement(difference=0.1, spread=1.0, rows=100))
+    rollout = begin_rollout(
+        ledger, agreement=PredictionAgreement(difference=0.1, spread=1.0, rows=100)
+    )
     near, far = ((0.0,),), ((50.0,),)
     samples = [
         make_sample(rollout, key=str(row), production=near, challenger=far if row < 545 else near)
         for row in range(500, 620)
     ]
-    report(ledger, at=later(ledger), samples=samples)
-    transition = reconcile(ledger, MODEL, now=later(ledger))
+    report(ledger, at=after_last_check(ledger), samples=samples)
+    transition = reconcile(ledger, MODEL, now=after_last_check(ledger))
     assert transition is not None
     assert transition.reason.startswith("The predictions of the challenger differ too much")
 
@@ -162,11 +164,11 @@ def test_unanswered_shadow_requests_are_saved_as_failures(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
     settings = RolloutSettings(strategy="blue-green", min_step_s=0, min_requests=1)
-    rollout = begin(ledger, settings)
+    rollout = begin_rollout(ledger, settings)
     shadow_sample = make_sample(rollout, key="510", production=((1.0,),))
     shadow_sample = shadow_sample.model_copy(update={"arm": "production"})
-    report(ledger, at=later(ledger), challenger=SICK, samples=[shadow_sample])
-    reconcile(ledger, MODEL, now=later(ledger))
+    report(ledger, at=after_last_check(ledger), challenger=FAULTY, samples=[shadow_sample])
+    reconcile(ledger, MODEL, now=after_last_check(ledger))
 
     saved = save_suite(ledger, library)
 
@@ -178,16 +180,20 @@ def test_unanswered_shadow_requests_are_saved_as_failures(
 def test_without_rows_or_evidence_no_suite_is_saved(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
-    rollout = begin(ledger, QUICK)
+    rollout = begin_rollout(ledger, QUICK)
     assert "was not rolled back because of its traffic" in save_suite(ledger, library).reason
     samples_without_key = [make_sample(rollout, key=None, fault="errors")]
-    report(ledger, at=later(ledger), challenger=SICK, samples=samples_without_key)
-    reconcile(ledger, MODEL, now=later(ledger))
+    report(ledger, at=after_last_check(ledger), challenger=FAULTY, samples=samples_without_key)
+    reconcile(ledger, MODEL, now=after_last_check(ledger))
     assert "row keys, which clients send in the field 'keys'" in save_suite(ledger, library).reason
 
-    second = begin(ledger)
-    report(ledger, at=later(ledger), samples=[make_sample(second, key="77777", fault="errors")])
-    now = current(ledger)
+    second = begin_rollout(ledger)
+    report(
+        ledger,
+        at=after_last_check(ledger),
+        samples=[make_sample(second, key="77777", fault="errors")],
+    )
+    now = read_rollout(ledger)
     abort = transitions.abort(now, now=now.checked_at, actor="bob", reason="not today")
     ledger.record_transition(now, abort)
     result = save_suite(ledger, library)
@@ -195,4 +201,6 @@ def test_without_rows_or_evidence_no_suite_is_saved(
     assert result.reason.endswith("not today.")
     assert library.names() == ()
     with pytest.raises(ContractError, match="rollout 'nope' does not exist"):
-        save_failures_suite(ledger, "nope", WORKLOAD, echo_frame(), library, later(ledger))
+        save_failures_suite(
+            ledger, "nope", WORKLOAD, echo_frame(), library, after_last_check(ledger)
+        )

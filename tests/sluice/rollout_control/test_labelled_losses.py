@@ -46,7 +46,9 @@ def test_losses_are_per_network_in_time_order(rollout: Rollout) -> None:
         make_two_network_sample(rollout, "502", 1.0, 2.0),
     ]
 
-    tables = labelled_losses(rollout, samples, frame, WORKLOAD, first_unseen=FIRST_UNSEEN_ROW)
+    tables = labelled_losses(
+        rollout, samples, frame, WORKLOAD, first_unseen_position=FIRST_UNSEEN_ROW
+    )
 
     assert tables is not None
     challenger, production = tables
@@ -74,14 +76,14 @@ def test_row_counts_once_and_only_unseen_with_both_predictions_and_label(rollout
     ]
 
     tables = labelled_losses(
-        rollout, samples, echo_frame(), WORKLOAD, first_unseen=FIRST_UNSEEN_ROW
+        rollout, samples, echo_frame(), WORKLOAD, first_unseen_position=FIRST_UNSEEN_ROW
     )
 
     assert tables is not None
     assert tables[0].label_N.tolist() == [str(FIRST_UNSEEN_ROW), "503"]
     assert tables[0].loss_SN[0, 1] == pytest.approx((1 - echo_frame()["echo"][503]) ** 2, rel=1e-5)
     no_tables = labelled_losses(
-        rollout, samples[:1], echo_frame(), WORKLOAD, first_unseen=FIRST_UNSEEN_ROW
+        rollout, samples[:1], echo_frame(), WORKLOAD, first_unseen_position=FIRST_UNSEEN_ROW
     )
     assert no_tables is None
 
@@ -95,7 +97,7 @@ def test_date_with_and_without_time_of_day_is_the_same_row(
         for key in ("2025-06-01", "2025-06-01T00:00:00")
     ]
 
-    tables = labelled_losses(rollout, samples, frame, WORKLOAD, first_unseen=0)
+    tables = labelled_losses(rollout, samples, frame, WORKLOAD, first_unseen_position=0)
 
     assert tables is not None
     assert tables[0].label_N.tolist() == ["2025-06-01T00:00:00"]
@@ -134,7 +136,9 @@ def test_unequal_shapes_and_duplicate_rows_are_rejected(rollout: Rollout) -> Non
     ]
     for samples, frame, message in refusals:
         with pytest.raises(ContractError, match=message):
-            labelled_losses(rollout, samples, frame, WORKLOAD, first_unseen=FIRST_UNSEEN_ROW)
+            labelled_losses(
+                rollout, samples, frame, WORKLOAD, first_unseen_position=FIRST_UNSEEN_ROW
+            )
 
 
 def test_losses_are_computed_by_served_losses_of_the_workload(rollout: Rollout) -> None:
@@ -152,7 +156,9 @@ def test_losses_are_computed_by_served_losses_of_the_workload(rollout: Rollout) 
     )
     frame = echo_frame()
 
-    tables = labelled_losses(rollout, [pair], frame, Signs(), first_unseen=FIRST_UNSEEN_ROW)
+    tables = labelled_losses(
+        rollout, [pair], frame, Signs(), first_unseen_position=FIRST_UNSEEN_ROW
+    )
 
     assert tables is not None
     y = frame["echo"][502]

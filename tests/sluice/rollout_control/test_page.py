@@ -26,15 +26,15 @@ from sluice.rollout_control.report import save_rollout_page
 from sluice.rollout_control.timeline import TimelineMark, timeline_svg
 from tests.sluice.registry.ledger_samples import MODEL, NOW
 from tests.sluice.rollout_control.controller_samples import (
+    FAULTY,
     FIRST_UNSEEN_ROW,
     PIPELINE,
-    SICK,
     WORKLOAD,
-    begin,
-    current,
+    begin_rollout,
     echo_frame,
+    make_paired_samples,
     make_sample,
-    pairs,
+    read_rollout,
     report,
 )
 
@@ -75,8 +75,12 @@ def advance_time(
 
 
 def run_promoted_rollout(ledger: RolloutLedger, store: ArtifactStore, clock: ManualClock) -> None:
-    rollout = begin(ledger, SETTINGS, PredictionAgreement(difference=1.2, spread=0.9, rows=700))
-    samples = pairs(rollout, range(FIRST_UNSEEN_ROW, FIRST_UNSEEN_ROW + 300), challenger_error=0.7)
+    rollout = begin_rollout(
+        ledger, SETTINGS, PredictionAgreement(difference=1.2, spread=0.9, rows=700)
+    )
+    samples = make_paired_samples(
+        rollout, range(FIRST_UNSEEN_ROW, FIRST_UNSEEN_ROW + 300), challenger_error=0.7
+    )
     report(ledger, at=clock.now, samples=samples)
     evaluate_live_quality(
         ledger, MODEL, WORKLOAD, PIPELINE.gate, store, echo_frame(FIRST_UNSEEN_ROW + 80), clock.now
@@ -88,18 +92,18 @@ def run_promoted_rollout(ledger: RolloutLedger, store: ArtifactStore, clock: Man
 
 
 def run_rolled_back_rollout(ledger: RolloutLedger, clock: ManualClock) -> None:
-    rollout = begin(ledger, SETTINGS)
+    rollout = begin_rollout(ledger, SETTINGS)
     advance_time(ledger, clock, 300, ArmCounts(requests=210, errors=1))
     failed = [make_sample(rollout, key=str(500 + n), fault="errors") for n in range(30)]
     clock.now += timedelta(seconds=60)
-    report(ledger, at=clock.now, challenger=SICK, samples=failed)
+    report(ledger, at=clock.now, challenger=FAULTY, samples=failed)
     reconcile(ledger, MODEL, now=clock.now)
 
 
 def run_paused_rollout(ledger: RolloutLedger, clock: ManualClock) -> None:
-    begin(ledger, SETTINGS)
+    begin_rollout(ledger, SETTINGS)
     advance_time(ledger, clock, 300, ArmCounts(requests=210, errors=1))
-    now = current(ledger)
+    now = read_rollout(ledger)
     clock.now += timedelta(seconds=20)
     pause = transitions.pause(
         now, now=clock.now, actor="ada <ops>", reason="The market opens & nobody is here."
@@ -107,9 +111,9 @@ def run_paused_rollout(ledger: RolloutLedger, clock: ManualClock) -> None:
     ledger.record_transition(now, pause)
     advance_time(ledger, clock, 600)
     resumed = transitions.resume(
-        current(ledger), now=clock.now, actor="ada <ops>", reason="It has opened."
+        read_rollout(ledger), now=clock.now, actor="ada <ops>", reason="It has opened."
     )
-    ledger.record_transition(current(ledger), resumed)
+    ledger.record_transition(read_rollout(ledger), resumed)
     advance_time(ledger, clock, 1350)
 
 
@@ -117,7 +121,7 @@ def save_page(
     ledger: RolloutLedger, tmp_path: Path, clock: ManualClock, store: ArtifactStore
 ) -> str:
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
-    rollout = current(ledger)
+    rollout = read_rollout(ledger)
     failed = save_failures_suite(
         ledger,
         rollout.id,
@@ -204,8 +208,8 @@ def test_page_of_a_paused_rollout_escapes_names(
 
 def test_timeline_plots_the_share_until_the_given_time() -> None:
     marks = [
-        TimelineMark(at=NOW, share=0.0, tone="plain", tooltip="start"),
-        TimelineMark(at=NOW + timedelta(seconds=50), share=0.5, tone="good", tooltip="on & on"),
+        TimelineMark(time=NOW, share=0.0, tone="plain", tooltip="start"),
+        TimelineMark(time=NOW + timedelta(seconds=50), share=0.5, tone="good", tooltip="on & on"),
     ]
     svg = timeline_svg(marks, until=NOW + timedelta(seconds=100))
 

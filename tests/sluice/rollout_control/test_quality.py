@@ -21,11 +21,11 @@ from tests.sluice.rollout_control.controller_samples import (
     PIPELINE,
     QUICK,
     WORKLOAD,
-    begin,
-    current,
+    after_last_check,
+    begin_rollout,
     echo_frame,
-    later,
-    pairs,
+    make_paired_samples,
+    read_rollout,
     report,
 )
 
@@ -36,22 +36,26 @@ def evaluate(ledger: RolloutLedger, store: ArtifactStore, num_rows: int = 899) -
     """Evaluate the rollout when the first ``num_rows`` rows have labels."""
     frame = echo_frame(num_rows)
     return evaluate_live_quality(
-        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, frame, later(ledger)
+        ledger, MODEL, WORKLOAD, PIPELINE.gate, store, frame, after_last_check(ledger)
     )
 
 
 def test_challenger_with_significantly_larger_loss_is_rolled_back(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
-    rollout = begin(ledger)
-    report(ledger, at=later(ledger), samples=pairs(rollout, ROWS, challenger_error=2.0))
+    rollout = begin_rollout(ledger)
+    report(
+        ledger,
+        at=after_last_check(ledger),
+        samples=make_paired_samples(rollout, ROWS, challenger_error=2.0),
+    )
     verdict = evaluate(ledger, store)
 
     assert verdict is not None
     assert verdict.outcome == "REJECT"
     assert (verdict.candidate, verdict.reference) == (rollout.candidate, rollout.production)
     assert verdict.gain == pytest.approx(1 - 4, abs=0.4)  # mean squares of the simulated errors
-    transition = reconcile(ledger, MODEL, now=later(ledger))
+    transition = reconcile(ledger, MODEL, now=after_last_check(ledger))
     assert transition is not None
     assert (transition.outcome, transition.quality) == ("roll_back", "REJECT")
     assert transition.reason.startswith(
@@ -64,11 +68,15 @@ def test_ab_rollout_advances_only_after_verdict_promote(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     settings = RolloutSettings(strategy="ab", min_step_s=0, min_requests=1, quality_rows=60)
-    rollout = begin(ledger, settings)
-    report(ledger, at=later(ledger), samples=pairs(rollout, ROWS, challenger_error=0.5))
-    before = reconcile(ledger, MODEL, now=later(ledger))
+    rollout = begin_rollout(ledger, settings)
+    report(
+        ledger,
+        at=after_last_check(ledger),
+        samples=make_paired_samples(rollout, ROWS, challenger_error=0.5),
+    )
+    before = reconcile(ledger, MODEL, now=after_last_check(ledger))
     verdict = evaluate(ledger, store)
-    after = reconcile(ledger, MODEL, now=later(ledger))
+    after = reconcile(ledger, MODEL, now=after_last_check(ledger))
 
     assert before is not None
     assert (
@@ -78,14 +86,14 @@ def test_ab_rollout_advances_only_after_verdict_promote(
     assert verdict is not None
     assert verdict.outcome == "PROMOTE"
     assert after is not None
-    assert (after.outcome, current(ledger).phase) == ("advance", "awaiting_promotion")
+    assert (after.outcome, read_rollout(ledger).phase) == ("advance", "awaiting_promotion")
 
 
 def test_each_full_window_of_new_labels_gets_one_verdict_with_spent_alpha(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
-    rollout = begin(ledger)
-    report(ledger, at=later(ledger), samples=pairs(rollout, ROWS))
+    rollout = begin_rollout(ledger)
+    report(ledger, at=after_last_check(ledger), samples=make_paired_samples(rollout, ROWS))
     last_labelled_rows = [FIRST_UNSEEN_ROW + n for n in (59, 60, 61, 119, 120, 250)]
     results = [evaluate(ledger, store, num_rows) for num_rows in last_labelled_rows]
 
@@ -99,8 +107,8 @@ def test_each_full_window_of_new_labels_gets_one_verdict_with_spent_alpha(
 
 
 def test_compared_losses_are_stored(ledger: RolloutLedger, store: ArtifactStore) -> None:
-    rollout = begin(ledger)
-    report(ledger, at=later(ledger), samples=pairs(rollout, ROWS))
+    rollout = begin_rollout(ledger)
+    report(ledger, at=after_last_check(ledger), samples=make_paired_samples(rollout, ROWS))
     verdict = evaluate(ledger, store)
 
     assert verdict is not None
@@ -112,9 +120,9 @@ def test_compared_losses_are_stored(ledger: RolloutLedger, store: ArtifactStore)
 def test_too_few_networks_are_inconclusive_and_spend_no_alpha(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
-    rollout = begin(ledger)
-    samples = pairs(rollout, ROWS[:130], challenger_error=3.0, networks=2)
-    report(ledger, at=later(ledger), samples=samples)
+    rollout = begin_rollout(ledger)
+    samples = make_paired_samples(rollout, ROWS[:130], challenger_error=3.0, networks=2)
+    report(ledger, at=after_last_check(ledger), samples=samples)
     verdicts = [evaluate(ledger, store, FIRST_UNSEEN_ROW + n) for n in (60, 120)]
 
     for verdict in verdicts:
@@ -122,7 +130,7 @@ def test_too_few_networks_are_inconclusive_and_spend_no_alpha(
         assert verdict.outcome == "INCONCLUSIVE"
         assert "the candidate has 2 seeds, required 5" in verdict.lacking
         assert verdict.attempt == 1
-    transition = reconcile(ledger, MODEL, now=later(ledger))
+    transition = reconcile(ledger, MODEL, now=after_last_check(ledger))
     assert transition is not None
     assert transition.outcome != "roll_back"
 
@@ -135,7 +143,7 @@ def test_without_rollout_or_samples_there_is_no_verdict(
         evaluate_live_quality(ledger, MODEL, WORKLOAD, PIPELINE.gate, store, frame, ledger._clock())
         is None
     )
-    begin(ledger)
+    begin_rollout(ledger)
     assert evaluate(ledger, store) is None  # no request was answered yet
 
 
@@ -193,5 +201,5 @@ def test_equally_good_challengers_are_rejected_at_the_rate_alpha() -> None:
 
 
 def test_rollout_keeps_its_quality_rows(ledger: RolloutLedger) -> None:
-    begin(ledger)
-    assert current(ledger).settings.quality_rows == QUICK.quality_rows == 60
+    begin_rollout(ledger)
+    assert read_rollout(ledger).settings.quality_rows == QUICK.quality_rows == 60

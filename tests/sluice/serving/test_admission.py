@@ -100,12 +100,12 @@ def test_bodies_reserve_memory_while_they_arrive_and_release_it() -> None:
     admission = Admission(quick_settings(max_body_memory_bytes=400_000), BOTH)
     with contextlib.ExitStack() as stack:
         for _ in range(3):  # each 64 KiB at least
-            stack.enter_context(admission.reading("greedy"))
+            stack.enter_context(admission.reserve_body_memory("greedy"))
         with pytest.raises(Overloaded, match="those of this token use its share"):
-            stack.enter_context(admission.reading("greedy"))
-        other = stack.enter_context(admission.reading("modest"))
+            stack.enter_context(admission.reserve_body_memory("greedy"))
+        other = stack.enter_context(admission.reserve_body_memory("modest"))
         other.grow(100_000)
-    with admission.reading("greedy") as reading:
+    with admission.reserve_body_memory("greedy") as reading:
         reading.grow(200_000)
         with pytest.raises(Overloaded):
             reading.grow(1)

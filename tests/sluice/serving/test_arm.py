@@ -60,7 +60,7 @@ def test_a_request_that_raises_does_not_fail_its_batch() -> None:
 
     assert (good.tolist(), other.tolist()) == ([[[2.0]]], [[[4.0], [6.0]]])
     assert isinstance(bad, NetworkFailed)
-    assert bad.site["error"] == "ValueError"
+    assert bad.error_site["error"] == "ValueError"
     assert network.batches[1:] == [[1, 13, 2, 3], [1], [13], [2, 3]]
 
 

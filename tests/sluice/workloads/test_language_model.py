@@ -24,7 +24,7 @@ from sluice.workloads.language_model import (
     BigramRows,
     LanguageModelSettings,
     LanguageModelWorkload,
-    bigram_log_shares,
+    bigram_log_probs,
 )
 from sluice.workloads.sentences import SentencesWorkload
 from tests.sluice.evaluation.scored_workload import make_member
@@ -253,7 +253,7 @@ def test_baseline_of_a_large_vocabulary_uses_unigrams():
     ids = torch.tensor([[5000, 1], [1, 1]])
     train = Examples(x=ids, y=ids, rows=np.arange(2))
 
-    shares = bigram_log_shares(train, 5001)
+    shares = bigram_log_probs(train, 5001)
 
     assert shares.shape == (1, 5001)
     assert shares.exp()[0, [1, 5000, 7]].tolist() == pytest.approx([4 / 5005, 2 / 5005, 1 / 5005])
