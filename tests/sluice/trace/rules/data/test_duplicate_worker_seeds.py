@@ -53,7 +53,7 @@ def test_workers_with_equal_numpy_seeds_are_reported(trace_of, has_equal_seeds):
     )
     for finding in DUPLICATE_WORKER_SEEDS(trace):
         assert "the program seeds it again with the same number" in finding.cause
-        assert "do not seed this generator" in finding.fix
+        assert "Do not seed this generator" in finding.fix
 
 
 class NoisyCollate:
