@@ -92,7 +92,7 @@ class TracedBlock:
 
     @property
     def errors(self) -> tuple[TraceFinding, ...]:
-        """The findings with severity 'error': they are certainly wrong, whatever you intended."""
+        """Findings with severity 'error': certain faults of the training, whatever you intended."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     @property

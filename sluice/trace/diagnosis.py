@@ -48,8 +48,8 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
     """Group findings by root cause; sort the groups by severity, then by confidence and step.
 
     A fault counts as a consequence of another one that can cause it and is at least as severe. So a
-    warning never hides an error. A fault to confirm may also explain an error at the same step or
-    later. Every finding belongs to exactly one diagnosis.
+    warning never hides an error. A fault that needs confirmation may also explain an error at the
+    same step or later: the error confirms it. Every finding belongs to exactly one diagnosis.
     """
     by_fault: dict[FaultName, list[TraceFinding]] = {}
     for finding in sorted(findings, key=_sort_key):

@@ -27,8 +27,8 @@ class TraceSettings(Settings):
     fast_step_s: float = Field(
         0.02,
         ge=0,
-        description="Median step time below which the tracer uses its fast path: it records only "
-        "the losses of steps that repeat a known sequence of events [s].",
+        description="Median step time [s] below which the tracer uses its fast path: it records "
+        "only the losses of steps that repeat a known sequence of events.",
     )
     full_sample_every: int = Field(
         16,
@@ -40,8 +40,8 @@ class TraceSettings(Settings):
     flush_s: float = Field(
         2.0,
         ge=0,
-        description="Interval between two writes to disk. If the process is killed, the records "
-        "since the last write are lost [s].",
+        description="Interval between two writes to disk [s]. If the process is killed, the "
+        "records since the last write are lost.",
     )
     recent_bytes: int = Field(
         8 * 2**20,
@@ -51,8 +51,8 @@ class TraceSettings(Settings):
     history_bytes: int = Field(
         64 * 2**20,
         ge=2**16,
-        description="Maximum disk space for the history of the whole run. When it is full, no more "
-        "losses, norms and statistics are added to it [bytes].",
+        description="Maximum disk space for the history of the whole run [bytes]. When it is full, "
+        "no more losses, norms and statistics are added to it.",
     )
     history_rows: int = Field(
         1024,
@@ -95,6 +95,6 @@ class TraceSettings(Settings):
     checkpoint_every: int = Field(
         100,
         ge=1,
-        description="Maximum interval between two copies of the last good state, for stop_after. "
-        "The first copies are made after 0, 1, 2, 4, 8 and so on steps [steps].",
+        description="Maximum interval between two copies of the last good state, for stop_after "
+        "[steps]. The first copies are made after 0, 1, 2, 4, 8 and so on steps.",
     )

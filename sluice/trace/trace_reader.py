@@ -239,9 +239,11 @@ def _step_sequences(
     """Read the event sequences of the steps.
 
     Returns:
-        The sequences, sorted by first step; the position among them of each sequence that is not
-        open, by stored index; and the number of steps whose sequence was not recorded, because
-        there were too many distinct ones.
+        sequences: The sequences, sorted by first step. An open sequence belongs to a step that did
+            not end.
+        positions: Positions of the other sequences in ``sequences``, by their stored index.
+        num_overflow_steps: Number of steps whose sequence was not recorded, because there were too
+            many distinct ones.
     """
     line_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}  # first step, last step, number of steps

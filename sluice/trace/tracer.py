@@ -140,8 +140,8 @@ class Tracer:
         self.bus.publish(TraceEnded())
         if self.recorder.num_overflow_steps:
             text = (
-                f"{pluralize(self.recorder.num_overflow_steps, 'step')} had event sequences beyond "
-                "the maximum number of distinct ones; only their number is recorded."
+                f"The events of {pluralize(self.recorder.num_overflow_steps, 'step')} were not "
+                "recorded, because the trace has too many distinct event sequences."
             )
             self.note("full", text)
         host, device = peak_memory()

@@ -25,7 +25,8 @@ _MIN_REPEATS = 256
 
 _MIN_REPEATS_KNOWN = 8
 """Number of times that suffices if the pattern is already predicted after a different one. For
-example, the usual pattern follows itself, and once per epoch the pattern of the first step."""
+example, the usual pattern is already predicted after itself. Once per epoch, it also follows the
+pattern of the first step of the epoch."""
 
 _MAX_PATTERNS = 64
 """Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all

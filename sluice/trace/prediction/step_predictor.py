@@ -68,8 +68,8 @@ class StepPredictor:
             return
         num_steps = self._max_predicted_steps
         if successor is not pattern:
-            # An even number: with an odd one, the fully recorded steps would all be of one of two
-            # alternating optimizers.
+            # If two optimizers alternate, an even number of predicted steps makes the fully
+            # recorded steps alternate, too. With an odd number, all would be of one optimizer.
             num_steps -= num_steps % 2
         num_steps = min(num_steps, event.due_step - self._sink.steps.last - 1)
         if num_steps > 0:
@@ -155,7 +155,7 @@ class StepPredictor:
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._sink.events.backward_codes
         last_pattern_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
-        # The optimizer of the running step comes first, even if it made none of the repeated steps.
+        # The optimizer of the running step is included, even if it made none of the repeated steps.
         for entry in dict.fromkeys((current.optimizer_entry, *last_pattern_index)):
             tracker, i = entry.gradient_tracker, last_pattern_index.get(entry, -1)
             zero_grad_code = entry.zero_grad_code

@@ -36,15 +36,16 @@ class BestCheckpointStaleSettings(Settings):
     min_improvements_if_second_saved: int = Field(
         5,
         ge=1,
-        description="Minimum number of improvements of the validation loss without a saved "
-        "checkpoint, for a finding if a checkpoint was saved at the second evaluation as well.",
+        description="Minimum number of improvements that replaces min_improvements if a checkpoint "
+        "was saved at each of the first two evaluations, and the second one had the lower loss.",
     )
     min_second_loss_ratio: float = Field(
         0.7,
         gt=0,
         le=1,
-        description="A checkpoint saved at the second evaluation is ignored if the ratio of the "
-        "second validation loss to the first one is above this value.",
+        description="Minimum ratio of the second validation loss to the first one, if a checkpoint "
+        "was saved at both evaluations. Below it, the second checkpoint follows the loss, and "
+        "nothing is reported.",
     )
     max_lowest_loss_ratio: float = Field(
         0.8,
@@ -108,11 +109,11 @@ def _skips_improvements(
     evaluations: Sequence[EvaluationPassRecord],
     saved_steps: set[int],
 ) -> bool:
-    """Whether a state was saved at the first evaluation but at no clearly better one later.
+    """Whether a state was saved at the first evaluation, but not at later and better ones.
 
-    Saves at a loss that is no improvement are ignored, and so is a save at the second evaluation
-    with a slightly lower loss. A program that selects by accuracy is not reported, because the
-    accuracy rises at some of the later improvements of the loss, so a state is saved there.
+    A save at a loss that is no improvement does not count, nor does a save at the second evaluation
+    if its loss is only slightly lower. False for a program that selects by accuracy, which also
+    saves at some of the later improvements of the loss, where the accuracy rises.
     """
     saved_indices = [i for i, e in enumerate(evaluations) if e.step in saved_steps]
     # A state without an evaluation at its step may belong to an evaluation that has not run yet. A
@@ -234,7 +235,9 @@ def _detect_stale(
         losses = [e.mean for e in evaluations]
         first = evaluations[0]
         num_improvements = _count_improvements(rule.settings, losses[1:], losses[0])
-        stale_states = []  # text on where and when it was written; is_best_checkpoint
+        # Of each stale state: a text that says where and when it was written, and whether it is
+        # meant to be the best one.
+        stale_states: list[tuple[str, bool]] = []
         for saves in _saves_by_path(trace, first.step):
             saved_steps = {save.step for save in saves}
             if _skips_improvements(rule.settings, evaluations, saved_steps):
@@ -245,7 +248,7 @@ def _detect_stale(
         restored = _find_restored_save(trace, evaluations)
         if restored is not None:
             when = "at the first" if restored.step == first.step else "before the first"
-            state = f"The state loaded at the end, first saved in {_location(restored)},"
+            state = f"The state loaded at the end ({_location(restored)})"
             stale_states.append((f"{state} was written {when}", True))
         if not stale_states:
             continue
@@ -275,9 +278,9 @@ BEST_CHECKPOINT_STALE = Rule(
     name="the best checkpoint follows the validation loss",
     fault="stale best checkpoint",
     priority=410,
-    requires="Four evaluations of one loss, and a state that is either saved at the first "
-    "evaluation, or saved earlier, loaded at the end and evaluated again. Weights that are kept in "
-    "memory without a copy and loaded later are reported without evaluations.",
+    requires="Four evaluations of one loss, and a state that is saved at the first evaluation. A "
+    "state that is saved before it counts if it is loaded at the end and evaluated again. Weights "
+    "that are kept in memory without a copy and loaded later are reported without evaluations.",
     contradicted_by="Another metric that was best at the first evaluation although the loss "
     "decreased.",
     abstains="The state is also saved at a better or late evaluation, or the loss decreases by "

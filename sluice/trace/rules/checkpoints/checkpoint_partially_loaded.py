@@ -34,7 +34,8 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
     for file_read in trace.reads:
         loaded_roles = {load.role for load in trace.loads if load.step >= file_read.step}
         trains_later = any(not s.is_open and s.last_step > file_read.step for s in trace.sequences)
-        # A scheduler may also continue by its argument last_epoch, without a load.
+        # A scheduler may also continue without a load, by its argument last_epoch. ``start`` is
+        # then the number of its earlier steps.
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
         unloaded_states = [
             f"the {role}"
@@ -112,8 +113,8 @@ CHECKPOINT_PARTIALLY_LOADED = Rule(
     requires="A file with an optimizer or scheduler state that was read with torch.load, and "
     "weights that were loaded after it.",
     contradicted_by="Fine-tuning that intentionally starts from the weights alone.",
-    abstains="No step follows the load; or only the scheduler state was not loaded, and every "
-    "scheduler already had steps when it was created.",
+    abstains="No step follows the read; or only the scheduler state was not loaded, and no "
+    "scheduler starts at its first step.",
     settings=CheckpointPartiallyLoadedSettings(),
     judge=_judge,
 )

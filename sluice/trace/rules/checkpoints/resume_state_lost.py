@@ -39,10 +39,10 @@ class ResumeStateLostSettings(Settings):
     num_initial_steps: int = Field(
         5,
         ge=1,
-        description="The initial loss of an optimizer is the first one that is recorded within "
-        "this number of its first steps. The initial losses of the old and the new optimizer are "
-        "compared with the median loss of the last steps before the restart (twice this number of "
-        "steps).",
+        description="Number of first steps of an optimizer in which its initial loss is searched. "
+        "The restart begins another training run, which is not reported, if the initial loss of "
+        "the new optimizer is closer to that of the old one than to the median loss of the last "
+        "steps before the restart (twice this number of steps).",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -59,9 +59,9 @@ class ResumeStateLostSettings(Settings):
     min_rate_jump: float = Field(
         1.5,
         gt=1,
-        description="Minimum ratio of the larger to the smaller of the learning rates before and "
-        "after the restart, to show that a schedule runs a second time. The largest of the "
-        "repeated rates must exceed the smallest one by the same ratio.",
+        description="Minimum jump of the learning rate at the restart, as ratio of the larger to "
+        "the smaller rate, to show that a schedule runs a second time. The ratio of the largest to "
+        "the smallest of the repeated rates must exceed this value, too.",
     )
 
 
@@ -111,7 +111,10 @@ def _optimizer_uses(trace: Trace) -> tuple[_OptimizerUse, ...]:
 
 
 def _initial_options(use: _OptimizerUse, *, includes_rate: bool) -> list[dict[str, Any]]:
-    """Return the options of each group as created, before a schedule changed the learning rate."""
+    """Return the options of each group as created, before a schedule changed the learning rate.
+
+    Without ``includes_rate``, the learning rate is omitted.
+    """
     group_options = [dict(group.options) for group in use.optimizer.groups]
     for options in group_options:
         rate, initial_rate = options.pop("lr", None), options.pop("initial_lr", None)
@@ -194,7 +197,7 @@ def _find_restarted_scheduler(
     loaded_schedulers = {load.object_id for load in trace.loads if load.role == "scheduler"}
     old_schedulers = [s for s in trace.schedulers if s.optimizer == before.optimizer.index]
     for new in trace.schedulers:
-        # ``start`` is positive if the scheduler was created in a later state, without a load.
+        # A positive ``start`` shows that the scheduler was created at a later step of its schedule.
         if new.optimizer != after.optimizer.index or new.index in loaded_schedulers or new.start:
             continue
         # A scheduler that is advanced before its first use continues the schedule.
@@ -233,7 +236,12 @@ def _repeats_first_rates(
 def _is_same_training(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
-    """Whether the second optimizer continues the training: with its weights or loaded ones."""
+    """Whether the second optimizer continues the training of the first one.
+
+    Either it has the same parameters, and the loaders are the same or weights were loaded. Or it
+    has the parameters of a new network with the same shapes, into which weights were loaded. In
+    both cases, the loss is not back at its initial value.
+    """
     restart_steps = range(before.last_step, after.first_step)
     were_weights_loaded = any(x.role == "network" and x.step in restart_steps for x in trace.loads)
     if before.trainable_parameters == after.trainable_parameters:
@@ -285,13 +293,15 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             if old_rates and new_rates
             else ""
         )
-        lost_states = [
-            *[f"the state of {after.optimizer.kind}, such as its moments"] * is_state_lost,
-            *([f"the position in {scheduler.kind}"] if scheduler else []),
-            *["the position in the custom schedule"] * repeats_rates,
-        ]
-        # A new optimizer in every round is intentional, unless a saved state was loaded into
-        # another optimizer.
+        lost_states = []
+        if is_state_lost:
+            lost_states.append(f"the state of {after.optimizer.kind}, such as its moments")
+        if scheduler:
+            lost_states.append(f"the position in {scheduler.kind}")
+        if repeats_rates:
+            lost_states.append("the position in the custom schedule")
+        # With more than two optimizers of a class, the program creates a new one in every round.
+        # That is intentional, unless a saved state was loaded into another optimizer.
         is_every_round = (
             len([x for x in uses if x.optimizer.kind == after.optimizer.kind]) > 2
             and not is_loaded_elsewhere

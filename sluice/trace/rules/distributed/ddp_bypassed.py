@@ -14,8 +14,9 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     latest_records = {record.index: record for record in trace.wrappers}
     for record in latest_records.values():
-        # The wrapper and the network that it wraps each have a network index. The index of one that
-        # the program does not call is -1, which no forward pass has.
+        # ``wrapper`` and ``network`` are the network indices of the wrapper and of the network in
+        # it. The index of an object that the program does not call itself is -1, which no forward
+        # pass has.
         bypassing_sequences = [s for s in trace.sequences if training_forwards(s, record.network)]
         if not bypassing_sequences or any(
             training_forwards(s, record.wrapper) for s in trace.sequences

@@ -18,7 +18,8 @@ class LabelSkewAcrossRanksSettings(Settings):
         5.0,
         gt=0,
         description="Minimum expected number of rows with a label, on the rank with the fewest "
-        "rows, for the label to count in the z-score.",
+        "rows, for the label to count in the z-score. The number is expected if all ranks have the "
+        "same label distribution.",
     )
     min_expected_count_if_missing: float = Field(
         20.0,
@@ -100,8 +101,8 @@ def _judge(
                 step=loader_shards.epochs[0].step + 1,
                 what=f"Loader {loader_shards.loaders[0].index}: the label distribution of one rank "
                 f"differs by {distance:.0%} from that of all ranks{example}.",
-                cause="Rows were divided in an order that depends on the labels: batch norm and "
-                "the metrics of each rank see only a part of the data.",
+                cause="Rows were divided in an order that depends on the labels: on each rank, "
+                "batch norm and metrics are computed from rows that do not represent the data.",
                 fix="Shuffle the rows before they are divided among the ranks.",
                 distance=distance,
                 num_labels=len(labels),

@@ -70,8 +70,9 @@ def _judge(
                 num_ranks=len(traces),
             )
         )
-    # Loaders are compared by the first tensor of their batches, which may have few distinct values.
-    # The rows that a network received include the other tensors.
+    # ``find_shards`` compares only the first tensor of the batches. It finds no copies if that
+    # tensor has few distinct values. So the rows that the networks received are compared, too; they
+    # include the other tensors.
     first_step, num_steps = (0, 0) if findings else _find_same_inputs(traces)
     if num_steps >= rule.settings.min_steps:
         findings.append(

@@ -55,10 +55,10 @@ def _have_master_weights(
     step do not count: their nameless parameters may belong to an unused network.
     """
     optimized = {p for o in membership.optimizers if o.index in stepping for p in o.parameters}
-    num_copies = Counter(
+    num_copies_by_shape = Counter(
         p.shape for p in membership.parameters if not p.names and p.index in optimized
     )
-    return not Counter(p.shape for p in parameters) - num_copies
+    return not Counter(p.shape for p in parameters) - num_copies_by_shape
 
 
 def _describe_parameters(num: int) -> str:
@@ -74,7 +74,7 @@ PARAMETERS_NOT_OPTIMIZED = Rule(
     fault="parameters not optimized",
     priority=90,
     requires="A snapshot of the networks and optimizers.",
-    contradicted_by="Intentionally frozen parameters of which only the gradients are used.",
+    contradicted_by="Parameters that are intentionally constant, but whose gradients are used.",
     abstains="The program sets gradients itself; a replaced layer explains the finding; "
     "the parameters belonged to an optimizer before; or an optimizer contains copies of them, as "
     "in manual mixed precision.",

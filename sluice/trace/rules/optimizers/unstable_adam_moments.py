@@ -34,11 +34,11 @@ class UnstableAdamMomentsSettings(Settings):
     min_growth: float = Field(
         1.15,
         gt=1,
-        description="Minimum ratio of the norm at a measured step of a burst to the norm at the "
-        "measured step before.",
+        description="Minimum growth of the norm in a burst, as ratio of the norms at two "
+        "consecutive measured steps.",
     )
     num_consecutive: int = Field(
-        5, ge=1, description="Number of consecutive measured steps in a burst."
+        5, ge=1, description="Number of consecutive measured steps at which the norm must grow."
     )
     min_z_score: float = Field(
         3.0,

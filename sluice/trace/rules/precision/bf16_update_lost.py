@@ -21,8 +21,9 @@ class Bf16UpdateLostSettings(Settings):
         gt=0,
         le=1,
         description="A finding is an error if the changed share of every measured step is below "
-        "this value. The changed share of a weight is the share of its sampled values with a "
-        "gradient that the step changes; that of a step is the median over its weights.",
+        "this value. The changed share of a step is the median over its weight tensors. For one "
+        "tensor, it is the share of values that the step changes, among the sampled values whose "
+        "gradient is not 0.",
     )
     max_median_changed_share: float = Field(
         0.4,
@@ -38,6 +39,7 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
     for optimizer in stepping_optimizers(trace):
         steps, shares, rates = [], [], []
         for step, measured in measurements_of(trace, optimizer):
+            # Changed shares are finite only for bfloat16 and float16.
             weight_shares = [
                 measured.changed_shares[i]
                 for i in weight_positions(trace, measured)

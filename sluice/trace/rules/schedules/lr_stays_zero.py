@@ -21,9 +21,8 @@ class LrStaysZeroSettings(Settings):
     min_scheduler_calls: int = Field(
         3,
         ge=1,
-        description="Minimum number of calls of scheduler.step() while the learning rate is 0, for "
-        "an error after min_steps optimizer steps. An error also requires that no other optimizer "
-        "makes a step in this time.",
+        description="Minimum number of calls of scheduler.step() at a learning rate of 0, for an "
+        "error after fewer than min_conclusive_steps optimizer steps.",
     )
     min_steps: int = Field(
         10,
@@ -34,7 +33,8 @@ class LrStaysZeroSettings(Settings):
         20,
         ge=1,
         description="Minimum number of optimizer steps at a learning rate of 0 for an error, "
-        "however often scheduler.step() was called.",
+        "however often scheduler.step() was called. An error also requires that no other optimizer "
+        "makes a step in this time; otherwise the finding needs confirmation.",
     )
 
 
@@ -46,10 +46,10 @@ def _severity(
     An error requires that no other optimizer makes a step in this time (``is_alone``): nothing is
     learned.
     """
-    is_long = num_steps >= settings.min_conclusive_steps or (
+    is_conclusive = num_steps >= settings.min_conclusive_steps or (
         num_scheduler_calls >= settings.min_scheduler_calls and num_steps >= settings.min_steps
     )
-    if is_alone and is_long:
+    if is_alone and is_conclusive:
         return "error"
     return "confirm" if num_steps >= settings.min_steps else None
 

@@ -48,7 +48,7 @@ class ScheduleEndsEarlySettings(Settings):
         description="Minimum number of calls of scheduler.step() per epoch for the scheduler to "
         "count as stepped once per batch.",
     )
-    max_low_rate: float = Field(
+    max_low_rate_ratio: float = Field(
         0.01,
         gt=0,
         le=1,
@@ -69,7 +69,7 @@ class ScheduleEndsEarlySettings(Settings):
         description="Minimum share of all steps that are at a low rate, for a finding. Below "
         "min_low_share, the finding needs confirmation.",
     )
-    max_final_rate: float = Field(
+    max_final_rate_ratio: float = Field(
         0.05,
         gt=0,
         le=1,
@@ -96,7 +96,7 @@ class ScheduleEndsEarlySettings(Settings):
         description="Maximum decay factor per batch for an exponential schedule to count as "
         "steep. 0.98 halves the rate every 34 batches.",
     )
-    max_final_rate_exponential: float = Field(
+    max_final_rate_ratio_exponential: float = Field(
         0.02,
         gt=0,
         le=1,
@@ -118,7 +118,8 @@ def _detect_early_end(
     """
     kind, schedule_length = scheduler.kind, scheduler.end
     is_per_batch = num_epochs >= 2 and num_calls >= settings.min_calls_per_epoch * num_epochs
-    # A schedule whose rate does not fall is a warmup.
+    # At its end, a falling schedule is below half of its peak. Other schedules, such as a warmup,
+    # may end early. The peak is searched in the first 64 steps.
     first_step = rates.steps[0]
     is_falling = bool(schedule_length) and rates.at(first_step + schedule_length) < 0.5 * max(
         rates.at(first_step + i) for i in range(min(schedule_length, 64) + 1)
@@ -153,13 +154,13 @@ def _detect_early_end(
     if (
         is_steep
         and is_per_batch
-        and rates.values[-1] <= settings.max_final_rate_exponential * rates.peak
+        and rates.values[-1] <= settings.max_final_rate_ratio_exponential * rates.peak
     ):
         return (
             "error",
             f"it multiplies the rate by {gamma} in every batch, over {num_epochs} epochs",
         )
-    low_share = rates.low_share(settings.max_low_rate)
+    low_share = rates.low_share(settings.max_low_rate_ratio)
     if low_share >= settings.min_low_share_to_confirm:
         return (
             "error" if low_share >= settings.min_low_share else "confirm",
@@ -168,7 +169,7 @@ def _detect_early_end(
     final_rate_ratio = rates.values[-1] / rates.peak
     num_steps_until_constant = rates.steps[-1] - rates.steps[0]
     if (
-        final_rate_ratio <= settings.max_final_rate
+        final_rate_ratio <= settings.max_final_rate_ratio
         and num_steps_until_constant <= (1 - settings.min_low_share) * num_calls
     ):
         return (
@@ -179,7 +180,7 @@ def _detect_early_end(
 
 
 def _describe_low_rate(settings: ScheduleEndsEarlySettings) -> str:
-    return f"the rate is at most {settings.max_low_rate:.2g} of its maximum"
+    return f"the rate is at most {settings.max_low_rate_ratio:.2g} of its maximum"
 
 
 def _detect_without_scheduler(
@@ -198,7 +199,7 @@ def _detect_without_scheduler(
             or num_steps < rule.settings.min_steps_without_scheduler
         ):
             continue
-        low_share = rates.low_share(rule.settings.max_low_rate)
+        low_share = rates.low_share(rule.settings.max_low_rate_ratio)
         if low_share < rule.settings.min_low_share_to_confirm:
             continue
         peak_step = rates.steps[rates.values.index(rates.peak)]

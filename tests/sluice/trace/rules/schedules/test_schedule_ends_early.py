@@ -61,7 +61,7 @@ def test_a_learning_rate_halved_per_batch_instead_of_per_epoch_is_reported(trace
 
 def test_the_finding_states_the_rate_threshold_of_the_settings(trace_of):
     trace = trace_of(make_program(lambda optimizer, _: (halve_every(optimizer, 3), no_op)))
-    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"max_low_rate": 0.05})
+    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"max_low_rate_ratio": 0.05})
     (default,) = SCHEDULE_ENDS_EARLY(trace)
     (higher,) = replace(SCHEDULE_ENDS_EARLY, settings=settings)(trace)
 
