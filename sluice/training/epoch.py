@@ -47,7 +47,7 @@ class StepRecords:
     A read per step would synchronise the accelerator at every step.
 
     Args:
-        start: Steps of the epoch that an earlier process finished; None if there are none.
+        start: Steps of the epoch that an earlier process finished; None for a new epoch.
     """
 
     def __init__(self, start: EpochProgress | None) -> None:
