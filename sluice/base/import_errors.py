@@ -17,8 +17,8 @@ _MAX_FILES = 2000
 """Maximum number of files in the current folder that are searched for a similar name."""
 
 _MIN_SIMILARITY = 0.8
-"""Minimum similarity of a module in the current folder to a missing dependency at which the module
-is suggested (``difflib``, 0 to 1). Less similar modules would be wrong suggestions."""
+"""Minimum similarity to the name of a missing dependency (``difflib``, 0 to 1) at which a module in
+the current folder is suggested. Less similar modules would be wrong suggestions."""
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
 """Folders of the standard library and of installed packages."""

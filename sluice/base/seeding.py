@@ -116,9 +116,9 @@ def deterministic() -> Iterator[None]:
 
     A single thread is used because the result of a multi-threaded sum depends on the number of
     threads, and because other fold runs use the remaining cores. By default, cuDNN rounds the
-    inputs of convolutions and recurrent layers to TF32, with 10 mantissa bits; a model would
-    predict other values on the CPU. A program that set ``torch.backends.fp32_precision`` or a
-    precision of ``torch.backends.cudnn`` keeps it.
+    inputs of convolutions and recurrent layers to TF32, with 10 mantissa bits; a model would then
+    predict other values on a GPU than on the CPU. A program that set
+    ``torch.backends.fp32_precision`` or a precision of ``torch.backends.cudnn`` keeps it.
 
     Raises:
         RuntimeError: Raised by torch inside the block: an operation has no deterministic version.

@@ -27,7 +27,8 @@ class CsvSource(Settings):
     uri: SourceUrl = Field(
         min_length=1,
         description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
-        "environment variable when rows are read. Passwords and tokens must be in one.",
+        "environment variable NAME when rows are read. Passwords and tokens must be in such a "
+        "variable.",
     )
     index: str | None = Field(
         "date", description="Column of the file that labels its rows; null numbers them from 0."
@@ -56,9 +57,9 @@ class ParquetSource(Settings):
     uri: SourceUrl = Field(
         min_length=1,
         description="A path of a file or a folder, or any URL that fsspec supports; ${NAME} is "
-        "replaced by the environment variable when rows are read. Passwords and tokens must be in "
-        "one. A folder named *.parquet needs a '/' at the end. Files of a folder are read in the "
-        "order of their paths, and folders such as 'year=2020' become columns.",
+        "replaced by the environment variable NAME when rows are read. Passwords and tokens must "
+        "be in such a variable. A folder named *.parquet needs a '/' at the end. Files of a folder "
+        "are read in the order of their paths, and folders such as 'year=2020' become columns.",
     )
     index: str | None = Field(
         "date",
@@ -81,8 +82,8 @@ class SqlSource(Settings):
     kind: Literal["sql"] = "sql"
     url: SourceUrl = Field(
         min_length=1,
-        description="SQLAlchemy URL; ${NAME} is replaced by the environment variable when rows are "
-        "read. A password must be in one.",
+        description="SQLAlchemy URL; ${NAME} is replaced by the environment variable NAME when "
+        "rows are read. A password must be in such a variable.",
     )
     query: str = Field(
         min_length=1,
@@ -113,7 +114,8 @@ class JsonLinesSource(Settings):
     uri: SourceUrl = Field(
         min_length=1,
         description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
-        "environment variable when rows are read. Passwords and tokens must be in one.",
+        "environment variable NAME when rows are read. Passwords and tokens must be in such a "
+        "variable.",
     )
     index: str | None = Field(
         None, description="Key that labels the rows; null numbers them from 0."

@@ -99,11 +99,11 @@ def run_query(connection: Connection, source: SqlSource) -> tuple[list[str], lis
                 update_timeout()
                 result = connection.execute(statement, execution_options={"stream_results": True})
             case "sqlite":
-                update_timeout = _no_timeout
+                update_timeout = _keep_timeout
                 _restrict_sqlite(connection, source, deadline)
                 result = connection.execute(statement)
             case _:
-                update_timeout = _no_timeout
+                update_timeout = _keep_timeout
                 result = connection.execute(statement)
         with contextlib.closing(result):
             if not result.returns_rows:
@@ -206,5 +206,5 @@ def _timeout_error(source: SqlSource) -> SourceError:
     )
 
 
-def _no_timeout() -> None:
-    """Do nothing, for databases without a statement timeout."""
+def _keep_timeout() -> None:
+    """Do nothing, for databases whose connection has no statement timeout to update."""

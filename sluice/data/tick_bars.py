@@ -85,7 +85,7 @@ def _bar_columns(
 
 
 def _interval_ends(times: pd.DatetimeIndex, length: int) -> pd.DatetimeIndex:
-    """Return the end of the interval of ``length`` that contains each time."""
+    """Return the end of each time's interval; ``length`` is in the unit of the index."""
     labels = (times.asi8 // length + 1) * length
     naive = pd.DatetimeIndex(labels.view(f"M8[{times.unit}]"))
     return naive if times.tz is None else naive.tz_localize("UTC").tz_convert(times.tz)

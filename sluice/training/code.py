@@ -63,7 +63,7 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
         name: digest_bytes(path.read_bytes())
         for name, path in graph.sluice_modules.items()
         # The package ``sluice`` itself only re-exports names of other modules.
-        if name != "sluice" and name.split(".")[1:2] not in [[package] for package in _PACKAGES]
+        if name != "sluice" and name.split(".")[1] not in _PACKAGES
     }
     return CodeIdentity(
         modules=modules | _sluice_packages(),

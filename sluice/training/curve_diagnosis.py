@@ -51,9 +51,9 @@ class DiagnosisSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of trainings with a symptom for the decision about the "
-        "candidate to give advice about it. 'Stopped too early' is also found if the best epoch "
-        "is max_epochs in this share of trainings.",
+        description="Minimum share of trainings that must have a symptom before the decision "
+        "about the candidate gives advice about it. 'Stopped too early' is also found if the best "
+        "epoch is max_epochs in this share of trainings.",
     )
     trivial_share: float = Field(
         0.99,
@@ -257,7 +257,9 @@ def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings)
         norm = result.grad_norm_max
         limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))
         means = (r.grad_norm_mean for r in history[:index])
-        before = max((mean for mean in means if math.isfinite(mean)), default=math.inf)
+        largest_earlier_mean = max(
+            (mean for mean in means if math.isfinite(mean)), default=math.inf
+        )
         # Not in the first epoch: gradients may be large at the start of a training.
         if index and not has_skipped_steps and not norm <= limit:
             return _explosion_finding(
@@ -265,11 +267,11 @@ def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings)
                 f"{limit:.3g} for a loss of {result.train_loss:.3g}.",
                 result,
             )
-        max_norm = settings.max_gradient_jump * max(before, 1e-12)
+        max_norm = settings.max_gradient_jump * max(largest_earlier_mean, 1e-12)
         if not has_skipped_steps and not norm <= max_norm:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
-                f"of the epochs before is {before:.3g}.",
+                f"of the epochs before is {largest_earlier_mean:.3g}.",
                 result,
             )
     return None

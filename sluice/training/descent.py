@@ -117,11 +117,11 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
     loss_CW = sliding_window_view(loss_N, window)
     mean_C = loss_CW.mean(axis=1)
     centred_CW = loss_CW - mean_C[:, None]
-    spread = float(x_W @ x_W)
-    slope_C = centred_CW @ x_W / spread
+    sum_of_squares = float(x_W @ x_W)
+    slope_C = centred_CW @ x_W / sum_of_squares
     residual_CW = centred_CW - slope_C[:, None] * x_W
     variance_C = (residual_CW**2).sum(axis=1) / (window - 2)
-    error_C = np.sqrt(variance_C / spread)
+    error_C = np.sqrt(variance_C / sum_of_squares)
     return WindowLines(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
 
 

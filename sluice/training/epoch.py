@@ -28,7 +28,10 @@ _BLOCK_STEPS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStatistics:
-    """Statistics of an epoch's steps; ``EpochResult`` describes the fields of the same names."""
+    """Statistics of an epoch's steps.
+
+    ``EpochResult`` describes the fields; ``loss`` is its ``train_loss``.
+    """
 
     loss: float
     learning_rate: float
@@ -44,7 +47,7 @@ class StepRecords:
     A read per step would synchronise the accelerator at every step.
 
     Args:
-        start: Steps of the epoch that finished before those that are added; None for no steps.
+        start: Steps of the epoch that an earlier process finished; None for a new epoch.
     """
 
     def __init__(self, start: EpochProgress | None) -> None:

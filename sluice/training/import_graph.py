@@ -179,7 +179,9 @@ def _is_type_checking(test: ast.expr) -> bool:
 def _dynamic_name(node: ast.AST, aliases: set[str]) -> str:
     """Return the name of a function that may run unknown code; "" for any other node.
 
-    ``exec`` and ``eval`` count only as builtins: ``model.eval()`` is a method of another object.
+    ``aliases`` are the names under which the module imported such functions with ``from ...
+    import``. ``exec`` and ``eval`` count only as builtins: ``model.eval()`` is a method of another
+    object.
     """
     if isinstance(node, ast.Name):
         return node.id if node.id in aliases or node.id in ("__import__", "exec", "eval") else ""

@@ -49,8 +49,8 @@ _NUM_MEASURED_ROWS = 16
 def predict(model: nn.Module, x: ModelInput | RowSource) -> Tensor:
     """Return the predictions for all rows of ``x``, in row order, in fp32.
 
-    The predictions are computed and returned on the device of the model, chunk by chunk: 4,096 rows
-    of a tensor; of another source at most 4,096 rows and about 4 MiB.
+    The predictions are computed chunk by chunk, and returned on the device of the model. A chunk of
+    a tensor has 4,096 rows; a chunk of another source has at most 4,096 rows and about 4 MiB.
     """
     source = DictRows(x) if isinstance(x, dict) else x
     was_training = model.training

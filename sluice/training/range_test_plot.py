@@ -36,8 +36,8 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
         )
         # A divergence is cut off soon after its start; its full height would hide the descent.
         lowest = smoothed[result.lowest_loss_rate]
-        fall = max(next(iter(smoothed.values())), result.start_loss) - lowest
-        axes.set_ylim(lowest - _MARGIN_BELOW * fall, lowest + (1 + _MARGIN_ABOVE) * fall)
+        decrease = max(next(iter(smoothed.values())), result.start_loss) - lowest
+        axes.set_ylim(lowest - _MARGIN_BELOW * decrease, lowest + (1 + _MARGIN_ABOVE) * decrease)
     axes.set_xscale("log")
     axes.set_xlabel("learning rate")
     axes.set_ylabel(f"loss [{unit}]")

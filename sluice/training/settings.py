@@ -182,7 +182,7 @@ class TrainSettings(Settings):
         None,
         ge=1,
         description="Number of epochs between checkpoints; if not set, checkpoints are written as "
-        "often as possible within 2 % of the training time, within epochs too.",
+        "often as possible with an overhead of at most 2 %, also during an epoch.",
     )
     bucket_by_length: bool = Field(
         False,

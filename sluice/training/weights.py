@@ -175,15 +175,15 @@ def _require_size(
     max_weights += facts.num_features * facts.num_outputs * settings.hidden
     if max_weights < _MIN_CHECKED_WEIGHTS:
         return
-    sketch = build_meta_network(facts.num_features, facts.num_outputs, settings)
-    if sketch is None:
+    meta_network = build_meta_network(facts.num_features, facts.num_outputs, settings)
+    if meta_network is None:
         return
     network_tensors = {
         name.removeprefix(_NETWORK_PREFIX): tensor
         for name, tensor in tensors.items()
         if name.startswith(_NETWORK_PREFIX)
     }
-    differences = differing_shapes(sketch.state_dict(), network_tensors)
+    differences = differing_shapes(meta_network.state_dict(), network_tensors)
     if differences:
         raise _mismatch_error(where, [f"{_NETWORK_PREFIX}{line}" for line in differences])
 

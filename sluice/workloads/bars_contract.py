@@ -154,7 +154,7 @@ def validate_bars(df: pd.DataFrame) -> None:
 def _value_bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, float]]:
     widest_band = math.sqrt(settings.band_rows - 1) / (2 * settings.band_width)
     highest_regime = 0.5 * math.log(settings.regime_long_rows / settings.regime_short_rows)
-    variance = (2 * math.log(settings.min_volatility) - ROUNDING_TOLERANCE, 0.5)
+    log_variance = (2 * math.log(settings.min_volatility) - ROUNDING_TOLERANCE, 0.5)
     return {
         "returns_vs": (-500.0, 500.0),
         "momentum_z": _z_range(settings.momentum_z_rows),
@@ -168,10 +168,10 @@ def _value_bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[flo
         "vol_regime": (2 * math.log(settings.min_volatility), highest_regime + ROUNDING_TOLERANCE),
         "return_accel": (-500.0, 500.0),
         "pv_divergence": (-1.0, 1.0),
-        "log_var": variance,
+        "log_var": log_variance,
         "trailing_vol": (settings.min_volatility * (1 - ROUNDING_TOLERANCE), 1.0),
         "next_return": (-1.0, 10.0),
-        TARGETS[target].name: variance if target == "log_gk_variance" else (-500.0, 500.0),
+        TARGETS[target].name: log_variance if target == "log_gk_variance" else (-500.0, 500.0),
     }
 
 

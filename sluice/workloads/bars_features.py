@@ -69,8 +69,8 @@ class FeatureSettings(Settings):
         1e-6,
         gt=0,
         le=1,
-        description="Standard deviation, relative to the values or of their logs, up to which "
-        "values count as constant. So small a deviation may be a rounding error.",
+        description="Largest standard deviation of values that count as constant: of log values, "
+        "or relative to the mean. A deviation this small may be a rounding error.",
     )
 
     @model_validator(mode="after")

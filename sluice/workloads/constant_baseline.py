@@ -26,8 +26,8 @@ _MAX_VALUES = 2**20
 """Maximum number of output values per evaluation of a loss. If outputs are larger, such as the
 logits of all tokens of a block, fewer examples are used, but at least two."""
 _MAX_TABLE_VALUES = 2**22
-"""Maximum number of values of the constant outputs of all groups for which the outputs are
-optimised. For more, only their initial values are evaluated."""
+"""Maximum number of values in the table of constant outputs, which has one output per group. A
+larger table is not optimised; only its initial values are evaluated."""
 _MAX_EVALUATED_VALUES = 2**25
 """Approximate maximum number of output values that all evaluations of one search compute. For large
 outputs, L-BFGS and Adam make fewer steps, but begin close to the best output if targets are
@@ -39,9 +39,9 @@ _NUM_REFINE_STEPS = 60
 _MAX_STEPS = _MAX_ITERATIONS + _NUM_REFINE_STEPS
 
 _HINT_ERROR_SHARE = 0.1
-"""Share of wrong hints on the side of the mean that has fewer targets; on the other side as many
-hints are wrong. A hint is the side on which a target is. With perfect hints, a Gaussian likelihood
-would be unbounded for a target that is often exactly 0."""
+"""Share of wrong hints. A hint says on which side of the mean a target is. The share applies to the
+side with fewer targets; on the other side, the same number of hints is wrong. With perfect hints, a
+Gaussian likelihood would be unbounded for a target that is often exactly 0."""
 
 _UNIT_PER_HINT = 3.0
 """Unit of the loss, as a multiple of the gain from hints. The gain from knowing the target is 2.6
@@ -67,9 +67,10 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     The unit is the loss of the best constant output minus the loss of the best outputs that are
     chosen for each example separately. This is not possible for a loss that can be negative, such
     as a Gaussian likelihood, because it may be unbounded below. Its unit is three times the gain
-    from a hint for each example, which says whether the target is above its mean, and is correct in
-    about nine of ten cases or more. If a constant is added to a loss, the baseline changes but the
-    unit does not, as long as the loss stays above 0. If a loss is multiplied by a factor, both are.
+    from hints. The hint for an example says whether its target is above the mean, and at least
+    about nine of ten hints are correct. If a constant is added to a loss, the baseline changes but
+    the unit does not, as long as the loss stays above 0. If a loss is multiplied by a factor, both
+    are.
 
     Args:
         workload: Defines the losses and the shape of an output.

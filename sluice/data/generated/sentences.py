@@ -65,12 +65,12 @@ def lowest_perplexity() -> float:
     unambiguous, so the entropy of a sentence is the sum of the entropies of its choices.
     """
     mean_places = sum(number * p for number, p in enumerate(_PLACE_PROBABILITIES))
-    noun_phrase = math.log(2 * len(SINGULAR)) + _entropy(
+    noun_phrase_entropy = math.log(2 * len(SINGULAR)) + _entropy(
         _ADJECTIVE_PROBABILITY, 1 - _ADJECTIVE_PROBABILITY
     )
-    noun_phrase += _ADJECTIVE_PROBABILITY * math.log(len(_ADJECTIVES))
-    entropy = (
-        (1 + mean_places) * noun_phrase
+    noun_phrase_entropy += _ADJECTIVE_PROBABILITY * math.log(len(_ADJECTIVES))
+    sentence_entropy = (
+        (1 + mean_places) * noun_phrase_entropy
         + _entropy(*_PLACE_PROBABILITIES)
         + mean_places * math.log(len(PLACES))
         + math.log(len(VERBS[True]))
@@ -80,7 +80,7 @@ def lowest_perplexity() -> float:
     mean_words = (
         (1 + mean_places) * (2 + _ADJECTIVE_PROBABILITY) + mean_places + 1 + _ADVERB_PROBABILITY + 1
     )
-    return math.exp(entropy / mean_words)
+    return math.exp(sentence_entropy / mean_words)
 
 
 def is_grammatical(words: list[str]) -> bool:

@@ -36,7 +36,7 @@ def iter_chunks(source: RowSource | Tensor) -> Iterator[ModelInput]:
 
 
 def row_digests(rows: ModelInput) -> list[str]:
-    """Return a digest of the content of each of B rows that were read."""
+    """Return a digest of the content of each row."""
     parts = [part.contiguous().numpy() for part in input_parts(rows)]
     digests = []
     for row in zip(*parts, strict=True):

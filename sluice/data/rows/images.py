@@ -23,8 +23,8 @@ class ImageFolderRows:
     Args:
         folder: Folder that the paths are relative to.
         paths: Path of every image, such as a column of the raw rows.
-        size: Height and width of all images, a number for a square [pixels]; by default that of
-            the first image, and every other size is an error.
+        size: Height and width of all images [pixels]; a number for a square. By default the size
+            of the first image; then an image of another size is an error.
         mode: RGB for three channels, L for grey values.
         resize: How another size becomes ``size``; see ``ImageResize``.
         as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
@@ -75,8 +75,8 @@ class ImageShardRows:
     Args:
         folder: Folder written by ``sluice pack`` from a tar file of images.
         column: Column with the bytes of the files.
-        size: Height and width of all images, a number for a square [pixels]; by default that of
-            the first image, and every other size is an error.
+        size: Height and width of all images [pixels]; a number for a square. By default the size
+            of the first image; then an image of another size is an error.
         mode: RGB for three channels, L for grey values.
         resize: How another size becomes ``size``; see ``ImageResize``.
         as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.

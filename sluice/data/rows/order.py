@@ -59,11 +59,11 @@ class TableOrder:
 class FeistelOrder:
     """Pseudo-random permutation of ``range(num_rows)`` without an index array.
 
-    A position is written as two digits (left, right) in mixed radix ``a`` and ``b``, the numbers of
-    values of the digits; both are near the square root of N. Each round adds a hash of one digit to
-    the other one, which is invertible; so the whole is a permutation of ``range(a * b)``. A result
-    outside of ``range(num_rows)`` is permuted again until it is inside. At most a share of
-    1 / sqrt(N) of all results is outside.
+    A position is written as two digits, left and right, which have ``a`` and ``b`` possible values.
+    Both numbers are near sqrt(num_rows). Each round adds a hash of one digit to the other one. This
+    is invertible, so all rounds together are a permutation of ``range(a * b)``. A result outside of
+    ``range(num_rows)`` is permuted again until it is inside. At most a share of 1 / sqrt(num_rows)
+    of all results is outside.
 
     Args:
         num_rows: Number of rows, from 1 to 2^62.

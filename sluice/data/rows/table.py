@@ -105,8 +105,8 @@ class TableRows:
 
 
 def _starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.int64]:
-    starts = np.asarray(ends, dtype=np.int64)
-    outside = starts[(starts < length - 1) | (starts >= num_rows)]
+    end_rows = np.asarray(ends, dtype=np.int64)
+    outside = end_rows[(end_rows < length - 1) | (end_rows >= num_rows)]
     if outside.size:
         raise ContractError(
             f"A window of {length} rows must end at a row from {length - 1} to {num_rows - 1}, got "
@@ -115,4 +115,4 @@ def _starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.i
             "than its index.",
             fix=f"Leave out the rows before {length - 1}; write the table and its index together.",
         )
-    return starts - (length - 1)
+    return end_rows - (length - 1)

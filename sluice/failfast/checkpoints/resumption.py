@@ -46,6 +46,7 @@ class StoppableTraining:
 
 
 Start = Callable[[], StoppableTraining]
+"""Function that sets up a training, as a new process would."""
 
 
 def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path) -> None:

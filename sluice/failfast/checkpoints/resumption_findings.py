@@ -52,7 +52,7 @@ def not_writable_finding(error: StorageError) -> CheckOutcome:
 
 def nothing_saved_finding() -> CheckOutcome:
     """Return the finding that no file was written."""
-    return _mismatch(
+    return _mismatch_finding(
         "save() must write a checkpoint to its path argument, and did not.",
         cause="save() wrote to another path, or appended a suffix to the name.",
         fix="Write to exactly the given path.",
@@ -83,7 +83,7 @@ def load_error_finding(error: Exception, saved: FlatState, initial: FlatState) -
     if not cause and "state_dict" not in text:
         cause = "The checkpoint was not written completely, or load() expects another content."
         fix = "Let load() read what save() writes; write to a temporary name and rename it."
-    return _mismatch(f"{observation}{location}.", cause=cause, fix=fix)
+    return _mismatch_finding(f"{observation}{location}.", cause=cause, fix=fix)
 
 
 def model_difference_finding(difference: StateDifference, *, is_unchanged: bool) -> CheckOutcome:
@@ -108,7 +108,7 @@ def model_difference_finding(difference: StateDifference, *, is_unchanged: bool)
         fix = (
             fix or "Save and load the whole, unchanged state_dict() of the model, with strict=True."
         )
-    return _mismatch(f"{observation}: {difference}.", cause=cause, fix=fix)
+    return _mismatch_finding(f"{observation}: {difference}.", cause=cause, fix=fix)
 
 
 def prediction_difference_finding(
@@ -120,7 +120,7 @@ def prediction_difference_finding(
         difference: The first prediction that differs.
         hidden_difference: First difference of state that ``state_dict`` does not contain.
     """
-    return _mismatch(
+    return _mismatch_finding(
         f"All weights were restored, but the predictions differ: {difference}."
         f"{_describe_hidden(hidden_difference)}",
         cause="A prediction needs a state that state_dict() does not contain: a buffer with "
@@ -131,7 +131,7 @@ def prediction_difference_finding(
 
 def state_difference_finding(name: str, difference: StateDifference) -> CheckOutcome:
     """Return the finding that a further state was not restored."""
-    return _continues_differently(
+    return _lost_state_finding(
         f"The state of the {name} was not restored: {difference}.",
         cause=f"The {name} is not in the checkpoint, load() does not restore it, or the order of "
         "its parts differs each time it is built.",
@@ -154,14 +154,14 @@ def continuation_finding(
         f"All stored state was restored, but the training continues differently: {change}."
     )
     if not is_repeatable:
-        return _continues_differently(
+        return _lost_state_finding(
             f"{observation}{_describe_hidden(hidden_difference)} Two trainings resumed from the "
             "checkpoint differ from each other, too.",
             cause="A random generator is not seeded, or an operation has no deterministic "
             "implementation on this machine.",
             fix="Seed every generator, and try torch.use_deterministic_algorithms(True).",
         )
-    return _continues_differently(
+    return _lost_state_finding(
         f"{observation}{_describe_hidden(hidden_difference)}",
         cause="A random state or the position in the data was not restored: a generator of the "
         "model or the data loader, or the global generators.",
@@ -172,7 +172,7 @@ def continuation_finding(
 
 def partial_load_finding() -> CheckOutcome:
     """Return the finding that a truncated file is loaded without an error."""
-    return _mismatch(
+    return _mismatch_finding(
         "A checkpoint whose largest file was truncated to half its size was partially loaded "
         "without an error.",
         cause="load() catches the error of a damaged file, or applies the parts one by one.",
@@ -181,13 +181,13 @@ def partial_load_finding() -> CheckOutcome:
     )
 
 
-def _mismatch(summary: str, *, cause: str, fix: str) -> CheckOutcome:
+def _mismatch_finding(summary: str, *, cause: str, fix: str) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail", summary=summary, fault="checkpoint mismatch", cause=cause, fix=fix
     )
 
 
-def _continues_differently(summary: str, *, cause: str, fix: str) -> CheckOutcome:
+def _lost_state_finding(summary: str, *, cause: str, fix: str) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail", summary=summary, fault="resume state lost", cause=cause, fix=fix
     )

@@ -26,10 +26,10 @@ def find_constant_features(
 ) -> CheckOutcome | None:
     """Return a finding for features that are constant in the train rows, or None.
 
-    The finding is a failure. It is a warning where constant values are plausible: in a wide table
-    if at most half of the features are constant, and in another table if all constant features are
-    flags (two values) that change only in other rows. Columns declared with
-    ``Column(constant=True)`` are not checked.
+    The finding is a failure. It is a warning if constant values are plausible: in a wide table, if
+    at most half of the features are constant; in a narrow table, if every constant feature is a
+    flag (two values in the whole table) that changes only outside of the train rows. Columns
+    declared with ``Column(constant=True)`` are not checked.
 
     Args:
         workload: Declares features and schema.

@@ -17,8 +17,8 @@ _Mask = NDArray[np.bool_]
 _NO_REQUIREMENTS = Schema(columns=(), index_unique=False, index_sorted=False)
 
 _MAX_COPIES = 10
-"""Maximum number of equal rows that count as duplicates. More equal rows are a state that lasts,
-such as a standstill."""
+"""Maximum number of equal rows that count as duplicates. More equal rows are regarded as a state
+that lasts, such as a standstill."""
 
 _MIN_WIDE_COLUMNS = 8
 """Minimum number of columns of a table to test whether half of its columns distinguishes rows."""
@@ -28,8 +28,9 @@ _MIN_DISTINCT_SHARE = 0.9
 not explain equal rows."""
 
 _NORMAL_CELLS = 2.63
-"""Number of equally likely cells in which draws collide as often as normal values on a grid whose
-step is the interquartile range: 2 sqrt(pi) / 1.349. A finer grid has proportionally more cells."""
+"""Normal values that are rounded to multiples of their interquartile range collide as often as
+draws from this number of equally likely cells: 2 sqrt(pi) / 1.349. Rounding to a finer step
+corresponds to more cells, in proportion."""
 
 
 def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings) -> CheckOutcome:

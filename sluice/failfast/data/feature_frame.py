@@ -45,11 +45,11 @@ def check_features(
 ) -> CheckOutcome:
     """Check that a feature frame is suitable for training.
 
-    Checks the schema, the index labels, the number of rows, the folds (within the table, without
-    leaks), that every declared class occurs, and the examples of the first fold, and returns the
-    first failure. Otherwise returns the worst outcome of five more checks: a constant target, a
-    class without train or test rows, a target among the features, constant features, and
-    independent rows in a systematic order.
+    The outcome is the first failure of these checks: schema, index labels, number of rows, folds
+    (within the table, without leaks), an example of every declared class, and the examples of the
+    first fold. If all pass, it is the worst outcome of five more checks: a constant target, a class
+    without train or test rows, a target among the features, constant features, and independent
+    rows in a systematic order.
 
     Args:
         workload: Declares the schema and builds the examples.

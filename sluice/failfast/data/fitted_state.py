@@ -19,8 +19,8 @@ from sluice.workloads.load import build_workload
 from sluice.workloads.workload import Workload
 
 _KEPT_SHARE = 0.5
-"""Share of the rows after the train rows that remain in the changed table; the others are dropped,
-so that statistics of the whole table change."""
+"""Share of the rows after the train rows that the check keeps, in another order. It drops the
+others, so that statistics of the whole table change."""
 
 
 def check_fitted_state(

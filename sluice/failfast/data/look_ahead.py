@@ -250,6 +250,7 @@ def _search_block(
         if before is None or columns is not search.sample.columns:
             before = FeatureValues(features, columns, settings.tolerance)
         kept_share = kept_shares[table_index % len(kept_shares)]
+        # If compute_features rejects a table with fewer rows, no row is dropped.
         for share in (kept_share, 1.0):
             changed_rows, unchanged_labels = change_later_rows(
                 raw, features, order, cut=cut, kept_share=share, rng=rng

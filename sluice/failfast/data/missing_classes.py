@@ -68,7 +68,7 @@ def find_classes_missing_in_splits(
     for fold in folds:
         missing_names = names_without_rows(frame.iloc[fold.train.start : fold.train.stop])
         if missing_names:
-            return _warn_of_classes(
+            return _missing_in_split_finding(
                 f"Fold {fold.fold_id} has no train row of {_name_classes(missing_names)}. A "
                 "network cannot learn a class without examples.",
                 numbers={
@@ -81,14 +81,14 @@ def find_classes_missing_in_splits(
     missing_names = names_without_rows(test_rows)
     if not missing_names:
         return None
-    return _warn_of_classes(
+    return _missing_in_split_finding(
         f"No test row is of {_name_classes(missing_names)}. The verdict does not measure how well "
         "a model predicts a class without test rows.",
         numbers={"classes": len(classes), "missing": len(missing_names)},
     )
 
 
-def _warn_of_classes(summary: str, *, numbers: dict[str, int]) -> CheckOutcome:
+def _missing_in_split_finding(summary: str, *, numbers: dict[str, int]) -> CheckOutcome:
     return CheckOutcome(
         outcome="warn",
         summary=summary,

@@ -33,10 +33,10 @@ def check_split_independence(
 ) -> CheckOutcome:
     """Compute the same examples from fewer rows and compare them with the original examples.
 
-    The examples of the train and validation rows of the first fold are computed from all rows
-    of the split, without its last quarter, without its first quarter, and with all later rows of
-    the table removed. Common examples must have equal x and y. Inputs that are scaled, filled or
-    encoded with statistics of their split, or of the whole table, differ.
+    The examples of the train and validation rows of the first fold are computed from all rows of
+    the split, and again in three ways: without its last quarter, without its first quarter, and
+    without all later rows of the table. Common examples must have equal x and y. Inputs that are
+    scaled, filled or encoded with statistics of their split, or of the whole table, differ.
 
     Args:
         workload: Builds the examples.

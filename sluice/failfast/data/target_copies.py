@@ -14,8 +14,8 @@ from sluice.workloads.workload import Workload
 _Values = NDArray[np.float64]
 
 _MAX_RELATIVE_GAP = 0.1
-"""Maximum distance to 1 of the correlation of a copy with the target, relative to the distance to 1
-of the correlation of the target with its own previous row."""
+"""Maximum of ``(1 - c) / (1 - p)`` for a copy of the target. ``c`` is the correlation of the
+feature with the target, and ``p`` the correlation of the target with its previous row."""
 
 _MAX_READ_ROWS = 4096
 """Maximum number of targets that are read from a source that is not in memory."""

@@ -96,7 +96,7 @@ def _mini_training(inputs: GateInputs) -> CheckOutcome:
 
 def _predictions(inputs: GateInputs) -> CheckOutcome:
     if inputs.mini.failure is not None:
-        return _no_predictions()
+        return _no_predictions_outcome()
     held_out = inputs.held_out
     return check_predictions(
         predict(inputs.mini.model, held_out.x), held_out.targets, inputs.settings
@@ -105,7 +105,7 @@ def _predictions(inputs: GateInputs) -> CheckOutcome:
 
 def _scoring(inputs: GateInputs) -> CheckOutcome:
     if inputs.mini.failure is not None:
-        return _no_predictions()
+        return _no_predictions_outcome()
     held_out = inputs.held_out
     output = predict(inputs.mini.model, held_out.x)
     return check_scoring(
@@ -119,7 +119,7 @@ def _scoring(inputs: GateInputs) -> CheckOutcome:
     )
 
 
-def _no_predictions() -> CheckOutcome:
+def _no_predictions_outcome() -> CheckOutcome:
     return CheckOutcome(
         outcome="insufficient",
         summary="There are no predictions to check, because the mini training ended early.",

@@ -128,7 +128,10 @@ def _find_and_run(task: GateTask, send: Callable[[WorkerMessage], None]) -> None
 
 
 def _uncontended_time() -> datetime:
-    """Return the time minus that for which this process waited for a CPU; for durations."""
+    """Return the current time minus the time for which this process waited for a CPU.
+
+    Use it only to compute durations.
+    """
     return datetime.now(UTC) - timedelta(seconds=cpu_wait_s())
 
 
@@ -204,7 +207,7 @@ def _resolve(target: Target) -> _GateTarget:
                     f"without one, got {', '.join(overrides)}.",
                     fix="Write a pipeline YAML with this workload, and run the gate on it.",
                 )
-            return _with_advice(_resolve(WorkloadTarget(path=name)))
+            return _with_settings_advice(_resolve(WorkloadTarget(path=name)))
         case NamedTarget(name=name, overrides=overrides):
             pipeline = find_pipeline(name, defs_folder(), overrides)
             home = Home.from_environment(os.environ, cwd=Path.cwd())
@@ -254,8 +257,11 @@ def _resolve(target: Target) -> _GateTarget:
             )
 
 
-def _with_advice(target: _GateTarget) -> _GateTarget:
-    """Return the target of a class named by the user, whose settings are in a pipeline file."""
+def _with_settings_advice(target: _GateTarget) -> _GateTarget:
+    """Return a target whose error, if the workload requires settings, names the pipeline file.
+
+    The user named the class itself, so the gate has no settings for it.
+    """
 
     def build(cls: type[Workload]) -> Workload:
         try:

@@ -159,7 +159,8 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
     with GateProcess(task) as process:
         while True:
             wait_s = earlier_wait_s + cpu_wait_s(process.pid)
-            progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # cpu_wait_s is 0 after the end
+            # The maximum, because cpu_wait_s returns 0 for a process that has ended.
+            progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
                     crash = _crash_stop(process.exit_status())
@@ -232,6 +233,7 @@ def _check_time(progress: _Progress, process_started_at: float) -> _Stop | None:
 
 
 def _timeout_finding(what: str, limit: TimeLimit) -> CheckOutcome:
+    """Return the finding; ``_record_stop`` completes its summary with the line that was running."""
     return CheckOutcome(
         outcome="fail",
         summary=f"{what} was stopped at the limit of {limit.max_s:g} s, while it was",

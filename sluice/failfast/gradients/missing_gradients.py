@@ -49,11 +49,11 @@ def judge_missing_gradients(
 ) -> tuple[CheckOutcome, ...]:
     """Return findings about parameters that never get a gradient, failures first.
 
-    Healthy designs warn at most: an expert to which no row was routed or that got weight 0, while
-    another module of the same class gets gradients; a single bias; recurrent weights with windows
-    of one row; a token that does not occur. Failures are classified by the inputs and outputs of
-    the modules: disconnected (no gradient at all), dead (no unit above 0, or the next layer gets
-    only zeros), zero-initialised, or zero for another reason.
+    A healthy design gives a warning at most. Healthy designs are an expert to which no row was
+    routed or that got weight 0, while another module of the same class gets gradients; a single
+    bias; recurrent weights with windows of one row; and a token that does not occur. Failures are
+    classified by the inputs and outputs of the modules: disconnected (no gradient at all), dead (no
+    unit above 0, or the next layer gets only zeros), zero-initialised, or zero for another reason.
 
     Args:
         model: Model after the batches.
@@ -267,8 +267,8 @@ class _Diagnosis:
     def _is_idle(self, owner: str) -> bool:
         """Return whether an equivalent of the module, or of one of its parents, learns.
 
-        An equivalent has the same class. If the module did not run, both are in one list, else
-        both have the same input.
+        An equivalent is a module of the same class. For a module that did not run, it must be in
+        the same ``ModuleList`` or ``ModuleDict``; for one that ran, it must have the same input.
         """
         return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
 

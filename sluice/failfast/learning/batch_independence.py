@@ -63,13 +63,15 @@ def find_batch_dependence(
     ):
         repeated_output = model(batch.inputs)
         if not _are_equal(output, repeated_output, tolerance):
-            return _nondeterministic(output, repeated_output, batch, settings)
+            return _nondeterministic_finding(output, repeated_output, batch, settings)
         positions, separate_output, context = _predict_separately(
             model, batch, tuple(output.shape[1:])
         )
     if _are_equal(output[positions], separate_output, tolerance):
         return None
-    return _batch_dependent(model, output, positions, separate_output, context, batch, settings)
+    return _batch_dependence_finding(
+        model, output, positions, separate_output, context, batch, settings
+    )
 
 
 def _predict_separately(
@@ -112,7 +114,7 @@ def _deviation(output: Tensor) -> float:
     return float((rows - rows.mean(dim=0)).square().mean().sqrt())
 
 
-def _nondeterministic(
+def _nondeterministic_finding(
     output: Tensor, repeated_output: Tensor, batch: Examples, settings: PocSettings
 ) -> CheckOutcome:
     difference = _largest_difference(
@@ -126,7 +128,7 @@ def _nondeterministic(
     )
 
 
-def _batch_dependent(
+def _batch_dependence_finding(
     model: nn.Module,
     output: Tensor,
     positions: Tensor,

@@ -105,10 +105,10 @@ def _find_served_problem(
         or served_output.ndim < 1
         or len(served_output) != num_rows
     ):
-        return _wrong_served_shape("served_output", f"({num_rows}, ...)", served_output)
+        return _served_shape_finding("served_output", f"({num_rows}, ...)", served_output)
     losses = workload.served_losses(served_output, batch.targets)
     if not isinstance(losses, Tensor) or tuple(losses.shape) != (num_rows,):
-        return _wrong_served_shape("served_losses", f"({num_rows},)", losses)
+        return _served_shape_finding("served_losses", f"({num_rows},)", losses)
     if not bool(torch.isfinite(served_output).all()) or not bool(torch.isfinite(losses).all()):
         return CheckOutcome(
             outcome="fail",
@@ -119,7 +119,7 @@ def _find_served_problem(
     return None
 
 
-def _wrong_served_shape(method: str, required_shape: str, value: object) -> CheckOutcome:
+def _served_shape_finding(method: str, required_shape: str, value: object) -> CheckOutcome:
     got = format_shape(value) if isinstance(value, Tensor) else type(value).__name__
     return CheckOutcome(
         outcome="fail",

@@ -1,5 +1,8 @@
 """Check that a training of a few seconds lowers the loss by more than the seed variation.
 
+A baseline unit is the gain from knowing the target: the distance from the loss of the best constant
+output to that of a predictor that knows the target (``ConstantBaseline.unit``).
+
 Shape legend: S = seeds, E = epochs.
 """
 
@@ -239,6 +242,7 @@ def judge_mini_training(
             f"{summary} The loss is hardly below that of the constant output, so the decrease does "
             "not show that the inputs are used."
         )
+    # Without a baseline, units_below is NaN, and the check passes.
     if not units_below <= 0:
         return CheckOutcome(outcome="pass", summary=summary, numbers=numbers)
     if not units_below < -_MAX_UNITS_ABOVE:

@@ -41,9 +41,9 @@ _CALIBRATION_ROWS = 64
 """Number of examples in a batch of the calibration."""
 
 _FAR_RATIO = 3.0
-"""Excess of the lowest loss over the constant baseline above which the outputs count as far from
-the target's level [multiples of the required decrease below the baseline]. Ordinary initialisations
-exceed the baseline by less than one multiple."""
+"""Outputs count as far from the target's level if the lowest loss exceeds the constant baseline by
+more than this multiple of the decrease that is required below the baseline. With ordinary
+initialisations, the excess is less than once this decrease."""
 
 _LEARNING_RATES = (1e-2, 1e-3, 1e-1)
 """Learning rates of Adam, tried in turn until the batch is overfitted. The first is sufficient for
@@ -92,7 +92,7 @@ def check_overfit_one_batch(
 
     The loss must be below the constant baseline by (1 - ``overfit_loss_share``) of the distance to
     the lowest possible loss. If the lowest possible loss is negative, as for densities, at most one
-    baseline unit of this distance counts.
+    unit of the baseline (``ConstantBaseline.unit``) of this distance counts.
 
     Args:
         workload: Builds the model and defines the losses.
@@ -106,7 +106,7 @@ def check_overfit_one_batch(
 
     Cost:
         At most ``3 * overfit_steps`` steps per size of the batch; a healthy model needs one
-        rate and one size.
+        learning rate and one size.
     """
     candidates = sample_evenly(examples, _CANDIDATE_ROWS)
     baseline = measure_constant_baseline(workload, candidates.targets)
@@ -118,10 +118,12 @@ def check_overfit_one_batch(
             fault="cannot overfit one batch",
         )
     if baseline.problem:
-        return _not_measured(f"There is no baseline to compare the loss with: {baseline.problem}.")
-    order = _select_distinct(candidates)
+        return _not_measured_outcome(
+            f"There is no baseline to compare the loss with: {baseline.problem}."
+        )
+    order = _select_distinct(candidates, settings.overfit_rows)
     if len(order) < 2:
-        return _not_measured(
+        return _not_measured_outcome(
             "Two examples that differ in input and target are required, but do not exist among "
             f"{pluralize(len(candidates), 'example')}."
         )
@@ -289,7 +291,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     )
 
 
-def _not_measured(summary: str) -> CheckOutcome:
+def _not_measured_outcome(summary: str) -> CheckOutcome:
     return CheckOutcome(
         outcome="insufficient",
         summary=summary,
@@ -308,18 +310,23 @@ def _linear_capacity(examples: Examples) -> int:
     return (x.shape[-1] if isinstance(x, Tensor) else flat_input(x).shape[1]) + 1
 
 
-def _select_distinct(examples: Examples) -> NDArray[np.int64]:
+def _select_distinct(examples: Examples, max_rows: int) -> NDArray[np.int64]:
     """Select examples so that each differs from the previous ones in input and target.
 
-    Farthest-first selection: the next example is the one with the largest distance to its nearest
-    predecessor, by the product of the distances of input and target. A repeated input or target
-    has distance 0; examples with repeated targets follow when no others remain.
+    Farthest-first selection: the next example has the largest product of two distances, from its
+    input to the nearest selected input and from its target to the nearest selected target. A
+    repeated input or target has distance 0; examples with repeated targets follow when no others
+    remain.
+
+    Args:
+        examples: Candidates.
+        max_rows: Maximum number of selected examples.
     """
     x_NP, y_NP = _standardised_input(examples.inputs), _target(examples.targets)
     distance_x_N = np.full(len(x_NP), np.inf)
     distance_y_N = np.full(len(x_NP), np.inf)
     positions = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
-    while len(positions) < min(len(x_NP), 64):
+    while len(positions) < min(len(x_NP), max_rows):
         latest = positions[-1]
         distance_x_N = np.minimum(distance_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
         distance_y_N = np.minimum(distance_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))

@@ -79,7 +79,7 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
         )
     pair = _to_common_scale(output, y)
     if pair is not None and not _varies(pair.y_NP):
-        return _constant_targets(output)
+        return _constant_targets_finding(output)
     spread = prediction_spread(output, y, limits)
     num_distinct = _count_distinct(output, y)
     numbers: dict[str, EvidenceValue] = {"num_examples": len(output), "num_distinct": num_distinct}
@@ -199,7 +199,7 @@ def _correlation(pair: _ScaledPair) -> float:
     return float(((output_NP * y_NP).sum(dim=0)[is_defined] / norm_P[is_defined]).mean())
 
 
-def _constant_targets(output: Tensor) -> CheckOutcome:
+def _constant_targets_finding(output: Tensor) -> CheckOutcome:
     varies = _varies(output.reshape(len(output), -1))
     return CheckOutcome(
         outcome="warn" if varies else "fail",

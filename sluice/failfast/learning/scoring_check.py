@@ -20,13 +20,12 @@ _MAX_BASELINE_ROWS = 256
 """Maximum number of test rows whose baseline is checked if the workload does not keep its
 outputs."""
 
-_NEAR_SHARE = 0.5
-"""A note is added if the trained loss exceeds the loss of the best simple rule by more than this
-share of the difference between the losses of the default rule and of the best rule."""
+_TOLERANCE_GAIN_SHARE = 0.5
+"""The trained loss may exceed the loss of the best simple rule by this share of the gain of that
+rule over the default rule. A note reports a larger excess."""
 
-_NEAR_RATIO = 0.05
-"""A second limit, as a share of the absolute loss of the best simple rule. The larger limit
-applies."""
+_MIN_TOLERANCE_SHARE = 0.05
+"""Lower limit of the allowed excess, as a share of the absolute loss of the best simple rule."""
 
 
 def check_scoring(
@@ -59,20 +58,20 @@ def check_scoring(
     """
     metrics = workload.metrics(output, held_out, frame)
     if not isinstance(metrics, Mapping) or not all(_is_number(v) for v in metrics.values()):
-        return _failure(
+        return _scoring_finding(
             "metrics() must return one number for each name, got "
             f"{metrics if isinstance(metrics, Mapping) else type(metrics).__name__!r}."
         )
     headline = workload.headline_metric
     if headline not in metrics:
-        return _failure(
+        return _scoring_finding(
             f"metrics() must contain the headline metric '{headline}', got "
             f"{', '.join(map(str, metrics)) or 'nothing'}."
             f"{suggest_nearest(headline, list(map(str, metrics)))}"
         )
     unknown_metrics = [name for name in guarded_metrics if name not in metrics]
     if unknown_metrics:
-        return _unknown_guard(unknown_metrics, list(map(str, metrics)))
+        return _unknown_guard_finding(unknown_metrics, list(map(str, metrics)))
     baseline, num_rows, required_shape = _predict_baseline(workload, frame, fold)
     if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required_shape):
         got = tuple(baseline.shape) if isinstance(baseline, Tensor) else type(baseline).__name__
@@ -90,10 +89,10 @@ def check_scoring(
                 fix="Write baseline() in the workload before an evaluation, in which a candidate "
                 "must be better than the baseline.",
             )
-        return _failure(observation)
+        return _scoring_finding(observation)
     num_bad = int((~torch.isfinite(baseline)).sum())
     if num_bad:
-        return _failure(
+        return _scoring_finding(
             f"{num_bad:,} of {baseline.numel():,} predictions of baseline() are not finite."
         )
     rule_note = _compare_with_simple_rule(workload, output, held_out, frame, fold)
@@ -107,7 +106,7 @@ def check_scoring(
     )
 
 
-def _unknown_guard(unknown: Sequence[str], available: list[str]) -> CheckOutcome:
+def _unknown_guard_finding(unknown: Sequence[str], available: list[str]) -> CheckOutcome:
     """Return a failure: guards name metrics that metrics() does not return."""
     names = ", ".join(f"'{name}'" for name in unknown)
     return CheckOutcome(
@@ -156,7 +155,9 @@ def _compare_with_simple_rule(
     rule = best_rule(workload, frame, fold, BaselineSettings())
     best_loss, default_loss = rule.losses[rule.name], next(iter(rule.losses.values()))
     trained_loss = float(workload.losses(output, held_out.targets).double().mean())
-    tolerance = max(_NEAR_SHARE * (default_loss - best_loss), _NEAR_RATIO * abs(best_loss))
+    tolerance = max(
+        _TOLERANCE_GAIN_SHARE * (default_loss - best_loss), _MIN_TOLERANCE_SHARE * abs(best_loss)
+    )
     if trained_loss <= best_loss + tolerance:
         return ""
     return (
@@ -172,7 +173,7 @@ def _is_number(value: object) -> bool:
     )
 
 
-def _failure(summary: str) -> CheckOutcome:
+def _scoring_finding(summary: str) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail",
         summary=summary,

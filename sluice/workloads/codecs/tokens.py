@@ -15,8 +15,8 @@ from sluice.workloads.codecs.codec import Codec, as_part
 from sluice.workloads.codecs.request import CodecRequest
 
 _MAX_LISTED_TOKENS = 2**20
-"""Maximum length of a sequence for every ``max_len``. Validation refuses a longer list before it
-converts the ids."""
+"""Maximum length of a sequence, even if ``max_len`` is larger. Validation refuses a longer list
+before it converts the ids."""
 
 TokenIds = Annotated[list[int], Field(min_length=1, max_length=_MAX_LISTED_TOKENS, fail_fast=True)]
 

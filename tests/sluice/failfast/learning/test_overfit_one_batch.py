@@ -234,3 +234,10 @@ def test_an_infinite_initial_loss_is_reported_as_non_finite():
 
     assert (finding.outcome, finding.fault) == ("fail", "non-finite loss")
     assert "before the first step" in finding.summary
+
+
+def test_the_batch_has_overfit_rows_examples_also_above_64():
+    x = normal(100, 120)
+    finding = check(Plain(), examples(x, x[:, :1]), overfit_rows=80)
+
+    assert finding.numbers["num_rows"] == 80
