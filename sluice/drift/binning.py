@@ -138,8 +138,8 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     # The first and last edge enclose the range of the reference.
     edges_below = _below(np.concatenate((x_N[:1], frequent)))
     edges_above = _above(np.concatenate((frequent, x_N[-1:])))
-    is_bound = np.isin(edges, np.concatenate((x_N[:1], frequent, x_N[-1:])))
-    other_edges = _above(edges[~is_bound])
+    has_own_edges = np.isin(edges, np.concatenate((x_N[:1], frequent, x_N[-1:])))
+    other_edges = _above(edges[~has_own_edges])
     return NumericCells(edges=np.unique(np.concatenate((other_edges, edges_below, edges_above))))
 
 

@@ -1,6 +1,7 @@
 """Plots of a drift report: an overview of all columns, and the change of each drifted column.
 
-Each function returns the bytes of a PNG. Shape legend: G = cells, Q = quantiles.
+Each function returns the bytes of a PNG. Shape legend: G = cells, Q = quantiles, A = reference and
+window.
 """
 
 import math

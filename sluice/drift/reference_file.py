@@ -113,6 +113,8 @@ _TYPES: dict[str, pa.DataType] = {
     "stretch": pa.float64(),
     **dict.fromkeys(_ARRAYS, pa.binary()),
 }
+"""Data type of each column of the file. ``num_own`` contains ``CategoryCells.num_frequent``, and
+``stretch`` contains ``Dependence.inflation``; their names are part of the file format."""
 
 
 def _column_row(column: ColumnReference, null: NullDistribution | None) -> dict[str, Any]:
@@ -160,19 +162,19 @@ def _parse_rows(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftRefe
     column_rows = [row for row in rows if row["name"] is not None]
     columns = tuple(map(_parse_column, column_rows))
     joint = next((row for row in rows if row["name"] is None), None)
-    size = int(header["window_rows"])
+    window_rows = int(header["window_rows"])
     return DriftReference(
         settings=DriftSettings.model_validate(header["settings"]),
         seed=int(header["seed"]),
         columns=columns,
         joint=None if joint is None else _parse_joint(joint, int(header["num_rows"])),
         calibration=Calibration(
-            num_rows=size,
+            num_rows=window_rows,
             columns=tuple(
-                _parse_null(row, size, len(column.statistics))
+                _parse_null(row, window_rows, len(column.statistics))
                 for row, column in zip(column_rows, columns, strict=True)
             ),
-            joint=None if joint is None else _parse_null(joint, size, 1),
+            joint=None if joint is None else _parse_null(joint, window_rows, 1),
         ),
         left_out=tuple(header.get("left_out", ())),
     )

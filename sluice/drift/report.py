@@ -133,7 +133,7 @@ class DriftReport(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether all columns were tested and none has drifted."""
+        """Whether all columns were tested, also jointly, and no drift was found."""
         return self.verdict == "STABLE"
 
     @property

@@ -205,7 +205,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
         parameters=tuple(space.parameters),
         decision_epochs=_decision_epochs(_scheduler_name(settings.scheduler), settings, max_epochs),
         changing=changing_parameters,
-        reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} members, "
+        reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} trials, "
         f"one step every {interval} epochs.",
     )
 

@@ -35,7 +35,7 @@ class TrialRecords:
     Args:
         space: The searched parameters.
         base: Settings of everything else.
-        strategy: Strategy of the search, with the name of the scheduler for the reasons.
+        strategy: Strategy of the search. The reasons of early stops name its scheduler.
     """
 
     def __init__(self, space: Space, base: TrialSettings, strategy: Strategy) -> None:

@@ -51,17 +51,18 @@ class OrderedStudy(Study):
         events = [line for line in lines if "config" not in line]
         if self._searcher is not None or events:
             self._start_first_trials(is_new=not events)
-        for number, line in enumerate(events, 1):
+        for event_number, line in enumerate(events, 1):
             event = self._lines.decode(line)
             self._require_running(event)
             if self._clock.next_due_trial() != event.trial:
                 raise ContractError(
-                    f"Report {number} of the journal is from trial {event.trial}, but trial "
+                    f"Report {event_number} of the journal is from trial {event.trial}, but trial "
                     f"{self._clock.next_due_trial()} is due.",
                     fix="Resume with the releases of Sluice and Ray that started the study, or "
                     "start it in another folder.",
                 )
-            self._apply_and_fill_slots(event, is_new=number == len(events))
+            # A killed process may have recorded the last event without the suggestions after it.
+            self._apply_and_fill_slots(event, is_new=event_number == len(events))
         if self._expected_suggestions:
             raise ContractError(
                 "The journal contains a suggestion for trial "
@@ -111,13 +112,13 @@ class OrderedStudy(Study):
         self._changed_numbers[event.trial] = None
         return list(self._advance())
 
-    def sort_key(self, trial: int) -> tuple[int, int]:
+    def sort_key(self, number: int) -> tuple[int, int]:
         """Return virtual time and slot of a running trial."""
-        return self._clock.sort_key(trial)
+        return self._clock.sort_key(number)
 
-    def has_pending_event(self, trial: int) -> bool:
+    def has_pending_event(self, number: int) -> bool:
         """Return whether an event of the trial was received and is not applied yet."""
-        return trial in self._pending_events
+        return number in self._pending_events
 
     def checkpoints_needed(self) -> frozenset[str]:
         """Return the paths of checkpoints from which a trial may still start."""
@@ -262,13 +263,13 @@ class ArrivalStudy(Study):
         self._receive(event)
         return [event]
 
-    def sort_key(self, trial: int) -> tuple[int, int]:
+    def sort_key(self, number: int) -> tuple[int, int]:
         """Return a key that orders running trials by their number, the oldest first."""
-        return trial, 0
+        return number, 0
 
-    def has_pending_event(self, trial: int) -> bool:
+    def has_pending_event(self, number: int) -> bool:
         """Return False, because this study applies every event on arrival."""
-        del trial
+        del number
         return False
 
     def _receive(self, event: StudyEvent) -> None:

@@ -118,11 +118,11 @@ class Study(ABC):
     # State
 
     @abstractmethod
-    def sort_key(self, trial: int) -> tuple[int, int]:
+    def sort_key(self, number: int) -> tuple[int, int]:
         """Return the key by which running trials are ordered; the smallest is due first."""
 
     @abstractmethod
-    def has_pending_event(self, trial: int) -> bool:
+    def has_pending_event(self, number: int) -> bool:
         """Return whether an event of the trial was received and is not applied yet."""
 
     def is_exhausted(self) -> bool:
@@ -142,16 +142,16 @@ class Study(ABC):
         """Return the number of existing and queued trials, which must not be enqueued again."""
         return len(self.trials)
 
-    def latest_checkpoint(self, trial: int) -> tuple[str, dict[str, Any]]:
+    def latest_checkpoint(self, number: int) -> tuple[str, dict[str, Any]]:
         """Return path and result of the checkpoint from which a trial continues.
 
         Both are empty if the trial starts from initial weights.
         """
-        return self._reports.latest_checkpoint(self.trials[trial])
+        return self._reports.latest_checkpoint(self.trials[number])
 
-    def last_own_checkpoint(self, trial: int) -> str:
+    def last_own_checkpoint(self, number: int) -> str:
         """Return the path of the last checkpoint that the trial itself wrote; "" without one."""
-        return self._reports.last_written_checkpoint(self.trials[trial])
+        return self._reports.last_written_checkpoint(self.trials[number])
 
     def attempts_of(self, number: int) -> tuple[TrialAttempt, ...]:
         """Return the attempts that led to a trial's current weights, oldest first.
