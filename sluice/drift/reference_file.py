@@ -28,7 +28,8 @@ from sluice.drift.reference import Calibration, DriftReference
 
 _FORMAT = 1
 """Format number of the file; a file of another format is rejected."""
-_HEADER = b"sluice.drift"
+_HEADER_KEY = b"sluice.drift"
+"""Key of the header in the metadata of the Parquet file."""
 _ARRAYS: dict[str, str] = {
     "edges": "<f8",
     "counts": "<i8",
@@ -61,7 +62,7 @@ def reference_bytes(reference: DriftReference) -> bytes:
         "digest": _content_digest(rows, reference.left_out),
         "left_out": reference.left_out,
     }
-    with_header = table.replace_schema_metadata({_HEADER: json.dumps(header, sort_keys=True)})
+    with_header = table.replace_schema_metadata({_HEADER_KEY: json.dumps(header, sort_keys=True)})
     buffer = io.BytesIO()
     pq.write_table(with_header, buffer, compression="zstd")
     return buffer.getvalue()
@@ -76,7 +77,7 @@ def parse_reference(content: bytes) -> DriftReference:
     try:
         require_bounded_table(content, what="The drift reference")
         table = pq.read_table(io.BytesIO(content))
-        header = parse_strict_json((table.schema.metadata or {})[_HEADER], require_finite=False)
+        header = parse_strict_json((table.schema.metadata or {})[_HEADER_KEY], require_finite=False)
         rows = table.to_pylist()
         left_out = tuple(header.get("left_out", ()))
         if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):

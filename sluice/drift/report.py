@@ -10,6 +10,7 @@ from sluice.drift.binning import Kind
 from sluice.drift.columns import StatisticName
 
 DriftVerdict = Literal["DRIFT", "STABLE", "INCONCLUSIVE"]
+"""Verdict on a window or a column. INCONCLUSIVE means that drift could not be tested."""
 ColumnFinding = Literal[
     "none",
     "distribution",

@@ -106,6 +106,7 @@ def _evaluate_column(
     column: ColumnReference,
     null: NullDistribution | None,
 ) -> _ColumnEvaluation:
+    """Return the result of one column before the adjustment of p-values."""
     if column.name not in frame:
         reason = "The window does not have this column."
         result = _result(reference, column, "missing_column", reason)
@@ -230,6 +231,7 @@ def _result(
     effect: float = math.nan,
     share: tuple[float, ...] = (),
 ) -> ColumnResult:
+    """Return a result: DRIFT for findings that need no test, INCONCLUSIVE for others."""
     is_drift = finding in ("missing_column", "all_missing", "changed_kind")
     return ColumnResult(
         column=column.name,

@@ -237,6 +237,7 @@ def _describe_rows(labels: pd.Index) -> str:
 
 
 def _labels(column: pd.Series, index: pd.Index, *, what: str) -> Any:
+    """Return labels in the form in which row_labels returns those of the index."""
     if not isinstance(index, pd.DatetimeIndex):
         return row_labels(pd.Index(column))
     try:

@@ -104,6 +104,7 @@ def _will_be_reproduced(
 
 
 def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
+    """Load the networks of a version and, for other code, its losses; return a description."""
     name = f"{version.model} version {version.number} ({role})"
     lineage = version.lineage
     if has_no_weights(lineage, store):

@@ -48,6 +48,7 @@ def find_worse_metrics(
 def _change_if_worse(
     name: str, candidate: MetricTable, reference: MetricTable, direction: Direction
 ) -> MetricChange | None:
+    """Return the change of a metric; None unless the candidate is worse."""
     candidate_SF, reference_SF = candidate.values_of(name), reference.values_of(name)
     if candidate_SF is None or reference_SF is None:
         return None

@@ -155,6 +155,7 @@ class _BuiltVersion:
 
 
 def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
+    """Build a version with the current code or, if selected and different, its stored code."""
     lineage, comparison = version.lineage, None
     try:
         workload, model = rebuild_workload(version)
@@ -345,6 +346,7 @@ def _require_same_target(
     version_fold: Fold,
     name: str,
 ) -> None:
+    """Raise an error if the two workloads have different test rows or targets in a fold."""
     examples = workload.examples(frame, fold.test)
     version_examples = version_workload.examples(version_frame, version_fold.test)
     has_same_rows = np.array_equal(

@@ -156,6 +156,7 @@ class _Inspection:
         )
 
     def add_record(self, line_number: int, record: Mapping[str, Any]) -> None:
+        """Add one event to the report."""
         self.num_records += 1
         is_phase = "event" not in record and isinstance(record.get("phase"), str)
         event = record["phase"] if is_phase else record.get("event")

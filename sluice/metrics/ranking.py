@@ -97,6 +97,7 @@ def _ndcg(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at:
 
 
 def _precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
+    """Return the precision of the first ``at`` ranks; tied documents share their ranks."""
     num_ranks = min(at, score_n.size)
     last_score = np.sort(score_n)[-num_ranks]
     is_above_n, is_tied_n = score_n > last_score, score_n == last_score

@@ -243,6 +243,7 @@ def _report_parameter(
     result: SearchResult,
     loss_iqr: float,
 ) -> ParameterReport:
+    """Return the report of one parameter, with advice if its range is too narrow."""
     best = result.winner.params.get(path)
     edge = _find_edge(path, parameter, best)
     # The best trial may be at an edge by chance. An edge is reported only if the expected loss also
@@ -263,6 +264,7 @@ def _report_parameter(
 
 
 def _find_edge(path: str, parameter: Parameter, best: Value | None) -> Literal["", "low", "high"]:
+    """Return the end of the range at which the best value is, if the range may be extended."""
     position = None if best is None or isinstance(parameter, Choice) else parameter.position(best)
     if position is None or isinstance(parameter, Choice):
         return ""

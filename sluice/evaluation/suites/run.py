@@ -121,6 +121,7 @@ def _run_suite(
     workload: Workload,
     settings: SuiteSettings,
 ) -> SuiteResult:
+    """Return the result of the candidate on one suite."""
     suite, position_M = version.suite, status.scored_M
     candidate, candidate_problem = arms[0].on_suite(position_M, suite)
     reference, reference_problem = arms[1].on_suite(position_M, suite)

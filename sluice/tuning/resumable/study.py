@@ -206,6 +206,7 @@ class Study(ABC):
         return dict(suggested)
 
     def _add(self, config: Mapping[str, Any]) -> None:
+        """Add a new trial, and notify the scheduler."""
         trial = TrialProxy(
             number=len(self.trials),
             config=dict(config),
@@ -221,6 +222,7 @@ class Study(ABC):
         trial.begin_attempt(None)
 
     def _require_same(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Raise an error unless a suggestion equals that in a line of the journal."""
         number = len(self.trials)
         if as_json(config) != line["config"] or number != line["trial"]:
             raise ContractError(
@@ -247,6 +249,7 @@ class Study(ABC):
         trial.status = Trial.RUNNING
 
     def _require_running(self, event: StudyEvent) -> TrialProxy:
+        """Return the trial of an event, or raise an error if the trial does not run."""
         number = event.trial
         if number >= len(self.trials) or self.trials[number].status != Trial.RUNNING:
             raise ContractError(
@@ -260,6 +263,7 @@ class Study(ABC):
         return self.trials[number]
 
     def _apply(self, event: StudyEvent) -> None:
+        """Add the result of an event to its trial, then end or continue the trial."""
         trial = self._require_running(event)
         self._changed_numbers[trial.number] = None
         result = dict(event.result)
