@@ -43,8 +43,8 @@ def compare(
     - PROMOTE: the lower bound is above ``min_gain``.
     - REJECT: the upper bound is below 0 (significantly worse), or below ``min_gain`` (gain
       significantly too small) without being equivalent.
-    - EQUIVALENT: both bounds are within +- the margin (two one-sided tests), and the
-      candidate is not significantly worse.
+    - EQUIVALENT: both bounds are within +- the margin (two one-sided tests), and the candidate is
+      not significantly worse.
     - INCONCLUSIVE: none of these, or the evidence is insufficient: an arm has too few distinct
       seeds or non-finite losses, there are too few rows, their gains are constant, rows that are
       declared independent have autocorrelated gains, or both arms are the same model.

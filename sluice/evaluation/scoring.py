@@ -48,7 +48,7 @@ class Scores:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics averaged over seeds and rows; NaN for a metric that is NaN for any seed."""
+        """Mean metrics over seeds, and over folds by their rows; NaN if NaN for any seed."""
         return self.metric_table.means
 
 

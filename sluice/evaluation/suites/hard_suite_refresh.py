@@ -36,8 +36,8 @@ def refresh_hard_suite(
         at: Current time, UTC.
 
     Returns:
-        The newest version of the suite; None if there is none, and non-finite losses prevent its
-        creation.
+        The newest version of the suite; None if no version exists, and non-finite losses prevent
+        its creation.
 
     Raises:
         ContractError: No row of the losses is in the frame.

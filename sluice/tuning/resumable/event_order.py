@@ -49,6 +49,7 @@ class OrderedStudy(Study):
         else:
             self._expected_suggestions = deque(suggestions)
         events = [line for line in lines if "config" not in line]
+        # Without a searcher and events, ``start`` starts the first trials when all are queued.
         if self._searcher is not None or events:
             self._start_first_trials(is_new=not events)
         for event_number, line in enumerate(events, 1):
@@ -208,10 +209,11 @@ class ArrivalStudy(Study):
             if "config" in line:
                 self._repeat_suggestion(line)
             else:
-                self._receive(self._lines.decode(line))
+                self._apply_event(self._lines.decode(line))
 
     def _repeat_suggestion(self, line: Mapping[str, Any]) -> None:
         """Repeat the suggestion of a line of the journal."""
+        # Before this suggestion, the scheduler selected a trial. This may have changed its state.
         if line.get("chosen"):
             self.next_to_start()
         config = line["config"]
@@ -260,7 +262,7 @@ class ArrivalStudy(Study):
         """Record an event and apply it."""
         self.next_to_start()
         self._write_line(self._lines.encode(event), event.kind != "start")
-        self._receive(event)
+        self._apply_event(event)
         return [event]
 
     def sort_key(self, number: int) -> tuple[int, int]:
@@ -272,7 +274,7 @@ class ArrivalStudy(Study):
         del number
         return False
 
-    def _receive(self, event: StudyEvent) -> None:
+    def _apply_event(self, event: StudyEvent) -> None:
         # The same order as in Tune: the scheduler selects the next trial before each event.
         self.next_to_start()
         self._has_chosen = False
@@ -283,10 +285,12 @@ class ArrivalStudy(Study):
                 self._apply(event)
 
     def _record_suggestion(self, config: Mapping[str, Any]) -> None:
+        """Write a suggestion to the journal, and whether the scheduler selected a trial before."""
         line = {"trial": len(self.trials), "config": as_json(config)}
         self._write_line({**line, "chosen": 1} if self._has_chosen else line, False)
 
     def _append(self, config: Mapping[str, Any]) -> None:
+        """Add a trial, after which the scheduler may select another trial."""
         self._has_chosen = False
         with self._seeded_random.step():
             self._add(config)
