@@ -31,8 +31,8 @@ class NumericCells:
     """Cells ``(previous edge, edge]``. The first and last are outside the reference's range."""
 
     edges: NDArray[np.float64]
-    """Ascending edges (G - 1,). A frequent value has edges just below and above it, so it has its
-    own cell, which also contains the value rounded to single precision."""
+    """Ascending edges (G - 1,). A frequent value has its own cell, between an edge just below the
+    value and one just above. The value rounded to single precision is in the same cell."""
 
     @property
     def num_cells(self) -> int:

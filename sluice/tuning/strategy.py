@@ -214,7 +214,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
 
 
 def _require_bohb_pair(settings: SearchSettings) -> None:
-    """Refuse BOHB's searcher without its scheduler, and its scheduler without its searcher."""
+    """Refuse the searcher or the scheduler of BOHB if the other one is not set."""
     scheduler, searcher = settings.scheduler, settings.searcher
     if not isinstance(scheduler, ClassSettings) and searcher is None:
         return
