@@ -115,7 +115,7 @@ def store_references(
       fold.
     - If clients receive the whole output, and the workload keeps its outputs: the predictions of
       the members of all folds for their unseen rows, because one fold has too few rows.
-    - Otherwise there are none.
+    - Otherwise the version has no reference predictions.
 
 
     Args:
