@@ -117,7 +117,6 @@ def store_references(
       the members of all folds for their unseen rows, because one fold has too few rows.
     - Otherwise the version has no reference predictions.
 
-
     Args:
         workload: Workload of the version.
         frame: Feature frame of the training.
