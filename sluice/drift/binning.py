@@ -31,8 +31,8 @@ class NumericCells:
     """Cells ``(previous edge, edge]``. The first and last are outside the reference's range."""
 
     edges: NDArray[np.float64]
-    """Ascending edges (G - 1,). A frequent value has edges just below and above it, so it has its
-    own cell, which also contains the value rounded to single precision."""
+    """Ascending edges (G - 1,). A frequent value has its own cell, between an edge just below the
+    value and one just above. The value rounded to single precision is in the same cell."""
 
     @property
     def num_cells(self) -> int:
@@ -138,8 +138,8 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     # The first and last edge enclose the range of the reference.
     edges_below = _below(np.concatenate((x_N[:1], frequent)))
     edges_above = _above(np.concatenate((frequent, x_N[-1:])))
-    is_bound = np.isin(edges, np.concatenate((x_N[:1], frequent, x_N[-1:])))
-    other_edges = _above(edges[~is_bound])
+    has_own_edges = np.isin(edges, np.concatenate((x_N[:1], frequent, x_N[-1:])))
+    other_edges = _above(edges[~has_own_edges])
     return NumericCells(edges=np.unique(np.concatenate((other_edges, edges_below, edges_above))))
 
 

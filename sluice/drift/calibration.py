@@ -1,8 +1,8 @@
 """Null distributions of the distances, from a block bootstrap of the reference.
 
-The reference is a sample itself. The difference between a window of n rows and a reference of R
-rows has the same variance as a single window of n R / (n + R) rows, so windows of this size are
-drawn.
+The reference is a sample itself. Therefore, the difference between a window of n rows and a
+reference of R rows varies more than the window alone. It has the variance of a single window of
+n R / (n + R) rows, and windows of this size are drawn.
 
 Shape legend: D = draws, K = stored blocks, G = cells (or features), S = statistics.
 """
@@ -91,10 +91,10 @@ def calibrate_column(
         with np.errstate(invalid="ignore"):  # a draw in which every value is missing
             change_DG = drawn_DG[:, 1:] / drawn_DG[:, 1:].sum(axis=1, keepdims=True)
         change_DG -= total_G[1:] / total_G[1:].sum()
-        missing_D = drawn_DG[:, 0] / drawn_DG.sum(axis=1) - total_G[0] / total_G.sum()
+        missing_change_D = drawn_DG[:, 0] / drawn_DG.sum(axis=1) - total_G[0] / total_G.sum()
         distance_DS = column.distances(
             column.share_G + scale * change_DG,
-            column.missing_rate + scale * missing_D,
+            column.missing_rate + scale * missing_change_D,
             settings,
             num_rows,
         )
@@ -103,7 +103,7 @@ def calibrate_column(
 
 
 def draw_size(dependence: Dependence, num_rows: int, reference_rows: int) -> tuple[int, float]:
-    """Return the number of blocks to draw for a window, and the factor of their deviations.
+    """Return the number of blocks to draw for a window, and the factor that scales deviations.
 
     >>> draw_size(Dependence(block_length=10, inflation=1.0), 500, 500)
     (25, 1.0)

@@ -1,5 +1,8 @@
 """Reference of one column, and the distances of windows from it.
 
+A code is the number of the cell that contains a value (see ``drift.binning``); 0 means a missing
+value.
+
 Shape legend: N = rows, G = cells, C = categories, K = stored blocks, W = windows (resampled ones,
 or one window).
 """
@@ -116,8 +119,9 @@ class ColumnReference:
     def max_new_category_share(self, num_rows: int) -> float:
         """Return the largest share of rows with new categories that is normal for a window.
 
-        The reference is divided into windows of ``num_rows``. A window's categories count as new if
-        all their rows are less than ``num_rows`` apart. The result is 0 if all categories recur.
+        The reference is divided into windows of ``num_rows``. A category counts as new in the
+        window of its first row if its last row is less than ``num_rows`` later. The result is 0 if
+        all categories recur.
         """
         span_C = self.last_C - self.first_C
         is_exclusive_C = span_C < num_rows

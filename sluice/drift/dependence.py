@@ -47,9 +47,9 @@ class Dependence:
 def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float) -> Dependence:
     """Return the largest block length of several series of a column, and the inflation factor.
 
-    The block length is 1 if the rows of a window vary less together than independent rows would,
-    such as weekdays, which are evenly frequent in consecutive rows. Servers sample requests at
-    random, and a random sample varies as independent rows do.
+    The block length is 1 if the mean of a window varies less than that of independent rows. An
+    example is the weekday: each weekday is equally frequent in consecutive rows. Servers sample
+    requests at random, and a random sample varies as independent rows do.
 
     The factor corrects two effects. First, rows of different blocks are independent, so resampling
     underestimates the variance; ``rows_component`` returns a corrected variance. Second, a variance
@@ -77,7 +77,10 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
 
 
 def block_starts(num_rows: int) -> NDArray[np.int64]:
-    """Return the first rows of the stored blocks (K,): all rows, or evenly spaced ones of many."""
+    """Return the first rows of the stored blocks (K,).
+
+    These are all rows or, if there are more than ``MAX_BLOCKS``, evenly spaced rows.
+    """
     num_blocks = min(num_rows, MAX_BLOCKS)
     return np.arange(num_blocks) * num_rows // num_blocks
 

@@ -10,12 +10,12 @@ Shape legend: W = windows, any number of leading dimensions; G = cells, B = bins
 import numpy as np
 from numpy.typing import NDArray
 
-Shares = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 def population_stability(
-    share_WG: Shares, reference_G: Shares, bin_G: NDArray[np.int64], num_rows: float
-) -> Shares:
+    share_WG: FloatArray, reference_G: FloatArray, bin_G: NDArray[np.int64], num_rows: float
+) -> FloatArray:
     """Return the population stability index, with half a row added to every bin of both samples.
 
     Its expected value without drift is about (bins - 1) / rows, so a fixed threshold such as 0.25
@@ -34,29 +34,31 @@ def population_stability(
     half_row = 0.5 / num_rows
     window_WB = np.maximum(share_WG @ is_in_bin_GB, 0.0) + half_row
     reference_B = reference_G @ is_in_bin_GB + half_row
-    index: Shares = ((window_WB - reference_B) * np.log(window_WB / reference_B)).sum(axis=-1)
+    index: FloatArray = ((window_WB - reference_B) * np.log(window_WB / reference_B)).sum(axis=-1)
     return index
 
 
-def kolmogorov_smirnov(share_WG: Shares, reference_G: Shares) -> Shares:
+def kolmogorov_smirnov(share_WG: FloatArray, reference_G: FloatArray) -> FloatArray:
     """Return the Kolmogorov-Smirnov distance, evaluated at the edges of the cells [rate]."""
-    gap: Shares = np.abs(np.cumsum(share_WG - reference_G, axis=-1)).max(axis=-1)
+    gap: FloatArray = np.abs(np.cumsum(share_WG - reference_G, axis=-1)).max(axis=-1)
     return gap
 
 
-def wasserstein(share_WG: Shares, reference_G: Shares, position_G: Shares) -> Shares:
+def wasserstein(
+    share_WG: FloatArray, reference_G: FloatArray, position_G: FloatArray
+) -> FloatArray:
     """Return the Wasserstein distance of cells at these positions [units of the positions]."""
     gap_WG = np.abs(np.cumsum(share_WG - reference_G, axis=-1))[..., :-1]
-    distance: Shares = gap_WG @ np.diff(position_G)
+    distance: FloatArray = gap_WG @ np.diff(position_G)
     return distance
 
 
-def chi_square(share_WG: Shares, reference_G: Shares, num_rows: float) -> Shares:
+def chi_square(share_WG: FloatArray, reference_G: FloatArray, num_rows: float) -> FloatArray:
     """Return Pearson's chi-square statistic over the cells that are not empty in the reference.
 
     Its null distribution is calibrated by resampling, so small expected counts are no problem.
     """
     is_filled_G = reference_G > 0
     squared_change_WG = (share_WG[..., is_filled_G] - reference_G[is_filled_G]) ** 2
-    statistic: Shares = num_rows * (squared_change_WG / reference_G[is_filled_G]).sum(axis=-1)
+    statistic: FloatArray = num_rows * (squared_change_WG / reference_G[is_filled_G]).sum(axis=-1)
     return statistic

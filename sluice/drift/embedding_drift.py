@@ -185,7 +185,7 @@ def _subsample(row_NE: NDArray[np.float64], max_rows: int) -> NDArray[np.float64
 def _block_length(row_NE: NDArray[np.float64]) -> int:
     """Return the largest block length of the first principal components."""
     shortest = shortest_block(max(len(row_NE), 1), 1)
-    if len(row_NE) < 10 or not np.isfinite(row_NE).all():  # refused later, with a reason
+    if len(row_NE) < 10 or not np.isfinite(row_NE).all():  # rejected later, with a reason
         return shortest
     centred_NE = row_NE - row_NE.mean(axis=0)
     _, _, axis_EE = np.linalg.svd(centred_NE, full_matrices=False)

@@ -41,7 +41,8 @@ from sluice.workloads.workload import Workload
 
 _FORMAT = 1
 """Format number of the file; a file of another format is rejected."""
-_HEADER = b"sluice.drift_embedding"
+_HEADER_KEY = b"sluice.drift_embedding"
+"""Key of the header in the metadata of the Parquet file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -179,7 +180,7 @@ def save_embedding_reference(reference: EmbeddingReference, store: ArtifactStore
     }
     names = [str(at) for at in range(reference.rows_NE.shape[1])]
     table = pa.table({name: reference.rows_NE[:, int(name)] for name in names})
-    with_header = table.replace_schema_metadata({_HEADER: json.dumps(header, sort_keys=True)})
+    with_header = table.replace_schema_metadata({_HEADER_KEY: json.dumps(header, sort_keys=True)})
     buffer = io.BytesIO()
     pq.write_table(with_header, buffer, compression="zstd")
     return store.put(buffer.getvalue())
@@ -196,7 +197,7 @@ def load_embedding_reference(digest: str, store: ArtifactStore) -> EmbeddingRefe
     try:
         require_bounded_table(content, what="The drift reference of the embedding")
         table = pq.read_table(io.BytesIO(content))
-        header = parse_strict_json((table.schema.metadata or {})[_HEADER], require_finite=False)
+        header = parse_strict_json((table.schema.metadata or {})[_HEADER_KEY], require_finite=False)
         columns = [column.to_numpy() for column in table.columns]
         rows_NE = np.stack(columns, axis=1) if columns else np.empty((0, 0), np.float32)
         reference = EmbeddingReference(

@@ -81,8 +81,9 @@ class RandomFeatures:
         rng = np.random.default_rng(seed)
         numeric = tuple(at for at, column in enumerate(columns) if column.kind == "numeric")
         category = tuple(at for at, column in enumerate(columns) if column.kind == "category")
-        spread = sum(1 - float((columns[at].share_G ** 2).sum()) for at in category)
-        width = math.sqrt(2 * (len(numeric) + spread))
+        # Total variance of the one-hot vectors; each normal score has variance 1.
+        category_variance = sum(1 - float((columns[at].share_G ** 2).sum()) for at in category)
+        width = math.sqrt(2 * (len(numeric) + category_variance))
 
         def frequencies(count: int) -> NDArray[np.float32]:
             standard_normal = rng.normal(size=(count, num_features)).astype(np.float32)

@@ -88,12 +88,12 @@ def mmd_test(
         sample[len(sample) - count * block_length :]
         for sample, count in zip((first_NE, second_NE), blocks, strict=True)
     ]
-    distance_NN = _squared_distances(np.concatenate(samples))
-    bandwidth = median_distance(distance_NN)
+    squared_NN = _squared_distances(np.concatenate(samples))
+    bandwidth = median_distance(squared_NN)
     if bandwidth == 0:  # all rows are equal, so the samples are too
-        kernel_NN = np.ones_like(distance_NN)
+        kernel_NN = np.ones_like(squared_NN)
     else:
-        kernel_NN = np.exp(-distance_NN / (2 * bandwidth**2))
+        kernel_NN = np.exp(-squared_NN / (2 * bandwidth**2))
     num_blocks = sum(blocks)
     shape = (num_blocks, block_length, num_blocks, block_length)
     pair_BB = kernel_NN.reshape(shape).sum(axis=(1, 3)) / block_length**2
@@ -112,12 +112,12 @@ def mmd_test(
     )
 
 
-def median_distance(distance_NN: NDArray[np.float64]) -> float:
+def median_distance(squared_NN: NDArray[np.float64]) -> float:
     """Return the median distance over all pairs of rows, from their squared distances (N, N).
 
     If the median is 0, it is the median of the distances above 0; 0 if all rows are equal.
     """
-    pairs = np.sqrt(distance_NN[np.triu_indices(len(distance_NN), k=1)])
+    pairs = np.sqrt(squared_NN[np.triu_indices(len(squared_NN), k=1)])
     median = float(np.median(pairs))
     if median == 0 and pairs.any():
         median = float(np.median(pairs[pairs > 0]))
@@ -129,11 +129,11 @@ def _squared_distances(row_NE: NDArray[np.float64]) -> NDArray[np.float64]:
     centred_NE = row_NE - row_NE.mean(axis=0)
     square_N = (centred_NE**2).sum(axis=1)
     product_NN = centred_NE @ centred_NE.T
-    distance_NN = np.maximum(square_N[:, None] + square_N[None] - 2 * product_NN, 0.0)
+    squared_NN = np.maximum(square_N[:, None] + square_N[None] - 2 * product_NN, 0.0)
     # Rounding errors would turn equal rows into rows with a tiny distance.
-    distance_NN[distance_NN <= 1e-12 * (square_N[:, None] + square_N[None])] = 0.0
-    np.fill_diagonal(distance_NN, 0.0)
-    result: NDArray[np.float64] = distance_NN
+    squared_NN[squared_NN <= 1e-12 * (square_N[:, None] + square_N[None])] = 0.0
+    np.fill_diagonal(squared_NN, 0.0)
+    result: NDArray[np.float64] = squared_NN
     return result
 
 

@@ -16,7 +16,7 @@ class MonitorRun:
     state: MonitorState
     reports: dict[Signal, DriftReport] = field(default_factory=dict)
     embedding: EmbeddingWindow | None = None
-    """The window of embeddings that the run evaluated."""
+    """Window of embeddings that the run evaluated; None without one."""
 
 
 def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> MonitorRun:
@@ -36,13 +36,13 @@ def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> M
     if previous is not None and previous.candidate != inputs.version.candidate:
         previous = None
     evaluator = SignalEvaluator(inputs, previous)
-    latencies, until = evaluator.reference_latencies()
+    latencies, latencies_until = evaluator.reference_latencies()
     embedding = evaluator.update_embedding()
     signals = (
         evaluator.update_rows(),
         *evaluator.update_serving_tables(),
         *((embedding,) if embedding is not None else ()),
-        evaluator.update_latency(latencies, until),
+        evaluator.update_latency(latencies, latencies_until),
         evaluator.update_losses(),
     )
     candidate = inputs.version.candidate
@@ -56,7 +56,7 @@ def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> M
         at=inputs.now,
         signals=signals,
         latencies=latencies,
-        latencies_until=until,
+        latencies_until=latencies_until,
         training=training,
         repair=repair,
     )

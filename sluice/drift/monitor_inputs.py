@@ -46,3 +46,4 @@ class MonitorInputs:
     save_page: SavePage
     now: datetime
     threads: int
+    """Number of columns that are processed in parallel."""

@@ -220,17 +220,17 @@ def update_alarm(
     they do not start a second alarm.
     """
     all_signals = tuple(signals)
-    alarming_signals = [
+    signals_in_alarm = [
         s for s in all_signals if s.action == action and s.alarm_state.alarm == "ALARM"
     ]
     if previous is not None:
-        alarm_signals = [s for s in all_signals if s.signal in previous.signals]
-        if alarming_signals or any(s.alarm_state.alarm == "INCONCLUSIVE" for s in alarm_signals):
+        previous_signals = [s for s in all_signals if s.signal in previous.signals]
+        if signals_in_alarm or any(s.alarm_state.alarm == "INCONCLUSIVE" for s in previous_signals):
             return previous
         return None
-    if not alarming_signals:
+    if not signals_in_alarm:
         return None
-    newest = {s.signal: _newest_drift(s) for s in alarming_signals}
+    newest = {s.signal: _newest_drift(s) for s in signals_in_alarm}
     columns = dict.fromkeys(name for window in newest.values() for name in window.columns)
     windows = {signal: window.window for signal, window in newest.items()}
     return Alarm(
@@ -241,7 +241,7 @@ def update_alarm(
         columns=tuple(columns),
         reason=" ".join(
             f"{SIGNALS[s.signal].capitalize()}: {s.alarm_state.reason} {newest[s.signal].reason}"
-            for s in alarming_signals
+            for s in signals_in_alarm
         ),
     )
 

@@ -87,12 +87,12 @@ def adjust_results(
     if joint is None or statistic is None:
         return results, joint
     has_drifted = adjusted[-1] <= alpha
-    details = f"{statistic.distance:.3g} against {statistic.threshold:.3g} expected at most"
+    details = f"{statistic.distance:.3g}, at most {statistic.threshold:.3g} expected"
     return results, joint.model_copy(
         update={
             "adjusted_p": adjusted[-1],
             "verdict": "DRIFT" if has_drifted else "STABLE",
-            "reason": f"Discrepancy {details}, adjusted p {adjusted[-1]:.2g}.",
+            "reason": f"Discrepancy {details}; adjusted p {adjusted[-1]:.2g}.",
         }
     )
 

@@ -1,6 +1,7 @@
 """Plots of a drift report: an overview of all columns, and the change of each drifted column.
 
-Each function returns the bytes of a PNG. Shape legend: G = cells, Q = quantiles.
+Each function returns the bytes of a PNG. Shape legend: G = cells, Q = quantiles, A = reference and
+window.
 """
 
 import math
@@ -17,6 +18,7 @@ from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_fig
 DRIFT_COLOUR = "#ba2525"
 """Colour of a column or quantity that has drifted."""
 _MAX_COLUMNS, _MAX_CATEGORIES = 25, 10
+"""Maximum number of bars in the overview, and of categories in the plot of a column."""
 _MAX_BAR_RATIO = 6.0
 """Maximum length of a bar; longer bars are cut off and labelled [multiples of the threshold]."""
 

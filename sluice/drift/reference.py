@@ -207,6 +207,7 @@ def _calibrate(
     threads: int,
     on_progress: OnProgress,
 ) -> Calibration:
+    """Return the null distributions of windows of ``num_rows`` rows."""
     num_draws = settings.num_resamples(family_size(len(columns)))
 
     def calibrate(column: ColumnReference) -> NullDistribution | None:

@@ -28,7 +28,8 @@ from sluice.drift.reference import Calibration, DriftReference
 
 _FORMAT = 1
 """Format number of the file; a file of another format is rejected."""
-_HEADER = b"sluice.drift"
+_HEADER_KEY = b"sluice.drift"
+"""Key of the header in the metadata of the Parquet file."""
 _ARRAYS: dict[str, str] = {
     "edges": "<f8",
     "counts": "<i8",
@@ -61,7 +62,7 @@ def reference_bytes(reference: DriftReference) -> bytes:
         "digest": _content_digest(rows, reference.left_out),
         "left_out": reference.left_out,
     }
-    with_header = table.replace_schema_metadata({_HEADER: json.dumps(header, sort_keys=True)})
+    with_header = table.replace_schema_metadata({_HEADER_KEY: json.dumps(header, sort_keys=True)})
     buffer = io.BytesIO()
     pq.write_table(with_header, buffer, compression="zstd")
     return buffer.getvalue()
@@ -76,7 +77,7 @@ def parse_reference(content: bytes) -> DriftReference:
     try:
         require_bounded_table(content, what="The drift reference")
         table = pq.read_table(io.BytesIO(content))
-        header = parse_strict_json((table.schema.metadata or {})[_HEADER], require_finite=False)
+        header = parse_strict_json((table.schema.metadata or {})[_HEADER_KEY], require_finite=False)
         rows = table.to_pylist()
         left_out = tuple(header.get("left_out", ()))
         if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):
@@ -113,6 +114,8 @@ _TYPES: dict[str, pa.DataType] = {
     "stretch": pa.float64(),
     **dict.fromkeys(_ARRAYS, pa.binary()),
 }
+"""Data type of each column of the file. ``num_own`` contains ``CategoryCells.num_frequent``, and
+``stretch`` contains ``Dependence.inflation``; their names are part of the file format."""
 
 
 def _column_row(column: ColumnReference, null: NullDistribution | None) -> dict[str, Any]:
@@ -160,19 +163,19 @@ def _parse_rows(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftRefe
     column_rows = [row for row in rows if row["name"] is not None]
     columns = tuple(map(_parse_column, column_rows))
     joint = next((row for row in rows if row["name"] is None), None)
-    size = int(header["window_rows"])
+    window_rows = int(header["window_rows"])
     return DriftReference(
         settings=DriftSettings.model_validate(header["settings"]),
         seed=int(header["seed"]),
         columns=columns,
         joint=None if joint is None else _parse_joint(joint, int(header["num_rows"])),
         calibration=Calibration(
-            num_rows=size,
+            num_rows=window_rows,
             columns=tuple(
-                _parse_null(row, size, len(column.statistics))
+                _parse_null(row, window_rows, len(column.statistics))
                 for row, column in zip(column_rows, columns, strict=True)
             ),
-            joint=None if joint is None else _parse_null(joint, size, 1),
+            joint=None if joint is None else _parse_null(joint, window_rows, 1),
         ),
         left_out=tuple(header.get("left_out", ())),
     )

@@ -108,10 +108,14 @@ def store_references(
     """Build and store the references with which later windows are compared.
 
     Calling this again changes nothing. The reference rows are the training and validation rows of
-    the last fold, whose members are deployed. The reference predictions are made by the members of
-    all folds for their unseen rows, because one fold has too few rows. If the workload serves only
-    a part of its outputs, they are the responses for the last fold. A workload that does not keep
-    its outputs has no reference predictions. The reference losses are the losses of the last fold.
+    the last fold, whose members are deployed. The reference losses are the losses of the last fold.
+    The reference predictions depend on the workload:
+
+    - If clients receive only a part of the output: the responses for the test rows of the last
+      fold.
+    - If clients receive the whole output, and the workload keeps its outputs: the predictions of
+      the members of all folds for their unseen rows, because one fold has too few rows.
+    - Otherwise the version has no reference predictions.
 
     Args:
         workload: Workload of the version.

@@ -10,6 +10,7 @@ from sluice.drift.binning import Kind
 from sluice.drift.columns import StatisticName
 
 DriftVerdict = Literal["DRIFT", "STABLE", "INCONCLUSIVE"]
+"""Verdict on a window or a column. INCONCLUSIVE means that drift could not be tested."""
 ColumnFinding = Literal[
     "none",
     "distribution",
@@ -133,7 +134,7 @@ class DriftReport(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether all columns were tested and none has drifted."""
+        """Whether all columns were tested, also jointly, and no drift was found."""
         return self.verdict == "STABLE"
 
     @property

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from sluice.rollout.samples import Sample
 
 
-def production_samples(samples: Sequence[Sample], moment: datetime) -> list[Sample]:
-    """Return the samples after ``moment`` that the production arm answered without an error."""
-    return [s for s in samples if s.at > moment and s.fault is None and s.production is not None]
+def production_samples(samples: Sequence[Sample], after: datetime) -> list[Sample]:
+    """Return the samples later than ``after`` that the production arm answered without an error."""
+    return [s for s in samples if s.at > after and s.fault is None and s.production is not None]
 
 
 def request_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataFrame:
-    """Return the newest row of the window of each request, indexed by the time of the request.
+    """Return the feature values of each request, indexed by the time of the request.
 
-    Requests with another number of columns, such as those for an older version, are excluded.
+    For a window, these are the values of its newest row. Requests with another number of columns,
+    such as those for an older version, are excluded.
     """
     matching = [s for s in _distinct(samples) if len(s.features) == len(columns)]
     values = np.array([s.features for s in matching]).reshape(len(matching), len(columns))

@@ -51,8 +51,8 @@ _SEED = 0
 _UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 _NO_COLUMNS = "The workload declares no feature column to compare."
 _NO_FEATURES = (
-    "The requests have no values of feature columns, because the codec of the workload watches "
-    "none."
+    "The requests have no values of feature columns, because watched_values() of the workload's "
+    "codec returns none."
 )
 
 

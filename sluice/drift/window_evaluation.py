@@ -36,11 +36,11 @@ def evaluate_window(
 ) -> DriftReport:
     """Test which columns of a window drifted from the reference.
 
-    A column that is missing, unusually empty, of another kind or has too many new categories counts
-    as drifted without a test. Every other column has one p-value, based on the smallest p-value of
-    its statistics. These p-values and that of the joint test of all columns are adjusted by
-    Benjamini-Hochberg. So without drift, the probability that any of them is significant is at most
-    about ``alpha``.
+    A column counts as drifted without a test if it is missing, has another kind or too many new
+    categories, or if all its values are missing although few are missing in the reference. Every
+    other column has one p-value, based on the smallest p-value of its statistics. These p-values
+    and that of the joint test of all columns are adjusted by Benjamini-Hochberg. So without drift,
+    the probability that any of them is significant is at most about ``alpha``.
 
     Args:
         reference: Drift reference, including its settings.
@@ -106,6 +106,7 @@ def _evaluate_column(
     column: ColumnReference,
     null: NullDistribution | None,
 ) -> _ColumnEvaluation:
+    """Return the result of one column before the adjustment of p-values."""
     if column.name not in frame:
         reason = "The window does not have this column."
         result = _result(reference, column, "missing_column", reason)
@@ -136,6 +137,7 @@ def _untestable_result(
     num_filled = int(values.notna().sum()) if kind is None else count_filled(values)
     if num_filled == 0:
         num_blocks = len(values) / column.dependence.block_length
+        # Probability that all rows are missing if each block is missing independently.
         is_expected = column.missing_rate**num_blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "
@@ -229,6 +231,7 @@ def _result(
     effect: float = math.nan,
     share: tuple[float, ...] = (),
 ) -> ColumnResult:
+    """Return a result: DRIFT for findings that need no test, INCONCLUSIVE for others."""
     is_drift = finding in ("missing_column", "all_missing", "changed_kind")
     return ColumnResult(
         column=column.name,

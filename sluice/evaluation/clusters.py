@@ -48,9 +48,9 @@ def aggregate_clusters(table: LossTable) -> LossTable:
 def fold_scale(table: LossTable, fold: int) -> float:
     """Return the factor that converts a fold's mean over clusters to its mean over rows."""
     clustered = aggregate_clusters(table)
-    fold_rows = int((table.fold_N == fold).sum())
-    fold_clusters = int((clustered.fold_N == fold).sum())
-    return (table.num_rows / clustered.num_rows) * (fold_clusters / fold_rows)
+    num_fold_rows = int((table.fold_N == fold).sum())
+    num_fold_clusters = int((clustered.fold_N == fold).sum())
+    return (table.num_rows / clustered.num_rows) * (num_fold_clusters / num_fold_rows)
 
 
 def _require_one_fold(fold_C: NDArray[np.int64], label_C: NDArray[np.str_]) -> None:

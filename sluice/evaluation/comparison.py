@@ -43,7 +43,8 @@ def compare(
     - PROMOTE: the lower bound is above ``min_gain``.
     - REJECT: the upper bound is below 0 (significantly worse), or below ``min_gain`` (gain
       significantly too small) without being equivalent.
-    - EQUIVALENT: both bounds are within +- the margin (two one-sided tests), and not worse.
+    - EQUIVALENT: both bounds are within +- the margin (two one-sided tests), and the candidate is
+      not significantly worse.
     - INCONCLUSIVE: none of these, or the evidence is insufficient: an arm has too few distinct
       seeds or non-finite losses, there are too few rows, their gains are constant, rows that are
       declared independent have autocorrelated gains, or both arms are the same model.
@@ -157,6 +158,7 @@ def _centred_by_fold(gain_N: NDArray[np.float64], fold_N: NDArray[np.int64]) -> 
 def _block_length(
     centred_N: NDArray[np.float64], settings: GateSettings, horizon_rows: int, *, is_constant: bool
 ) -> int:
+    """Return the block length [rows], or raise an error for contradictory settings."""
     if horizon_rows < 0:
         raise SettingsError(
             f"The horizon must be at least 0 rows, got {horizon_rows}.",
@@ -211,6 +213,7 @@ def _remedy(
     observation: str,
     unit: str,
 ) -> str:
+    """Return the recommended next step, such as the sample size of a conclusive comparison."""
     if outcome == "PROMOTE":
         return "Promote the candidate."
     if outcome != "INCONCLUSIVE":
@@ -260,6 +263,7 @@ def _fold_gains(
     block_length: int,
     alpha: float,
 ) -> tuple[FoldGain, ...]:
+    """Return the gain of each fold with its bounds, as means over rows instead of clusters."""
     gains = []
     for fold in np.unique(fold_N):
         rows_N = fold_N == fold

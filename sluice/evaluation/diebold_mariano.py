@@ -36,9 +36,9 @@ def diebold_mariano(
         horizon_rows: Forecast horizon of the target; 0 counts as 1 [rows].
 
     Returns:
-        The statistic and the p-value. Both are NaN if a gain is not finite, if the variance is not
-        positive, which is possible with weight 1 for all lags, or if there are too few rows for the
-        horizon.
+        The statistic and the p-value. Both are NaN if a gain is not finite, if there are too few
+        rows for the horizon, or if the variance is not positive. With weight 1 for all lags, the
+        estimated variance may be negative.
 
     Source:
         Diebold & Mariano (1995), J. Business & Economic Statistics 13(3); Harvey, Leybourne &

@@ -52,7 +52,11 @@ class ArmLosses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Mean gain [loss units] with its independent variance components [loss units squared]."""
+    """Mean gain with its independent variance components.
+
+    The unit is that of the losses or, if metrics are compared, of the metric. Variances have the
+    square of this unit.
+    """
 
     gain: float
     candidate_component: VarianceComponent
@@ -62,7 +66,7 @@ class Estimate:
     """Component due to the seeds of the reference."""
 
     row_component: VarianceComponent
-    """Component due to the test rows, or to the folds for a metric that is no mean over rows."""
+    """Component due to the test rows, or to the folds if metrics are compared."""
 
     @property
     def total(self) -> VarianceComponent:

@@ -115,6 +115,7 @@ def _from_parts(
     losses: Sequence[NDArray[np.float64]],
     mistakes: Sequence[NDArray[np.float64]],
 ) -> FoldScores:
+    """Return the scores of a fold from the losses and mistakes of its chunks."""
     loss_B = np.concatenate(losses)
     with wrap_user_errors("metrics_from_losses() of the workload"):
         metrics = workload.metrics_from_losses(torch.from_numpy(loss_B), examples, frame)
@@ -130,6 +131,7 @@ def _from_parts(
 def _per_example(
     function: _ExampleFunction, name: str, output: Tensor, y: Tensor
 ) -> NDArray[np.float64]:
+    """Return the numbers of a function of the workload, or raise an error for their shape."""
     with wrap_user_errors(f"{name}() of the workload"):
         values, count = function(output, y), len(y)
     if values is None or values.shape != (count,):

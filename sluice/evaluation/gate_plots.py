@@ -2,8 +2,8 @@
 
 Each function that draws a plot returns the bytes of a PNG.
 
-Shape legend: N = test rows, G = groups of rows in the plot by difficulty, true gains in the plot of
-the power.
+Shape legend: N = test rows, G = groups of rows in the plot by difficulty, T = true gains in the
+plot of the power.
 """
 
 import math
@@ -68,29 +68,29 @@ def difficulty_png(candidate: LossTable, reference: LossTable, *, unit: str) -> 
 
 def power_curve(
     verdict: Verdict,
-    gain_G: NDArray[np.float64],
+    gain_T: NDArray[np.float64],
     *,
     seed_factor: float = 1.0,
     row_factor: float = 1.0,
 ) -> NDArray[np.float64]:
-    """Return the power, the probability of a PROMOTE, at each true gain (G,).
+    """Return the power, the probability of a PROMOTE, at each true gain (T,).
 
     The power is computed from the variance of this comparison, with a shifted Student's t
     distribution.
 
     Args:
         verdict: Verdict with the variance components of seeds and rows.
-        gain_G: True gains [unit].
+        gain_T: True gains [unit].
         seed_factor: Factor by which the number of seeds of both arms is multiplied.
         row_factor: Factor by which the number of test rows is multiplied.
     """
     standard_error = math.sqrt(verdict.seed_se**2 / seed_factor + verdict.row_se**2 / row_factor)
     degrees_of_freedom = verdict.degrees_of_freedom * min(seed_factor, row_factor)
     if not standard_error > 0 or not math.isfinite(degrees_of_freedom):
-        return np.full(gain_G.shape, math.nan)
+        return np.full(gain_T.shape, math.nan)
     critical_t = float(stdtrit(degrees_of_freedom, 1 - verdict.alpha))
-    score_G = (gain_G - verdict.required) / standard_error - critical_t
-    return np.asarray(stdtr(degrees_of_freedom, score_G), np.float64)
+    score_T = (gain_T - verdict.required) / standard_error - critical_t
+    return np.asarray(stdtr(degrees_of_freedom, score_T), np.float64)
 
 
 def power_png(verdict: Verdict, *, power: float) -> bytes:
@@ -104,19 +104,19 @@ def power_png(verdict: Verdict, *, power: float) -> bytes:
     standard_error = verdict.standard_error
     if math.isfinite(standard_error) and standard_error > 0:
         largest_gain = max(verdict.required + 5 * standard_error, 1.15 * verdict.gain)
-        gain_G = np.linspace(min(0.0, verdict.required), largest_gain, 200)
+        gain_T = np.linspace(min(0.0, verdict.required), largest_gain, 200)
         for factors, colour, width, label in (
             ({}, INK, 2.0, "this evidence"),
             ({"seed_factor": 2.0}, VALIDATION, 1.4, "twice the seeds"),
             ({"row_factor": 2.0}, MUTED, 1.4, "twice the test rows"),
         ):
-            power_G = power_curve(verdict, gain_G, **factors)
-            axes.plot(gain_G, power_G, color=colour, linewidth=width, label=label)
-        if gain_G[0] <= verdict.gain <= largest_gain:
+            power_T = power_curve(verdict, gain_T, **factors)
+            axes.plot(gain_T, power_T, color=colour, linewidth=width, label=label)
+        if gain_T[0] <= verdict.gain <= largest_gain:
             colour = OUTCOME_COLOUR[verdict.outcome]
             axes.axvline(verdict.gain, color=colour, linewidth=1.4, label="observed gain")
         axes.legend(loc="best", frameon=False, fontsize=8.5)
-        axes.set_xlim(gain_G[0], largest_gain)
+        axes.set_xlim(gain_T[0], largest_gain)
     else:
         axes.text(0.5, 0.5, "not computable", transform=axes.transAxes, ha="center")
     axes.axhline(power, color=GRID, linewidth=1.5, linestyle=(0, (4, 3)))

@@ -72,8 +72,8 @@ def normalize_predictions(table: pd.DataFrame, index: pd.Index, *, what: str) ->
     if not labels.is_unique:
         repeated = labels[labels.duplicated()]
         raise ContractError(
-            f"{what} must have one prediction for each row, got {len(repeated)} more; the first "
-            f"repeated row is {repeated[0]}.",
+            f"{what} must have one prediction for each row, got "
+            f"{pluralize(len(repeated), 'duplicate')}; the first repeated row is {repeated[0]}.",
             fix="Remove the duplicates.",
         )
     text_columns = [str(name) for name in outputs.columns if outputs[name].dtype.kind not in "iuf"]
@@ -237,6 +237,7 @@ def _describe_rows(labels: pd.Index) -> str:
 
 
 def _labels(column: pd.Series, index: pd.Index, *, what: str) -> Any:
+    """Return labels in the form in which row_labels returns those of the index."""
     if not isinstance(index, pd.DatetimeIndex):
         return row_labels(pd.Index(column))
     try:

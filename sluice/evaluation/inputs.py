@@ -91,9 +91,10 @@ def _will_be_reproduced(
 ) -> bool:
     """Return whether the planned training will produce the same artifacts as this version.
 
-    The training may not reproduce a version from another home bit for bit: another processor may
-    round differently, so that the candidate differs and must be compared with the version. Such a
-    version counts as reproduced only if its weights are in the store.
+    A version that was trained in another home is sometimes not reproduced bit for bit, because
+    another processor may round differently. The candidate then differs from the version, and the
+    comparison reads the version's weights. Therefore such a version counts as reproduced only if
+    its weights are in the store.
     """
     has_same_subject = lineage.seeds == seeds and all(
         getattr(lineage, role) == digest for role, digest in subject.items()
@@ -103,6 +104,7 @@ def _will_be_reproduced(
 
 
 def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
+    """Load the networks of a version and, for other code, its losses; return a description."""
     name = f"{version.model} version {version.number} ({role})"
     lineage = version.lineage
     if lacks_all_weights(lineage, store):

@@ -45,9 +45,10 @@ class SeedTest(Record):
 
 
 class McNemarReport(Record):
-    """Tests of all seeds; both counts control the family-wise error rate at ``alpha``.
+    """Tests of all seeds, one for each network of the candidate.
 
-    Each network of the candidate is compared with one classifier of the reference.
+    Each network is compared with one classifier of the reference. ``num_better`` and ``num_worse``
+    control the family-wise error rate at ``alpha``.
     """
 
     candidate: str

@@ -87,6 +87,7 @@ def adjust_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict
 
 
 def _adjust(verdict: Verdict, adjusted_p: float, *, alpha: float, cohort_size: int) -> Verdict:
+    """Return the verdict, as INCONCLUSIVE if its PROMOTE is not significant in the cohort."""
     if not verdict.passed or adjusted_p <= alpha:
         return verdict
     return verdict.model_copy(

@@ -106,10 +106,12 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
         unit: Unit of the losses.
     """
     folds = sorted(curves["fold_id"].unique())
-    columns = min(4, len(folds))
-    rows = math.ceil(len(folds) / columns)
-    figure = empty_figure(height_in=0.9 + 1.9 * rows)
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).reshape(-1)
+    num_columns = min(4, len(folds))
+    num_rows = math.ceil(len(folds) / num_columns)
+    figure = empty_figure(height_in=0.9 + 1.9 * num_rows)
+    panels = figure.subplots(
+        num_rows, num_columns, sharex=True, sharey=True, squeeze=False
+    ).reshape(-1)
     for panel, fold in zip(panels, folds, strict=False):
         apply_style(panel)
         for _, line in curves[curves["fold_id"] == fold].sort_values("epoch").groupby("seed"):
@@ -118,9 +120,9 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
         panel.set_title(f"fold {fold}", fontsize=9, color=INK, loc="left")
     for panel in panels[len(folds) :]:
         panel.set_visible(False)
-    seeds = curves["seed"].nunique()
+    num_seeds = curves["seed"].nunique()
     figure.suptitle(
-        f"Loss by epoch, {pluralize(seeds, 'seed')}: training (grey) and validation (blue)",
+        f"Loss by epoch, {pluralize(num_seeds, 'seed')}: training (grey) and validation (blue)",
         fontsize=10.5,
         fontweight="bold",
         color=INK,

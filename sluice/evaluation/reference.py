@@ -53,7 +53,9 @@ def score_version(
     the losses and metrics of the candidate's workload.
 
     If the current code differs from that of the version, the version must first reproduce its
-    recorded losses. Otherwise it might be scored with other features or another network.
+    recorded losses. Otherwise it might be scored with other features or another network. If the
+    recorded losses cannot be compared, a version with other modules of the user is refused, and any
+    other version is scored with a note.
 
     Args:
         version: Version with its workload, model and members.
@@ -67,8 +69,8 @@ def score_version(
 
     Raises:
         UntrustedCode: The version was imported, and refers to or contains untrusted code.
-        CodeMismatch: The version has other code, and its losses cannot be compared, or its stored
-            code was requested and is missing.
+        CodeMismatch: The version has other modules of the user, and its losses cannot be
+            compared, or its stored code was requested and is missing.
         ContractError: The version predicts another target, cannot be scored on these rows, or
             does not reproduce its recorded losses.
         IntegrityError: The weights of the version are missing or damaged.
@@ -153,6 +155,7 @@ class _BuiltVersion:
 
 
 def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
+    """Build a version with the current code or, if selected and different, its stored code."""
     lineage, comparison = version.lineage, None
     try:
         workload, model = rebuild_workload(version)
@@ -343,6 +346,7 @@ def _require_same_target(
     version_fold: Fold,
     name: str,
 ) -> None:
+    """Raise an error if the two workloads have different test rows or targets in a fold."""
     examples = workload.examples(frame, fold.test)
     version_examples = version_workload.examples(version_frame, version_fold.test)
     has_same_rows = np.array_equal(

@@ -29,8 +29,8 @@ class RuleData:
     y: Tensor
     rows: NDArray[np.int64]
     input_NK: NDArray[np.float64] | None
-    """Inputs of each example; None if they are not needed, or are not quantities but token ids or a
-    dict."""
+    """Inputs of each example; None for token ids and dicts, which are not quantities, and for rows
+    whose inputs are not needed."""
 
     @classmethod
     def of(cls, examples: Examples, *, max_inputs: int) -> "RuleData":

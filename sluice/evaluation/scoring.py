@@ -48,7 +48,7 @@ class Scores:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics averaged over seeds and rows; NaN for a metric that is NaN for any seed."""
+        """Mean metrics over seeds, and over folds by their rows; NaN if NaN for any seed."""
         return self.metric_table.means
 
 
@@ -248,6 +248,7 @@ def _seed_and_ensemble_scores(
     outputs_S: Sequence[Sequence[FoldOutput]],
     subject: str,
 ) -> ModelScores:
+    """Return the scores of each seed, and of the mean output of all seeds."""
     ensemble_outputs = [
         replace(parts[0], output=mean_output([part.output for part in parts]))
         for parts in zip(*outputs_S, strict=True)  # the parts of one fold by all seeds
@@ -268,6 +269,7 @@ def _collect(
     parts_S: Sequence[Sequence[FoldScores]],
     subject: str,
 ) -> Scores:
+    """Return the scores of a model from the scores of its seeds on each fold."""
     labels = row_labels(frame.index)
     first = parts_S[0]
     losses = LossTable(

@@ -30,10 +30,10 @@ def sign_flip_p(
     """Return the one-sided p-value of no gain: the share of random signs with at least this gain.
 
     Under the null hypothesis, the gain of a block of rows is positive or negative with equal
-    probability, and so is the deviation of a seed from the mean of its arm. Each resample flips the
-    signs of both at random. The deviations of the seeds are scaled by sqrt(S / (S - 1)), because
-    their mean was subtracted. Signs are not flipped for each combination of seed and block, which
-    would treat these as independent replicates.
+    probability. The same holds for the deviation of a seed from the mean of its arm. Each resample
+    flips the signs of the gains and of the deviations at random. The deviations are scaled by
+    sqrt(S / (S - 1)), because their mean was subtracted. Signs are not flipped for each combination
+    of seed and block, which would treat these as independent replicates.
 
     Args:
         candidate: Losses (S, N).

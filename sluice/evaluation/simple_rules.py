@@ -130,6 +130,7 @@ def best_rule(
 
 
 def _rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
+    """Return the rules that are tried besides the default baseline, by name."""
     linear_rule = partial(linear, max_rows=settings.max_rows)
     if not rows.y.is_floating_point():
         return {"last class": last_class, "logistic": linear_rule}

@@ -187,8 +187,10 @@ def _recentred_variance(x_n: NDArray[np.float64], block_length: int) -> float:
     n = x_n.size
     num_whole_blocks, last_length = divmod(n, block_length)
     # Share of the variance of independent rows that remains after centring.
-    whole_share = num_whole_blocks * block_length * (1 - block_length / n)
-    remaining_share = (whole_share + last_length * (1 - last_length / n)) / n
+    num_whole_rows = num_whole_blocks * block_length
+    remaining_share = (
+        num_whole_rows * (1 - block_length / n) + last_length * (1 - last_length / n)
+    ) / n
     return circular_block_variance(x_n, block_length) / remaining_share
 
 

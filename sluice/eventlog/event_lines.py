@@ -114,6 +114,7 @@ def encode_numbers(value: Any) -> Any:
 
 
 def _decode_numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the event with "NaN", "Infinity" and "-Infinity" as floats."""
     if not any(value in _NON_FINITE for value in record.values() if isinstance(value, str)):
         return record
     event = record.get("event")

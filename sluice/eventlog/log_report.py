@@ -155,14 +155,17 @@ class _Inspection:
             LogProblem(kind="invalid JSON", line=line.number, event="", field="", what=what)
         )
 
-    def add_record(self, number: int, record: Mapping[str, Any]) -> None:
+    def add_record(self, line_number: int, record: Mapping[str, Any]) -> None:
+        """Add one event to the report."""
         self.num_records += 1
         is_phase = "event" not in record and isinstance(record.get("phase"), str)
         event = record["phase"] if is_phase else record.get("event")
         if not isinstance(event, str):
             what = "field 'event' is missing or not a string"
             self.problems.add(
-                LogProblem(kind="no event type", line=number, event="", field="event", what=what)
+                LogProblem(
+                    kind="no event type", line=line_number, event="", field="event", what=what
+                )
             )
             return
         self.counts[event] += 1
@@ -177,17 +180,19 @@ class _Inspection:
             (self.notes, self._metric_notes(event, record)),
         ):
             for problem in problems:
-                listing.add(_at_line(problem, number, event))
+                listing.add(_at_line(problem, line_number, event))
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 what = f"{name} is {value}"
                 self.non_finite.add(
-                    LogProblem(kind="non-finite", line=number, event=event, field=name, what=what)
+                    LogProblem(
+                        kind="non-finite", line=line_number, event=event, field=name, what=what
+                    )
                 )
         if is_phase and required is None:
-            self._track_phase(number, event)
+            self._track_phase(line_number, event)
         else:
-            self._track_event(number, event, record)
+            self._track_event(line_number, event, record)
 
     def report(self, path: str | Path, *, torn_line: str | None) -> LogReport:
         if not self.num_records:
@@ -253,20 +258,20 @@ class _Inspection:
                 return [_metric_note("test_*", what)]
         return []
 
-    def _track_event(self, number: int, event: str, record: Mapping[str, Any]) -> None:
+    def _track_event(self, line_number: int, event: str, record: Mapping[str, Any]) -> None:
         """Add a gap at a start event, and remove it at the end event."""
         total = record.get("total_folds")
         if event == "fold_complete":
             self.completed_folds.add(_id_field(record, "fold_id"))
         elif event == "experiment_complete" and isinstance(total, int):
-            self.last_experiment_end = (number, total)
+            self.last_experiment_end = (line_number, total)
         if event not in _START_OR_END_EVENTS:
             return
         seed_and_fold = (_id_field(record, "seed"), _id_field(record, "fold_id"))
         if event in END_EVENTS:
             key = seed_and_fold if event == "fold_start" else ()
             what = f"no {' or '.join(END_EVENTS[event])} follows"
-            self.open_starts[(event, *key)] = _gap(number, event, what)
+            self.open_starts[(event, *key)] = _gap(line_number, event, what)
             return
         for start, ends in END_EVENTS.items():
             if event not in ends:
@@ -281,12 +286,12 @@ class _Inspection:
             for start_key in ended_keys:
                 del self.open_starts[start_key]
 
-    def _track_phase(self, number: int, event: str) -> None:
+    def _track_phase(self, line_number: int, event: str) -> None:
         """Track the start and end of a phase in a log of another program."""
         name, _, suffix = event.rpartition("_")
         if name and suffix == "start":
             ends = " or ".join(f"{name}_{end}" for end in _PHASE_ENDS)
-            self.open_starts[(event,)] = _gap(number, event, f"no {ends} follows")
+            self.open_starts[(event,)] = _gap(line_number, event, f"no {ends} follows")
         elif name and suffix in _PHASE_ENDS:
             self.open_starts.pop((f"{name}_start",), None)
 
@@ -304,9 +309,9 @@ class _Listing:
             self.entries.append(problem)
 
 
-def _at_line(problem: FieldProblem, number: int, event: str) -> LogProblem:
+def _at_line(problem: FieldProblem, line_number: int, event: str) -> LogProblem:
     return LogProblem(
-        kind=problem.kind, line=number, event=event, field=problem.field, what=problem.what
+        kind=problem.kind, line=line_number, event=event, field=problem.field, what=problem.what
     )
 
 

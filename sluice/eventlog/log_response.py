@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from sluice.eventlog.event_fields import EVENT_FIELDS, ProblemKind
 from sluice.findings.catalogue import find_fault
 
-_FORMAT = (
+_FORMAT_NOTE = (
     'An event log has one JSON object per line, such as {"event": "fold_complete", "fold_id": 0}, '
     "as written by sluice.failfast.EventLog."
 )
-_TYPES = f"Types: {', '.join(EVENT_FIELDS)}."
+_TYPES_NOTE = f"Types: {', '.join(EVENT_FIELDS)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ _RESPONSES: dict[ProblemKind, LogResponse] = {
     "not a log": LogResponse(
         "The file is not an event log: a table, a binary file, plain text, or a JSON document of "
         "several lines.",
-        f"Check the path. {_FORMAT}",
+        f"Check the path. {_FORMAT_NOTE}",
     ),
     "invalid JSON": LogResponse(
         "Other output was written to the file, two programs wrote to it at the same time, or a "
@@ -39,11 +39,11 @@ _RESPONSES: dict[ProblemKind, LogResponse] = {
     ),
     "no event type": LogResponse(
         "The lines are JSON objects of another format, or the event type is in another field.",
-        f"Write the type of each event as a string in its field 'event' or 'phase'. {_TYPES}",
+        f"Write the type of each event as a string in its field 'event' or 'phase'. {_TYPES_NOTE}",
     ),
     "unknown event": LogResponse(
         "The event type is misspelled, or the file contains events of another program.",
-        f"Use a known type, and write further information in additional fields. {_TYPES}",
+        f"Use a known type, and write further information in additional fields. {_TYPES_NOTE}",
     ),
     "missing end": LogResponse(
         "The run is still in progress, or it crashed before it wrote the named events.",

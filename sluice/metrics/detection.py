@@ -212,6 +212,7 @@ def _find_hits(overlap_DN: NDArray[np.float64], threshold: float) -> NDArray[np.
 
 
 def _average_precision(is_hit_D: NDArray[np.bool_], *, num_true: int) -> float:
+    """Return the mean, over recalls, of the best precision at this or a higher recall."""
     num_hits_D = is_hit_D.cumsum()
     recall_D = num_hits_D / num_true
     precision_D = num_hits_D / np.arange(1, is_hit_D.size + 1)

@@ -166,6 +166,7 @@ def _rouge_l(reference: Sequence[str], generated: Sequence[str]) -> float:
 def _bertscore(
     reference: Sequence[str], generated: Sequence[str], embed: Embed
 ) -> tuple[float, str]:
+    """Return (score, ""), or (NaN, reason) if the score is undefined."""
     scores = []
     for row, (reference_text, generated_text) in enumerate(zip(reference, generated, strict=True)):
         reference_RD = _unit_vectors(embed(reference_text), row)
@@ -190,6 +191,7 @@ def _bertscore(
 
 
 def _unit_vectors(vectors: ArrayLike, row: int) -> NDArray[np.float64]:
+    """Return the vectors scaled to length 1 (T, D); NaN for a vector of zeros."""
     try:
         vectors_TD = np.asarray(vectors, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:  # torch tensors raise RuntimeError

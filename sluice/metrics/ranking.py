@@ -28,8 +28,8 @@ def ranking_metrics(
     - ndcg@k: gains are the relevances themselves; documents of equal score each get the mean
       discount of their ranks;
     - precision@k: share of the first k ranks with a relevant document (relevance above 0). If
-      documents of equal score are on both sides of rank k, the share of relevant ones among them
-      counts for each of their ranks up to k. Ranks without a document count as not relevant;
+      documents of equal score are on both sides of rank k, each of their ranks up to k counts as
+      the share of relevant documents among them. Ranks without a document count as not relevant;
     - map: mean average precision;
     - mrr: reciprocal rank of the first relevant document. Documents of equal score all get the last
       of their ranks, so a model with constant scores does not profit from the order of the rows;
@@ -82,7 +82,7 @@ def ranking_metrics(
     values[names[0]] = float(np.mean([_ndcg(*pair, at=at) for pair in pairs]))
     pairs_with_irrelevant = [pair for pair in pairs if pair[0].min() == 0]
     if not pairs_with_irrelevant:
-        reason = "every document of every judged query is relevant"
+        reason = "in each query with different relevances, every document is relevant"
         return TaskMetrics(values=values, absent=dict.fromkeys(names[1:], reason))
     values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in pairs_with_irrelevant]))
     values["map"] = float(np.mean([_average_precision(*pair) for pair in pairs_with_irrelevant]))
@@ -97,6 +97,7 @@ def _ndcg(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at:
 
 
 def _precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
+    """Return the precision of the first ``at`` ranks; tied documents share their ranks."""
     num_ranks = min(at, score_n.size)
     last_score = np.sort(score_n)[-num_ranks]
     is_above_n, is_tied_n = score_n > last_score, score_n == last_score

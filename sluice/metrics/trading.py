@@ -24,7 +24,7 @@ def trading_metrics(
 ) -> TaskMetrics:
     """Return sharpe, sortino, max_drawdown, turnover and hit_rate of a position, without costs.
 
-    - sharpe, sortino: see the functions [per year];
+    - sharpe, sortino: annualised ratios, see ``sharpe`` and ``sortino``;
     - max_drawdown: largest decline of compounded wealth from a peak [rate of the peak];
     - turnover: traded volume, including the first trade [x capital per year];
     - hit_rate: share of gains among the rows on which the position earned or lost something.

@@ -16,6 +16,7 @@ from sluice.models.slstm import SLSTM
 from sluice.models.transformer import Transformer
 
 Builder = Callable[[int, int, ModelSettings], nn.Module]
+"""Function of (num_features, num_outputs, settings) that returns a network."""
 
 ARCHITECTURES: Mapping[str, Builder] = {
     "linear": lambda num_features, num_outputs, _: LastRowLinear(num_features, num_outputs),

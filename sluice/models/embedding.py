@@ -156,7 +156,7 @@ def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=4)
 def _count_sketch(width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return for each value of an embedding its bucket in the sketch and its sign.
+    """Return the bucket in the sketch, and the sign, of each value of an embedding.
 
     Both are derived from the width, so they are equal in training and serving.
     """

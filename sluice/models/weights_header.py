@@ -145,6 +145,7 @@ def read_header(
 def _read_tensor(
     name: str, entry: Any, limits: ImportLimits
 ) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Return the shape of a tensor, and the range of its bytes as (begin, end)."""
     label = f"tensor {name[:80]!r}"
     if not name or not name.isprintable() or len(name) > limits.max_text:
         raise ValueError(

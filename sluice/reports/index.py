@@ -74,6 +74,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _walk(folder: Path, top: Path) -> list[ReportEntry]:
+    """Return the entries of the reports in a folder and its subfolders."""
     try:
         entries = [e for e in folder.iterdir() if not e.name.startswith(".")]
     except OSError:  # missing or not readable

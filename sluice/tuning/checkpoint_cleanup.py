@@ -1,4 +1,4 @@
-"""Removes checkpoints of a study from which no trial can start any more."""
+"""Removes the checkpoints of a study that no trial needs any more."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ class CheckpointCleanup:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._thread.shutdown(cancel_futures=error is not None)
 

@@ -22,10 +22,10 @@ def default_space(base: TrialSettings) -> Space:
     second, because its best value is unknown for new data. The weight decay, which may be off,
     follows. The range of the learning rate extends by a factor of about 30 to both sides of 0.003.
 
-    A linear network has no width, depth or dropout. In recurrent networks dropout acts between
-    layers, so it is active only with at least two layers; the same is assumed for the user's own
-    network. In a multilayer perceptron it acts after each layer. For a transformer only multiples
-    of the number of attention heads are tried as widths.
+    A linear network has no width, depth or dropout. In recurrent networks dropout acts mainly
+    between layers, so it is searched only with at least two layers; the same is assumed for the
+    user's own network. In a multilayer perceptron it acts after each layer. For a transformer only
+    multiples of the number of attention heads are tried as widths.
     """
     architecture = base.model.architecture
     space: dict[str, Parameter] = {

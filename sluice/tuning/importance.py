@@ -1,8 +1,8 @@
 """Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
 All trials are compared at the epoch after which the first of them was stopped early, or at the last
-epoch if none was. Otherwise the values of a trial that was stopped early would look worse only
-because the trial was short.
+epoch if none was. At different epochs, the values of a trial that was stopped early would look
+worse only because the trial was short.
 """
 
 import math
@@ -83,8 +83,9 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
 
     A random forest is fitted to the ranks of the losses, so that a few diverged trials do not
     dominate. The importance of a parameter is the increase of the forest's error when the values of
-    that parameter are permuted. The sensitivity to a parameter is measured by giving it the same
-    value in all trials in which it is active: the mean predicted rank is converted to a loss.
+    that parameter are permuted. For the sensitivity, the same value of the parameter is inserted
+    into all trials in which the parameter is active. The mean of the predicted ranks is converted
+    to a loss. This is repeated for each value of a grid.
 
     Args:
         result: Result of the search.
@@ -117,12 +118,12 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     )
     forest = _Forest(values_ND, losses_N, seed=seed)
     shares_D = _importance_shares(forest, seed=seed)
-    spread = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
+    loss_iqr = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
     if forest.out_of_bag_r2 < MIN_FIT:
-        spread = math.inf  # then no edge is reported, because the sensitivity is noise
+        loss_iqr = math.inf  # then no edge is reported, because the sensitivity is noise
     reports = [
         _report_parameter(
-            path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, spread
+            path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, loss_iqr
         )
         for d, (path, parameter) in enumerate(searched_parameters.items())
     ]
@@ -240,14 +241,15 @@ def _report_parameter(
     share: float,
     curve: tuple[SensitivityPoint, ...],
     result: SearchResult,
-    spread: float,
+    loss_iqr: float,
 ) -> ParameterReport:
+    """Return the report of one parameter, with advice if its range is too narrow."""
     best = result.winner.params.get(path)
     edge = _find_edge(path, parameter, best)
     # The best trial may be at an edge by chance. An edge is reported only if the expected loss also
     # decreases towards it.
     towards_edge = curve if edge == "high" else curve[::-1]
-    if edge and not _decreases(towards_edge, _MIN_DECREASE * spread):
+    if edge and not _decreases(towards_edge, _MIN_DECREASE * loss_iqr):
         edge = ""
     advice = ""
     if edge and not isinstance(parameter, Choice):
@@ -262,6 +264,7 @@ def _report_parameter(
 
 
 def _find_edge(path: str, parameter: Parameter, best: Value | None) -> Literal["", "low", "high"]:
+    """Return the end of the range at which the best value is, if the range may be extended."""
     position = None if best is None or isinstance(parameter, Choice) else parameter.position(best)
     if position is None or isinstance(parameter, Choice):
         return ""

@@ -65,9 +65,9 @@ def _short_name(path: str, other_paths: Sequence[str]) -> str:
 
 
 def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], list[str]]:
-    """Return the columns that fit into a width, line by line, and the names of the other columns.
+    """Return the cells of the columns that fit into a width, and the names of the other columns.
 
-    The first line is the header.
+    The cells are grouped by line. The first line is the header.
 
     Args:
         rows: Rows with the same column names.

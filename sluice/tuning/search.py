@@ -143,6 +143,7 @@ def _make_result(
     *,
     folder: Path,
 ) -> SearchResult:
+    """Return the result, or raise an error if no trial has a finite loss."""
     best = min(trials, key=lambda trial: (trial.loss, trial.id))
     if not math.isfinite(best.loss):
         num_reasons = len({trial.reason for trial in trials})

@@ -86,6 +86,7 @@ def _sampler(proposals: str, *, seed: int, startup_trials: int) -> Any:
 
 @functools.cache
 def _optuna_search() -> Any:
+    """Return the searcher class; it is defined here, because its base class imports Ray."""
     from ray.tune.search.optuna import OptunaSearch
 
     class QuietOptunaSearch(OptunaSearch):
@@ -132,6 +133,7 @@ def quiet_optuna() -> Iterator[None]:
 def _make_from_class(
     settings: ClassSettings, space: Space, base: TrialSettings, *, metric: str, seed: int
 ) -> "Searcher":
+    """Return a searcher of the class in the settings, with the search space."""
     from ray.tune.search.optuna import OptunaSearch
 
     cls = import_class(settings.path, what="searcher")

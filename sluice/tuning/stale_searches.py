@@ -10,6 +10,7 @@ from sluice.base.files import write_atomic
 from sluice.tuning.study_folder import is_unfinished
 
 _REQUEST_FILE = "asked.json"
+"""Name of the file with the request of a search, in the folder of the search."""
 
 
 def record_request(folder: Path, request: Mapping[str, Any]) -> tuple[str, ...]:

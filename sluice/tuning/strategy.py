@@ -17,6 +17,7 @@ more, the values are random."""
 
 _BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
 _BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"
+"""Full names of the two classes of BOHB, which must be used together."""
 
 PERTURBABLE_SETTINGS = tuple(
     f"training.{name}" for name in CHANGEABLE_SETTINGS if name != "optimizer_arguments"
@@ -139,6 +140,7 @@ def changing_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
 
 
 def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
+    """Return whether a scheduler may change a parameter during training."""
     group, name, argument = split_path(path)
     if group != "training":
         return False
@@ -167,6 +169,7 @@ def _possible_optimizers(path: str, space: Space, base: TrialSettings) -> list[V
 
 
 def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) -> tuple[int, ...]:
+    """Return the epochs, before the last one, after which a trial reports."""
     grace = grace_epochs(settings, max_epochs)
     if scheduler == "none":
         return ()
@@ -205,13 +208,13 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
         parameters=tuple(space.parameters),
         decision_epochs=_decision_epochs(_scheduler_name(settings.scheduler), settings, max_epochs),
         changing=changing_parameters,
-        reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} members, "
+        reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} trials, "
         f"one step every {interval} epochs.",
     )
 
 
 def _require_bohb_pair(settings: SearchSettings) -> None:
-    """Refuse BOHB's searcher without its scheduler, and its scheduler without its searcher."""
+    """Refuse the searcher or the scheduler of BOHB if the other one is not set."""
     scheduler, searcher = settings.scheduler, settings.searcher
     if not isinstance(scheduler, ClassSettings) and searcher is None:
         return

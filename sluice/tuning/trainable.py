@@ -58,9 +58,9 @@ def make_trainable(
     - ``damaged_checkpoints``: number of damaged checkpoints found since the last report;
     - ``reason``: why training ended; empty while it continues.
 
-    If a trial fails because of its values or of user code, its last report has a ``loss`` of NaN,
-    the reason, and an ``epoch`` that is one higher than in the previous report. A transient error
-    is raised as a ``SluiceError``.
+    If a trial fails because of its values or of user code, its last report has a ``loss`` of NaN
+    and the reason. The ``epoch`` of that report is one higher than in the previous report. A
+    transient error is raised as a ``SluiceError``.
 
     Args:
         objective: Function that is minimised. It is pickled, so its class must be importable in the

@@ -35,7 +35,7 @@ class TrialRecords:
     Args:
         space: The searched parameters.
         base: Settings of everything else.
-        strategy: Strategy of the search, with the name of the scheduler for the reasons.
+        strategy: Strategy of the search. The reasons of early stops name its scheduler.
     """
 
     def __init__(self, space: Space, base: TrialSettings, strategy: Strategy) -> None:
@@ -87,6 +87,7 @@ class TrialRecords:
         )
 
     def _schedule(self, study: "Study", number: int) -> tuple[ScheduleStep, ...]:
+        """Return the values that led to a trial's current weights, over time."""
         steps: list[ScheduleStep] = []
         for attempt in study.attempts_of(number):
             if attempt.start is not None and not self._has_epochs_left(attempt.start):
@@ -108,6 +109,7 @@ class TrialRecords:
         return decode(self._space, self._base, config)
 
     def _state_and_reason(self, trial: "TrialProxy", num_epochs: int) -> tuple[Any, str]:
+        """Return the state of a record, and why the trial ended."""
         if not trial.is_finished():
             return "running", ""
         if trial.status == _FAILED:

@@ -46,9 +46,9 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
         Imports Ray.
     """
     return {
-        name: domain
+        key: domain
         for path in possible_paths(space, base)
-        for name, domain in domains(path, space.parameters[path]).items()
+        for key, domain in domains(path, space.parameters[path]).items()
     }
 
 
@@ -73,25 +73,25 @@ def domains(path: str, parameter: Any) -> "dict[str, Domain]":
     """Return Tune's sampling functions of one parameter by key of the config."""
     from ray import tune
 
-    name = config_key(path, parameter)
+    key = config_key(path, parameter)
     if isinstance(parameter, LogUniform):
-        domain_by_key = {name: tune.loguniform(parameter.low, parameter.high)}
+        domain_by_key = {key: tune.loguniform(parameter.low, parameter.high)}
         if parameter.may_be_off:
             return {f"{path}#on": tune.choice([True, False]), **domain_by_key}
         return domain_by_key
     if isinstance(parameter, Uniform):
-        return {name: tune.uniform(parameter.low, parameter.high)}
+        return {key: tune.uniform(parameter.low, parameter.high)}
     if isinstance(parameter, Integers):
         step = parameter.multiple_of
-        return {name: tune.randint(parameter.low // step, parameter.high // step + 1)}
+        return {key: tune.randint(parameter.low // step, parameter.high // step + 1)}
     if isinstance(parameter, PowersOfTwo):
         low, high = parameter.exponents
-        return {name: tune.randint(low, high + 1)}
+        return {key: tune.randint(low, high + 1)}
     if isinstance(parameter, Choice):
-        return {name: tune.choice(categories(parameter))}
+        return {key: tune.choice(categories(parameter))}
     if parameter.is_normal:
-        return {name: tune.uniform(MIN_QUANTILE, 1 - MIN_QUANTILE)}
-    return {name: getattr(tune, parameter.function)(*parameter.arguments)}
+        return {key: tune.uniform(MIN_QUANTILE, 1 - MIN_QUANTILE)}
+    return {key: getattr(tune, parameter.function)(*parameter.arguments)}
 
 
 def config_key(path: str, parameter: Any) -> str:
@@ -164,12 +164,12 @@ def encode(space: Space, params: Params) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for path, value in params.items():
         parameter = space.parameters[path]
-        name = config_key(path, parameter)
+        key = config_key(path, parameter)
         if isinstance(parameter, LogUniform) and parameter.may_be_off:
             config[f"{path}#on"] = bool(value)
             if not value:
                 continue
-        config[name] = encode_one(parameter, value)
+        config[key] = encode_one(parameter, value)
     return config
 
 
@@ -233,31 +233,31 @@ def _active_values(space: Space, base: TrialSettings) -> Params:
 
 def _suggest(trial: Any, path: str, parameter: Any) -> Value:
     """Let Optuna suggest the value of one parameter."""
-    name = config_key(path, parameter)
+    key = config_key(path, parameter)
     if isinstance(parameter, LogUniform) and parameter.may_be_off:  # noqa: SIM102 - the condition calls Optuna
         if not trial.suggest_categorical(f"{path}#on", [True, False]):
             return 0.0
     if isinstance(parameter, Choice):
-        return decode_one(parameter, trial.suggest_categorical(name, categories(parameter)))
+        return decode_one(parameter, trial.suggest_categorical(key, categories(parameter)))
     if isinstance(parameter, PowersOfTwo):
-        return decode_one(parameter, trial.suggest_int(name, *parameter.exponents))
+        return decode_one(parameter, trial.suggest_int(key, *parameter.exponents))
     if isinstance(parameter, Integers):
         step = parameter.multiple_of
-        multiple = trial.suggest_int(name, parameter.low // step, parameter.high // step)
+        multiple = trial.suggest_int(key, parameter.low // step, parameter.high // step)
         return decode_one(parameter, multiple)
     low, high = parameter.low, parameter.high
     if not isinstance(parameter, TuneFunction):
         is_log = isinstance(parameter, LogUniform)
-        return decode_one(parameter, trial.suggest_float(name, low, high, log=is_log))
+        return decode_one(parameter, trial.suggest_float(key, low, high, log=is_log))
     if parameter.is_normal:
-        suggested = trial.suggest_float(name, MIN_QUANTILE, 1 - MIN_QUANTILE)
+        suggested = trial.suggest_float(key, MIN_QUANTILE, 1 - MIN_QUANTILE)
     elif parameter.is_integer:
         # Optuna supports either steps or a logarithmic scale. With a logarithmic scale, the value
         # is rounded to the quantum by ``decode_one``.
         step = 1 if parameter.is_log else int(parameter.quantum or 1)
-        suggested = trial.suggest_int(name, low, high, step=step, log=parameter.is_log)
+        suggested = trial.suggest_int(key, low, high, step=step, log=parameter.is_log)
     else:
-        suggested = trial.suggest_float(name, low, high, log=parameter.is_log)
+        suggested = trial.suggest_float(key, low, high, log=parameter.is_log)
     return decode_one(parameter, suggested)
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Study
 
 Listener = Callable[["Study", "StudyEvent"], None]
+"""Function that is called with the study and an event after the event was applied."""
 
 _ENVIRONMENT = {
     # Ctrl-C ends the study immediately. Nothing is lost, because the journal has all reports.
@@ -51,6 +52,7 @@ _ENVIRONMENT = {
     # The journal contains the state. Tune's own snapshot is only for users who read its folder.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
+"""Environment variables of Ray that are set during a search."""
 
 _LOG_LEVELS = {
     "ray.tune": logging.WARNING,  # at INFO, PBT logs a line for each copy
@@ -59,6 +61,7 @@ _LOG_LEVELS = {
     "ray.tune.logger": logging.ERROR,
     "ray.tune.analysis": logging.ERROR,
 }
+"""Levels of Ray's loggers during a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

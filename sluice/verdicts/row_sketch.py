@@ -49,10 +49,10 @@ class RowSketch(Record):
     def share_in(self, other: "RowSketch") -> float:
         """Estimate the share of this window's rows that the other window also contains [rate].
 
-        A sketch contains all hashes of its window only up to its largest one. Therefore, only
-        hashes up to the smaller of the two largest hashes are compared. So the share of a window in
-        any window that contains it is estimated as 1. If no hash can be compared, the result is 1,
-        which is the conservative value.
+        A sketch is complete up to its largest hash; larger hashes of the window are not stored.
+        Therefore, only hashes in the range in which both sketches are complete are compared. So the
+        share of a window in any window that contains it is estimated as 1. If no hash can be
+        compared, the result is 1, which is the conservative value.
 
         >>> days = np.array([f"2024-01-{day:02d}" for day in range(1, 31)])
         >>> round(RowSketch.of(days[10:]).share_in(RowSketch.of(days)), 2)

@@ -204,10 +204,11 @@ def _sign_test(candidate_wins: int, baseline_wins: int) -> float:
 
 
 def _first_place_share(votes: Sequence[PairVotes]) -> float | None:
-    first = sum(
+    num_first = sum(
         v.candidate_first.count("candidate") + v.baseline_first.count("baseline") for v in votes
     )
-    second = sum(
+    num_second = sum(
         v.candidate_first.count("baseline") + v.baseline_first.count("candidate") for v in votes
     )
-    return first / (first + second) if first + second else None
+    num_decided = num_first + num_second
+    return num_first / num_decided if num_decided else None

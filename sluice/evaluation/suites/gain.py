@@ -54,8 +54,8 @@ def measure_gain(
 
     All rows are treated as one fold in time order, because a fold may contain a single row of the
     suite, from which no variance can be estimated. A shift between folds therefore widens the
-    bounds, which is conservative. Neighbouring rows of a suite are at least as far apart as in the
-    window, so they depend on each other over at most as many rows as in the window.
+    bounds, which is conservative. The suite is a part of the window's rows, so two rows that depend
+    on each other are never farther apart in the suite than in the window.
 
     Args:
         candidate: Losses (S, M) [loss units].

@@ -56,9 +56,10 @@ def hard_suite(
     chosen_by = losses.seeds[: (len(losses.seeds) + 1) // 2]
     loss_N = losses.loss_SN[: max(1, len(chosen_by))].mean(axis=0)
     by_label = pd.Series(loss_N, index=losses.label_N).groupby(level=0, sort=False).max()
-    position = pd.Index(row_labels(frame.index)).get_indexer(by_label.index)
-    by_label, rows = by_label[position >= 0], position[position >= 0].astype(np.int64)
-    if rows.size == 0:
+    positions = pd.Index(row_labels(frame.index)).get_indexer(by_label.index)
+    is_in_frame = positions >= 0
+    by_label, frame_positions = by_label[is_in_frame], positions[is_in_frame].astype(np.int64)
+    if frame_positions.size == 0:
         raise ContractError(
             f"Suite '{name}' needs scored rows that are in the frame, got none of "
             f"{losses.num_rows}; first scored row {losses.label_N[0]}, first row of the frame "
@@ -66,15 +67,15 @@ def hard_suite(
             cause="The losses belong to another table.",
             fix="Score the model on this data first.",
         )
-    num_hard = max(1, int(rows.size * share))
-    hard_rows = np.argsort(-by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
+    num_hard = max(1, int(frame_positions.size * share))
+    hard_indices = np.argsort(-by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
     median = float(np.median(by_label))
-    unusual = find_unusual_features(hard_rows, rows, frame, feature_columns)
+    unusual = find_unusual_features(hard_indices, frame_positions, frame, feature_columns)
     return make_suite(
         name,
         {
-            str(by_label.index[row]): _reason(float(by_label.iloc[row]), median, features)
-            for row, features in zip(hard_rows, unusual, strict=True)
+            str(by_label.index[index]): _reason(float(by_label.iloc[index]), median, features)
+            for index, features in zip(hard_indices, unusual, strict=True)
         },
         HighestLoss(subject=losses.subject, window=losses.window, share=share, chosen_by=chosen_by),
     )

@@ -23,8 +23,9 @@ def refresh_hard_suite(
     """Return the hard suite of this model; create a new version if the newest is of another model.
 
     New data alone does not create a new version, so that successive candidates against the same
-    production version are compared on the same rows. A user-defined suite of this name is not
-    changed.
+    production version are compared on the same rows. Non-finite losses do not create one either:
+    the newest version then stays, even if another model selected its rows. A user-defined suite of
+    this name is not changed.
 
     Args:
         library: Suites of the pipeline.
@@ -35,7 +36,8 @@ def refresh_hard_suite(
         at: Current time, UTC.
 
     Returns:
-        The suite; None if none exists and it cannot be created because of non-finite losses.
+        The newest version of the suite; None if no version exists, and non-finite losses prevent
+        its creation.
 
     Raises:
         ContractError: No row of the losses is in the frame.

@@ -129,7 +129,7 @@ class SuiteLibrary:
         return tuple(self.load(name) for name in self.names())
 
     def _write(self, suite: Suite, version: int, at: datetime) -> SuiteEntry:
-        """Store the suite with this version number unless it exists; return the stored entry."""
+        """Store the suite as this version unless the version exists; return the stored entry."""
         path = self._folder / suite.name / f"{version:06d}.json"
         if not path.exists():
             entry = SuiteEntry(

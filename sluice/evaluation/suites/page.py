@@ -197,7 +197,7 @@ def _table_row(row: RowResult) -> list[str]:
 
 
 def _full_reason(row: RowResult) -> str:
-    """Return the reason why a row is in the suite, and its unusual features if it omits them."""
+    """Return why a row is in the suite; append its unusual features if the text omits them."""
     unusual = describe_unusual_features(row.standouts)
     return row.reason if unusual in row.reason else f"{row.reason}; {unusual}".removeprefix("; ")
 

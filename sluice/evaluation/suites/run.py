@@ -121,6 +121,7 @@ def _run_suite(
     workload: Workload,
     settings: SuiteSettings,
 ) -> SuiteResult:
+    """Return the result of the candidate on one suite."""
     suite, position_M = version.suite, status.scored_M
     candidate, candidate_problem = arms[0].on_suite(position_M, suite)
     reference, reference_problem = arms[1].on_suite(position_M, suite)
@@ -153,8 +154,8 @@ def _run_suite(
 def _describe_biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
     """Return a message for each arm without seeds whose losses were used to select the rows.
 
-    The rows were selected because the arm has its highest losses on them, so almost any other model
-    has lower losses on them.
+    The rows were selected because the arm has its highest losses there. Almost any other model has
+    lower losses on these rows.
     """
     origin = suite.origin
     if not isinstance(origin, HighestLoss):

@@ -14,8 +14,8 @@ from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
 SELECTION_MESSAGE = "were used to select these rows"
-"""End of the message on an arm whose seeds all selected the rows of the suite, which biases its
-losses on these rows."""
+"""End of the message about an arm whose seeds all selected the rows of the suite. Its losses on
+these rows are biased."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,8 +37,8 @@ class SuiteArm:
     def is_wrong_N(self) -> NDArray[np.bool_]:
         """Whether the arm is wrong on each row (N,).
 
-        A classifier is wrong if at least half of its seeds are, another arm if its mean loss over
-        the seeds is above the threshold.
+        A classifier is wrong on a row if at least half of its seeds are wrong. Another arm is wrong
+        if its mean loss over the seeds is above the threshold.
         """
         is_wrong_N: NDArray[np.bool_]
         if self.threshold is None:

@@ -60,6 +60,7 @@ def score_arms(
     if reference is not None and reference.candidate == version.candidate:
         reference = ledger.version_of(version.model, version.lineage.reference)
     args = workload, rows.frame, rows.folds
+    # Imported predictions are the baseline only while no version is the reference.
     baseline = (
         find_baseline(ledger, version.model, baseline_settings, store, *args)
         if reference is None

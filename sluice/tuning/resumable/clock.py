@@ -6,6 +6,8 @@ import heapq
 class VirtualClock:
     """Clock of the slots on which trials run; a report takes one unit of the slot's virtual time.
 
+    Trials are identified by their numbers.
+
     Args:
         num_slots: Number of trials that run at a time.
 
@@ -17,10 +19,10 @@ class VirtualClock:
         self._free_slots = [(0, slot) for slot in range(num_slots)]
         """Heap of (virtual time since which the slot is free, slot)."""
         self._busy_slots: dict[int, tuple[int, int]] = {}
-        """Virtual time and slot of each running trial."""
+        """Virtual time and slot of each running trial, by its number."""
         self._due_reports: list[tuple[int, int, int]] = []
-        """Heap of (time, slot, trial). Entries that differ from ``_busy_slots`` are outdated and
-        skipped."""
+        """Heap of (time, slot, number of the trial). Entries that differ from ``_busy_slots`` are
+        outdated and skipped."""
         self._now = 0
         """Latest virtual time that a report has reached."""
 
@@ -28,34 +30,34 @@ class VirtualClock:
         """Return whether another trial can run."""
         return bool(self._free_slots)
 
-    def start(self, trial: int) -> None:
+    def start(self, number: int) -> None:
         """Run a trial on the slot that has been free the longest."""
         time, slot = heapq.heappop(self._free_slots)
-        self._set(trial, max(time, self._now), slot)
+        self._set(number, max(time, self._now), slot)
 
-    def tick(self, trial: int) -> None:
+    def tick(self, number: int) -> None:
         """Advance the time of a trial by one report."""
-        time, slot = self._busy_slots[trial]
+        time, slot = self._busy_slots[number]
         self._now = max(self._now, time + 1)
-        self._set(trial, time + 1, slot)
+        self._set(number, time + 1, slot)
 
-    def stop(self, trial: int) -> None:
+    def stop(self, number: int) -> None:
         """Free the slot of a trial."""
-        heapq.heappush(self._free_slots, self._busy_slots.pop(trial))
+        heapq.heappush(self._free_slots, self._busy_slots.pop(number))
 
     def next_due_trial(self) -> int | None:
-        """Return the running trial whose report is due next; None if no trial runs."""
+        """Return the number of the trial whose report is due next; None if no trial runs."""
         while self._due_reports:
-            time, slot, trial = self._due_reports[0]
-            if self._busy_slots.get(trial) == (time, slot):
-                return trial
+            time, slot, number = self._due_reports[0]
+            if self._busy_slots.get(number) == (time, slot):
+                return number
             heapq.heappop(self._due_reports)
         return None
 
-    def sort_key(self, trial: int) -> tuple[int, int]:
+    def sort_key(self, number: int) -> tuple[int, int]:
         """Return virtual time and slot of a running trial, by which running trials are ordered."""
-        return self._busy_slots[trial]
+        return self._busy_slots[number]
 
-    def _set(self, trial: int, time: int, slot: int) -> None:
-        self._busy_slots[trial] = (time, slot)
-        heapq.heappush(self._due_reports, (time, slot, trial))
+    def _set(self, number: int, time: int, slot: int) -> None:
+        self._busy_slots[number] = (time, slot)
+        heapq.heappush(self._due_reports, (time, slot, number))

@@ -49,19 +49,21 @@ class OrderedStudy(Study):
         else:
             self._expected_suggestions = deque(suggestions)
         events = [line for line in lines if "config" not in line]
+        # Without a searcher and events, ``start`` starts the first trials when all are queued.
         if self._searcher is not None or events:
             self._start_first_trials(is_new=not events)
-        for number, line in enumerate(events, 1):
+        for event_number, line in enumerate(events, 1):
             event = self._lines.decode(line)
             self._require_running(event)
             if self._clock.next_due_trial() != event.trial:
                 raise ContractError(
-                    f"Report {number} of the journal is from trial {event.trial}, but trial "
+                    f"Report {event_number} of the journal is from trial {event.trial}, but trial "
                     f"{self._clock.next_due_trial()} is due.",
                     fix="Resume with the releases of Sluice and Ray that started the study, or "
                     "start it in another folder.",
                 )
-            self._apply_and_fill_slots(event, is_new=number == len(events))
+            # A killed process may have recorded the last event without the suggestions after it.
+            self._apply_and_fill_slots(event, is_new=event_number == len(events))
         if self._expected_suggestions:
             raise ContractError(
                 "The journal contains a suggestion for trial "
@@ -114,13 +116,13 @@ class OrderedStudy(Study):
         self._changed_numbers[event.trial] = None
         return list(self._advance())
 
-    def sort_key(self, trial: int) -> tuple[int, int]:
+    def sort_key(self, number: int) -> tuple[int, int]:
         """Return virtual time and slot of a running trial."""
-        return self._clock.sort_key(trial)
+        return self._clock.sort_key(number)
 
-    def has_pending_event(self, trial: int) -> bool:
+    def has_pending_event(self, number: int) -> bool:
         """Return whether an event of the trial was received and is not applied yet."""
-        return trial in self._pending_events
+        return number in self._pending_events
 
     def checkpoints_needed(self) -> frozenset[str]:
         """Return the paths of checkpoints from which a trial may still start."""
@@ -210,10 +212,11 @@ class ArrivalStudy(Study):
             if "config" in line:
                 self._repeat_suggestion(line)
             else:
-                self._receive(self._lines.decode(line))
+                self._apply_event(self._lines.decode(line))
 
     def _repeat_suggestion(self, line: Mapping[str, Any]) -> None:
         """Repeat the suggestion of a line of the journal."""
+        # Before this suggestion, the scheduler selected a trial. This may have changed its state.
         if line.get("chosen"):
             self.next_to_start()
         config = line["config"]
@@ -262,19 +265,19 @@ class ArrivalStudy(Study):
         """Record an event and apply it."""
         self.next_to_start()
         self._write_line(self._lines.encode(event), event.kind != "start")
-        self._receive(event)
+        self._apply_event(event)
         return [event]
 
-    def sort_key(self, trial: int) -> tuple[int, int]:
+    def sort_key(self, number: int) -> tuple[int, int]:
         """Return a key that orders running trials by their number, the oldest first."""
-        return trial, 0
+        return number, 0
 
-    def has_pending_event(self, trial: int) -> bool:
+    def has_pending_event(self, number: int) -> bool:
         """Return False, because this study applies every event on arrival."""
-        del trial
+        del number
         return False
 
-    def _receive(self, event: StudyEvent) -> None:
+    def _apply_event(self, event: StudyEvent) -> None:
         # The same order as in Tune: the scheduler selects the next trial before each event.
         self.next_to_start()
         self._has_chosen = False
@@ -285,10 +288,12 @@ class ArrivalStudy(Study):
                 self._apply(event)
 
     def _record_suggestion(self, config: Mapping[str, Any]) -> None:
+        """Write a suggestion to the journal, and whether the scheduler selected a trial before."""
         line = {"trial": len(self.trials), "config": json_round_trip(config)}
         self._write_line({**line, "chosen": 1} if self._has_chosen else line, False)
 
     def _append(self, config: Mapping[str, Any]) -> None:
+        """Add a trial, after which the scheduler may select another trial."""
         self._has_chosen = False
         with self._seeded_random.step():
             self._add(config)

@@ -48,6 +48,7 @@ class StudyJournal:
             raise
 
     def _open(self, subject: Mapping[str, Any]) -> None:
+        """Lock the file, check or write its first line, and remove a partial last line."""
         path = self._path
         self.digest = hashlib.sha256()
         """Digest of the complete lines of the file."""

@@ -102,7 +102,7 @@ class TrialProxy:
 
     @property
     def checkpoint(self) -> CheckpointKey:
-        """Checkpoint of the attempt's last result; before that, the one from which it started."""
+        """Checkpoint of the attempt's last result; before any result, the start of the attempt."""
         if self.start is not None and self.time == self.start.time:
             return self.start
         return CheckpointKey(self.number, self.attempt, self.time)

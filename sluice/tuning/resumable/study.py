@@ -118,11 +118,11 @@ class Study(ABC):
     # State
 
     @abstractmethod
-    def sort_key(self, trial: int) -> tuple[int, int]:
+    def sort_key(self, number: int) -> tuple[int, int]:
         """Return the key by which running trials are ordered; the smallest is due first."""
 
     @abstractmethod
-    def has_pending_event(self, trial: int) -> bool:
+    def has_pending_event(self, number: int) -> bool:
         """Return whether an event of the trial was received and is not applied yet."""
 
     def is_exhausted(self) -> bool:
@@ -142,16 +142,16 @@ class Study(ABC):
         """Return the number of existing and queued trials, which must not be enqueued again."""
         return len(self.trials)
 
-    def latest_checkpoint(self, trial: int) -> tuple[str, dict[str, Any]]:
+    def latest_checkpoint(self, number: int) -> tuple[str, dict[str, Any]]:
         """Return path and result of the checkpoint from which a trial continues.
 
         Both are empty if the trial starts from initial weights.
         """
-        return self._reports.latest_checkpoint(self.trials[trial])
+        return self._reports.latest_checkpoint(self.trials[number])
 
-    def last_own_checkpoint(self, trial: int) -> str:
+    def last_own_checkpoint(self, number: int) -> str:
         """Return the path of the last checkpoint that the trial itself wrote; "" without one."""
-        return self._reports.last_written_checkpoint(self.trials[trial])
+        return self._reports.last_written_checkpoint(self.trials[number])
 
     def attempts_of(self, number: int) -> tuple[TrialAttempt, ...]:
         """Return the attempts that led to a trial's current weights, oldest first.
@@ -206,6 +206,7 @@ class Study(ABC):
         return dict(suggested)
 
     def _add(self, config: Mapping[str, Any]) -> None:
+        """Add a new trial, and notify the scheduler."""
         trial = TrialProxy(
             number=len(self.trials),
             config=dict(config),
@@ -221,6 +222,7 @@ class Study(ABC):
         trial.begin_attempt(None)
 
     def _require_same(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Raise an error unless a suggestion equals that in a line of the journal."""
         number = len(self.trials)
         if json_round_trip(config) != line["config"] or number != line["trial"]:
             raise ContractError(
@@ -247,6 +249,7 @@ class Study(ABC):
         trial.status = Trial.RUNNING
 
     def _require_running(self, event: StudyEvent) -> TrialProxy:
+        """Return the trial of an event, or raise an error if the trial does not run."""
         number = event.trial
         if number >= len(self.trials) or self.trials[number].status != Trial.RUNNING:
             raise ContractError(
@@ -260,6 +263,7 @@ class Study(ABC):
         return self.trials[number]
 
     def _apply(self, event: StudyEvent) -> None:
+        """Add the result of an event to its trial, then end or continue the trial."""
         trial = self._require_running(event)
         self._changed_numbers[trial.number] = None
         result = dict(event.result)

@@ -45,6 +45,7 @@ class ResumableScheduler(TrialScheduler):
 
     @contextmanager
     def _open_driver(self, controller: Any) -> Iterator[StudyDriver]:
+        """Yield the driver; an error of Sluice closes the journal and ends ``Tuner.fit``."""
         run = tuner_runs.latest_run(self._path)
         assert run is not None, "Tune must call set_search_properties before it adds trials"
         run.controller = controller

@@ -87,7 +87,7 @@ def test_newest_predictions_are_matched_by_label_and_scored_on_the_test_rows(
     [
         (TABLE.rename(columns={"row": "id"}), "must have the column 'row'"),
         (TABLE[["row"]], "a column for each output"),
-        (pd.concat([TABLE, TABLE[:2]]), "got 2 more; the first repeated row is 0"),
+        (pd.concat([TABLE, TABLE[:2]]), "got 2 duplicates; the first repeated row is 0"),
         (TABLE.assign(prediction="high"), "but these columns are not: prediction"),
         (TABLE.assign(prediction=TABLE["prediction"].mask(TABLE["row"] == 7)), "is row 7"),
         (TABLE.assign(prediction=np.inf), "899 of 899 rows are not"),

@@ -401,4 +401,4 @@ def test_drift_of_texts_is_monitored_without_feature_columns(tmp_path: Path) -> 
     assert not monitored["rows"]
     assert not monitored["requests"]
     assert monitored["predictions"]
-    assert "watches none" in state.signal("requests").wait_reason
+    assert "returns none" in state.signal("requests").wait_reason
