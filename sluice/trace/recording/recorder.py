@@ -26,7 +26,7 @@ from sluice.trace.settings import TraceSettings
 
 _MAX_RECENT_STEPS = 128
 """Maximum number of steps whose detail is kept until the next flush: times of events, and scalars
-that are not kept in the history. If a program makes more steps, that of the earlier ones is
+that are not kept in the history. If a program makes more steps, the detail of the earlier ones is
 dropped."""
 
 _MAX_DETAIL_RECORDS = 1024

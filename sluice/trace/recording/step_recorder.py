@@ -144,6 +144,7 @@ class StepRecorder:
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     """Return the flags of a step event; see ``TraceEventKind``."""
+    # Also if a gradient that was nonzero after the backward pass is zero now.
     may_be_zero = thread.backward.is_followed_by_zeroing or (
         entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.pop_was_zeroed()
     )
