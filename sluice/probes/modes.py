@@ -121,6 +121,15 @@ def _judge_outputs(
             numbers=numbers,
             fix="Make the first dimension of the output the batch.",
         )
+    if torch.equal(x[half:], x[: len(x) - half]):
+        return ProbeResult(
+            name=NAME,
+            outcome="insufficient",
+            seen="Two passes agree bit for bit. The second half of the rows equals the first half, "
+            "so the effect of other rows in the batch could not be tested.",
+            numbers=numbers,
+            fix="Pass rows that differ.",
+        )
     effect_of_others = effect(first_output[:half], output_with_other_rows[:half])
     effect_of_own = effect(first_output[half:], output_with_other_rows[half:])
     numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}

@@ -57,7 +57,7 @@ def probe_padding(
             f"{tuple(padded.shape)} of {padded.dtype}.",
             fix="Pass x == pad_id, or positions at or after each row's length.",
         )
-    is_real = ~padded & ~padded.all(dim=1, keepdim=True)
+    is_real = ~padded
     if not bool((padded & is_real.any(dim=1, keepdim=True)).any()):
         return skipped(NAME, "No row has both padding and real positions.")
     with evaluation_copy(network, seed=seed) as network_copy:

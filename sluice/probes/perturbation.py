@@ -1,4 +1,4 @@
-"""Perturbation tests of a network: a copy to run, other input values, and changes of the output.
+"""Tools to test how the output of a network changes if its input is perturbed.
 
 Shape legend: B = rows of a batch.
 """
