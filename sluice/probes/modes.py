@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sluice.base.pluralize import pluralize
 from sluice.probes.perturbation import (
-    ROUNDING,
+    MAX_ROUNDING_EFFECT,
     effect,
     evaluation_copy,
     format_effect,
@@ -133,7 +133,7 @@ def _judge_outputs(
     effect_of_others = effect(first_output[:half], output_with_other_rows[:half])
     effect_of_own = effect(first_output[half:], output_with_other_rows[half:])
     numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}
-    if not effect_of_others <= ROUNDING:  # also if NaN
+    if not effect_of_others <= MAX_ROUNDING_EFFECT:  # also if NaN
         return failed(
             NAME,
             f"The outputs of {pluralize(half, 'row')} change {format_effect(effect_of_others)} if "
@@ -143,7 +143,7 @@ def _judge_outputs(
             "Track running statistics and use them in evaluation mode.",
             numbers,
         )
-    if not effect_of_own > ROUNDING:
+    if not effect_of_own > MAX_ROUNDING_EFFECT:
         return ProbeResult(
             name=NAME,
             outcome="insufficient",

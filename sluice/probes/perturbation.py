@@ -16,7 +16,7 @@ from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream
 
-ROUNDING = 1e-6
+MAX_ROUNDING_EFFECT = 1e-6
 """Maximum change of an output that counts as rounding, as a share of the largest output."""
 
 

@@ -112,7 +112,7 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
         peak_rate=1.0,
         final_rate=settings.final_rate_share,
     )
-    if plan.peak_step == total_steps - 1:
+    if plan.peak_step == total_steps - 1:  # the warmup takes all steps, so there is no decay
         plan = plan.model_copy(update={"final_rate": 1.0})
     return compare_rates(relative_rates, plan)
 
@@ -237,6 +237,7 @@ def _iter_deviations(
     end_deviation = _end_deviation(rates, step_rates, plan, tolerance=tolerance)
     if end_deviation is not None:
         end_step, observation, cause, fix = end_deviation
+        # Of a wrong end and a rise, the one at the earlier step is reported first.
         if rise_step is None or end_step <= rise_step:
             yield observation, cause, fix
     if rise_step is not None:

@@ -108,7 +108,7 @@ class Recorder:
         self._history_lines.append(encode_line(name, record.model_dump()))
 
     def write_detail(self, name: str, record: Record) -> None:
-        """Add a record to the recent detail, from which later records displace it."""
+        """Add a record to the recent detail, in which it is kept until newer records replace it."""
         self._detail.append((name, record))
 
     def write_statistics(self, record: Record) -> None:

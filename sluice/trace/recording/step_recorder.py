@@ -62,6 +62,7 @@ class StepRecorder:
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""
         phases = self._sampling.phases
+        # A new optimizer or a jump of the loss begins a training phase.
         if (not entry.num_steps or phases.has_loss_jump) and phases.may_begin(self.last):
             with self._lock:
                 self.deliver_pending()

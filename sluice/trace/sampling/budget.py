@@ -14,7 +14,7 @@ the program does not raise the sampling rate."""
 
 
 class SamplingBudget:
-    """Chooses the steps with statistics so that they take at most a share of the program's time.
+    """Chooses the steps with statistics, so that statistics take at most a share of the run time.
 
     The first steps are sampled often and later ones less and less often, so that a short run has
     samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
