@@ -240,7 +240,7 @@ def test_the_heat_map_has_a_column_for_each_step_with_the_selected_statistic(tra
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(path.as_uri())
-        shown = page.evaluate("(grid) => { run.grid = grid; return mapOf(); }", grid)
+        shown = page.evaluate("(grid) => { run.grid = grid; return mapValues(); }", grid)
         browser.close()
 
     assert shown == [[1, 3], [["a", [1, 2]], ["b", [None, 3]]]]
