@@ -235,6 +235,7 @@ def _sequence_data(trace: Trace) -> list[dict[str, Any]]:
             "first": sequence.first_step,
             "last": sequence.last_step,
             "count": sequence.count,
+            "is_open": sequence.is_open,
             "events": list(_event_labels(trace, sequence)),
         }
         for sequence in sorted(frequent, key=lambda sequence: sequence.first_step)

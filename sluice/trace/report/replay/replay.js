@@ -266,10 +266,16 @@ function showEvents() {
     for (const event of sequence.events) {
       element("span", line, event, event.startsWith("skip") ? "skip" : event.startsWith("step") ? "end" : "");
     }
-    element("small", line, sequence.count === 1 ? `step ${sequence.first.toLocaleString("en")} alone has these events`
-      : `${sequence.count.toLocaleString("en")} steps with these events, from step ${sequence.first.toLocaleString("en")} to ${sequence.last.toLocaleString("en")}`, "soft");
+    element("small", line, rangeText(sequence), "soft");
   }
   if (!sequences.length) element("p", box, "no events were recorded for this step", "soft");
+}
+
+function rangeText(sequence) { // which steps had these events
+  const first = sequence.first.toLocaleString("en"), last = sequence.last.toLocaleString("en");
+  if (sequence.is_open) return `after the last step (${first})`;
+  if (sequence.count === 1) return `step ${first} alone has these events`;
+  return `${sequence.count.toLocaleString("en")} steps with these events, from step ${first} to ${last}`;
 }
 
 let isScheduled = false;
