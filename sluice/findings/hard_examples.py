@@ -16,12 +16,12 @@ _MIN_DEVIATIONS = 2.0
 _MAX_FEATURES = 3
 """Maximum number of unusual features that are named per example."""
 
-_MAX_FLAG_SHARE = 0.01
-"""Maximum share of rows that are at least as far from the median as an unusual value.
+_MAX_RARE_SHARE = 0.01
+"""Maximum share of rows with a rare value, in a column of which most rows are equal.
 
-Applies to columns of which most rows are equal.
-In these columns, the deviation only says how rare the other values are: in a one-hot column of
-weekdays, every seventh row is 2.4 standard deviations from 0.
+A value in such a column is unusual only if at most this share of the rows is at least as far from
+the median. Its deviation does not suffice: in a one-hot column of weekdays, every seventh row is
+2.9 standard deviations from the median 0.
 """
 
 _MAD_TO_STD = 1.4826
@@ -128,7 +128,7 @@ def _deviations_of_rare_values(
         return np.zeros_like(distance_N)
     absolute_distance_N = np.abs(distance_N[np.isfinite(distance_N)])
     # One row is always rare enough: otherwise no value of a small table would be unusual.
-    max_rows = max(1, int(_MAX_FLAG_SHARE * absolute_distance_N.size))
+    max_rows = max(1, int(_MAX_RARE_SHARE * absolute_distance_N.size))
     sorted_distances = np.sort(absolute_distance_N)
     num_as_far_N = absolute_distance_N.size - np.searchsorted(
         sorted_distances, np.abs(distance_N), side="left"

@@ -1,4 +1,4 @@
-"""Explains exceptions of user code, of Sluice and of memory allocators in error messages."""
+"""Turns exceptions into messages with cause and fix: user code, bugs in Sluice, lack of memory."""
 
 import re
 from collections.abc import Iterator

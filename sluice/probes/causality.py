@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.probes.perturbation import (
-    ROUNDING,
+    MAX_ROUNDING_EFFECT,
     effect,
     evaluation_copy,
     format_effect,
@@ -84,7 +84,7 @@ def _perturb_after_cuts(
         perturbed_x[:, cut:] = replacements[:, cut:]
         perturbed = output_of(network_copy, perturbed_x)
         leak = effect(unperturbed[:, :cut], perturbed[:, :cut])
-        if not leak <= ROUNDING:  # also if NaN
+        if not leak <= MAX_ROUNDING_EFFECT:  # also if NaN
             leak_by_cut[cut] = leak
         effect_after = max(effect_after, effect(unperturbed[:, cut:], perturbed[:, cut:]))
     return leak_by_cut, effect_after, cuts
@@ -116,7 +116,7 @@ def _result(
             else "Declare in the workload whether outputs must not depend on later positions: "
             "causal = True or causal = False.",
         )
-    if not effect_after > ROUNDING:
+    if not effect_after > MAX_ROUNDING_EFFECT:
         observation = f"{procedure}: no output changed, not even at the perturbed positions."
         return no_effect_at_all(NAME, observation, numbers)
     return ProbeResult(

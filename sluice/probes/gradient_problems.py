@@ -61,7 +61,7 @@ def explain_mismatch(
     name: str, error: GradcheckError, operations: SuspectOperations, output: Tensor
 ) -> GradientProblem:
     """Return the problem of a wrong gradient, with its most likely cause."""
-    numbers = " ".join(str(error).split())
+    comparison = " ".join(str(error).split())
     functions = _custom_functions(output)
     if operations.reduced_precision_op:
         why = f"Reduced precision inside: {operations.reduced_precision_op}."
@@ -76,7 +76,7 @@ def explain_mismatch(
         why = "A part of the path is cut by detach(), .data or no_grad."
         fix = "Keep all parts of the path that depend on it in the autograd graph."
     return GradientProblem(
-        observation=f"The gradient of {name} differs from finite differences: {numbers[:300]}",
+        observation=f"The gradient of {name} differs from finite differences: {comparison[:300]}",
         why=why,
         fix=fix,
         tensor_name=name,

@@ -42,7 +42,7 @@ The absolute tolerance is added."""
 _INPUT_NAME = "the input"
 """Name of the network's input among the tensors whose gradients are checked."""
 
-_MAX_FULL_CHECK = 16
+_MAX_FULL_CHECK_NUMEL = 16
 """Maximum number of elements of a tensor for a check of each element. Larger tensors are checked in
 one random direction."""
 
@@ -198,7 +198,7 @@ def _check_tensor(
             atol=_ABSOLUTE_TOLERANCE,
             rtol=_RELATIVE_TOLERANCE,
             nondet_tol=1e-9,
-            fast_mode=tensor.numel() > _MAX_FULL_CHECK,
+            fast_mode=tensor.numel() > _MAX_FULL_CHECK_NUMEL,
         )
     except GradcheckError as error:
         return explain_mismatch(name, error, operations, output)

@@ -21,10 +21,10 @@ from sluice.probes.shards import probe_shards, split_rows
 from sluice.probes.subject import Subject
 from sluice.probes.tokenizers import probe_tokenizers
 
-_RANKS = 2
+_NUM_RANKS = 2
 """Number of ranks over which the trainer's split of the rows is tested."""
 
-_GRADIENT_ROWS = 2
+_MAX_GRADIENT_ROWS = 2
 """Maximum number of rows with which gradients are tested; the time is proportional to it."""
 
 
@@ -112,7 +112,7 @@ def _tokenizers(subject: Subject) -> ProbeResult:
 
 
 def _gradients(subject: Subject) -> ProbeResult:
-    num_rows = min(_GRADIENT_ROWS, len(subject.first_examples))
+    num_rows = min(_MAX_GRADIENT_ROWS, len(subject.first_examples))
     examples = subject.first_examples.take(torch.arange(num_rows))
     result = probe_gradients(
         subject.network, subject.workload.loss, examples.tensor, examples.targets, seed=subject.seed
@@ -146,7 +146,7 @@ def _shards(subject: Subject) -> ProbeResult:
     y = subject.train.targets
     has_one_label_per_row = y.dim() == 1 or (y.dim() == 2 and y.shape[1] == 1)
     return probe_shards(
-        split_rows(num_rows, batch_rows=batch_rows, world_size=_RANKS, seed=subject.seed),
+        split_rows(num_rows, batch_rows=batch_rows, world_size=_NUM_RANKS, seed=subject.seed),
         num_rows=num_rows,
         labels_N=y.flatten().numpy() if has_one_label_per_row else None,
         # Each batch with an odd number of rows gives one rank one row more than the other.

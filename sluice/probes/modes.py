@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sluice.base.pluralize import pluralize
 from sluice.probes.perturbation import (
-    ROUNDING,
+    MAX_ROUNDING_EFFECT,
     effect,
     evaluation_copy,
     format_effect,
@@ -121,10 +121,19 @@ def _judge_outputs(
             numbers=numbers,
             fix="Make the first dimension of the output the batch.",
         )
+    if torch.equal(x[half:], x[: len(x) - half]):
+        return ProbeResult(
+            name=NAME,
+            outcome="insufficient",
+            seen="Two passes agree bit for bit. The second half of the rows equals the first half, "
+            "so the effect of other rows in the batch could not be tested.",
+            numbers=numbers,
+            fix="Pass rows that differ.",
+        )
     effect_of_others = effect(first_output[:half], output_with_other_rows[:half])
     effect_of_own = effect(first_output[half:], output_with_other_rows[half:])
     numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}
-    if not effect_of_others <= ROUNDING:  # also if NaN
+    if not effect_of_others <= MAX_ROUNDING_EFFECT:  # also if NaN
         return failed(
             NAME,
             f"The outputs of {pluralize(half, 'row')} change {format_effect(effect_of_others)} if "
@@ -134,7 +143,7 @@ def _judge_outputs(
             "Track running statistics and use them in evaluation mode.",
             numbers,
         )
-    if not effect_of_own > ROUNDING:
+    if not effect_of_own > MAX_ROUNDING_EFFECT:
         return ProbeResult(
             name=NAME,
             outcome="insufficient",

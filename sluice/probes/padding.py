@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
 from sluice.probes.perturbation import (
-    ROUNDING,
+    MAX_ROUNDING_EFFECT,
     effect,
     evaluation_copy,
     format_effect,
@@ -57,7 +57,7 @@ def probe_padding(
             f"{tuple(padded.shape)} of {padded.dtype}.",
             fix="Pass x == pad_id, or positions at or after each row's length.",
         )
-    is_real = ~padded & ~padded.all(dim=1, keepdim=True)
+    is_real = ~padded
     if not bool((padded & is_real.any(dim=1, keepdim=True)).any()):
         return skipped(NAME, "No row has both padding and real positions.")
     with evaluation_copy(network, seed=seed) as network_copy:
@@ -123,7 +123,7 @@ def _result(
         "effect_of_real": effect_of_real,
     }
     procedure = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
-    if not effect_of_padding <= ROUNDING:  # also if NaN
+    if not effect_of_padding <= MAX_ROUNDING_EFFECT:  # also if NaN
         return ProbeResult(
             name=NAME,
             outcome="fail",
@@ -134,7 +134,7 @@ def _result(
             "all positions, or a recurrent layer that runs backwards over it.",
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
-    if not effect_of_real > ROUNDING:
+    if not effect_of_real > MAX_ROUNDING_EFFECT:
         observation = (
             f"{procedure}: {outputs} did not change, nor did they when real positions were "
             "perturbed."

@@ -1,4 +1,4 @@
-"""Perturbation tests of a network: a copy to run, other input values, and changes of the output.
+"""Tools to test how the output of a network changes if its input is perturbed.
 
 Shape legend: B = rows of a batch.
 """
@@ -16,7 +16,7 @@ from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream
 
-ROUNDING = 1e-6
+MAX_ROUNDING_EFFECT = 1e-6
 """Maximum change of an output that counts as rounding, as a share of the largest output."""
 
 

@@ -112,7 +112,7 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
         peak_rate=1.0,
         final_rate=settings.final_rate_share,
     )
-    if plan.peak_step == total_steps - 1:
+    if plan.peak_step == total_steps - 1:  # the warmup takes all steps, so there is no decay
         plan = plan.model_copy(update={"final_rate": 1.0})
     return compare_rates(relative_rates, plan)
 
@@ -199,14 +199,13 @@ def _iter_deviations(
             "Start the warmup above 0: (step + 1) / (warmup + 1).",
         )
     has_wrong_peak_rate = abs(peak_rate - plan.peak_rate) > tolerance
-    if has_wrong_peak_rate and peak_step == 0 == plan.peak_step:
-        yield _peak_deviation(peak_rate, plan)
     if peak_step != plan.peak_step:
         delay = peak_step - plan.peak_step
-        side = "late" if delay > 0 else "early"
+        direction = "late" if delay > 0 else "early"
+        off_by_one = ", off by one" if abs(delay) == 1 else ""
         yield (
             f"The warmup ends at step {peak_step}, planned is step {plan.peak_step}: "
-            f"{pluralize(abs(delay), 'step')} {side}{', off by one' if abs(delay) == 1 else ''}.",
+            f"{pluralize(abs(delay), 'step')} {direction}{off_by_one}.",
             "The scheduler is stepped before the optimizer or once too often."
             if delay == -1
             else "The formula assumes that steps are counted from 1 instead of 0, or a scheduler "
@@ -235,9 +234,12 @@ def _iter_deviations(
         ),
         None,
     )
-    end = _end_deviation(rates, step_rates, plan, tolerance=tolerance)
-    if end is not None and (rise_step is None or end[0] <= rise_step):
-        yield end[1:]
+    end_deviation = _end_deviation(rates, step_rates, plan, tolerance=tolerance)
+    if end_deviation is not None:
+        end_step, observation, cause, fix = end_deviation
+        # Of a wrong end and a rise, the one at the earlier step is reported first.
+        if rise_step is None or end_step <= rise_step:
+            yield observation, cause, fix
     if rise_step is not None:
         yield (
             f"The rate rises again at step {rise_step}: {step_rates[rise_step - 1]:.4g} to "

@@ -22,8 +22,8 @@ _MIN_P_VALUE = 1e-6
 """p-value below which the label distributions of the ranks count as different."""
 
 _MAX_CLASSES = 100
-"""Maximum number of distinct labels that are compared one by one. With more, the labels are treated
-as numbers and grouped into quarters."""
+"""Maximum number of distinct labels that are compared one by one. With more, the sorted labels are
+grouped into quarters with about equal numbers of rows."""
 
 _MIN_EXPECTED_ROWS = 5
 """Minimum number of rows of a label that are expected on every rank. Rarer labels are left out of
@@ -209,8 +209,8 @@ def _label_table(
     values, codes = np.unique(labels_N, return_inverse=True)
     names = [str(value) for value in values]
     if len(values) > _MAX_CLASSES:
-        edges = np.quantile(labels_N, [0.25, 0.5, 0.75])
-        codes = np.searchsorted(edges, labels_N)
+        edges = np.quantile(codes, [0.25, 0.5, 0.75])
+        codes = np.searchsorted(edges, codes)
         names = [f"quarter {i + 1}" for i in range(4)]
     counts = [np.bincount(codes[rows], minlength=len(names)) for rows in ranks]
     return np.array(counts, np.float64), names

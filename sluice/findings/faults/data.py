@@ -116,7 +116,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
         id="too-few-rows",
         name="too few rows",
         severity="error",
-        description="A split has fewer rows than a conclusion requires.",
+        description="A split has fewer rows than a check requires.",
         cause="The train split of the fold has fewer rows than the check needs for a conclusion.",
         fix=(
             "Provide more rows, shorten seq_len, or lower the check's required rows in the poc "
@@ -232,8 +232,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
             "have another order."
         ),
         cause=(
-            "A scaler is fitted again for the evaluation or applied in only one of the two, or "
-            "columns are selected in two places."
+            "A scaler is fitted again for the evaluation, it is applied only in training or only "
+            "in evaluation, or the two select their columns separately."
         ),
         fix=(
             "Use one preprocessing and one list of columns for both, fitted on the training rows "
@@ -247,7 +247,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description=(
             "Evaluation rows, or windows that overlap them, are also training rows, so the scores "
-            "are no estimate for new data."
+            "do not predict those on new data."
         ),
         cause="Rows were copied, resampled or cut into windows before they were split.",
         fix=(
@@ -292,13 +292,13 @@ DATA_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="Workers of a data loader draw the same random numbers or yield the same rows.",
         cause=(
-            "A worker is a copy of the process and keeps its generators, or a stream is not "
-            "divided among the workers."
+            "Each worker copies the generators of the dataset, so all workers draw the same "
+            "numbers; or a stream is not divided among the workers."
         ),
         fix=(
-            "Use torch's random numbers, which each worker seeds itself, seed other generators in "
-            "worker_init_fn from torch.initial_seed(), and yield every num_workers-th row of a "
-            "stream."
+            "Use torch's random numbers, which differ in each worker, or seed other generators in "
+            "worker_init_fn from torch.initial_seed(). Divide a stream: each worker yields every "
+            "num_workers-th row."
         ),
         detectors=("tracer",),
     ),

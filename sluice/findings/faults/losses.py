@@ -79,7 +79,7 @@ LOSS_FAULTS: tuple[Fault, ...] = (
             "Outputs are broadcast against targets of another shape: every output is compared "
             "with every target."
         ),
-        cause="One of them has an additional dimension of length 1.",
+        cause="The outputs or the targets have an additional dimension of length 1.",
         fix=(
             "Use one shape for both: apply squeeze(-1) to the tensor with the additional "
             "dimension, or unsqueeze(-1) to the other one."

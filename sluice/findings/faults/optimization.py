@@ -57,8 +57,8 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         name="schedule ends early",
         severity="error",
         description=(
-            "The learning rate reaches its end long before the training does, so the weights stop "
-            "changing."
+            "The learning rate reaches its final value long before the training ends, so the "
+            "weights stop changing."
         ),
         cause="A schedule whose length is given in epochs is stepped once per batch.",
         fix="Call scheduler.step() once per epoch, or set the length of the schedule in batches.",

@@ -24,7 +24,8 @@ class EndedStep(NamedTuple):
     ended_ns: int
     """End time [ns]; 0 for repeated steps."""
     began_ns: int
-    """End time of the previous step in this thread [ns]."""
+    """End time of the previous step in this thread; for its first step, the time at which the trace
+    began or the thread recorded its first event [ns]."""
     since_recorded_step_ns: int
     """Time since the end of the last fully recorded step of any thread [ns]; 0 for repeated
     steps."""

@@ -55,9 +55,9 @@ class EventInterner:
         return self._event_by_code[code]
 
     def intern_step(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
-        """Return the sequence index of a step, and the positions of its events in ``codes``.
+        """Return the index of a step's sequence, and the positions in ``codes`` of its events.
 
-        The sequence contains a block of events that repeats only once. The index is
+        The sequence contains each repeated block of events only once. The index is
         ``OVERFLOW_INDEX`` if there are too many distinct sequences.
         """
         key = (thread, tuple(codes))
@@ -105,7 +105,8 @@ class EventInterner:
 def _find_block(codes: Sequence[int], start: int) -> tuple[int, int]:
     """Return the length of the block at ``start``, and the position after its last repeat.
 
-    The shortest block that repeats is found. An event that begins none is a block of length 1.
+    The shortest block that repeats is found. An event that begins no such block counts as a block
+    of length 1.
     """
     for length in range(1, _MAX_BLOCK_LENGTH + 1):
         block = codes[start : start + length]

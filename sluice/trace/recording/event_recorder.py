@@ -1,4 +1,4 @@
-"""Records the order of events in each step, as one integer per event."""
+"""Records the events of each step in their order: the code and the time of each event."""
 
 import threading
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class EventRecorder:
         step = thread.step
         step.events += code, self._clock()
         if len(step.events) > thread.max_events_length:
-            if thread.index < 0:
+            if thread.index < 0:  # the first event: the limit of a new thread is 0
                 self.assign_index(thread)
             else:
                 self._fold_repeats(thread)
@@ -95,7 +95,7 @@ class EventRecorder:
         thread.step.began_ns = thread.step.began_ns or self._clock()
 
     def _fold_repeats(self, thread: ThreadState) -> None:
-        """Keep repeated blocks of events once. If many events remain, keep the latest 1,024."""
+        """Keep repeated blocks of events once. If 2,048 or more remain, keep the latest 1,024."""
         step = thread.step
         folded, positions = self.interner.fold_repeats(step.codes)
         if len(folded) >= _MAX_EVENTS // 2:

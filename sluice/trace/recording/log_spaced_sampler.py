@@ -2,7 +2,9 @@
 
 
 class LogSpacedSampler:
-    """Decides which rows of a series are kept: their number grows with the logarithm of its length.
+    """Decides which rows of a series are kept.
+
+    The number of kept rows grows with the logarithm of the length of the series.
 
     Args:
         initial_rows: Number of first rows that are all kept; at least 2. Afterwards, the interval

@@ -26,7 +26,7 @@ from sluice.trace.settings import TraceSettings
 
 _MAX_RECENT_STEPS = 128
 """Maximum number of steps whose detail is kept until the next flush: times of events, and scalars
-that are not kept in the history. If a program makes more steps, that of the earlier ones is
+that are not kept in the history. If a program makes more steps, the detail of the earlier ones is
 dropped."""
 
 _MAX_DETAIL_RECORDS = 1024
@@ -108,7 +108,7 @@ class Recorder:
         self._history_lines.append(encode_line(name, record.model_dump()))
 
     def write_detail(self, name: str, record: Record) -> None:
-        """Add a record to the recent detail, from which later records displace it."""
+        """Add a record to the recent detail, in which it is kept until newer records replace it."""
         self._detail.append((name, record))
 
     def write_statistics(self, record: Record) -> None:

@@ -62,6 +62,7 @@ class StepRecorder:
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""
         phases = self._sampling.phases
+        # A new optimizer or a jump of the loss begins a training phase.
         if (not entry.num_steps or phases.has_loss_jump) and phases.may_begin(self.last):
             with self._lock:
                 self.deliver_pending()
@@ -144,6 +145,7 @@ class StepRecorder:
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     """Return the flags of a step event; see ``TraceEventKind``."""
+    # Also if a gradient that was nonzero after the backward pass is zero now.
     may_be_zero = thread.backward.is_followed_by_zeroing or (
         entry.gradient_check.last_nonzero is not None and entry.gradient_check.pop_was_zeroed()
     )

@@ -53,7 +53,7 @@ class TraceFiles:
         make_folder(folder.parent)
         folder.mkdir()
         self.folder = folder
-        self._max_recent_bytes = recent_bytes // len(RECENT_FILES)
+        self._max_ring_file_bytes = recent_bytes // len(RECENT_FILES)
         self._max_history_bytes = history_bytes
         self._history = _open(folder / HISTORY_FILE)
         self._recent = [_open(folder / name) for name in RECENT_FILES]
@@ -76,7 +76,7 @@ class TraceFiles:
     def write_recent(self, lines: Iterable[bytes]) -> None:
         """Append lines to the ring buffer; if it is full, the older half is dropped first."""
         content = b"".join(lines)
-        if self._num_bytes["recent"] + len(content) > self._max_recent_bytes:
+        if self._num_bytes["recent"] + len(content) > self._max_ring_file_bytes:
             self._active_index = 1 - self._active_index
             os.ftruncate(self._recent[self._active_index], 0)
             self._num_bytes["recent"] = 0

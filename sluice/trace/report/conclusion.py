@@ -94,7 +94,7 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
     if trace.end is None or ending == "tracing stopped before the program ended":
         return (
             f"the tracer failed after step {steps}, and the program continued without it",
-            "A note in the report has the reason. Trace the program again to check later steps.",
+            "A note in the report states the reason. Trace the program again to check later steps.",
         )
     if _is_stopped_by_guard(trace):
         return (

@@ -32,16 +32,16 @@ _PHASE_BY_EVENT_KIND: Mapping[TraceEventKind, Phase] = {
     "unscale": "optimizer",
     "update scale": "optimizer",
     "schedule": "optimizer",
-    # The end of a step with a closure. A "step" event marks the start of a step, so the time before
-    # it does not belong to the optimizer.
+    # The end of optimizer.step(), recorded only with a closure. The event "step" marks its start,
+    # so the time before that event does not belong to the optimizer.
     "stepped": "optimizer",
 }
 """Phase of the time between the previous event and an event of this kind."""
 
-_SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
-"""Phases in descending order of the time that they usually take. The repeats of a block of events
-have no times of their own: the time of all repeats after the first run of the block counts for the
-first phase of this list that the block contains."""
+_PHASES_SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
+"""Phases in descending order of the time that they usually take. If a block of events was repeated,
+only the end of the last repeat has a time. The time after the first run of the block then counts
+for one phase: the first of this list that the block contains."""
 
 _MIN_STEPS = 5
 """Minimum number of steps with times for a profile."""
@@ -141,8 +141,9 @@ def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phas
         if event.repeat_length:
             block = phases[position + 1 - event.repeat_length : position + 1]
             phases[position] = next(
-                (phase for phase in _SLOWEST_FIRST if phase in block), block[-1]
+                (phase for phase in _PHASES_SLOWEST_FIRST if phase in block), block[-1]
             )
+    # The last event is usually the start of optimizer.step(), so the time after it counts for it.
     for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times_us), strict=True):
         time_by_phase[phase] = time_by_phase.get(phase, 0) + max(end - start, 0)
     return time_by_phase

@@ -14,7 +14,7 @@ the program does not raise the sampling rate."""
 
 
 class SamplingBudget:
-    """Chooses the steps with statistics so that they take at most a share of the program's time.
+    """Chooses the steps with statistics, so that statistics take at most a share of the run time.
 
     The first steps are sampled often and later ones less and less often, so that a short run has
     samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
@@ -35,12 +35,14 @@ class SamplingBudget:
         """Times of the latest steps, without their statistics [ns]."""
         self._flush_cost_ns = 0.0
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
-        self._num_steps = self._num_untimed = 0
-        """Number of steps so far, and number of latest steps whose time is part of the next
-        ``add_step``."""
-        self._due_step = self._restart_step = 0
-        """Number of steps after which the next statistics are due, and number of steps before the
-        last restart."""
+        self._num_steps = 0
+        """Number of steps so far."""
+        self._num_untimed = 0
+        """Number of steps from ``add_repeats`` since the last ``add_step``."""
+        self._due_step = 0
+        """Number of steps after which the next statistics are due."""
+        self._restart_step = 0
+        """Number of steps before the last restart."""
         self._norm_samples_left = 0
         """Number of samples of only the norms before the next full sample."""
         self._interval = 1
@@ -71,9 +73,10 @@ class SamplingBudget:
         self._num_untimed += num_steps
 
     def add_step(self, *, step_ns: int, cost_ns: int) -> bool:
-        """Add the time of a step, including the untimed steps before it.
+        """Add the time of a step, including the steps of ``add_repeats`` before it.
 
-        Statistics at a step that was not due do not delay the next sample.
+        The interval to the next sample is chosen only at a step that was due. Other steps may have
+        a cost, too, such as that of a snapshot of the membership.
 
         Args:
             step_ns: Time of all these steps, including statistics [ns].
@@ -104,7 +107,8 @@ class SamplingBudget:
             allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
             self._interval = min(ideal_interval, self._max_interval)
-            # Full samples at the ideal interval, and samples of the norms between them.
+            # The ideal interval may exceed the maximum interval, at which at least the norms are
+            # sampled. So there are samples of only the norms between two full samples.
             if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
         next_interval = min(self._interval, max(num_since_restart, 1))

@@ -19,14 +19,15 @@ _MAX_RECORDS = 3
 checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of first backward passes after each of which all optimizers are checked, with all sampled
-gradients. Later passes form rounds, in which at most one gradient is checked per pass."""
+"""Number of backward passes at the beginning after which all sampled gradients of all optimizers
+are checked. After a later pass, at most one gradient is checked."""
 
 _IDLE_PASSES = 5
-"""Number of backward passes without a check at the end of each round. Before them, a round has two
-passes for each optimizer, which check one gradient each. So a round has fewer than 10 passes for
-one or two optimizers. The number is odd, so that both of two alternating optimizers are checked. A
-non-finite value that the checks miss appears in a later loss."""
+"""Number of backward passes without a check at the end of each round. Later passes form rounds: two
+passes for each optimizer, which check one gradient each, and then these idle passes. The number is
+odd, so that a round has an odd number of passes: otherwise, only one of two optimizers that use
+alternate passes would be checked. A non-finite value that the checks miss appears in a later loss.
+"""
 
 
 def watch_gradients(sink: EventSink) -> None:
@@ -46,8 +47,10 @@ class _GradientChecks:
         sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
 
     def _reset(self) -> None:
-        self._num_passes = self._num_records = 0
-        """Number of backward passes without a scaled loss, and number of records, so far."""
+        self._num_passes = 0
+        """Number of backward passes so far, without those of a scaled loss."""
+        self._num_records = 0
+        """Number of records of non-finite gradients so far."""
 
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check sampled gradients, and record the first non-finite ones.
@@ -97,7 +100,8 @@ class _GradientChecks:
         last_loss = math.nan if loss is None else float(loss)
         if self._num_records or not math.isfinite(last_loss):
             return
-        self._num_records = _MAX_RECORDS  # later non-finite values are consequences
+        # Stop all checks, because later non-finite values are consequences.
+        self._num_records = _MAX_RECORDS
         for entry in sink.objects.optimizers.entries:
             record = find_corrupted_weights(entry, sink.objects, sink.steps.last, last_loss)
             if record is not None:
@@ -106,6 +110,7 @@ class _GradientChecks:
                 sink.recorder.write(kind, record)
 
     def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
+        """Record which gradients of an optimizer are non-finite, if any."""
         sink = self._sink
         record = find_nonfinite_gradients(
             entry, sink.objects, sink.steps.last + 1, thread.step.losses

@@ -28,9 +28,9 @@ _MAX_ROWS = 512
 _ROW_SAMPLE_SIZE = 256
 """Maximum number of elements of a row that are compared."""
 
-_MAX_EXACT_INTEGER = 2**52 - 1
-"""Maximum fingerprint of a parameter. Values are read from the device as float64, which represents
-integers up to this one exactly."""
+_FINGERPRINT_MASK = 2**52 - 1
+"""Mask that keeps the lower 52 bits of a fingerprint. Values are read from the device as float64,
+which represents integers of 52 bits exactly."""
 
 _ROUNDING_STEPS = 1e5
 """Ratio of the largest absolute value to the unit of rounding. Two rows count as equal if their
@@ -59,7 +59,7 @@ def request_values(
             and parameter.is_floating_point()
             and parameter.numel()
             and parameter.device.type != "meta"
-            and parameter.untyped_storage().nbytes()  # shards are freed between passes
+            and parameter.untyped_storage().nbytes()  # FSDP frees it between passes
         ]
 
 
@@ -70,7 +70,7 @@ def _request_parameter_values(
     low, high = torch.aminmax(values)
     fingerprint = (
         row_fingerprints(values.reshape(1, -1), sample_size=_FINGERPRINT_SIZE)[0]
-        & _MAX_EXACT_INTEGER
+        & _FINGERPRINT_MASK
     )
     num_rows = values.shape[0] if values.dim() >= 2 else 0
     num_distinct_rows = _count_distinct_rows(values) if num_rows else 0

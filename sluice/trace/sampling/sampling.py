@@ -34,9 +34,9 @@ class Sampling:
     """
 
     __slots__ = (
-        "_bus", "_clock", "_objects", "_recorder", "_settings", "_unwritten", "budget",
-        "every_step_needed_by", "fingerprints", "membership", "phases", "samples_norms",
-        "samples_statistics",
+        "_bus", "_clock", "_objects", "_recorder", "_settings", "_unwritten_statistics",
+        "budget", "every_step_needed_by", "fingerprints", "membership", "phases",
+        "samples_norms", "samples_statistics",
     )  # fmt: skip
 
     def __init__(
@@ -62,11 +62,12 @@ class Sampling:
         )
         self.membership = MembershipSampler(objects, recorder)
         self.phases = TrainingPhases()
-        self._unwritten: list[
+        self._unwritten_statistics: list[
             tuple[int, list[OptimizerStatistics], list[list[OutputStatistics]]]
         ] = []
-        """Requested statistics that are not written yet: step, statistics of the optimizer, and of
-        the module outputs. The lists are filled when the values are read from the device."""
+        """Requested statistics that are not written yet: step number, statistics of the optimizer,
+        and statistics of each module output. The lists are filled when the values are read from the
+        device."""
 
     def begin_phase(self, step: int) -> None:
         """Begin a training phase: sample as often again as at the beginning of the training."""
@@ -109,7 +110,7 @@ class Sampling:
             self._recorder.device_reads,
             sample_size=self._settings.sampled_weights,
         )
-        self._unwritten.append((step, statistics, open_step.output_statistics))
+        self._unwritten_statistics.append((step, statistics, open_step.output_statistics))
         open_step.pending, open_step.output_statistics = None, []
         open_step.add_cost(self._clock() - began)
 
@@ -127,17 +128,17 @@ class Sampling:
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        began, num_statistics = self._clock(), len(self._unwritten)
+        began, num_statistics = self._clock(), len(self._unwritten_statistics)
         self._recorder.read_device_values()
         self.phases.read()
-        for step, optimizers, outputs in self._unwritten:
+        for step, optimizers, outputs in self._unwritten_statistics:
             record = StepStatistics(
                 step=step,
                 optimizers=tuple(optimizers),
                 outputs=tuple(chain.from_iterable(outputs)),
             )
             self._recorder.write_statistics(record)
-        self._unwritten = []
+        self._unwritten_statistics = []
         self.membership.write()
         self._recorder.flush()
         self.budget.add_flush(cost_ns=self._clock() - began, num_statistics=num_statistics)

@@ -16,7 +16,7 @@ from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
 from sluice.trace.recording.device_reads import BatchedDeviceReads
 from sluice.trace.records.step_statistics import OptimizerStatistics, OutputStatistics
 
-_HALF_PRECISION = (torch.bfloat16, torch.float16)
+_HALF_PRECISION_DTYPES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ class PendingStep:
 
     parameters: list[Tensor]
     """Parameters of the optimizer that have a dense gradient."""
-    samples: list[Tensor]
+    weights_before: list[Tensor]
     """Copy of the sampled elements of each parameter before the step."""
-    scales: list[float]
+    norm_factors: list[float]
     """For each parameter, the factor by which the norm of a sample is multiplied to estimate the
     norm of the whole tensor."""
     grad_norms: list[Tensor]
@@ -55,8 +55,8 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStep:
         samples = [_sample(p, sample_size).clone() for p in parameters]
         return PendingStep(
             parameters=parameters,
-            samples=samples,
-            scales=[
+            weights_before=samples,
+            norm_factors=[
                 (p.numel() / max(len(sample), 1)) ** 0.5
                 for p, sample in zip(parameters, samples, strict=True)
             ],
@@ -89,11 +89,13 @@ def end_statistics(
     records: list[OptimizerStatistics] = []
     optimizer = entry.ref()
     with torch.no_grad():
-        after_samples = [_sample(p, sample_size) for p in pending.parameters]
+        weights_after = [_sample(p, sample_size) for p in pending.parameters]
         update_norms = (
-            _norms(torch._foreach_sub(after_samples, pending.samples)) if after_samples else []
+            _norms(torch._foreach_sub(weights_after, pending.weights_before))
+            if weights_after
+            else []
         )
-        changed_shares = _changed_shares(pending, after_samples, sample_size)
+        changed_shares = _changed_shares(pending, weights_after, sample_size)
         moments, state_step = _moment_norms(optimizer, pending.parameters)
     moment_names = list(moments)
     num_parameters, num_shares = len(pending.parameters), len(changed_shares)
@@ -112,7 +114,7 @@ def end_statistics(
                 ),
                 grad_norms=grad_norms,
                 weight_norms=weight_norms,
-                update_norms=tuple(map(operator.mul, sampled_update_norms, pending.scales)),
+                update_norms=tuple(map(operator.mul, sampled_update_norms, pending.norm_factors)),
                 changed_shares=tuple(islice(remaining, num_shares)),
                 moments={name: next(remaining) for name in moment_names},
                 state_step=next(remaining, -1.0),
@@ -197,7 +199,7 @@ def _sample(parameter: Tensor, sample_size: int) -> Tensor:
 
 
 def _changed_shares(
-    pending: PendingStep, after_samples: list[Tensor], sample_size: int
+    pending: PendingStep, weights_after: list[Tensor], sample_size: int
 ) -> list[Tensor]:
     """Return for each parameter the share of sampled elements that the step changed.
 
@@ -205,14 +207,14 @@ def _changed_shares(
     for parameters without a half-precision dtype. The list is empty if no parameter has such a
     dtype.
     """
-    if not any(p.dtype in _HALF_PRECISION for p in pending.parameters):
+    if not any(p.dtype in _HALF_PRECISION_DTYPES for p in pending.parameters):
         return []
     shares = []
     for parameter, before, after in zip(
-        pending.parameters, pending.samples, after_samples, strict=True
+        pending.parameters, pending.weights_before, weights_after, strict=True
     ):
         grad = parameter.grad
-        if parameter.dtype in _HALF_PRECISION and grad is not None:
+        if parameter.dtype in _HALF_PRECISION_DTYPES and grad is not None:
             has_gradient = _sample(grad, sample_size) != 0
             share = ((before != after) & has_gradient).sum() / has_gradient.sum()
         else:

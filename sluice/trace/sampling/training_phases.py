@@ -20,8 +20,8 @@ _MIN_STEPS = 64
 
 _NUM_RECENT = 32
 """Number of latest losses that are compared with the baseline. The loss has jumped if their median
-exceeds the maximum of the baseline, or if all of them are 0. Causes are other data, another loss
-function, or a failure."""
+exceeds the maximum of the baseline, or if all of them are 0. Possible causes are other data,
+another loss function, or a failure."""
 
 _NUM_BASELINE = 256
 """Number of losses in the baseline, which precede the recent losses."""

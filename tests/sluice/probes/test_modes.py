@@ -87,6 +87,14 @@ def test_constant_outputs_or_a_single_output_row_are_insufficient():
     assert run_probe(torch.zeros_like).outcome == "insufficient"
 
 
+def test_equal_rows_are_insufficient():
+    result = run_probe(nn.ReLU(), X[:1].expand(4, -1))
+
+    assert result.outcome == "insufficient"
+    assert "second half of the rows equals the first half" in result.seen
+    assert "rows that differ" in result.fix
+
+
 def test_the_probe_changes_neither_the_network_nor_the_random_state():
     network = TwoLayers(TrainingModeBatchNorm(8))
     state = torch.get_rng_state()

@@ -103,6 +103,14 @@ def test_float_labels_are_compared_by_quarters():
     assert "quarter" in result.seen
 
 
+def test_many_text_labels_are_compared_by_quarters():
+    labels = np.array([f"label {number % 125:03}" for number in range(ROWS)])
+    blocks = [range(500), range(500, ROWS)]
+
+    assert run_probe(blocks, labels).outcome == "pass"
+    assert run_probe(blocks, np.sort(labels)).outcome == "fail"
+
+
 def test_labels_with_few_rows_are_not_compared():
     labels = np.zeros(ROWS, np.int64)
     labels[:3] = 1

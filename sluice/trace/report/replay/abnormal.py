@@ -23,9 +23,10 @@ def first_abnormal(trace: Trace) -> AbnormalTensor | None:
     """Return the first abnormal tensor: with a non-finite value, or an all-zero ReLU output.
 
     Within a step, the order is that of the computation: inputs, outputs in call order, loss,
-    gradients in the order of the backward pass, weights; all-zero ReLU outputs come last. All
-    tensors are covered only at steps with statistics, but the loss and the first non-finite
-    gradients at every step.
+    gradients in the order of the backward pass, weights; all-zero ReLU outputs come last.
+
+    A trace does not cover every tensor at every step. A tensor may therefore have become abnormal
+    before the step that is returned.
     """
     abnormal = [
         *_inputs(trace),
@@ -59,6 +60,7 @@ def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
             f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
             f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows"
         )
+        # The record has the number of steps before the input was used.
         yield _ordered_tensor(record.step + 1, _INPUT, name, what)
 
 

@@ -34,8 +34,8 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
     Args:
         trace: Trace of one process.
-        required_steps: For each of these steps, the nearest sampled step is included, with the two
-            sampled steps before and after it.
+        required_steps: For each of these steps, the nearest sampled step is included, and the two
+            sampled steps on each side of it.
     """
     chosen_steps = _choose_steps(trace, required_steps)
     owner_names = _owner_names(trace)
@@ -92,7 +92,8 @@ def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepSta
     for step in required_steps:
         nearest = min(indices, key=lambda i: abs(sampled_steps[i].step - step))
         chosen.update(indices[max(nearest - 2, 0) : nearest + 3])
-    # Spaced by step, not by index: the last steps of a long run are sampled more densely.
+    # Spaced by step, not by index: of a long run, the trace has more samples of the first and the
+    # last steps than of those between them.
     index = 0
     for i in range(MAX_STEPS):
         while index < len(sampled_steps) - 1 and (

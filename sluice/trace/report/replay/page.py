@@ -28,7 +28,7 @@ from sluice.trace.report.step_profile import (
 _HERE = Path(__file__).parent
 _TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 _MAX_SEQUENCES = 64
-"""Maximum number of event sequences on a page: the most frequent ones."""
+"""Maximum number of step sequences on a page. The most frequent ones are kept."""
 
 _PROGRAMS_WITHOUT_FILE = {
     "-c": "a python -c program",
@@ -235,6 +235,7 @@ def _sequence_data(trace: Trace) -> list[dict[str, Any]]:
             "first": sequence.first_step,
             "last": sequence.last_step,
             "count": sequence.count,
+            "is_open": sequence.is_open,
             "events": list(_event_labels(trace, sequence)),
         }
         for sequence in sorted(frequent, key=lambda sequence: sequence.first_step)

@@ -1,10 +1,10 @@
 "use strict";
 const run = JSON.parse(document.getElementById("run").textContent);
-const last = Math.max(run.steps, 1);
+const lastStep = Math.max(run.steps, 1);
 const $ = (id) => document.getElementById(id);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isNumber = (value) => typeof value === "number";
-let at = 1;
+let currentStep = 1;
 
 function format(value) {
   if (value === null || value === undefined) return "–";
@@ -23,10 +23,10 @@ function lastIndex(items, key, step) { // index of the last item at or before a 
   return low - 1;
 }
 
-function element(tag, parent, text, name) {
+function element(tag, parent, text, className) {
   const created = document.createElement(tag);
   if (text !== undefined) created.textContent = text;
-  if (name) created.className = name;
+  if (className) created.className = className;
   if (parent) parent.append(created);
   return created;
 }
@@ -36,16 +36,16 @@ function resize(canvas, height) {
   canvas.style.height = height + "px";
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
-  const draw = canvas.getContext("2d");
-  draw.scale(ratio, ratio);
-  return [draw, width, height];
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return [context, width, height];
 }
 
-function onDrag(canvas, left, right, width) {
+function onDrag(canvas, left, right) {
   const go = (event) => {
     const box = canvas.getBoundingClientRect();
     const share = (event.clientX - box.left - left) / (box.width - left - right);
-    show(1 + share * (last - 1));
+    show(1 + share * (lastStep - 1));
   };
   canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); go(event); });
   canvas.addEventListener("pointermove", (event) => { if (event.buttons) go(event); });
@@ -78,12 +78,12 @@ function scaleOf(lines, isShare) {
 function ticksOf({ low, high, isLog }) { // three to seven round numbers: [position on the scale, label]
   const ticks = [];
   if (isLog) { // a logarithmic scale spans more than two powers of ten
-    const every = Math.ceil((high - low) / 4);
-    for (let power = Math.ceil(low); power <= high; power += every) ticks.push([power, shorten(10 ** power, 1)]);
+    const powersPerTick = Math.ceil((high - low) / 4);
+    for (let power = Math.ceil(low); power <= high; power += powersPerTick) ticks.push([power, shorten(10 ** power, 1)]);
     return ticks;
   }
-  const rough = (high - low) / 6, unit = 10 ** Math.floor(Math.log10(rough));
-  const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= rough * (1 - 1e-9));
+  const minInterval = (high - low) / 6, unit = 10 ** Math.floor(Math.log10(minInterval));
+  const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= minInterval * (1 - 1e-9));
   const digits = 1 + Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / step));
   for (let count = Math.ceil(low / step); count * step <= high; count++) ticks.push([count * step, shorten(count * step, digits)]);
   return ticks;
@@ -94,7 +94,7 @@ function shorten(value, digits) {
   return size !== 0 && (size < 1e-3 || size >= 1e5) ? rounded.toExponential().replace("+", "") : String(rounded);
 }
 
-function chart(title, lines) {
+function addChart(title, lines) {
   const card = element("div", $("curves"), undefined, "card");
   element("h3", card, title);
   const legend = element("div", card, undefined, "legend"), canvas = element("canvas", card);
@@ -107,15 +107,15 @@ function chart(title, lines) {
     return element("b", item);
   });
   const scale = scaleOf(Object.values(lines), title.startsWith("share "));
-  charts.push({ canvas, lines, names, values, scale });
+  charts.push({ title, canvas, lines, names, values, scale });
   onDrag(canvas, LEFT, RIGHT);
 }
 
 function drawChart({ canvas, lines, names, values, scale }) {
-  const [draw, width, height] = resize(canvas, HEIGHT);
-  const x = (step) => LEFT + (width - LEFT - RIGHT) * (last > 1 ? (step - 1) / (last - 1) : 0.5);
-  draw.font = "11px system-ui, sans-serif";
-  draw.fillStyle = css("--soft"); draw.strokeStyle = css("--line");
+  const [context, width, height] = resize(canvas, HEIGHT);
+  const x = (step) => LEFT + (width - LEFT - RIGHT) * (lastStep > 1 ? (step - 1) / (lastStep - 1) : 0.5);
+  context.font = "11px system-ui, sans-serif";
+  context.fillStyle = css("--soft"); context.strokeStyle = css("--line");
   const y = (value) => {
     const scaled = scale.isLog ? Math.log10(Math.max(value, 1e-300)) : value;
     const share = (scaled - scale.low) / (scale.high - scale.low);
@@ -124,54 +124,54 @@ function drawChart({ canvas, lines, names, values, scale }) {
   if (scale) {
     for (const [position, label] of ticksOf(scale)) {
       const tickY = y(scale.isLog ? 10 ** position : position);
-      draw.beginPath(); draw.moveTo(LEFT, tickY); draw.lineTo(width - RIGHT, tickY); draw.stroke();
-      draw.textAlign = "right"; draw.fillText(label, LEFT - 6, tickY + 4);
+      context.beginPath(); context.moveTo(LEFT, tickY); context.lineTo(width - RIGHT, tickY); context.stroke();
+      context.textAlign = "right"; context.fillText(label, LEFT - 6, tickY + 4);
     }
   }
-  draw.textAlign = "left"; draw.fillText("1", LEFT, height - 5);
-  draw.textAlign = "right"; draw.fillText(last.toLocaleString("en"), width - RIGHT, height - 5);
+  context.textAlign = "left"; context.fillText("1", LEFT, height - 5);
+  context.textAlign = "right"; context.fillText(lastStep.toLocaleString("en"), width - RIGHT, height - 5);
   names.forEach((name, number) => {
     const line = lines[name];
-    draw.strokeStyle = draw.fillStyle = css(`--c${number % 6}`);
-    draw.lineWidth = 1.5; draw.beginPath();
+    context.strokeStyle = context.fillStyle = css(`--c${number % 6}`);
+    context.lineWidth = 1.5; context.beginPath();
     let isOpen = false;
     for (const [step, value] of line) {
       if (!isNumber(value)) { isOpen = false; continue; }
-      if (isOpen) draw.lineTo(x(step), y(value)); else draw.moveTo(x(step), y(value));
+      if (isOpen) context.lineTo(x(step), y(value)); else context.moveTo(x(step), y(value));
       isOpen = true;
     }
-    draw.stroke();
+    context.stroke();
     if (line.length < 40) for (const [step, value] of line) if (isNumber(value)) {
-      draw.beginPath(); draw.arc(x(step), y(value), 2, 0, 7); draw.fill();
+      context.beginPath(); context.arc(x(step), y(value), 2, 0, 7); context.fill();
     }
-    draw.fillStyle = css("--bad");
-    for (const [step, value] of line) if (!isNumber(value)) draw.fillRect(x(step) - 1, height - BOTTOM - 5, 2, 5);
-    const point = line[lastIndex(line, (point) => point[0], at)];
+    context.fillStyle = css("--bad");
+    for (const [step, value] of line) if (!isNumber(value)) context.fillRect(x(step) - 1, height - BOTTOM - 5, 2, 5);
+    const point = line[lastIndex(line, (point) => point[0], currentStep)];
     values[number].textContent = point ? format(point[1]) : "–";
     values[number].className = point && !isNumber(point[1]) ? "bad-number" : "";
   });
-  draw.lineWidth = 1;
+  context.lineWidth = 1;
   for (const { step, severity } of run.findings) {
-    draw.strokeStyle = css(severity === "error" ? "--bad" : "--unsure");
-    draw.setLineDash([3, 3]); draw.beginPath(); draw.moveTo(x(step), TOP); draw.lineTo(x(step), height - BOTTOM); draw.stroke();
+    context.strokeStyle = css(severity === "error" ? "--bad" : "--unsure");
+    context.setLineDash([3, 3]); context.beginPath(); context.moveTo(x(step), TOP); context.lineTo(x(step), height - BOTTOM); context.stroke();
   }
-  draw.setLineDash([]); draw.strokeStyle = css("--ink");
-  draw.beginPath(); draw.moveTo(x(at), TOP); draw.lineTo(x(at), height - BOTTOM); draw.stroke();
+  context.setLineDash([]); context.strokeStyle = css("--ink");
+  context.beginPath(); context.moveTo(x(currentStep), TOP); context.lineTo(x(currentStep), height - BOTTOM); context.stroke();
 }
 
 // ---- module map
-const KINDS = {
+const STATISTICS = {
   forward: ["RMS of outputs", "log"], backward: ["gradient norm", "log"],
   update: ["update-to-weight ratio", "log"], zeros: ["zeros in outputs", "share"],
 };
-let kind = "forward";
+let statistic = "forward";
 const map = element("canvas", $("map"));
 map.setAttribute("role", "img"); map.setAttribute("aria-label", "Modules over the sampled steps");
 onMapDrag();
 
 // Steps and modules for which the selected statistic was sampled.
-function mapOf() {
-  const rows = run.grid.modules.map((name, row) => [name, run.grid[kind][row]]).filter(([, values]) => values.some((v) => v !== null));
+function mapValues() {
+  const rows = run.grid.modules.map((name, row) => [name, run.grid[statistic][row]]).filter(([, values]) => values.some((v) => v !== null));
   const columns = [...run.grid.steps.keys()].filter((column) => rows.some(([, values]) => values[column] !== null));
   return [columns.map((column) => run.grid.steps[column]), rows.map(([name, values]) => [name, columns.map((column) => values[column])])];
 }
@@ -181,7 +181,7 @@ const ROW = 17;
 
 function onMapDrag() {
   const go = (event) => {
-    const box = map.getBoundingClientRect(), left = mapLeft(box.width), [steps] = mapOf();
+    const box = map.getBoundingClientRect(), left = mapLeft(box.width), [steps] = mapValues();
     const column = Math.floor(((event.clientX - box.left - left) / (box.width - left)) * steps.length);
     if (steps.length) show(steps[Math.min(Math.max(column, 0), steps.length - 1)]);
   };
@@ -195,9 +195,9 @@ function colour(share, isDark) {
 }
 
 function drawMap() {
-  const [steps, rows] = mapOf(), isDark = matchMedia("(prefers-color-scheme:dark)").matches;
-  const [draw, width] = resize(map, Math.max(rows.length, 1) * ROW + 22), left = mapLeft(width);
-  const isLog = KINDS[kind][1] === "log";
+  const [steps, rows] = mapValues(), isDark = matchMedia("(prefers-color-scheme:dark)").matches;
+  const [context, width] = resize(map, Math.max(rows.length, 1) * ROW + 22), left = mapLeft(width);
+  const isLog = STATISTICS[statistic][1] === "log";
   const scaled = (value) => (isLog ? Math.log10(Math.max(value, 1e-12)) : value);
   let low = Infinity, high = -Infinity;
   for (const [, values] of rows) for (const value of values) if (isNumber(value) && (!isLog || value > 0)) {
@@ -205,33 +205,33 @@ function drawMap() {
   }
   if (!isLog) { low = 0; high = 1; }
   if (isLog) low = Math.max(low, high - 8);
-  const cell = (width - left) / Math.max(steps.length, 1), now = lastIndex(steps, (s) => s, at);
-  draw.font = "12px system-ui, sans-serif"; draw.textBaseline = "middle";
+  const cell = (width - left) / Math.max(steps.length, 1), currentColumn = lastIndex(steps, (s) => s, currentStep);
+  context.font = "12px system-ui, sans-serif"; context.textBaseline = "middle";
   rows.forEach(([name, values], row) => {
-    const shown = now >= 0 ? values[now] : null, value = format(shown);
-    draw.textAlign = "right"; draw.fillStyle = css(isNumber(shown) || shown === null ? "--ink" : "--bad");
-    draw.fillText(value, left - 8, row * ROW + ROW / 2);
-    const maxWidth = left - 20 - draw.measureText(value).width;
+    const shown = currentColumn >= 0 ? values[currentColumn] : null, value = format(shown);
+    context.textAlign = "right"; context.fillStyle = css(isNumber(shown) || shown === null ? "--ink" : "--bad");
+    context.fillText(value, left - 8, row * ROW + ROW / 2);
+    const maxWidth = left - 20 - context.measureText(value).width;
     // In a narrow map, the path of a module is more useful than its class.
-    let text = draw.measureText(name).width > maxWidth ? name.replace(/ \S+$/, "") : name;
-    while (text.length > 4 && draw.measureText(text).width > maxWidth) text = "…" + text.slice(2);
-    draw.textAlign = "left"; draw.fillStyle = css("--soft"); draw.fillText(text, 0, row * ROW + ROW / 2);
+    let text = context.measureText(name).width > maxWidth ? name.replace(/ \S+$/, "") : name;
+    while (text.length > 4 && context.measureText(text).width > maxWidth) text = "…" + text.slice(2);
+    context.textAlign = "left"; context.fillStyle = css("--soft"); context.fillText(text, 0, row * ROW + ROW / 2);
     values.forEach((cellValue, column) => {
       if (cellValue === null) return;
       const share = isNumber(cellValue) ? Math.min(Math.max((scaled(cellValue) - low) / (high - low || 1), 0), 1) : 0;
-      draw.fillStyle = isNumber(cellValue) ? colour(share, isDark) : css("--bad");
-      draw.fillRect(left + column * cell, row * ROW + 1, Math.max(cell, 1) + 0.4, ROW - 2);
+      context.fillStyle = isNumber(cellValue) ? colour(share, isDark) : css("--bad");
+      context.fillRect(left + column * cell, row * ROW + 1, Math.max(cell, 1) + 0.4, ROW - 2);
     });
   });
-  draw.fillStyle = css("--soft"); draw.textAlign = "left";
+  context.fillStyle = css("--soft"); context.textAlign = "left";
   const base = rows.length * ROW + 11;
   if (steps.length) {
-    draw.fillText(steps[0].toLocaleString("en"), left, base);
-    draw.textAlign = "right"; draw.fillText(steps[steps.length - 1].toLocaleString("en"), width, base);
+    context.fillText(steps[0].toLocaleString("en"), left, base);
+    context.textAlign = "right"; context.fillText(steps[steps.length - 1].toLocaleString("en"), width, base);
   }
-  if (now >= 0) {
-    draw.strokeStyle = css("--ink"); draw.lineWidth = 1.5;
-    draw.strokeRect(left + now * cell, 0.75, Math.max(cell, 2), rows.length * ROW - 1.5);
+  if (currentColumn >= 0) {
+    context.strokeStyle = css("--ink"); context.lineWidth = 1.5;
+    context.strokeRect(left + currentColumn * cell, 0.75, Math.max(cell, 2), rows.length * ROW - 1.5);
   }
   const key = $("key"); key.textContent = "";
   if (!rows.length) { key.textContent = "no statistics were sampled"; return; }
@@ -240,86 +240,92 @@ function drawMap() {
   element("span", key, format(isLog ? 10 ** high : 1));
   const bad = element("span", key, undefined, "pair");
   element("i", bad, undefined, "bad"); element("span", bad, "non-finite");
-  element("span", key, `${steps.length} sampled steps; the values are from step ${now >= 0 ? steps[now].toLocaleString("en") : "–"}`);
+  element("span", key, `${steps.length} sampled steps; the values are from step ${currentColumn >= 0 ? steps[currentColumn].toLocaleString("en") : "–"}`);
 }
 
 // ---- selected step
-function showNumbers() {
+function showValues() {
   const table = element("table");
-  for (const { lines, names } of charts) for (const name of names) {
-    const point = lines[name][lastIndex(lines[name], (p) => p[0], at)];
+  for (const { title, lines, names } of charts) for (const name of names) {
+    const point = lines[name][lastIndex(lines[name], (p) => p[0], currentStep)];
     if (!point) continue;
-    const row = element("tr", table), title = charts.find((c) => c.lines === lines).title;
+    const row = element("tr", table);
     element("td", row, `${title}${name === title ? "" : ", " + name}`);
     element("td", row, format(point[1]), isNumber(point[1]) ? "number" : "number bad-number");
-    element("td", row, point[0] === at ? "" : `step ${point[0].toLocaleString("en")}`, "soft");
+    element("td", row, point[0] === currentStep ? "" : `step ${point[0].toLocaleString("en")}`, "soft");
   }
   $("numbers").replaceChildren(table.rows.length ? table : element("p", null, "no values up to this step", "soft"));
 }
 
 function showEvents() {
   const box = $("events"); box.textContent = "";
-  const matching = run.sequences.filter((sequence) => sequence.first <= at && at <= sequence.last);
+  const matching = run.sequences.filter((sequence) => sequence.first <= currentStep && currentStep <= sequence.last);
   const sequences = matching.sort((a, b) => b.count - a.count).slice(0, 3);
   for (const sequence of sequences) {
     const line = element("p", box);
     for (const event of sequence.events) {
       element("span", line, event, event.startsWith("skip") ? "skip" : event.startsWith("step") ? "end" : "");
     }
-    element("small", line, sequence.count === 1 ? `step ${sequence.first.toLocaleString("en")} alone has these events`
-      : `${sequence.count.toLocaleString("en")} steps with these events, from step ${sequence.first.toLocaleString("en")} to ${sequence.last.toLocaleString("en")}`, "soft");
+    element("small", line, rangeText(sequence), "soft");
   }
   if (!sequences.length) element("p", box, "no events were recorded for this step", "soft");
 }
 
+function rangeText(sequence) { // which steps had these events
+  const first = sequence.first.toLocaleString("en"), last = sequence.last.toLocaleString("en");
+  if (sequence.is_open) return `after the last step (${first})`;
+  if (sequence.count === 1) return `step ${first} alone has these events`;
+  return `${sequence.count.toLocaleString("en")} steps with these events, from step ${first} to ${last}`;
+}
+
 let isScheduled = false;
 function show(step) {
-  at = Math.min(Math.max(Math.round(step), 1), last);
+  currentStep = Math.min(Math.max(Math.round(step), 1), lastStep);
   if (isScheduled) return;
   isScheduled = true;
   requestAnimationFrame(() => {
     isScheduled = false;
-    $("at").value = at;
-    $("step").textContent = `step ${at.toLocaleString("en")} of ${last.toLocaleString("en")}`;
-    charts.forEach(drawChart); drawMap(); showNumbers(); showEvents();
+    $("at").value = currentStep;
+    $("step").textContent = `step ${currentStep.toLocaleString("en")} of ${lastStep.toLocaleString("en")}`;
+    charts.forEach(drawChart); drawMap(); showValues(); showEvents();
   });
 }
 
-for (const [title, lines] of Object.entries(run.curves)) { chart(title, lines); charts[charts.length - 1].title = title; }
-for (const [name, [label]] of Object.entries(KINDS)) {
+for (const [title, lines] of Object.entries(run.curves)) addChart(title, lines);
+for (const [name, [label]] of Object.entries(STATISTICS)) {
   const button = element("button", $("kinds"), label);
-  button.setAttribute("aria-pressed", String(name === kind));
+  button.setAttribute("aria-pressed", String(name === statistic));
   button.addEventListener("click", () => {
-    kind = name;
+    statistic = name;
     for (const other of $("kinds").children) other.setAttribute("aria-pressed", String(other === button));
     drawMap();
   });
 }
 for (const { step, severity, fault } of run.findings) {
   const marker = element("b", $("track"), undefined, severity);
-  marker.style.left = `${last > 1 ? (100 * (step - 1)) / (last - 1) : 50}%`; marker.title = `${fault}, step ${step}`;
+  marker.style.left = `${lastStep > 1 ? (100 * (step - 1)) / (lastStep - 1) : 50}%`; marker.title = `${fault}, step ${step}`;
 }
-$("at").max = last;
+$("at").max = lastStep;
 $("at").addEventListener("input", (event) => show(Number(event.target.value)));
-$("back").addEventListener("click", () => show(at - 1));
-$("forth").addEventListener("click", () => show(at + 1));
+$("back").addEventListener("click", () => show(currentStep - 1));
+$("forth").addEventListener("click", () => show(currentStep + 1));
 for (const button of document.querySelectorAll("button.jump")) button.addEventListener("click", () => {
   show(Number(button.dataset.step)); $("player").scrollIntoView({ behavior: "smooth" });
 });
 let playing = null;
 $("play").addEventListener("click", () => {
   if (playing !== null) { clearInterval(playing); playing = null; $("play").textContent = "▶"; return; }
-  if (at >= last) show(1);
+  if (currentStep >= lastStep) show(1);
   $("play").textContent = "❚❚";
   playing = setInterval(() => {
-    if (at >= last) { $("play").click(); return; }
-    show(at + Math.max(1, last / 300));
+    if (currentStep >= lastStep) { $("play").click(); return; }
+    show(currentStep + Math.max(1, lastStep / 300));
   }, 40);
 });
 document.addEventListener("keydown", (event) => {
   if (event.target.tagName === "INPUT") return;
-  if (event.key === "ArrowRight") show(at + 1); else if (event.key === "ArrowLeft") show(at - 1);
+  if (event.key === "ArrowRight") show(currentStep + 1); else if (event.key === "ArrowLeft") show(currentStep - 1);
 });
-addEventListener("resize", () => show(at));
-matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => show(at));
+addEventListener("resize", () => show(currentStep));
+matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => show(currentStep));
 show(run.findings.length ? run.findings[0].step : run.abnormal ? run.abnormal.step : 1);

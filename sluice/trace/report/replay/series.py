@@ -51,10 +51,11 @@ def curves(trace: Trace) -> dict[str, dict[str, Curve]]:
 
 
 def decimate(curve: Curve, max_points: int = MAX_POINTS) -> Curve:
-    """Return a curve with a limited number of points, which keeps all peaks and gaps.
+    """Return a curve with a limited number of points, in which peaks and gaps remain visible.
 
-    The curve is divided into segments. Of each, the minimum, the maximum, and the first non-finite
-    point (or else the first point) are kept.
+    The curve is divided into segments. Of each segment, the minimum, the maximum and the first
+    non-finite point are kept; a chart shows a non-finite point as a gap. If all points of a segment
+    are finite, its first point is kept in addition.
     """
     if len(curve) <= max_points:
         return curve
@@ -76,9 +77,10 @@ def _mean_losses(trace: Trace) -> Curve:
 
 
 def _rate_curves(trace: Trace) -> dict[str, Curve]:
-    """Return the learning rates recorded at changes, together with those of sampled steps.
+    """Return the recorded learning rates of each optimizer.
 
-    Of many changes, only some are recorded.
+    Sources are the sampled steps and the recorded changes; if a rate changes often, only some
+    changes are recorded. Parameter groups with equal rates share a curve.
     """
     rates_by_step = {(record.step, record.optimizer): record.rates for record in trace.rates}
     rates_by_step |= {
@@ -133,6 +135,7 @@ def _input_curves(trace: Trace) -> dict[str, Curve]:
     """
     curve_by_name: dict[str, Curve] = {}
     for batch in trace.batches:
+        step = batch.step + 1  # the step that uses the batch; the record has the number before it
         field = next((f for f in batch.fields if f.dtype.startswith(("float", "bfloat"))), None)
         if field is not None:
             for name, value in (
@@ -140,7 +143,7 @@ def _input_curves(trace: Trace) -> dict[str, Curve]:
                 ("smallest", field.smallest),
                 ("largest", field.largest),
             ):
-                curve_by_name.setdefault(name, []).append((batch.step + 1, value))
+                curve_by_name.setdefault(name, []).append((step, value))
     return {
         name: [
             min(points) if name == "smallest" else max(points)

@@ -240,7 +240,7 @@ def test_the_heat_map_has_a_column_for_each_step_with_the_selected_statistic(tra
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(path.as_uri())
-        shown = page.evaluate("(grid) => { run.grid = grid; return mapOf(); }", grid)
+        shown = page.evaluate("(grid) => { run.grid = grid; return mapValues(); }", grid)
         browser.close()
 
     assert shown == [[1, 3], [["a", [1, 2]], ["b", [None, 3]]]]
@@ -277,3 +277,28 @@ def test_one_click_selects_the_abnormal_step(trace_of, tmp_path, width, monkeypa
     assert "nan" not in before
     assert pressed == "zeros in outputs"
     assert not too_wide
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_events_after_the_last_step_are_not_shown_as_a_step(trace_of, tmp_path):
+    sync = pytest.importorskip("playwright.sync_api")
+
+    def program():
+        make_program()()
+        with torch.no_grad():
+            make_network()(torch.randn(4, 8))
+
+    trace_of(program)
+    (path,) = write_replays(tmp_path / "traces")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(path.as_uri())
+        page.evaluate(f"show({STEPS})")
+        page.get_by_text(f"step {STEPS} of {STEPS}").wait_for(timeout=10_000)
+        ranges = page.locator("#events small").all_inner_texts()
+        browser.close()
+
+    assert f"after the last step ({STEPS})" in ranges
+    assert not any("alone has these events" in text for text in ranges)
