@@ -86,4 +86,5 @@ class PocBenchmarkReport(Record):
     @property
     def seconds(self) -> float:
         """Time of all runs of the gate [s]."""
-        return sum(result.seconds for result in (*self.defects, *self.healthy))
+        defects_s = sum(result.seconds for result in self.defects)
+        return defects_s + sum(result.seconds for result in self.healthy)
