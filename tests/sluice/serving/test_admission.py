@@ -116,15 +116,19 @@ def gated() -> GatedNetwork:
     return GatedNetwork(1.0)
 
 
-@pytest.fixture
-def server(gated: GatedNetwork) -> Iterator[RunningServer]:
+@contextlib.contextmanager
+def run_gated(gated: GatedNetwork, **limits: float) -> Iterator[RunningServer]:
     model = deployed("one", 1, gated)
-    settings = quick_settings(
-        max_in_flight=NUM_SLOTS, body_timeout_s=5.0, body_grace_s=0.3, deadline_s=5.0
-    )
+    settings = quick_settings(max_in_flight=NUM_SLOTS, deadline_s=5.0, **limits)
     split = TrafficSplit(epoch=1, production=candidate("one"))
     with run_server({model.candidate: model}, split, settings=settings, tokens=BOTH) as running:
         running.client.headers["authorization"] = f"Bearer {SECRETS['modest']}"
+        yield running
+
+
+@pytest.fixture
+def server(gated: GatedNetwork) -> Iterator[RunningServer]:
+    with run_gated(gated, body_timeout_s=5.0, body_grace_s=0.3) as running:
         yield running
 
 
@@ -139,15 +143,17 @@ def send_slow_body(server: RunningServer, secret: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("name", ["greedy", "modest"])
-def test_slow_bodies_occupy_no_slots(server: RunningServer, name: str) -> None:
+def test_slow_bodies_occupy_no_slots(gated: GatedNetwork, name: str) -> None:
     """Otherwise 260 of them occupy all 256 slots, and other clients get 503 for ten seconds."""
-    before = server.metrics()["sluice_connections"]
-    with contextlib.ExitStack() as stack:
-        for _ in range(4 * NUM_SLOTS):
-            stack.enter_context(send_slow_body(server, SECRETS[name]))
-        server.wait_for(lambda: server.metrics()["sluice_connections"] == before + 4 * NUM_SLOTS)
+    with run_gated(gated, body_timeout_s=60.0, body_grace_s=60.0) as server:
+        before = server.metrics()["sluice_connections"]
+        with contextlib.ExitStack() as stack:
+            for _ in range(4 * NUM_SLOTS):
+                stack.enter_context(send_slow_body(server, SECRETS[name]))
+            num_connections = before + 4 * NUM_SLOTS
+            server.wait_for(lambda: server.metrics()["sluice_connections"] == num_connections)
 
-        assert server.predict(1.0).status_code == 200
+            assert server.predict(1.0).status_code == 200
 
 
 def test_a_trickling_body_is_refused_before_its_timeout(server: RunningServer) -> None:
