@@ -155,7 +155,7 @@ def _first_problem(
         if not torch.equal(output, call(tensors)):
             return GradientProblem(
                 observation="Two passes over the same input differ.",
-                why="The network is random, or keeps state between passes.",
+                why="The forward pass is random, or keeps state between calls.",
                 fix="First correct what the probe 'modes' reports.",
             )
         gradients = torch.autograd.grad(

@@ -23,8 +23,7 @@ class CodeIdentity(Record):
     )
     not_followed: tuple[str, ...] = Field(
         (),
-        description="Imports and calls whose code is known only at run time; the digest does not "
-        "cover it.",
+        description="Imports, calls and modules that may run code which the digest does not cover.",
     )
 
     @property
@@ -34,12 +33,12 @@ class CodeIdentity(Record):
 
     @property
     def coverage_warning(self) -> str:
-        """Sentence that lists the code that the digest does not cover; "" if it covers all code."""
+        """Sentence that lists where the digest may not cover all code; "" if it covers all code."""
         if not self.not_followed:
             return ""
         return (
-            "The code digest does not cover code that is computed at run time: "
-            f"{'; '.join(self.not_followed)}. Changes there are not detected."
+            f"The code digest may not cover all code: {'; '.join(self.not_followed)}. Changes of "
+            "code that these run or import are not detected."
         )
 
     def changes(self, earlier: "CodeIdentity") -> tuple[str, ...]:

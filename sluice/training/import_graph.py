@@ -47,7 +47,8 @@ class ImportGraph:
     """Version of each installed distribution that an own module imports, by distribution name."""
 
     not_followed: set[str] = field(default_factory=set)
-    """Imports and calls that may run code that is not in this graph, as 'module, line N: call'."""
+    """Places that may run code outside of this graph: imports and calls as 'module, line N: call',
+    and modules whose source cannot be followed as 'module: reason'."""
 
 
 def follow_imports(roots: Iterable[str]) -> ImportGraph:

@@ -37,7 +37,7 @@ class ScaleState:
 
 
 class MixedPrecision:
-    """Forward pass, backward pass and optimizer step in one number format.
+    """Forward pass, backward pass and optimizer step with the configured precision.
 
     In fp32 these are the unmodified calls of torch.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
 _MODE = "min"
-"""Direction of the search, as Ray Tune and Optuna name it."""
+"""Direction of the search, as Ray Tune names it."""
 
 
 def make_searcher(
@@ -45,7 +45,7 @@ def make_searcher(
         settings: Seed, number of random trials before TPE, and optionally the class.
         strategy: Selects random values or TPE.
         space: The searched space.
-        base: Settings of everything else.
+        base: Settings from which trials start; the values of a trial replace some of them.
         metric: Metric that is minimised.
 
     Raises:
@@ -152,7 +152,9 @@ def _make_from_class(
     def set_space() -> bool:
         return bool(searcher.set_search_properties(metric, _MODE, domains))
 
-    if call_library(set_space, settings.path, what="searcher", takes=settable_arguments(cls)):
+    if call_library(
+        set_space, settings.path, what="searcher", settable_names=settable_arguments(cls)
+    ):
         return searcher
     if "space" not in argument_names:
         raise SettingsError(

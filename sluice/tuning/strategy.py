@@ -50,7 +50,9 @@ def plan_search(
         # Some libraries are imported, or check the space, only when the first trial is suggested.
         path = settings.searcher.path
         arguments = settable_arguments(import_class(path, what="searcher"))
-        call_library(lambda: searcher.suggest("00000"), path, what="searcher", takes=arguments)
+        call_library(
+            lambda: searcher.suggest("00000"), path, what="searcher", settable_names=arguments
+        )
     return strategy, searched_space
 
 

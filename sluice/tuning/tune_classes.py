@@ -114,17 +114,17 @@ def build(
         for name, value in settings.arguments.items()
     }
     arguments = accepted_defaults | file_arguments
-    return call_library(lambda: cls(**arguments), settings.path, what=what, takes=settable)
+    return call_library(lambda: cls(**arguments), settings.path, what=what, settable_names=settable)
 
 
-def call_library(make: Any, path: str, *, what: str, takes: list[str]) -> Any:
+def call_library(make: Any, path: str, *, what: str, settable_names: list[str]) -> Any:
     """Return the result of ``make``; convert its exceptions to a ``SettingsError``.
 
     Args:
         make: Function without arguments that calls a class of a library.
         path: Import path of the class.
         what: Role of the class, for messages.
-        takes: Names of the arguments that a settings file may set, for messages.
+        settable_names: Names of the arguments that a settings file may set, for messages.
     """
     try:
         return make()
@@ -137,7 +137,7 @@ def call_library(make: Any, path: str, *, what: str, takes: list[str]) -> Any:
             ) from error
         raise SettingsError(
             f"The {what} '{path}' refuses its arguments: {reason}.",
-            fix=f"Correct its arguments. It takes: {', '.join(takes) or 'none'}.",
+            fix=f"Correct its arguments. It takes: {', '.join(settable_names) or 'none'}.",
         ) from error
 
 

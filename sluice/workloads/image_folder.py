@@ -66,8 +66,8 @@ class ImageFolderWorkload(Workload):
     for images that it generates. ``sluice init`` writes a class of this kind.
 
     The rows contain a digest of the pixels, so changed images are changed data. The folder is not
-    a data file of the workload. As a data file it would count as code, which serving compares, but
-    a server has no training images.
+    a data file of the workload: data files are part of the code digest, which a server verifies,
+    but a server has no training images.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = ImageFolderSettings

@@ -29,7 +29,7 @@ def defect_line(result: DefectResult) -> Text:
 
 
 def healthy_line(result: HealthyResult) -> Text:
-    """Return one line about a healthy set-up, with the checks that did not pass or warned."""
+    """Return one line about a healthy set-up, with the checks that failed or warned."""
     if not result.has_error:
         warning_checks = ", ".join(warning.partition(":")[0] for warning in result.warnings)
         note = f" (warned: {warning_checks})" if warning_checks else ""

@@ -31,8 +31,8 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics at each of which one pass is still inspected after the first
-passes, because a new model may appear. Later passes are inspected ever more rarely."""
+"""Number of passes that are sampled at full rate after the first passes, one at each step with
+statistics. A new model may appear in them. Later, the sampling interval grows."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""

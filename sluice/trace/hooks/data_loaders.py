@@ -177,8 +177,9 @@ class _LoaderWatch:
         """Add the row indices of one batch to the order of its epoch, if the epoch is recorded."""
         row_indices = indices if isinstance(indices, list) else [indices]
         iteration = self._iterations.get_or_add(iterator)
-        # Workers receive the first indices while the iterator is created or reset. The loader of a
-        # new iterator is not known yet, and a reset one belongs to the next epoch of its loader.
+        # Workers receive the first indices while the iterator is created or reset. For a new
+        # iterator, the loader is not known yet. For a reset iterator, the indices belong to the
+        # next epoch, which ``on_iterator`` has not begun yet.
         entry = iteration.loader
         is_recorded = entry is None or is_epoch_recorded(
             entry.epoch if entry.iteration is iteration else entry.epoch + 1

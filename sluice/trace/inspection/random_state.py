@@ -18,7 +18,7 @@ _MAX_FUNCTIONS = 256
 
 @contextmanager
 def preserve_random_state() -> Iterator[None]:
-    """Restore the random states of torch (all devices), Python and NumPy after the block."""
+    """Restore the random states of torch (CPU and CUDA), Python and NumPy after the block."""
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     has_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     cuda_states = torch.cuda.get_rng_state_all() if has_cuda else []

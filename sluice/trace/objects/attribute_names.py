@@ -54,12 +54,12 @@ def find_tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
         if isinstance(value, bool) and is_tying_name(name):
             yield name, value
         elif name in _CONFIG_NAMES:
-            for inner, setting in _find_stored_settings(value):
+            for inner, setting in _find_tying_in_config(value):
                 if isinstance(setting, bool):
                     yield f"{name}.{inner}", setting
 
 
-def _find_stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
+def _find_tying_in_config(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tying settings of a config, without running code of the program.
 
     Properties are not evaluated: their value is the property object itself.

@@ -27,17 +27,17 @@ class EosMaskedSettings(Settings):
     min_distinct_last_tokens: int = Field(
         4,
         ge=2,
-        description="Minimum number of distinct last supervised tokens of the rows. If there are "
-        "fewer, they are taken as end tokens, which are then not masked. Exception: in every "
-        "batch, exactly the last position of the longest row is ignored.",
+        description="Minimum number of distinct last supervised tokens for a finding. Fewer are "
+        "taken as end tokens, which are then not masked. Not required if, in every batch, exactly "
+        "the last position of the longest row is ignored.",
     )
     max_last_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Maximum share of the rows with the same last supervised token. If more rows "
-        "share it, it is taken as the end token, which is then not masked. The exception of "
-        "min_distinct_last_tokens also applies.",
+        description="Maximum share of the rows with the same last supervised token, for a finding. "
+        "A token that more rows share is taken as the end token, which is then not masked. Not "
+        "required under the same condition as min_distinct_last_tokens.",
     )
 
 
@@ -99,7 +99,7 @@ def _detect_missing_end(
     last_tokens_text = (
         ""
         if num_distinct_last < rule.settings.min_distinct_last_tokens
-        else f"; the last supervised tokens of the rows have {num_distinct_last} different values"
+        else f"; in one batch, the last supervised tokens have {num_distinct_last} different values"
     )
     # If all batches have the same width, the program may omit the last target intentionally.
     may_omit_last_target = has_common_last_token and len({t.num_positions for t in targets}) == 1
