@@ -51,7 +51,7 @@ def launch(
             f"Cannot start '{command[0]}' ({error.strerror or error}).",
             fix=f"Start a Python file with its interpreter: sluice trace -- python {command[0]}"
             if command[0].endswith(".py") and Path(command[0]).is_file()
-            else "Check the spelling and the permissions. Write the command as in a shell.",
+            else "Check the spelling and the permissions. Do not quote the command as a whole.",
         ) from error
     code = _wait(process)
     return code if code >= 0 else SIGNAL_EXIT_BASE - code

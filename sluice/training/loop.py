@@ -163,7 +163,8 @@ def train(
         val = place_rows(_local_part(val, ranks.shard), device)
         val_chunk_rows = rows_per_chunk(val.x, model)
         batches = Batches(
-            # An augmentation gets the rows on the CPU, as it does when they do not fit.
+            # With an augmentation, rows stay on the CPU, so that it gets them on the same device
+            # whether or not they fit into the memory of the GPU.
             place_rows(train, device) if augment is None else train,
             batch_rows=settings.batch_rows,
             seed=seed if data_seed is None else data_seed,

@@ -49,7 +49,9 @@ class DatasetRows:
 
     @classmethod
     def pair(cls, dataset: Any, *, target: int | str) -> "tuple[DatasetRows, DatasetRows]":
-        """Return inputs and targets of a data set as two sources that read every item once.
+        """Return inputs and targets of a data set as two sources that share the last batch read.
+
+        Each item of a batch is therefore read once for both.
 
         Args:
             dataset: The data set; its items are pairs, or dicts.
@@ -96,7 +98,7 @@ class DatasetRows:
     def _read(self, rows: Sequence[int]) -> list[Any]:
         items = self._items.read(rows)
         field = self._field
-        # The usual data set of torch, without a call for every item.
+        # Fast path for the usual items, tuples of tensors: without a function call per item.
         if isinstance(field, int) and {type(item) for item in items} == {tuple}:
             parts = [item[field] for item in items if len(item) > field]
             if len(parts) == len(items) and {type(part) for part in parts} == {Tensor}:
@@ -132,7 +134,7 @@ class _Items:
         return self.__dict__ | {"_last_batch": None}
 
     def forget(self) -> None:
-        """Read the next items from the data set, even if they are those of the last batch."""
+        """Drop the last batch, so that the next ``read`` gets its items from the data set."""
         self._last_batch = None
 
     def read(self, rows: Sequence[int]) -> list[Any]:

@@ -87,8 +87,9 @@ class Recorder:
         unfinished step has the key -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
         self._steps: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
-        """Rows of steps: step, sequence index, positions of the events that the sequence keeps,
-        times of all events, end time, and end time of the previous step."""
+        """Rows of steps: step, sequence index, positions of the events that the sequence stores (a
+        repeated block of events is stored once), times of all events of the step, end time, and
+        end time of the previous step."""
         self._recent_scalars: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_SCALARS_FIELDS)
         """Rows of scalars that are only recent detail, with the fields of ``ScalarsRow``."""
         self._kept_scalars: list[ScalarsRow] = []
@@ -121,7 +122,8 @@ class Recorder:
         """Add the data of ended steps."""
         for step in steps:
             sequence, kept_positions = self.interner.intern_step(step.events[::2], step.thread)
-            # Repeated steps (``ended_ns`` is 0) store step, losses, step, losses, ... as losses.
+            # If ``ended_ns`` is 0, the object describes several repeated steps. Its field ``losses``
+            # then alternates between step numbers and lists of losses.
             is_repeated = not step.ended_ns
             num_steps = len(step.losses) // 2 if is_repeated else 1
             count_row = self._sequence_counts.get(sequence)

@@ -19,15 +19,15 @@ _MAX_RECORDS = 3
 checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of backward passes at the beginning after which all sampled gradients of all optimizers
-are checked. After a later pass, at most one gradient is checked."""
+"""Number of first backward passes. After each of them, all sampled gradients of all optimizers are
+checked; after each later pass, at most one gradient."""
 
 _IDLE_PASSES = 5
 """Number of backward passes without a check at the end of each round. Later passes form rounds: two
 passes for each optimizer, which check one gradient each, and then these idle passes. The number is
-odd, so that a round has an odd number of passes: otherwise, only one of two optimizers that use
-alternate passes would be checked. A non-finite value that the checks miss appears in a later loss.
-"""
+odd, so that a round has an odd number of passes: otherwise, of two optimizers that use alternate
+passes, each would have only one of its two gradients checked after its own passes. A non-finite
+value that the checks miss appears in a later loss."""
 
 
 def watch_gradients(sink: EventSink) -> None:
@@ -90,9 +90,10 @@ class _GradientChecks:
             self._record(entry, event.thread)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """At the first non-finite loss, record which weights the last step made non-finite.
+        """At the first non-finite loss, find the weights that the last step made non-finite.
 
-        Nothing is recorded if non-finite gradients were recorded before, or if the previous loss
+        The record names them as corrupted weights, or names the non-finite gradients that caused
+        them. Nothing is recorded if non-finite gradients were recorded before, or if the previous loss
         was not finite.
         """
         sink = self._sink

@@ -34,10 +34,10 @@ class TrainValLeakageSettings(Settings):
         0.85,
         gt=0,
         le=1,
-        description="Minimum estimated share of training rows among the evaluation rows, for all "
-        "of them to count as training rows. It is also the maximum share of the recorded training "
-        "rows in an evaluation. An evaluation that contains more of them counts as one on all "
-        "rows, which is not reported.",
+        description="Minimum estimated share of training rows among the evaluation rows, for the "
+        "evaluation to count as one on training rows only. The setting has a second use: an "
+        "evaluation that contains more than this share of the recorded training rows counts as "
+        "one on the whole data set, and is not reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -57,9 +57,9 @@ class TrainValLeakageSettings(Settings):
         0.6,
         gt=0,
         le=1,
-        description="Maximum share of the training rows in an evaluation, for the evaluation to "
-        "count as a failed split. Applies if all rows of the evaluation are training rows. With a "
-        "larger share, it counts as an intentional training score.",
+        description="Applies to an evaluation on training rows only (min_full_share). If it "
+        "contains at most this share of all recorded training rows, it counts as a failed split; "
+        "otherwise as an intentional training score.",
     )
     max_held_out_ratio: int = Field(
         2,

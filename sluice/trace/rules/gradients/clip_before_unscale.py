@@ -31,8 +31,8 @@ class ClipBeforeUnscaleSettings(Settings):
         5,
         ge=1,
         description="Minimum number of sampled steps at which the product of gradient norm and "
-        "loss scale equals the clipping limit, for a finding about manual clipping. As many of the "
-        "last samples are used to estimate the limit: it is the median of their products.",
+        "loss scale equals the clipping limit, for a finding about manual clipping. The limit "
+        "is estimated as the median of the products of the last min_samples samples.",
     )
     min_constant_share: float = Field(
         0.8,

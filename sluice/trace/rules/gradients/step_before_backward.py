@@ -25,9 +25,10 @@ class StepBeforeBackwardSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of the steps that run before backward(), for a finding. One "
-        "step may always follow backward(): it does not count in the total. A few steps may run "
-        "before backward() intentionally, such as after a dropped batch.",
+        description="Minimum ratio of the number of steps that run before backward() to the number "
+        "of all steps but one, for a finding. One step is left out, so that a single step after "
+        "backward() does not prevent the finding. A few steps may run before backward() "
+        "intentionally, such as after a dropped batch.",
     )
 
 

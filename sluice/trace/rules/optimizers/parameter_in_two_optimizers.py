@@ -25,8 +25,8 @@ class ParameterInTwoOptimizersSettings(Settings):
     min_shared_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of steps of one optimizer on a gradient that the other one "
-        "has already used, for an error.",
+        description="Minimum number of steps that use a gradient with which the other optimizer "
+        "has already made a step, for an error.",
     )
 
 
