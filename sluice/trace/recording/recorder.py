@@ -122,8 +122,8 @@ class Recorder:
         """Add the data of ended steps."""
         for step in steps:
             sequence, kept_positions = self.interner.intern_step(step.events[::2], step.thread)
-            # If ``ended_ns`` is 0, the object describes several repeated steps. Its field ``losses``
-            # then alternates between step numbers and lists of losses.
+            # If ``ended_ns`` is 0, the object describes several repeated steps. Its ``losses`` then
+            # alternate between step numbers and lists of losses.
             is_repeated = not step.ended_ns
             num_steps = len(step.losses) // 2 if is_repeated else 1
             count_row = self._sequence_counts.get(sequence)

@@ -93,8 +93,8 @@ class _GradientChecks:
         """At the first non-finite loss, find the weights that the last step made non-finite.
 
         The record names them as corrupted weights, or names the non-finite gradients that caused
-        them. Nothing is recorded if non-finite gradients were recorded before, or if the previous loss
-        was not finite.
+        them. Nothing is recorded if non-finite gradients were recorded before, or if the previous
+        loss was not finite.
         """
         sink = self._sink
         loss = event.thread.last_loss
