@@ -29,13 +29,14 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3
-"""Approximate duration of a turn [s]. It is long compared with the interpreter's re-specialisation
-after a switch, and short compared with load changes of the machine."""
+"""Approximate duration of a turn [s]. After each switch between traced and untraced turns, the
+interpreter specialises its bytecode again, which is short compared with a turn. Changes of the
+machine's load are slower than a turn."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
 """Number of untimed steps at the start. They contain the warm-up, and the work that a trace does
-more often at its start: statistics at powers of two, fingerprints of the first batches, and full
-recording of every step."""
+more often at its start: statistics at steps 1, 2, 4, 8 and so on, fingerprints of the first
+batches, and full recording of every step."""
 
 _NUM_RESAMPLES = 2000
 """Number of bootstrap resamples."""
@@ -129,7 +130,9 @@ def measure_overhead(
 def _build_overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
     untraced_s = np.stack([turns.untraced_s for turns in processes])
     traced_s = np.stack([turns.traced_s for turns in processes])
-    generator, (num_processes, turns) = np.random.default_rng(0), untraced_s.shape
+    num_processes, turns = untraced_s.shape
+    generator = np.random.default_rng(0)
+    # Indices of the form (process, turn). Each resample draws processes, then turns of each.
     resamples = (
         generator.integers(0, num_processes, (_NUM_RESAMPLES, num_processes, 1)),
         generator.integers(0, turns, (_NUM_RESAMPLES, num_processes, turns)),
@@ -200,6 +203,7 @@ def _time_turns(
     steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
     are_traced = [turn % 4 in (0, 3) for turn in range(2 * turns)]
     step_s_by_traced: dict[bool, list[float]] = {True: [], False: []}
+    # ``pause`` contains the context that pauses the tracer, during an untraced turn.
     pause, num_steps, began = ExitStack(), 0, 0.0
 
     def tick() -> None:
