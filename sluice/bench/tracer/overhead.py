@@ -35,8 +35,8 @@ machine's load are slower than a turn."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
 """Number of untimed steps at the start. They contain the warm-up, and the work that a trace does
-more often at its start: statistics at steps 1, 2, 4, 8 and so on, fingerprints of the first
-batches, and full recording of every step."""
+more often at its start: statistics of steps, fingerprints of batches, and full recording of every
+step."""
 
 _NUM_RESAMPLES = 2000
 """Number of bootstrap resamples."""
