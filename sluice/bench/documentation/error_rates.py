@@ -55,8 +55,8 @@ class ErrorRates(Record):
     def of(cls, runs: Sequence[RunResult], *, commit: str) -> Self:
         """Return the rates of all runs.
 
-        A run with a fault may have several correct causes. It counts for each of these that was
-        reported; if none was reported, it counts for all of them.
+        A run with a fault counts for each fault in ``RunResult.right``, its correct causes. If some
+        of these were reported, it counts only for them.
 
         Raises:
             ContractError: There is no run with a fault.

@@ -104,10 +104,12 @@ def measure_scenarios(
         count_C += chunk_count_C
         num_done += chunk_size
         if num_done == num_simulations:
-            false, power, *naive = (Rate(count=int(c), total=num_simulations) for c in count_C)
+            false_promotions, power, *naive = (
+                Rate(count=int(c), total=num_simulations) for c in count_C
+            )
             yield ScenarioRates(
                 scenario=scenario,
-                false_promotions=false,
+                false_promotions=false_promotions,
                 power=power,
                 naive=dict(zip(NAIVE_BOUNDS, naive, strict=True)),
             )
@@ -159,11 +161,14 @@ def _count_promotions(
 ) -> NDArray[np.int64]:
     """Return false promotions, true promotions, and false promotions of each naive test (C,)."""
     rng = np.random.default_rng(seed)
-    effect = scenario.oracle_effect(alpha=settings.alpha, power=ORACLE_POWER)
-    required = settings.min_gain
+    excess_gain = scenario.oracle_effect(alpha=settings.alpha, power=ORACLE_POWER)
+    min_gain = settings.min_gain
     count_C = np.zeros(2 + len(NAIVE_BOUNDS), np.int64)
     for _ in range(num_simulations):
-        candidate, reference = scenario.draw(rng, gain=required + effect)
+        # A promotion is false if the true gain is only ``min_gain``. Each lower bound would then be
+        # smaller by ``excess_gain``, which is subtracted below. Whether the evidence suffices for a
+        # verdict does not depend on the gain.
+        candidate, reference = scenario.draw(rng, gain=min_gain + excess_gain)
         verdict = compare(candidate, reference, settings, horizon_rows=scenario.horizon_rows)
         candidate_losses, reference_losses = ArmLosses.of(candidate), ArmLosses.of(reference)
         is_false_by_naive = [
@@ -174,13 +179,11 @@ def _count_promotions(
                 verdict.block_length,
                 settings.alpha,
             )
-            - effect
-            > required
+            - excess_gain
+            > min_gain
             for lower_bound in NAIVE_BOUNDS.values()
         ]
-        # Without the effect, the lower bound would be smaller by the effect. Whether the
-        # evidence suffices for a verdict does not depend on the effect.
-        is_false = verdict.passed and verdict.lower_bound - effect > required
+        is_false = verdict.passed and verdict.lower_bound - excess_gain > min_gain
         count_C += np.array([is_false, verdict.passed, *is_false_by_naive], np.int64)
     return count_C
 
@@ -220,11 +223,11 @@ _CountChunk = Callable[..., NDArray[np.int64]]
 
 
 def _run(
-    count: _CountChunk, chunks: Sequence[tuple[object, ...]], num_processes: int
+    count_chunk: _CountChunk, chunks: Sequence[tuple[object, ...]], num_processes: int
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the counts of each chunk, in order. One process means this one, without a pool."""
     if num_processes == 1:
-        yield from (count(*chunk) for chunk in chunks)
+        yield from (count_chunk(*chunk) for chunk in chunks)
         return
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(count, *zip(*chunks, strict=True))
+        yield from pool.map(count_chunk, *zip(*chunks, strict=True))

@@ -144,8 +144,8 @@ class GateScenario(Record):
 
         ar_K = lfilter([math.sqrt(1 - self.rho**2)], [1.0, -self.rho], shock_K)
         window = np.full(self.horizon_rows, 1 / math.sqrt(self.horizon_rows))
-        time_K: NDArray[np.float64] = _TIME_EFFECT_SD * lfilter(window, [1.0], ar_K)
-        return time_K
+        time_effect_K: NDArray[np.float64] = _TIME_EFFECT_SD * lfilter(window, [1.0], ar_K)
+        return time_effect_K
 
     def _table(
         self, loss_SN: NDArray[np.float64], subject: str, *, seeds: tuple[int, ...]

@@ -75,7 +75,7 @@ class PocBenchmarkReport(Record):
 
     @property
     def score(self) -> PlantedScore:
-        """Rates over both tables."""
+        """Rates over the planted defects and the healthy set-ups."""
         return score_planted(self.defects, self.healthy)
 
     @property

@@ -24,7 +24,7 @@ def run_defects(
 
     Args:
         defects: The table of defects.
-        every: Run one of this many entries, beginning with the first.
+        every: Run only every n-th entry of the table, beginning with the first.
         folder: Folder in which each run gets a temporary folder; if None, the system's folder for
             temporary files.
     """
@@ -40,7 +40,7 @@ def run_healthy(
 
     Args:
         setups: The table of set-ups.
-        every: Run one of this many entries, beginning with the first.
+        every: Run only every n-th entry of the table, beginning with the first.
         folder: Folder in which each run gets a temporary folder; if None, the system's folder for
             temporary files.
     """
@@ -68,8 +68,12 @@ def judge_healthy(name: str, report: GateReport) -> HealthyResult:
     """
     return HealthyResult(
         name=name,
-        objections=tuple(_headline(result) for result in report.results if not result.passed),
-        warnings=tuple(_headline(result) for result in report.results if result.outcome == "warn"),
+        objections=tuple(
+            _name_and_summary(result) for result in report.results if not result.passed
+        ),
+        warnings=tuple(
+            _name_and_summary(result) for result in report.results if result.outcome == "warn"
+        ),
         seconds=report.seconds,
     )
 
@@ -143,5 +147,5 @@ def _run_validator(defect: ValidatorDefect, folder: Path) -> CheckResult:
     )
 
 
-def _headline(result: CheckResult) -> str:
+def _name_and_summary(result: CheckResult) -> str:
     return f"{result.name}: {result.summary}"

@@ -37,6 +37,6 @@ def _rollback_text(measurement: RolloutMeasurement) -> str:
     share = f"{100 * measurement.num_rolled_back / measurement.num_rollouts:.1f}"
     if measurement.max_rollback_rate is None:
         return share + (
-            f", {measurement.num_early} rollouts before the harm" if measurement.num_early else ""
+            f", {measurement.num_early} rollbacks before the harm" if measurement.num_early else ""
         )
     return f"{share} (at most {100 * measurement.max_rollback_rate:g})"

@@ -65,10 +65,11 @@ class RolloutMeasurement(Record):
     )
     median_s: float | None = Field(
         description="Median delay from the harm to the rollback [s]; infinite if most rollouts are "
-        "not rolled back. Rollbacks before the harm are left out. None without harm."
+        "not rolled back. Rollbacks before the harm are left out. None without harm, or if every "
+        "rollback came before it."
     )
     p90_s: float | None = Field(
-        description="90th percentile of the same delay [s]; None without harm."
+        description="90th percentile of the same delay [s]; None if ``median_s`` is None."
     )
     num_false_naive: int = Field(
         description="Number of rollouts that a z-test at every assessment would have rolled back "

@@ -43,8 +43,8 @@ class Traffic:
     """Time after the start at which the harm begins [s]; infinity for no harm."""
 
     shared_effect_sd: float = 0.0
-    """Standard deviation of the shared effect. The effect is added to the log error rate, and, in
-    units of its standard deviation, to the log response time."""
+    """Standard deviation of the shared effect. The effect is added to the log error rate. It is
+    also added to the log response time, in units of the standard deviation of that time."""
 
     shared_effect_decay_s: float = 60.0
     """Time in which the autocorrelation of the shared effect decreases to 1/e [s]."""

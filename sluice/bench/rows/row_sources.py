@@ -49,6 +49,8 @@ class SourceSpeed(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
+    """A row source, and the loop that reads the same rows (its baseline)."""
+
     source_name: str
     baseline_name: str
     source: RowSource

@@ -140,14 +140,16 @@ def _train(build_workload: Callable[[], Workload], model: ModelSettings) -> int:
     workload = build_workload()
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
-    train_rows, val_rows, test_rows = (
+    train_examples, val_examples, test_examples = (
         workload.examples(frame, part) for part in (fold.train, fold.val, fold.test)
     )
-    network = prepare_model(workload, model, train_rows, seed=0)
+    network = prepare_model(workload, model, train_examples, seed=0)
     settings = TrainSettings(max_epochs=1, batch_rows=16, loader_workers=_LOADER_WORKERS)
-    for _ in train(network, workload.loss, workload.losses, train_rows, val_rows, settings, seed=0):
+    for _ in train(
+        network, workload.loss, workload.losses, train_examples, val_examples, settings, seed=0
+    ):
         pass
-    losses = row_losses(network, workload.losses, test_rows)
+    losses = row_losses(network, workload.losses, test_examples)
     if not bool(torch.isfinite(losses).all()):
         raise ContractError("A test loss is not finite.", fix="Report this as a bug of Sluice.")
     return len(frame)

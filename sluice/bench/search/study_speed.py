@@ -117,16 +117,18 @@ class _BaselineTrial:
             objective.workload, objective.workload_settings, where=objective.workload
         )
         frame = objective.frame.copy()
-        train_rows, val_rows = (workload.examples(frame, part) for part in (fold.train, fold.val))
-        model = prepare_model(workload, trial_settings.model, train_rows, seed=objective.seed)
+        train_examples, val_examples = (
+            workload.examples(frame, part) for part in (fold.train, fold.val)
+        )
+        model = prepare_model(workload, trial_settings.model, train_examples, seed=objective.seed)
         lowest_loss = float("inf")
         with deterministic():
             for result in train(
                 model,
                 workload.loss,
                 workload.losses,
-                train_rows,
-                val_rows,
+                train_examples,
+                val_examples,
                 trial_settings.training,
                 seed=objective.seed,
             ):

@@ -1,7 +1,8 @@
-"""Overhead of ``resumable`` compared with the bare scheduler of Ray Tune, for sleeping trials.
+"""Overhead of ``resumable``, which makes a scheduler or searcher of Ray Tune resumable.
 
-The worker processes are real. All variants do the same work: the loss of a trial depends only on
-its value, so ASHA stops bad trials at their first rung, in whatever order reports arrive.
+It is compared with the bare scheduler, on trials that only sleep. The worker processes are real.
+All variants do the same work: the loss of a trial depends only on its value, so ASHA stops bad
+trials at their first rung, in whatever order reports arrive.
 """
 
 import json
@@ -152,7 +153,10 @@ def _run_study(
     sleep_s: float,
     folder: Path,
 ) -> tuple[int, float, float]:
-    """Run a study; return the number of results, and wall and CPU time from first to last [s]."""
+    """Run a study; return the number of results, and the time from the first to the last.
+
+    The time is returned as wall time and as CPU time [s].
+    """
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 

@@ -115,7 +115,10 @@ def _summarize_loads(
 
 
 def _measure_model_alone(seconds: float) -> LoadResult:
-    """Predict at the rate of the paced load, in a thread that sleeps in between like an arm's."""
+    """Measure predictions at the rate of the paced load, without a server.
+
+    They run in a thread that waits for the next request, like the thread of an arm.
+    """
     deployed = random_model(1)
     x_NLD = np.full((1, SEQ_LEN, len(COLUMNS)), 0.5, np.float32)
     jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -145,7 +148,7 @@ def _run_server(kind: ServerKind) -> Iterator[int]:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "sluice.bench.serving.servers", kind],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # the server writes its log; only storing it is not measured
+        stderr=subprocess.DEVNULL,  # the log is written as usual, but not stored
         text=True,
     )
     assert process.stdout is not None

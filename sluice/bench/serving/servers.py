@@ -38,6 +38,8 @@ COLUMNS = tuple(f"feature_{number}" for number in range(9))
 SEQ_LEN = 22
 _NUM_SEEDS = 8
 LOADER = "sluice.bench.serving.servers:load_random"
+"""Import path of the function with which the challenger's process loads its model."""
+
 _PRODUCTION, _CHALLENGER = 1, 2
 """Versions of the two models."""
 

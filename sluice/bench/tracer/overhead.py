@@ -2,8 +2,8 @@
 
 A turn is a fixed number of steps, in whole epochs. The times of two processes of one program differ
 by some percent even without tracing, because of memory layout. So each process runs both kinds of
-turns: hooks are removed for one turn and installed for the next. Two more processes test whether
-tracing changes the weights. One is traced and the other untraced, from start to end.
+turns: hooks are installed for a traced turn and removed for an untraced one. Two more processes
+test whether tracing changes the weights. One is traced and the other untraced, from start to end.
 """
 
 import gc
@@ -29,13 +29,14 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3
-"""Approximate duration of a turn [s]. It is long compared with the interpreter's re-specialisation
-after a switch, and short compared with load changes of the machine."""
+"""Approximate duration of a turn [s]. After each switch between traced and untraced turns, the
+interpreter specialises its bytecode again, which is short compared with a turn. Changes of the
+machine's load are slower than a turn."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
 """Number of untimed steps at the start. They contain the warm-up, and the work that a trace does
-more often at its start: statistics at powers of two, fingerprints of the first batches, and full
-recording of every step."""
+more often at its start: statistics of steps, fingerprints of batches, and full recording of every
+step."""
 
 _NUM_RESAMPLES = 2000
 """Number of bootstrap resamples."""
@@ -70,10 +71,10 @@ _TraceArguments = tuple[Path, TraceSettings] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Turns:
+class _ProcessTimes:
     """Times of one process."""
 
-    steps: int
+    turn_steps: int
     """Number of steps of one turn."""
     untraced_s: NDArray[np.float64]
     """Mean time of a step in each untraced turn [s]."""
@@ -117,30 +118,34 @@ def measure_overhead(
             _run_in_process(name, _train_and_digest, program, trace_arguments)
             for trace_arguments in untraced_and_traced
         }
-        processes: list[_Turns] = [
+        times: list[_ProcessTimes] = [
             _run_in_process(
                 name, _time_turns, program, (folder / f"{name}-{run}", doubled_flush), turns, clock
             )
             for run in range(runs)
         ]
-        yield _build_overhead(name, processes, has_same_weights=len(digests) == 1)
+        yield _build_overhead(name, times, has_same_weights=len(digests) == 1)
 
 
-def _build_overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
-    untraced_s = np.stack([turns.untraced_s for turns in processes])
-    traced_s = np.stack([turns.traced_s for turns in processes])
-    generator, (num_processes, turns) = np.random.default_rng(0), untraced_s.shape
+def _build_overhead(
+    name: str, times: Sequence[_ProcessTimes], *, has_same_weights: bool
+) -> Overhead:
+    untraced_s = np.stack([process.untraced_s for process in times])
+    traced_s = np.stack([process.traced_s for process in times])
+    num_processes, num_turns = untraced_s.shape
+    generator = np.random.default_rng(0)
+    # Indices of the form (process, turn). Each resample draws processes, then turns of each.
     resamples = (
         generator.integers(0, num_processes, (_NUM_RESAMPLES, num_processes, 1)),
-        generator.integers(0, turns, (_NUM_RESAMPLES, num_processes, turns)),
+        generator.integers(0, num_turns, (_NUM_RESAMPLES, num_processes, num_turns)),
     )
     ratio, ratios = _ratio(untraced_s, traced_s), _ratio(untraced_s[resamples], traced_s[resamples])
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Overhead(
         program=name,
-        steps=processes[0].steps,
+        steps=times[0].turn_steps,
         runs=num_processes,
-        turns=turns,
+        turns=num_turns,
         plain_us=float(untraced_s.mean()) * 1e6,
         ratio=float(ratio),
         low=float(low),
@@ -189,29 +194,30 @@ def _time_turns(
     trace_arguments: tuple[Path, TraceSettings],
     turns: int,
     clock: Callable[[], float],
-) -> _Turns:
+) -> _ProcessTimes:
     """Train in alternating turns, and return the times.
 
     The first and last of four turns are traced, so that a drift of the machine's speed cancels out.
     """
-    ticks: list[float] = []
-    program(2 * EPOCH_STEPS, lambda: ticks.append(clock()))
-    step_s = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
-    steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
+    step_ends_s: list[float] = []
+    program(2 * EPOCH_STEPS, lambda: step_ends_s.append(clock()))
+    step_s = (step_ends_s[-1] - step_ends_s[0]) / (len(step_ends_s) - 1)
+    turn_steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
     are_traced = [turn % 4 in (0, 3) for turn in range(2 * turns)]
     step_s_by_traced: dict[bool, list[float]] = {True: [], False: []}
-    pause, num_steps, began = ExitStack(), 0, 0.0
+    # ``pause`` contains the context that pauses the tracer, during an untraced turn.
+    pause, steps_done, began = ExitStack(), 0, 0.0
 
     def tick() -> None:
-        nonlocal num_steps, began
-        num_steps += 1
-        turn, step_in_turn = divmod(num_steps - _UNTIMED_STEPS, steps)
+        nonlocal steps_done, began
+        steps_done += 1
+        turn, step_in_turn = divmod(steps_done - _UNTIMED_STEPS, turn_steps)
         if step_in_turn or turn < 0:
             return
         if turn:
-            step_s_by_traced[are_traced[turn - 1]].append((clock() - began) / steps)
+            step_s_by_traced[are_traced[turn - 1]].append((clock() - began) / turn_steps)
         else:
-            # The timed turns then pay only for the events and the garbage of their own steps.
+            # The timed turns then include only the events and the garbage of their own steps.
             flush_traces()
             gc.collect()
         pause.close()
@@ -220,9 +226,9 @@ def _time_turns(
         began = clock()
 
     with traced(*trace_arguments):
-        program(_UNTIMED_STEPS + len(are_traced) * steps, tick)
+        program(_UNTIMED_STEPS + len(are_traced) * turn_steps, tick)
     untraced_s, traced_s = np.array(step_s_by_traced[False]), np.array(step_s_by_traced[True])
-    return _Turns(steps, untraced_s, traced_s)
+    return _ProcessTimes(turn_steps, untraced_s, traced_s)
 
 
 def weights_digest(networks: Iterable[nn.Module]) -> str:

@@ -123,11 +123,13 @@ class RunResult(Record):
 
     @property
     def correct_rank(self) -> int | None:
-        """Rank of the first correct cause, from 1; None if no reported cause is correct.
+        """Rank of the first correct cause, from 1; None without one, or if the run failed.
 
         A correct cause has the severity 'error'. For faults that may be intentional, 'confirm' is
         sufficient.
         """
+        if self.failed:
+            return None
         accepted_severities = ("error", "confirm") if self.needs == "confirm" else ("error",)
         for rank, answer in enumerate(self.answers, start=1):
             if answer.fault in self.right and answer.severity in accepted_severities:

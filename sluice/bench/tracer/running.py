@@ -116,7 +116,7 @@ def plan_runs(
 
 
 def execute_runs(
-    jobs: Sequence[BenchmarkRun],
+    runs: Sequence[BenchmarkRun],
     folder: Path,
     *,
     workers: int,
@@ -127,7 +127,7 @@ def execute_runs(
     """Yield the result of each run as soon as it is known.
 
     Args:
-        jobs: The runs to execute.
+        runs: The runs to execute.
         folder: Parent of a temporary folder for the traces and files of each run.
         workers: Number of parallel runs.
         with_baselines: Also run each program with the hooks of the baselines instead of the tracer.
@@ -140,13 +140,13 @@ def execute_runs(
         pending = [
             pool.submit(
                 _run_in_scratch,
-                job,
+                run,
                 folder,
                 with_baselines=with_baselines,
                 checks_bits=checks_bits,
                 limit_s=limit_s,
             )
-            for job in jobs
+            for run in runs
         ]
         try:
             for future in as_completed(pending):
@@ -157,11 +157,11 @@ def execute_runs(
 
 
 def _run_in_scratch(
-    job: BenchmarkRun, parent: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
+    run: BenchmarkRun, parent: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     with scratch_folder(parent) as folder:
         return _run(
-            job,
+            run,
             folder,
             with_baselines=with_baselines,
             checks_bits=checks_bits,
@@ -170,28 +170,28 @@ def _run_in_scratch(
 
 
 def _run(
-    job: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
+    run: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
-    outcomes, failure = _run_processes(job, "traced", folder / "traced", limit_s)
-    run = _build_result(job, folder / "traced" / "traces", outcomes, failure)
-    if run.failed:
-        return run
+    outcomes, failure = _run_processes(run, "traced", folder / "traced", limit_s)
+    result = _build_result(run, folder / "traced" / "traces", outcomes, failure)
+    if result.failed:
+        return result
     update: dict[str, object] = {}
     if checks_bits:
-        untraced, failure = _run_processes(job, "plain", folder / "plain", limit_s)
+        untraced, failure = _run_processes(run, "plain", folder / "plain", limit_s)
         untraced_digests = [outcome.digest for outcome in untraced]
         digests = [outcome.digest for outcome in outcomes]
         # A program that raises an exception has no network to compare.
         has_same_bits = untraced_digests == digests if all(digests) else None
         update |= {"has_same_bits": has_same_bits, "failed": failure}
     if with_baselines:
-        alarms, failure = _baseline_alarms(job, folder, limit_s)
+        alarms, failure = _baseline_alarms(run, folder, limit_s)
         update |= {"alarms": alarms, "failed": str(update.get("failed", "")) or failure}
-    return run.model_copy(update=update)
+    return result.model_copy(update=update)
 
 
 def _build_result(
-    job: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failure: str
+    run: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failure: str
 ) -> RunResult:
     cpu_s = max((outcome.cpu_s for outcome in outcomes), default=0.0)
     answers: list[ReportedCause] = []
@@ -206,10 +206,10 @@ def _build_result(
     except StorageError as error:
         failure = failure or str(error)
     return RunResult.of(
-        job.case,
-        has_fault=job.has_fault,
-        net=job.net,
-        seed=job.seed,
+        run.case,
+        has_fault=run.has_fault,
+        net=run.net,
+        seed=run.seed,
         answers=tuple(answers),
         steps=steps,
         seconds=cpu_s,
@@ -218,14 +218,14 @@ def _build_result(
     )
 
 
-def _baseline_alarms(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
+def _baseline_alarms(run: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
     """Return the alarms of the baselines on rank 0, and why the run failed; "" if it did not."""
-    outcomes, failure = _run_processes(job, "watched", folder / "watched", limit_s)
+    outcomes, failure = _run_processes(run, "watched", folder / "watched", limit_s)
     anomaly_step = outcomes[0].anomaly_step if outcomes else None
     if anomaly_step is not None:
         # Anomaly mode stopped the program. The other baselines need a record of the whole program.
         outcomes, failure = _run_processes(
-            job, "watched without anomaly mode", folder / "again", limit_s
+            run, "watched without anomaly mode", folder / "again", limit_s
         )
     record = outcomes[0].record if outcomes else None
     if record is None:
@@ -234,7 +234,7 @@ def _baseline_alarms(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[d
 
 
 def _run_processes(
-    job: BenchmarkRun, mode: Mode, folder: Path, limit_s: float
+    run: BenchmarkRun, mode: Mode, folder: Path, limit_s: float
 ) -> tuple[list[_Outcome], str]:
     """Run a program once on all of its ranks.
 
@@ -244,8 +244,8 @@ def _run_processes(
     (folder / "files").mkdir(parents=True)
     context = get_context("forkserver")
     processes = [
-        context.Process(target=_run_in_child, args=(job, mode, folder, rank))
-        for rank in range(job.num_ranks)
+        context.Process(target=_run_in_child, args=(run, mode, folder, rank))
+        for rank in range(run.num_ranks)
     ]
     deadline = time.monotonic() + limit_s
     try:
@@ -259,14 +259,14 @@ def _run_processes(
             if process.is_alive():
                 process.kill()
             process.join()
-    files = [folder / f"outcome-{rank}.json" for rank in range(job.num_ranks)]
+    files = [folder / f"outcome-{rank}.json" for rank in range(run.num_ranks)]
     outcomes = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
     if has_timed_out:
         return outcomes, f"the run took more than {limit_s:g} s"
-    if len(outcomes) < job.num_ranks:
+    if len(outcomes) < run.num_ranks:
         return outcomes, f"a process ended without a result: {_last_output_line(folder)}"
     exception = next((outcome.exception for outcome in outcomes if outcome.exception), "")
-    return outcomes, "" if job.may_raise or not exception else f"the program raised {exception}"
+    return outcomes, "" if run.may_raise or not exception else f"the program raised {exception}"
 
 
 def _last_output_line(folder: Path) -> str:
@@ -274,7 +274,7 @@ def _last_output_line(folder: Path) -> str:
     return text.strip().rpartition("\n")[2] or "nothing on stderr"
 
 
-def _run_in_child(job: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> None:
+def _run_in_child(run: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> None:
     """Run a program in this child process, and store its output and outcome in the folder."""
     with open(folder / f"stderr-{rank}", "wb") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
@@ -283,24 +283,24 @@ def _run_in_child(job: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> Non
     # Data loaders then fork their workers, as they do by default in a program on Linux.
     set_start_method("fork", force=True)
     setup = CaseSetup(
-        net=job.net,
-        seed=job.seed,
+        net=run.net,
+        seed=run.seed,
         folder=folder / "files",
-        has_fault=job.has_fault,
+        has_fault=run.has_fault,
         rank=rank,
-        num_ranks=job.num_ranks,
+        num_ranks=run.num_ranks,
     )
-    if job.num_ranks > 1:
+    if run.num_ranks > 1:
         _join_group(folder, setup)
-    outcome = _run_program(job, mode, folder, setup)
+    outcome = _run_program(run, mode, folder, setup)
     part_file = folder / f"outcome-{rank}.part"
     part_file.write_text(outcome.model_dump_json())
     part_file.rename(part_file.with_suffix(".json"))
-    if job.num_ranks > 1 and not outcome.exception:
+    if run.num_ranks > 1 and not outcome.exception:
         torch.distributed.destroy_process_group()
 
 
-def _run_program(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _Outcome:
+def _run_program(run: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _Outcome:
     monitoring: AbstractContextManager[object] = nullcontext()
     if mode == "traced":
         monitoring = traced(folder / "traces", TraceSettings())
@@ -311,7 +311,7 @@ def _run_program(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) 
     began = time.process_time()
     try:
         with monitoring as monitor:
-            digest = weights_digest(job.case.program(setup))
+            digest = weights_digest(run.case.program(setup))
     except AnomalyFound as error:
         anomaly_step = error.step
     except Exception as error:  # some faults end the program with an exception

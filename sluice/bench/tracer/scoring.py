@@ -32,7 +32,7 @@ class TargetRate(Record):
 
     @property
     def is_missed(self) -> bool:
-        """Whether the rate is significantly worse than its target, which its interval excludes."""
+        """Whether the whole interval of the rate is worse than the target."""
         low, high = self.rate.interval
         return high < self.target if self.higher_is_better else low > self.target
 

@@ -146,7 +146,7 @@ class PlainMonitor:
 
     def after_step(self, optimizer: Any) -> None:
         """Record gradients and changes of weights."""
-        gradient_sizes, update_ratios, unchanged_parameters = [], [], []
+        mean_gradients, update_ratios, unchanged_parameters = [], [], []
         is_finite, num_all_zero = True, self._num_zero_outputs
         for index, parameter in enumerate(_optimizer_parameters(optimizer)):
             weights_before = self._weights_before.pop(id(parameter), None)
@@ -156,10 +156,10 @@ class PlainMonitor:
                 unchanged_parameters.append(index)
             if parameter.grad is None:
                 continue
-            size = float(parameter.grad.detach().to_dense().double().abs().mean())
-            gradient_sizes.append(size)
-            is_finite = is_finite and size < float("inf")
-            num_all_zero += size == 0
+            mean_gradient = float(parameter.grad.detach().to_dense().double().abs().mean())
+            mean_gradients.append(mean_gradient)
+            is_finite = is_finite and mean_gradient < float("inf")
+            num_all_zero += mean_gradient == 0
             if parameter.dim() > 1:
                 change = float((parameter.detach() - weights_before).double().abs().mean())
                 update_ratios.append(
@@ -170,7 +170,7 @@ class PlainMonitor:
             MonitoredStep(
                 step=len(self.steps) + 1,
                 losses=tuple(self._losses_since_step),
-                smallest_gradient=min(gradient_sizes, default=nan),
+                smallest_gradient=min(mean_gradients, default=nan),
                 has_non_finite=not is_finite
                 or any(not abs(x) < 1e308 for x in self._losses_since_step),
                 num_all_zero=num_all_zero,

@@ -83,7 +83,7 @@ def measure_fold_runs(
     """
     training = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
     stopped_spec = dataclasses.replace(specs[0], training=training, runs=folder / "stopped")
-    sequential, parallel = (
+    sequential_specs, parallel_specs = (
         [dataclasses.replace(spec, runs=folder / name) for spec in specs]
         for name in ("sequential", "parallel")
     )
@@ -91,10 +91,10 @@ def measure_fold_runs(
         _stop_at_checkpoint(stopped_spec)
         resume_times_s = [_time_resume(stopped_spec) for _ in range(num_resumes)]
         wall_times_s = []
-        for fold_runs, num_processes in ((sequential, 1), (parallel, num_workers)):
+        for timed_specs, num_processes in ((sequential_specs, 1), (parallel_specs, num_workers)):
             started = clock()
             compute = ComputeSettings(workers=num_processes)
-            train_members(fold_runs, compute=compute, on_event=_ignore)
+            train_members(timed_specs, compute=compute, on_event=_ignore)
             wall_times_s.append(clock() - started)
     finally:
         for name in ("stopped", "sequential", "parallel"):

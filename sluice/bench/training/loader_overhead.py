@@ -160,27 +160,27 @@ def _run_trainer(case: _Case, settings: TrainSettings) -> nn.Module:
 
 def _run_loop(case: _Case, settings: TrainSettings) -> nn.Module:
     """Run a minimal loop; return a model with the same weights as that of ``_run_trainer``."""
-    model, train_rows, val_rows = copy.deepcopy(case.model), case.train, case.val
+    model, train_examples, val_examples = copy.deepcopy(case.model), case.train, case.val
     optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=settings.weight_decay, fused=True
     )
     sampler, num_workers = _BatchSampler(), settings.loader_workers
     loader = DataLoader(
-        _BatchDataset(train_rows),
+        _BatchDataset(train_examples),
         sampler=sampler,
         batch_size=None,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         generator=torch.Generator(),
     )
-    steps_per_epoch = -(-len(train_rows) // settings.batch_rows)
+    steps_per_epoch = -(-len(train_examples) // settings.batch_rows)
     num_steps = settings.max_epochs * steps_per_epoch
     step, lowest_loss, best_weights = itertools.count(), float("inf"), dict[str, Tensor]()
     torch.manual_seed(derive_seed(0, "dropout"))
     for epoch in range(1, settings.max_epochs + 1):
         model.train()
         order = torch.Generator().manual_seed(derive_seed(0, f"order_{epoch}"))
-        sampler.batches = torch.randperm(len(train_rows), generator=order).split(
+        sampler.batches = torch.randperm(len(train_examples), generator=order).split(
             settings.batch_rows
         )
         for x, y in loader:
@@ -193,7 +193,7 @@ def _run_loop(case: _Case, settings: TrainSettings) -> nn.Module:
             optimizer.step()
         model.eval()
         with torch.inference_mode():
-            losses = _losses(model(val_rows.inputs), val_rows.targets)
+            losses = _losses(model(val_examples.inputs), val_examples.targets)
         if (val_loss := float(losses.double().mean())) < lowest_loss:
             lowest_loss = val_loss
             best_weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -283,11 +283,11 @@ def _build_case(
 ) -> _Case:
     """Return a case; ``x`` contains the inputs of the train rows and of the validation rows."""
     model = Scaled(network, num_features=0, num_outputs=1, scale_inputs=False, scale_target=False)
-    train_rows, val_rows = (
+    train_examples, val_examples = (
         Examples(x=inputs_of_part, y=y[part], rows=np.arange(len(inputs_of_part)))
         for inputs_of_part, part in zip(x, _split_slices(num_rows), strict=True)
     )
-    return _Case(source=source, model=model, train=train_rows, val=val_rows)
+    return _Case(source=source, model=model, train=train_examples, val=val_examples)
 
 
 def _split_slices(num_rows: int) -> tuple[slice, slice]:

@@ -67,8 +67,8 @@ def measure_trainer(
     workload: Workload,
     model_settings: ModelSettings,
     training: TrainSettings,
-    train_rows: Examples,
-    val_rows: Examples,
+    train_examples: Examples,
+    val_examples: Examples,
     *,
     num_rounds: int,
     seed: int,
@@ -83,8 +83,8 @@ def measure_trainer(
         training: Settings of the training, which runs all of ``max_epochs`` on the CPU. They must
             have the precision fp32, the default optimizer, and neither ``micro_batch_rows`` nor
             ``changes``.
-        train_rows: Training rows.
-        val_rows: Validation rows.
+        train_examples: Training examples.
+        val_examples: Validation examples.
         num_rounds: Number of pairs of trainings; the order within a pair alternates.
         seed: Base seed.
         folder: Folder on the disk on which real checkpoints are stored. Its checkpoints are
@@ -98,8 +98,8 @@ def measure_trainer(
         ``2 * num_rounds + 4`` trainings.
     """
     settings = training.model_copy(update={"patience_epochs": training.max_epochs, "device": "cpu"})
-    trainings = _Trainings(workload, model_settings, settings, train_rows, val_rows, seed)
-    rows_per_training = settings.max_epochs * len(train_rows)
+    trainings = _Trainings(workload, model_settings, settings, train_examples, val_examples, seed)
+    rows_per_training = settings.max_epochs * len(train_examples)
     seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
     with deterministic(), RandomStream(derive_seed(seed, "benchmark")).active():
         _require_same_weights(trainings.run_trainer(), trainings.run_loop())  # also warms up both
@@ -113,7 +113,7 @@ def measure_trainer(
     pairs = zip(seconds["loop"], seconds["trainer"], strict=True)
     epoch_s = statistics.median(seconds["trainer"]) / settings.max_epochs
     return TrainerSpeed(
-        num_rows=len(train_rows),
+        num_rows=len(train_examples),
         num_rounds=num_rounds,
         trainer_rows_per_s=rows_per_training / statistics.median(seconds["trainer"]),
         loop_rows_per_s=rows_per_training / statistics.median(seconds["loop"]),
@@ -133,12 +133,12 @@ class _Trainings:
         workload: Workload,
         model_settings: ModelSettings,
         settings: TrainSettings,
-        train_rows: Examples,
-        val_rows: Examples,
+        train_examples: Examples,
+        val_examples: Examples,
         seed: int,
     ) -> None:
         self._workload, self._settings, self._seed = workload, settings, seed
-        self._train, self._val = train_rows, val_rows
+        self._train, self._val = train_examples, val_examples
         self._model_settings = model_settings
 
     def _build_model(self) -> Scaled:
@@ -171,7 +171,7 @@ class _Trainings:
 
     def run_loop(self) -> nn.Module:
         """Run the minimal loop; return a model with the same weights as ``run_trainer``."""
-        model, settings, train_rows, val_rows = (
+        model, settings, train_examples, val_examples = (
             self._build_model(),
             self._settings,
             self._train,
@@ -180,16 +180,20 @@ class _Trainings:
         optimizer = torch.optim.AdamW(
             model.parameters(), weight_decay=settings.weight_decay, fused=True
         )
-        steps_per_epoch = -(-len(train_rows) // settings.batch_rows)
+        steps_per_epoch = -(-len(train_examples) // settings.batch_rows)
         num_steps = settings.max_epochs * steps_per_epoch
         step, lowest_loss, best_weights = itertools.count(), float("inf"), dict[str, Tensor]()
         torch.manual_seed(derive_seed(self._seed, "dropout"))
         for epoch in range(1, settings.max_epochs + 1):
             model.train()
             order = torch.Generator().manual_seed(derive_seed(self._seed, f"order_{epoch}"))
-            for rows in torch.randperm(len(train_rows), generator=order).split(settings.batch_rows):
+            for rows in torch.randperm(len(train_examples), generator=order).split(
+                settings.batch_rows
+            ):
                 optimizer.zero_grad()
-                loss = self._workload.loss(model(train_rows.x[rows]), train_rows.targets[rows])
+                loss = self._workload.loss(
+                    model(train_examples.x[rows]), train_examples.targets[rows]
+                )
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 rate = learning_rate_at(next(step), num_steps, settings)
@@ -197,7 +201,7 @@ class _Trainings:
                 optimizer.step()
             model.eval()
             with torch.inference_mode():
-                losses = self._workload.losses(model(val_rows.inputs), val_rows.targets)
+                losses = self._workload.losses(model(val_examples.inputs), val_examples.targets)
             if (val_loss := float(losses.double().mean())) < lowest_loss:
                 lowest_loss = val_loss
                 best_weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PIPELINE = "sp500_volatility"
 _QUICK_STRIDE = 5
-"""With ``--quick``, one of this many entries of each table runs, beginning with the first one."""
+"""With ``--quick``, only every fifth entry of each table runs, beginning with the first one."""
 _MILLION = 1_000_000
 _NUM_TICKS = 5 * _MILLION
 _SEED = 0

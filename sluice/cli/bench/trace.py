@@ -34,7 +34,7 @@ def register(group: typer.Typer) -> None:
     ) -> None:
         """Measure the overhead of tracing on six programs, and compare the trained weights.
 
-        A timed process trains in turns of some epochs, and every second turn is traced. The ratio
+        A timed process trains in turns of some epochs, and half of the turns are traced. The ratio
         of traced to untraced time is reported with its 95 % interval. The exit code is 1 if traced
         and untraced trainings end with different weights. The overhead does not affect it, because
         it depends on the machine.

@@ -86,19 +86,19 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         yield _speed_at_most(
             "checkpoints, share of the training time", checkpoint_percent, "%", 2.0
         )
-        loaders = measure_loaders(
+        loader_overhead = measure_loaders(
             num_rows=1024 if quick else 4096,
             num_epochs=1 if quick else 4,
             num_rounds=3 if quick else 5,
             worker_counts=(0, 2),
             folder=folder,
         )
-        yield loaders
-        for loader in loaders.loaders:
-            case = f"{loader.source}, {loader.num_workers} workers"
+        yield loader_overhead
+        for loader_speed in loader_overhead.loaders:
+            case = f"{loader_speed.source}, {loader_speed.num_workers} workers"
             name = f"speed of training on {case}: trainer / DataLoader loop"
-            yield _speed_at_least(name, loader.ratio, "x", 0.97)
-        fold_runs = measure_fold_runs(
+            yield _speed_at_least(name, loader_speed.ratio, "x", 0.97)
+        fold_run_speed = measure_fold_runs(
             [
                 FoldRunSpec(
                     workload=settings.workload,
@@ -120,17 +120,18 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
             num_resumes=1 if quick else 5,
             folder=folder,
         )
-    yield fold_runs
+    yield fold_run_speed
     yield _speed_at_most(
         "time to resume, without process start and import of torch",
-        fold_runs.resume_seconds,
+        fold_run_speed.resume_seconds,
         "s",
         2.0,
     )
     speedup_name = (
-        f"speed of {fold_runs.num_fold_runs} fold runs: {fold_runs.num_workers} processes / 1"
+        f"speed of {fold_run_speed.num_fold_runs} fold runs: "
+        f"{fold_run_speed.num_workers} processes / 1"
     )
-    yield _speed_at_least(speedup_name, fold_runs.speedup, "x", 1.8)
+    yield _speed_at_least(speedup_name, fold_run_speed.speedup, "x", 1.8)
 
 
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
@@ -156,7 +157,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
         training = settings.training
         if quick:
             training = training.model_copy(update={"max_epochs": 2})
-        study = measure_study(
+        study_speed = measure_study(
             TrainingObjective(
                 workload=settings.workload,
                 workload_settings=settings.workload_settings,
@@ -170,9 +171,9 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             grace_epochs=1 if quick else 10,
             folder=folder,
         )
-        yield _speed_at_most(f"ASHA study, {num_trials} trials", study.seconds, "s", 60.0)
+        yield _speed_at_most(f"ASHA study, {num_trials} trials", study_speed.seconds, "s", 60.0)
         yield _speed_at_most(
-            "time: ASHA study / the same study with ray.tune.Tuner", study.ratio, "x", 0.75
+            "time: ASHA study / the same study with ray.tune.Tuner", study_speed.ratio, "x", 0.75
         )
         few_workers_cost = measure_wrapper(
             num_trials=4 if quick else 16,
@@ -200,13 +201,18 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             folder=folder / "many",
         )
         num_simulated = 100 if quick else 1000
-        scale = measure_scale(num_trials=num_simulated, num_workers=64, folder=folder / "scale")
-        restore_s = max(cost.restore_s for cost in scale)
+        scale_costs = measure_scale(
+            num_trials=num_simulated, num_workers=64, folder=folder / "scale"
+        )
+        restore_s = max(cost.restore_s for cost in scale_costs)
         yield _speed_at_most(
             f"time to restore {num_simulated} simulated trials", restore_s, "s", 10.0
         )
         yield SearchSpeed(
-            study=study, few_workers=few_workers_cost, many_workers=many_workers_cost, scale=scale
+            study=study_speed,
+            few_workers=few_workers_cost,
+            many_workers=many_workers_cost,
+            scale=scale_costs,
         )
 
 

@@ -29,7 +29,7 @@ def underflow(setup: CaseSetup) -> list[nn.Module]:
 
 
 def rounded_away(setup: CaseSetup) -> list[nn.Module]:
-    """Train bfloat16 weights, instead of float32 weights under autocast, with a small rate."""
+    """Train bfloat16 weights with a small learning rate, instead of float32 under autocast."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     x, y = train.tensors

@@ -258,7 +258,7 @@ STRUCTURE_CASES = (
     ),
     FaultCase(
         number=21,
-        name="loss re-armed",
+        name="detached loss that requires gradients",
         program=detached_loss,
         correct_causes=frozenset({"detached loss"}),
         max_late_steps=1,

@@ -13,17 +13,17 @@ from sluice.bench.tracer.data import PAD, VOCAB_SIZE, sentences
 from sluice.bench.tracer.nets import LanguageModel
 
 
-class _NextWord(nn.Module):
+class _NextTokenModel(nn.Module):
     """Predicts the next token from the current one or, if recurrent, from all tokens so far."""
 
     def __init__(self, *, is_recurrent: bool, width: int = 24) -> None:
         super().__init__()
-        self.words = nn.Embedding(VOCAB_SIZE, width, sparse=True)
+        self.embedding = nn.Embedding(VOCAB_SIZE, width, sparse=True)
         self.body = nn.GRU(width, width, batch_first=True) if is_recurrent else None
         self.out = nn.Linear(width, VOCAB_SIZE)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.words(ids)
+        x = self.embedding(ids)
         if self.body is not None:
             x, _ = self.body(x)
         output: Tensor = self.out(x)
@@ -57,9 +57,9 @@ def _loader(seed: int) -> DataLoader[Any]:
 def sparse_embedding(setup: CaseSetup) -> list[nn.Module]:
     """Update a sparse embedding with SparseAdam and the rest with Adam."""
     torch.manual_seed(setup.seed)
-    model = _NextWord(is_recurrent=setup.net == "gru")
-    embedding_parameters = [model.words.weight]
-    other_parameters = [p for p in model.parameters() if p is not model.words.weight]
+    model = _NextTokenModel(is_recurrent=setup.net == "gru")
+    embedding_parameters = [model.embedding.weight]
+    other_parameters = [p for p in model.parameters() if p is not model.embedding.weight]
     optimizers: list[Any] = [
         torch.optim.SparseAdam(embedding_parameters, lr=2e-2),
         torch.optim.Adam(other_parameters, lr=1e-2),

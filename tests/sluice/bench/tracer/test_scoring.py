@@ -85,6 +85,15 @@ def test_detection_rates_include_failed_runs():
     assert not report.passed
 
 
+def test_failed_run_is_not_detected_even_if_its_trace_has_the_cause():
+    run = make_run(make_cause(), failed="it took too long")
+
+    assert run.correct_rank is None
+    (fault,) = score([run]).faults
+    assert (fault.caught.count, fault.in_time.count) == (0, 0)
+    assert fault.instead == {"failed: it took too long": 1}
+
+
 def test_false_alarms_are_counted_by_severity_without_failed_runs():
     report = score(
         [
