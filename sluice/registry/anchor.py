@@ -89,7 +89,9 @@ class Anchor(AnchorReader, Protocol):
 
     @contextlib.contextmanager
     def writing(self, signed_line: SignedLine) -> Iterator[None]:
-        """Store a line once the block, which commits the change, has succeeded.
+        """Return a context manager that stores a line after its block.
+
+        The block commits the change. If it fails, the line is not stored.
 
         Raises:
             StorageError: The location cannot be written. Raised before the block if possible.
@@ -223,7 +225,7 @@ class ObjectAnchor:
     def writing(self, signed_line: SignedLine) -> Iterator[None]:
         """Add an object after the block; see ``Anchor``.
 
-        An object added before could not be removed if the block failed.
+        It is not added before the block, because it could not be removed if the block failed.
         """
         import fsspec
 

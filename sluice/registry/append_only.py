@@ -54,7 +54,7 @@ def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
 def check(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield one finding if triggers are missing, disabled, changed, or unknown.
 
-    Unknown triggers are reported, because they could undo or add writes of the registry.
+    Unknown triggers are reported, because they could undo changes of the registry, or make others.
 
     Cost:
         One query.

@@ -110,7 +110,7 @@ def require_evidence_and_approval(
         GateBlocked: See ``promotion.require_evidence``.
         ApprovalMissing: No valid approval is recorded.
     """
-    receipt = require_evidence(
+    digest = require_evidence(
         connection,
         version,
         pointer=pointer,
@@ -122,12 +122,12 @@ def require_evidence_and_approval(
         keys,
         version,
         pointer=pointer,
-        promotion_digest=receipt,
+        promotion_digest=digest,
         settings=approval_settings,
         at=at,
         valid_at=valid_at,
     )
-    return receipt
+    return digest
 
 
 def require_approval(
@@ -271,7 +271,7 @@ def approval_subject(
     connection: Connection, version: Version, *, pointer: ProductionPointer, promotion_digest: str
 ) -> dict[str, str]:
     """Return the subject of an approval: digests and the number of the move, by role."""
-    link = sa.select(version_receipts.c.id).where(
+    select_link_id = sa.select(version_receipts.c.id).where(
         version_receipts.c.model == version.model,
         version_receipts.c.number == version.number,
         version_receipts.c.receipt == promotion_digest,
@@ -283,7 +283,7 @@ def approval_subject(
         "move": str(pointer.revision + 1),
         # The digest of a line depends on all earlier lines, so it is unique to this registry.
         "line": log.find_line_digest(
-            connection, version_receipts, connection.execute(link).scalar_one()
+            connection, version_receipts, connection.execute(select_link_id).scalar_one()
         ),
     }
 

@@ -62,20 +62,20 @@ def check_signers(
     for model in models:
         for entry in queries.load_history(connection, model):
             line = history_lines[log.encode_key([entry.id])]
-            signer, is_bridged = _find_signer(connection, keys, line)
-            if not is_bridged and not keys.may_sign(signer, entry.actor):
+            signer_key_id, is_bridged = _find_signer(connection, keys, line)
+            if not is_bridged and not keys.may_sign(signer_key_id, entry.actor):
                 what = f"names {entry.actor!r} but is signed with another key"
                 yield _finding(entry, what, _FIX_KEY)
             elif _needs_approval(connection, keys, entry, line) and not _is_approved(
-                connection, keys, entry, signer
+                connection, keys, entry, signer_key_id
             ):
                 what = "was made without the approval of another actor"
                 yield _finding(entry, what, _FIX_APPROVAL)
         for rollout_id in rollout_rows.load_rollout_ids(connection, model):
             for transition in rollout_rows.load_transitions(connection, rollout_id):
                 key = log.encode_key([rollout_id, transition.rollout.revision])
-                signer, is_bridged = _find_signer(connection, keys, transition_lines[key])
-                if not is_bridged and not keys.may_sign(signer, transition.actor):
+                signer_key_id, is_bridged = _find_signer(connection, keys, transition_lines[key])
+                if not is_bridged and not keys.may_sign(signer_key_id, transition.actor):
                     yield RegistryFinding(
                         model=model,
                         version=transition.rollout.version,
@@ -103,7 +103,10 @@ def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, 
     )
 
 
-def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, promoter: str) -> bool:
+def _is_approved(
+    connection: Connection, keys: Keyring, entry: HistoryEntry, promoter_key_id: str
+) -> bool:
+    """Return whether the owner of a key other than the promoter's approved a promotion."""
     linked_receipts = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
     subject = _subject_of(connection, entry)
     key_ids = approver_key_ids(keys, linked_receipts, subject)
@@ -116,7 +119,7 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
             and not log_signatures.is_provably_after(connection, keys, retired_at, line=each.line)
         ):
             key_ids.add(key_id)
-    return bool(key_ids - {promoter})
+    return bool(key_ids - {promoter_key_id})
 
 
 def _subject_of(connection: Connection, entry: HistoryEntry) -> dict[str, str]:

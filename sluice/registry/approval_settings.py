@@ -10,7 +10,7 @@ from sluice.base.receipts import Receipt
 from sluice.base.settings import Settings
 
 _ROLE = "approval"
-"""Role in the subject of a promotion receipt under which the validity of an approval is stored."""
+"""Role in a promotion receipt's subject whose value is the validity period of an approval [h]."""
 
 _MAX_EXPIRES_H = 8760
 """Maximum of ``expires_h``: one year [h]."""
@@ -41,9 +41,9 @@ class ApprovalSettings(Settings):
     def subject_entry(self) -> Mapping[str, str]:
         """Entry of a promotion receipt's subject that requires an approval.
 
-        The key is the role "approval", the value the validity of an approval [h]. Empty if no
-        approval is required. The requirement is a part of the receipt, so that commands without the
-        pipeline's settings apply it too.
+        The key is the role "approval", the value the validity period of an approval [h]. The
+        mapping is empty if no approval is required. The requirement is a part of the receipt, so
+        that commands without the pipeline's settings apply it too.
         """
         return {_ROLE: repr(self.expires_h)} if self.required else {}
 
@@ -51,10 +51,10 @@ class ApprovalSettings(Settings):
 def strictest_settings(
     settings: ApprovalSettings | None, promotion_receipt: Receipt
 ) -> ApprovalSettings:
-    """Return the approval that a promotion requires by the settings and by its receipt.
+    """Return the settings of the approval that a promotion requires.
 
-    If both require one, the shorter validity applies. If neither does, the result has
-    ``required=False``.
+    The pipeline's settings and the promotion receipt may both require an approval. If both do, the
+    shorter validity period applies. If neither does, the result has ``required=False``.
 
     Args:
         settings: Settings of the pipeline; None for a command that does not know them.

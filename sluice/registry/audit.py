@@ -34,7 +34,8 @@ class AuditRecord(Record):
     outcome: Literal["accepted", "refused"]
     action: str = Field(
         description="register, import, accept, trust, stage, unstage, promote, rollback, approve "
-        "or sign; or rollout, followed by the outcome of the transition if it was accepted."
+        "or sign; or, for a transition of a rollout, 'rollout OUTCOME' if it was accepted and "
+        "'rollout' if it was rejected."
     )
     model: str = Field(description="Name of the model; empty for a signature of the log.")
     from_version: int | None

@@ -36,7 +36,8 @@ _GAIN_DIRECTION = (
     "A gain is the loss of the reference minus that of the candidate: above 0 is better."
 )
 _TABLE_PREFIX = "tables "
-"""Prefix of the names of the digests in the evidence's mapping 'tables', after flattening."""
+"""Prefix of the names of table digests in the flattened evidence. In the evidence itself, these
+digests are in the mapping 'tables', by table name."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 STYLES: Mapping[str, str] = {
@@ -180,6 +181,7 @@ def _verdict_section(receipt: Receipt, reference: Version | None) -> Group:
     # The subject, outcome and reason are shown elsewhere. The hashes of rows are for programs, and
     # the number of rows is a separate value.
     omitted = {*receipt.subject, "outcome", "reason", "rows"}
+    # The symptoms of the training are omitted if the reason already contains them.
     symptoms = receipt.evidence.get("symptoms") or ()
     if all(str(symptom) in receipt.reason for symptom in symptoms):
         omitted.add("symptoms")

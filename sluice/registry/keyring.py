@@ -112,7 +112,8 @@ class Keyring:
         """Return the name of the actor who signs a change, and who must own the signing key.
 
         Without ``known_keys.yaml``, any actor may sign, and the name is "" for a change that names
-        no actor. With it, such a change is signed in the name of the first owner of the key.
+        no actor. With this file, a change that names no actor is signed in the name of the first
+        owner of the key.
 
         Args:
             actor: Actor of the change; None for a change that names no actor.

@@ -298,7 +298,7 @@ class Ledger(SignedLedger):
             registered_version = queries.load_version(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             try:
-                receipt = promotion.require_evidence(
+                promotion_digest = promotion.require_evidence(
                     connection,
                     registered_version,
                     pointer=pointer,
@@ -312,7 +312,7 @@ class Ledger(SignedLedger):
                 self._keys,
                 registered_version,
                 pointer=pointer,
-                promotion_digest=receipt,
+                promotion_digest=promotion_digest,
                 settings=approval_settings,
                 at=self._clock(),
                 valid_at=valid_at,
@@ -402,7 +402,7 @@ class Ledger(SignedLedger):
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been stored since.
-            receipt = approval.require_evidence_and_approval(
+            promotion_digest = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 registered_version,
@@ -420,7 +420,7 @@ class Ledger(SignedLedger):
                 at=at,
                 actor=actor,
                 reason=reason,
-                receipt=receipt,
+                receipt=promotion_digest,
             )
 
     @spanned

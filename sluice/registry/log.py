@@ -79,7 +79,15 @@ def row_digest(row: Row[Any]) -> str:
 
 
 def line_digest(*, number: int, entity: str, key: str, content: str, previous: str) -> str:
-    """Return the digest of one log line."""
+    """Return the digest of one log line.
+
+    Args:
+        number: Number of the line.
+        entity: Name of the table of the line's row.
+        key: Primary key of the row, from ``encode_key``.
+        content: Digest of the row.
+        previous: Digest of the previous line.
+    """
     return digest_json([_json_value(part) for part in (number, entity, key, content, previous)])
 
 
@@ -158,7 +166,7 @@ def sql_key(table: Table) -> sa.ColumnElement[str] | None:
 
 
 def encode_key(key: list[Any]) -> str:
-    """Return a key in the format of the log."""
+    """Return a key in the format of the log: a JSON list."""
     return json.dumps(key)
 
 

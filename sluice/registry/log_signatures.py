@@ -211,8 +211,8 @@ def is_provably_after(
 ) -> bool:
     """Return whether signatures prove that a line was added after a time.
 
-    A line was added after ``moment`` if an earlier line was signed after it. The timestamp of the
-    line itself proves nothing, because its writer sets it.
+    A line was added after ``moment`` if an earlier line was signed after ``moment``. The timestamp
+    of the line itself proves nothing, because its writer sets it.
     """
     earlier_signatures = _select_by_known_keys(keys).where(
         signatures.c.line < line, signatures.c.signed_at > moment
@@ -303,7 +303,7 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
 
 
 def _find_chain_break(connection: Connection, *, since: int, last: int) -> str | None:
-    """Describe the first break of the hash chain after line ``since``; None if it is valid."""
+    """Describe the first break of the hash chain after line ``since``; None without one."""
     select_lines = sa.select(log).where(log.c.number >= since, log.c.number <= last)
     number, previous_digest = since, EMPTY_DIGEST
     for line in connection.execute(select_lines.order_by(log.c.number)):

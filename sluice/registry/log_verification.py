@@ -185,8 +185,8 @@ def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
     num_lines, last_number = connection.execute(
         sa.select(sa.func.count(), sa.func.max(log.c.number))
     ).one()
-    digest = sa.select(log.c.digest).where(log.c.number == last_number)
-    last_digest = connection.execute(digest).scalar() if num_lines else EMPTY_DIGEST
+    select_digest = sa.select(log.c.digest).where(log.c.number == last_number)
+    last_digest = connection.execute(select_digest).scalar() if num_lines else EMPTY_DIGEST
     try:
         head = load_head(connection)
     except IntegrityError as error:

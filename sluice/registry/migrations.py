@@ -73,8 +73,8 @@ def _add_log(connection: Connection) -> None:
     )
     rows = [(table, row) for table in old_tables for row in _rows(connection, table)]
     log.append_existing_rows(connection, rows)
-    # With schema 1, each version was mirrored as soon as it was registered, so existing history
-    # entries count as delivered.
+    # With schema 1, each version was mirrored to W&B as soon as it was registered, so existing
+    # history entries count as delivered.
     delivered_entries = sa.select(
         sa.literal(MIRROR_CONSUMER), tables.history.c.id, tables.history.c.at
     )

@@ -42,6 +42,8 @@ the last rollout: samples with a row key and the predictions of both arms."""
 class Observations:
     """Server states, traffic counts, samples and notes in the registry's database.
 
+    Notes are the prediction agreement of a rollout, and its verdicts on labelled pairs.
+
     Args:
         database: The registry's database.
         max_age: Maximum age of samples; ``write`` deletes older ones. None for no limit.
@@ -262,9 +264,9 @@ def _parse(cls: type[R], text: str) -> R:
         return cls.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        field_path = ".".join(str(part) for part in first["loc"])
         raise IntegrityError(
-            f"A stored {cls.__name__} cannot be read: {place}: {first['msg']}.",
+            f"A stored {cls.__name__} cannot be read: {field_path}: {first['msg']}.",
             cause="The registry's database was edited manually, or a newer version of Sluice wrote "
             "the row.",
             fix="Run the same version of Sluice on all machines.",

@@ -45,10 +45,10 @@ Deliver = Callable[[HistoryEvent], Delivery]
 
 def pending_events(connection: Connection, model: str, consumer: str) -> list[HistoryEvent]:
     """Return the history entries of a model not yet delivered to a consumer, oldest first."""
-    delivered_lines = sa.select(deliveries.c.line).where(deliveries.c.consumer == consumer)
+    delivered_ids = sa.select(deliveries.c.line).where(deliveries.c.consumer == consumer)
     rows = connection.execute(
         sa.select(history)
-        .where(history.c.model == model, history.c.id.not_in(delivered_lines))
+        .where(history.c.model == model, history.c.id.not_in(delivered_ids))
         .order_by(history.c.id)
     ).all()
     return [

@@ -206,11 +206,11 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
     try:
         version = queries.load_version(connection, model, number)
         require_valid_lineage(version)
-        own_lineage = sa.select(own_lineages.c.number).where(
+        select_own_lineage = sa.select(own_lineages.c.number).where(
             own_lineages.c.model == model, own_lineages.c.number == number
         )
         # If the row of a local training were removed, the imported lineage would count again.
-        if connection.execute(own_lineage).first() is None:
+        if connection.execute(select_own_lineage).first() is None:
             log.require_never_logged(connection, own_lineages, [model, number])
     except SluiceError as error:
         yield finding_from_error(model, number, "lineage", error)

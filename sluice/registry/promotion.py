@@ -158,6 +158,7 @@ def require_current_gate_settings(
     linked_verdict = _newest_receipt(
         linked_receipts, gate="promotion", subject={"reference": reference}
     )
+    # The role "rules" has the digest of the settings under which the verdict was issued.
     if (
         linked_verdict is not None
         and linked_verdict.receipt.subject.get("rules") != gate_settings_digest
@@ -184,6 +185,7 @@ def _subject_before_search(
 
     The POC gate judged these settings. The search then selected the version's settings.
     """
+    # The role "found" has the digest of the settings that the search selected.
     search_subject = {"data": lineage.data, "found": lineage.config}
     linked_search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
     if linked_search is None and not lineage.num_trials:

@@ -1,9 +1,9 @@
 """Ed25519 signatures of version files, which prove who exported a file without a shared secret.
 
-The HMAC of ``signing`` requires the same secret on both sides, so anyone who can verify can also
-sign. Here the exporter has a private key, and importers have a list of trusted public keys. A
-signature covers the manifest, which contains the digest of every part of the file: lineage,
-receipts, history and the weights with their headers.
+With a shared secret (HMAC, see ``signing``), anyone who can verify can also sign. Here the exporter
+has a private key, and importers have a list of trusted public keys. A signature covers the
+manifest, which contains the digest of every part of the file: lineage, receipts, history and the
+weights with their headers.
 """
 
 import os

@@ -58,7 +58,7 @@ def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
 
 
 def load_pointer(connection: Connection, model: str) -> ProductionPointer:
-    """Return the production pointer of a model; without a version for an unregistered model."""
+    """Return the production pointer of a model. For an unknown model, it has no version."""
     row = connection.execute(
         sa.select(pointers.c.version, pointers.c.revision).where(
             pointers.c.model == model, pointers.c.name == PRODUCTION
@@ -279,6 +279,7 @@ def insert_own_lineage(
 
 
 def _select_own_lineage(model: str, number: int) -> sa.Select[tuple[Any, ...]]:
+    """Select the lineage of a local training, which replaces the lineage of an imported version."""
     return sa.select(own_lineages).where(
         own_lineages.c.model == model, own_lineages.c.number == number
     )

@@ -70,6 +70,7 @@ def records_refusals(
 
 def _attempt_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return model, versions, actor and reason of an attempt from the arguments of its method."""
+    # record_transition has the arguments "before" and "transition".
     rollout, transition = arguments.get("before"), arguments.get("transition")
     if isinstance(rollout, Rollout) and isinstance(transition, Transition):
         values: dict[str, Any] = {"model": rollout.model, "version": rollout.version}

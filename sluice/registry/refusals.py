@@ -77,6 +77,6 @@ def load(connection: Connection, *, since: datetime | None) -> list[RefusedAttem
     return [RefusedAttempt(**row._mapping) for row in connection.execute(query)]
 
 
-def _make_storable(text: str, length: int) -> str:
+def _make_storable(text: str, max_chars: int) -> str:
     """Return a text that every database can store; PostgreSQL rejects NUL characters."""
-    return escape_unprintable(text).replace("\0", "\\0")[:length]
+    return escape_unprintable(text).replace("\0", "\\0")[:max_chars]

@@ -68,7 +68,10 @@ class RolloutLedger(Ledger):
             return rollout_rows.load_rollout_ids(connection, model)
 
     def rollout_transitions(self, rollout_id: str) -> list[Transition]:
-        """Return the transitions of a rollout, oldest first; checks that only waited have none."""
+        """Return the transitions of a rollout, oldest first.
+
+        A check with the outcome wait is not stored as a transition.
+        """
         with self._database.read() as connection:
             return rollout_rows.load_transitions(connection, rollout_id)
 
@@ -195,7 +198,7 @@ class RolloutLedger(Ledger):
                 raise _active_rollout_error(connection, last_rollout)
             production_check.require_consistent_production(connection, model, version)
             production = _require_other_production(connection, registered_version, pointer)
-            receipt = approval.require_evidence_and_approval(
+            promotion_digest = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 registered_version,
@@ -204,6 +207,8 @@ class RolloutLedger(Ledger):
                 approval_settings=approval_settings,
                 at=at,
             )
+            # One more than the epoch of the split in force, which also counts the changes by
+            # earlier rollouts; see ``split_in_force``.
             epoch = pointer.revision + 1
             if last_rollout is not None:
                 epoch += last_rollout.epoch - last_rollout.pointer_revision
@@ -223,7 +228,7 @@ class RolloutLedger(Ledger):
                 reason=reason,
                 now=at,
             )
-            rollout_rows.insert_rollout(connection, transition, receipt=receipt)
+            rollout_rows.insert_rollout(connection, transition, receipt=promotion_digest)
             if agreement is not None:
                 insert_note(connection, transition.rollout.id, "agreement", agreement, at=at)
         return transition
@@ -289,9 +294,10 @@ class RolloutLedger(Ledger):
             GateBlocked: The key does not belong to the actor.
         """
         if self._keys is not None:
-            self._keys.require_own_actor(actor)  # otherwise the challenger would be blamed
+            # Checked here, because a GateBlocked in the promotion below rolls the challenger back.
+            self._keys.require_own_actor(actor)
         with self._database.read() as connection:
-            rollout = _require_finished(connection, model)
+            rollout = _require_no_steps_left(connection, model)
             if rollout.is_over:
                 return rollout_rows.load_transitions(connection, rollout.id)[-1]
             production_check.require_consistent(connection, model, [rollout.production_version])
@@ -350,7 +356,7 @@ class RolloutLedger(Ledger):
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds. A newer verdict may have been stored meanwhile.
-            receipt = approval.require_evidence_and_approval(
+            promotion_digest = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 version,
@@ -368,7 +374,7 @@ class RolloutLedger(Ledger):
                 at=at,
                 actor=actor,
                 reason=reason,
-                receipt=receipt,
+                receipt=promotion_digest,
             )
             rollout_rows.store_transition(connection, transition, revision=rollout.revision)
         return transition
@@ -413,7 +419,8 @@ def _require_other_production(
     return queries.load_version(connection, version.model, pointer.version)
 
 
-def _require_finished(connection: Connection, model: str) -> Rollout:
+def _require_no_steps_left(connection: Connection, model: str) -> Rollout:
+    """Return the last rollout of a model, which must await promotion or be over."""
     rollout = rollout_rows.load_last(connection, model)
     if rollout is None:
         raise UnknownVersion(f"{model} has had no rollout.", fix="Start a rollout first.")

@@ -1,4 +1,4 @@
-"""Keys that sign the registry's log: a shared secret (HMAC-SHA256), or a personal one (Ed25519).
+"""Keys that sign the registry's log: a shared secret (HMAC-SHA256), or a personal key (Ed25519).
 
 A signature protects against an attacker who can write the database but does not have the key. With
 a shared secret, anyone who can verify can also sign. An Ed25519 signature is verified with the

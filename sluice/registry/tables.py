@@ -74,7 +74,7 @@ metadata = MetaData()
 schema_version = Table(
     "sluice_schema_version",
     metadata,
-    Column("only_row", Integer, primary_key=True, autoincrement=False),
+    Column("only_row", Integer, primary_key=True, autoincrement=False),  # always 1
     Column("number", Integer, nullable=False),
 )
 
@@ -271,6 +271,8 @@ samples = Table(
     sqlite_autoincrement=True,
 )
 
+# Notes by kind: the prediction agreement of a rollout, its verdicts on labelled pairs, and the
+# client secret of each model.
 rollout_notes = Table(
     "sluice_rollout_notes",
     metadata,
@@ -299,7 +301,7 @@ log = Table(
 log_head = Table(
     "sluice_log_head",
     metadata,
-    Column("only_row", Integer, primary_key=True, autoincrement=False),
+    Column("only_row", Integer, primary_key=True, autoincrement=False),  # always 1
     Column("lines", Integer, nullable=False),
     Column("digest", _DIGEST, nullable=False),
 )
@@ -345,6 +347,7 @@ deliveries = Table(
     "sluice_deliveries",
     metadata,
     Column("consumer", String(40), primary_key=True),
+    # Id of the history entry; not the number of a log line.
     Column("line", Integer, ForeignKey("sluice_history.id"), primary_key=True),
     Column("delivered_at", UtcTime, nullable=False),
 )

@@ -109,7 +109,7 @@ def pack_version(
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(parts):
             info = zipfile.ZipInfo(name, _EARLIEST_ZIP_DATE)
-            info.create_system, info.external_attr = 3, 0o644 << 16
+            info.create_system, info.external_attr = 3, 0o644 << 16  # Unix, mode 0644
             archive.writestr(info, parts[name])
     return target.getvalue()
 
@@ -174,9 +174,9 @@ def _parse_description(text: bytes, where: str, limits: ImportLimits) -> Exporte
         exported = ExportedVersion.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part)[:80] for part in first["loc"])
+        field_path = ".".join(str(part)[:80] for part in first["loc"])
         raise _damaged_error(
-            where, f"its description cannot be read: {place}: {first['msg']}"
+            where, f"its description cannot be read: {field_path}: {first['msg']}"
         ) from None
     except ValueError as error:
         raise _damaged_error(where, f"its description cannot be read: {error}") from None

@@ -100,7 +100,10 @@ def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -
 
 
 def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
-    """Return the distance of both arms' predictions; None if it is unknown on held-out rows."""
+    """Return the distance of both arms' predictions on live requests.
+
+    Returns None if their distance on held-out rows was not measured.
+    """
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None

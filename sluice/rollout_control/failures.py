@@ -1,4 +1,7 @@
-"""Saves the rows that a challenger failed on as a regression suite for later candidates."""
+"""Saves the rows that a challenger failed on as a regression suite for later candidates.
+
+Shape legend: N = labelled rows, S = networks of a model.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,7 +99,7 @@ def save_failures_suite(
     for more_reasons in _failure_reasons(
         last_transition, ledger, rollout, workload, frame, samples
     ):
-        reasons = more_reasons | reasons
+        reasons = more_reasons | reasons  # a row keeps the reason of the strongest cause
     if not reasons:
         return _no_suite("no row that the challenger failed on has a key and is in the features")
     name = f"rollout-{rollout.id[:8]}"
@@ -131,6 +134,7 @@ def _failure_reasons(
     drift = last_transition.drift
     if drift is not None and drift.distance > drift.limit:
         agreement = ledger.observations.agreement(rollout.id)
+        # The limit is a multiple of this unit, which is measured on held-out rows.
         distance_unit = 0.0 if agreement is None else agreement.unit
         yield _largest_disagreements(samples, frame, min_distance=drift.limit * distance_unit)
 
@@ -160,7 +164,7 @@ def _faulty_rows(
     positions = find_positions([key for key, _ in keys_by_frequency], frame.index).tolist()
     reasons: FailureReasons = {}
     for position, (_, faults) in zip(positions, keys_by_frequency, strict=True):
-        if position >= 0 and len(reasons) < MAX_FAILURES:
+        if position >= 0 and len(reasons) < MAX_FAILURES:  # -1: not in the frame
             count_text = f" ({len(faults)} times)" if len(faults) > 1 else ""
             reasons.setdefault(position, "; ".join(sorted(set(faults))) + count_text)
     return reasons
@@ -173,12 +177,13 @@ def _worst_losses(
     tables = live_losses(ledger, rollout, workload, frame)
     if tables is None:
         return {}
-    challenger_N, production_N = (table.loss_SN.mean(axis=0) for table in tables)
+    challenger_loss_N, production_loss_N = (table.loss_SN.mean(axis=0) for table in tables)
     position_N = find_positions(tables[0].label_N.tolist(), frame.index)
-    excess_N = challenger_N - production_N
+    excess_N = challenger_loss_N - production_loss_N
     num_worst = math.ceil(_WORST_LOSS_SHARE * excess_N.size)
     reasons = {
-        int(position_N[n]): f"loss {challenger_N[n]:.4g}, production's {production_N[n]:.4g}"
+        int(position_N[n]): f"loss {challenger_loss_N[n]:.4g}, production's "
+        f"{production_loss_N[n]:.4g}"
         for n in np.argsort(-excess_N, kind="stable")[:num_worst]
         if excess_N[n] > 0
     }

@@ -1,6 +1,7 @@
 """Computes the losses of live predictions whose labels have arrived, for the promotion gate.
 
-Shape legend: P = labelled pairs, M = networks of a model, O = outputs.
+Shape legend: P = labelled pairs, M = networks of a model, O = outputs. A ``LossTable`` has N = P
+rows and S = M seeds.
 """
 
 import math
@@ -141,6 +142,7 @@ def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float
 def _losses(
     workload: Workload, output_PO: NDArray[np.float64], y: torch.Tensor
 ) -> NDArray[np.float64]:
+    """Return the losses (P) of one network. Samples have its outputs flattened to (P, O)."""
     expected_shape = output_PO.shape
     if workload.serves_whole_output:
         expected_shape = workload.output_shape(y)

@@ -89,8 +89,8 @@ def rollout_page(
         transitions: All transitions, oldest first; the first one is the start.
         traffic: Counts of the current step, or of the last step if the rollout has ended.
         agreement: Distance of both models on held-out rows; None if it was not measured.
-        quality: Verdicts of the promotion gate on requests with a label that both arms answered,
-            oldest first.
+        quality: Verdicts of the promotion gate on labelled requests that both arms answered, oldest
+            first.
         failed_rows: Result of saving the rows that the challenger failed on; None if they were not
             saved.
         now: Current time, which ends the time axis of a rollout in progress.
@@ -228,12 +228,12 @@ def _meter(reading: GuardReading) -> str:
 
 def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficCounts) -> str:
     """Return a table of the counts at the end of each step, and of the current step."""
-    by_epoch = {t.window.epoch: t.window for t in transitions if t.window is not None}
-    if not rollout.is_over or traffic.epoch not in by_epoch:
-        by_epoch[traffic.epoch] = traffic
+    traffic_by_epoch = {t.window.epoch: t.window for t in transitions if t.window is not None}
+    if not rollout.is_over or traffic.epoch not in traffic_by_epoch:
+        traffic_by_epoch[traffic.epoch] = traffic
     rollout_by_epoch = {t.rollout.epoch: t.rollout for t in transitions if not t.rollout.is_over}
     rows = []
-    for epoch, step_traffic in sorted(by_epoch.items()):
+    for epoch, step_traffic in sorted(traffic_by_epoch.items()):
         state = rollout_by_epoch.get(epoch)
         step = "" if state is None else f"{state.step + 1}: {100 * state.share:g} %"
         challenger_share = step_traffic.served_share

@@ -3,9 +3,10 @@
 After each ``quality_rows`` newly labelled rows, the gate decides on all labelled rows of the
 rollout so far. All decisions of a rollout share the gate's alpha: decision k spends
 alpha * k**-1.6 / zeta(1.6), like repeated attempts on one evaluation window. These parts sum to
-alpha. So two errors are limited for any number of decisions, even if the decisions are correlated.
-A challenger with at least the required gain (0 by default) is rejected with probability at most
-alpha. A challenger with at most this gain is promoted with probability at most alpha.
+alpha. So the probabilities of two errors are limited for any number of decisions, even if the
+decisions are correlated. A challenger with at least the required gain (0 by default) is rejected
+with probability at most alpha. A challenger with at most this gain is promoted with probability at
+most alpha.
 """
 
 from collections.abc import Sequence
@@ -106,6 +107,7 @@ def judge_quality(
         be worse, or to have less gain than the gate requires. If there are too few rows or
         networks, the verdict is INCONCLUSIVE and spends no alpha.
     """
+    # A verdict that lacked rows or networks has spent no alpha.
     attempt = 1 + sum(not verdict.lacking for verdict in earlier_verdicts)
     verdict = compare(
         challenger,

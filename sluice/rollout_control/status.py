@@ -28,7 +28,7 @@ class RolloutStatus(Record):
     )
     servers: tuple[ServerState, ...] = Field(description="Servers that reported recently.")
     transitions: tuple[Transition, ...] = Field(
-        description="Transitions, oldest first. Checks that only waited are not recorded."
+        description="Transitions, oldest first. A check with the outcome wait is not one of them."
     )
 
     @property

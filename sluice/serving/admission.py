@@ -100,9 +100,9 @@ class BodyMemory:
 
     def _longest_stalled(self, new: "BodyReading") -> "BodyReading | None":
         """Return the body with the same token as ``new`` that has stalled longest, or None."""
-        stalled_since = time.monotonic() - _STALLED_S
+        stalled_before = time.monotonic() - _STALLED_S
         for reading, advanced_at in self._readings.items():
-            if advanced_at > stalled_since:
+            if advanced_at > stalled_before:
                 return None
             if reading is not new and reading.holder == new.holder and reading.num_reserved:
                 return reading
@@ -197,7 +197,7 @@ class Admission:
         settings = self._settings
         rate_by_token = {grant.name: grant.requests_per_s for grant in tokens.predict_grants}
         if "predict" in tokens.open_scopes:
-            rate_by_token = {"": None}
+            rate_by_token = {"": None}  # clients need no token, and all have the name ""
         self._is_shared = len(rate_by_token) > 1
         old_rates, self._rates = self._rates, {}
         for name, requests_per_s in rate_by_token.items():

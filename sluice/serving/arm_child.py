@@ -125,6 +125,7 @@ def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: byte
         pipe.recv_bytes()
 
     x = wire_protocol.unpack_inputs(frame)
+    # The kind of a frame is in upper case if its inputs are not windows; see pack_inputs.
     is_interruptible = frame[:1].lower() == wire_protocol.PREDICT_INTERRUPTIBLE
     try:
         output = model.predict(x, pause if is_interruptible else None)

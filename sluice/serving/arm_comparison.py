@@ -151,7 +151,7 @@ class ArmComparison:
         if self._num_repeats[context.client] >= max_repeats:
             return False
         if not self._background.has_room and faults & FAILURES:
-            self._drop()
+            self._count_dropped()
         return self._background.has_room
 
     async def _repeat_and_compare(
@@ -173,7 +173,7 @@ class ArmComparison:
         if context.table.shadow is None:
             return
         if not self._background.has_room:
-            self._drop()
+            self._count_dropped()
             return
         self._background.start(self._compare_with_shadow(context, context.table.shadow, faults))
 
@@ -182,8 +182,8 @@ class ArmComparison:
     ) -> None:
         result = await self._background.predict(shadow, context.x, name="shadow")
         # The arm is not at fault: a shadow request waits for the requests of users.
-        if not result.is_begun:
-            self._drop()
+        if not result.has_started:
+            self._count_dropped()
             return
         shadow_arm = context.table.shadow_arm_name
         self._counters.count(
@@ -198,6 +198,6 @@ class ArmComparison:
             production_faults=user_faults if is_challenger else shadow_faults,
         )
 
-    def _drop(self) -> None:
+    def _count_dropped(self) -> None:
         self._counters.count_dropped()
         self._metrics.shadow_dropped.inc()

@@ -50,7 +50,7 @@ class ArmProcess:
     """One process that holds one model.
 
     Start it from a thread that lives as long as the process should: on Linux the system kills the
-    process when the thread ends, even if the server was ended by SIGKILL.
+    process when the thread ends. The thread also ends if the server is killed by SIGKILL.
     """
 
     def __init__(

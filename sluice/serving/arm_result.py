@@ -53,7 +53,7 @@ class ArmResult:
     error_site: dict[str, Any]
     """Type and location of a network's error; empty without one."""
 
-    is_begun: bool
+    has_started: bool
     """Whether the arm started to compute the request."""
 
     seconds: float
@@ -79,7 +79,7 @@ async def predict_once(
     output: EnsembleOutput | None = None
     fault: RequestFault | None = None
     error_site: dict[str, Any] = {}
-    is_begun = True
+    has_started = True
     try:
         output = await arm.predict(
             x, timeout_s=timeout_s, max_waiting=max_waiting, start_time=start_time
@@ -88,7 +88,7 @@ async def predict_once(
     except (QueueFull, NeverStarted):
         # A full queue counts as a timeout. Otherwise an arm that hangs, and so fills its queue,
         # would have fewer timeouts than a slow one.
-        fault, is_begun = "timeouts", False
+        fault, has_started = "timeouts", False
     except TimeoutError:
         fault = "timeouts"
     except NetworkFailed as failed:
@@ -98,7 +98,7 @@ async def predict_once(
         output=output,
         fault=fault,
         error_site=error_site,
-        is_begun=is_begun,
+        has_started=has_started,
         seconds=now - requested_at,
         computed_s=0.0 if start_time.at is None else now - start_time.at,
     )

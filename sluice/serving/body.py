@@ -47,8 +47,10 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                 reading.grow(len(chunk))
                 if not message.get("more_body", False):
                     return b"".join(chunks)
-                at_min_rate_s = reading.num_bytes / settings.min_body_bytes_per_s
-                allowed_s = min(settings.body_grace_s + at_min_rate_s, settings.body_timeout_s)
+                min_rate_duration_s = reading.num_bytes / settings.min_body_bytes_per_s
+                allowed_s = min(
+                    settings.body_grace_s + min_rate_duration_s, settings.body_timeout_s
+                )
                 timeout.reschedule(began + allowed_s)
     except TimeoutError:
         if reading.is_evicted:

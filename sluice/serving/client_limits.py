@@ -126,7 +126,8 @@ class ClientLimits:
         if num_earlier:
             self._current_period.clients_by_requests[num_earlier] -= 1
         self._current_period.clients_by_requests[num_earlier + 1] += 1
-        self._num_absent -= num_earlier == 0 and bucket in self._previous_period.client_requests
+        if not num_earlier and bucket in self._previous_period.client_requests:
+            self._num_absent -= 1
         self._current_period.num_requests += 1
         if self._current_period.num_requests >= self._refresh_at_requests:
             self._max_typical_requests = self._compute_max_typical_requests()
@@ -224,17 +225,19 @@ class ClientLimits:
         """
         self._advance_period(now)
         num_counted = self._current_period.faults.get((arm, guard, self._bucket(client)), 0)
-        fair_part = math.ceil(BREACH_FAULTS / self.num_clients_of_smaller_arm(share))
+        client_limit = math.ceil(BREACH_FAULTS / self.num_clients_of_smaller_arm(share))
         # If nearly all clients have faults, for example slow responses, a client is limited only
         # if it has far more of them than the others.
-        max_typical = 2 * self._typical_faults(self._current_period.all_faults.get(guard, {})) + 1
-        if num_counted >= fair_part and num_counted >= max_typical:
+        typical_limit = 2 * self._typical_faults(self._current_period.all_faults.get(guard, {})) + 1
+        if num_counted >= client_limit and num_counted >= typical_limit:
             return False
-        num_of_subnet = self._current_period.subnet_faults.get(
+        num_subnet_counted = self._current_period.subnet_faults.get(
             (arm, guard, self._subnet(address)), 0
         )
+        # All clients of the smaller arm may have BREACH_FAULTS together, and those of the larger
+        # arm more in proportion. The limit of a subnet is its part of this total.
         subnet_part = self._subnet_share(address) * self._relative_share(arm, share)
-        return num_of_subnet < math.ceil(BREACH_FAULTS * subnet_part)
+        return num_subnet_counted < math.ceil(BREACH_FAULTS * subnet_part)
 
     def begin_step(self) -> None:
         """Reset the fault counts of all clients, because a new step has its own evidence."""

@@ -1,9 +1,9 @@
 """Contracts of the inputs and outputs of a served model, and parsing of the requests of all models.
 
 A window has consecutive feature rows; the model predicts the target of the last row. Clients send
-features and not raw rows: ``compute_features`` of a workload drops the newest raw row, because its
-target is not known yet, but this is the row to predict. Columns are matched by name, in any order.
-Models with another codec have a ``CodecContract``.
+features and not raw rows. From raw rows, ``compute_features`` of a workload would drop the newest
+row, because its target is not known yet. But that is the row to predict. Columns are matched by
+name, in any order. Models with another codec have a ``CodecContract``.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """

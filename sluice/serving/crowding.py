@@ -41,7 +41,7 @@ class Crowding:
                 removed later.
             linger_s: Time after which a request that timed out is removed [s].
         """
-        if result.is_begun and result.fault == "timeouts":
+        if result.has_started and result.fault == "timeouts":
             asyncio.get_running_loop().call_later(linger_s, self._remove, subnet, num_elements)
         else:
             self._remove(subnet, num_elements)

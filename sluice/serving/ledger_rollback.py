@@ -26,7 +26,7 @@ _MAX_ATTEMPTS = 5
 """Maximum number of attempts if other processes change the registry at the same time."""
 _MAX_CLOCK_SKEW = timedelta(minutes=1)
 """Maximum difference between the clocks of Prometheus and the registry. An alert that began to fire
-earlier than this before a change is about the time before the change."""
+more than this time before a change was not caused by the change."""
 
 
 class LedgerRollback:

@@ -98,6 +98,7 @@ class Metrics:
         }
         self.shadow_dropped = self._shadow_requests["dropped"]
         self.fallbacks = counter("fallbacks", "Production answered in place of the challenger.")
+        # In the exported names, "weights" means the traffic split.
         self.source_failures = counter("weights_failures", "Failed reads of the traffic split.")
         self.stale_splits = counter(
             "weights_stale", "Traffic splits that were ignored as outdated."

@@ -230,6 +230,8 @@ class Router:
         self, arm: ArmName, result: ArmResult, context: RequestContext, *, is_crowded: bool
     ) -> GuardFaults:
         """Count a request of an arm. Return its faults if it is compared, otherwise none."""
+        # In a shadow step, the request is admitted with its result on the other arm; see
+        # ``ArmComparison.add_evidence_of_both_arms``.
         is_compared = context.split.shadow or self._comparison.admit_request(
             arm, context, is_crowded=is_crowded
         )

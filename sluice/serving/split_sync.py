@@ -122,7 +122,7 @@ class SplitSync:
     async def poll(self) -> None:
         """Read the split once, and update the router's table."""
         try:
-            read_split = await self._read()
+            new_split = await self._read()
         except RegistryInconsistent as error:
             self._metrics.source_up.set(1)
             self._metrics.registry_findings.set(error.num_findings)
@@ -145,7 +145,7 @@ class SplitSync:
             self._metrics.registry_findings.set(0)
             self.clear_problem("source")
             self.clear_problem("registry")
-            self._on_split(read_split)
+            self._on_split(new_split)
         await self._update_table()
         self._update_status()
 

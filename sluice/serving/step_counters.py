@@ -1,4 +1,7 @@
-"""Counts the requests and faults of both arms in a rollout step, without storing requests."""
+"""Counts the requests and faults of both arms in a rollout step, without storing requests.
+
+Shape legend: N = latencies of production.
+"""
 
 from collections import deque
 from datetime import datetime
