@@ -89,7 +89,7 @@ class Ledger(SignedLedger):
             )
             was_imported = known_version is not None and known_version.is_imported
             if known_version is not None and was_imported:
-                queries.insert_own_lineage(connection, known_version, lineage, at=at)
+                queries.insert_local_lineage(connection, known_version, lineage, at=at)
                 reason = validation.registration_reason(
                     reason, imported=known_version.lineage, local=lineage
                 )

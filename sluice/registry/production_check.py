@@ -109,7 +109,7 @@ def compute_fingerprint(connection: Connection, model: str) -> str:
     select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
     select_challenger = sa.select(rollouts.c.version).where(rollouts.c.id.in_(select_last_rollout))
     is_served = versions.c.number.in_(sa.union(select_production, select_challenger))
-    has_own_lineage = sa.and_(
+    has_local_lineage = sa.and_(
         own_lineages.c.model == versions.c.model, own_lineages.c.number == versions.c.number
     )
     state_queries: list[sa.Select[Any]] = [
@@ -117,7 +117,7 @@ def compute_fingerprint(connection: Connection, model: str) -> str:
         sa.select(
             versions.c.number, versions.c.candidate, versions.c.lineage, own_lineages.c.lineage
         )
-        .outerjoin(own_lineages, has_own_lineage)
+        .outerjoin(own_lineages, has_local_lineage)
         .where(versions.c.model == model, is_served)
         .order_by(versions.c.number),
         sa.select(rollout_heads.c.rollout, rollout_heads.c.revision).where(
@@ -206,11 +206,11 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
     try:
         version = queries.load_version(connection, model, number)
         require_valid_lineage(version)
-        select_own_lineage = sa.select(own_lineages.c.number).where(
+        select_local_lineage = sa.select(own_lineages.c.number).where(
             own_lineages.c.model == model, own_lineages.c.number == number
         )
         # If the row of a local training were removed, the imported lineage would count again.
-        if connection.execute(select_own_lineage).first() is None:
+        if connection.execute(select_local_lineage).first() is None:
             log.require_never_logged(connection, own_lineages, [model, number])
     except SluiceError as error:
         yield finding_from_error(model, number, "lineage", error)

@@ -185,12 +185,12 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
     ).one()
-    own_row = connection.execute(_select_own_lineage(model, number)).first()
-    lineage = _parse_lineage((own_row or row).lineage, row.model, row.number)
+    local_row = connection.execute(_select_local_lineage(model, number)).first()
+    lineage = _parse_lineage((local_row or row).lineage, row.model, row.number)
     state = _derive_state(connection, row.model, row.number, row.candidate)
     what = f"{row.model} version {row.number}"
     derived_fields: dict[str, Any] = {"state": state, "lineage": lineage}
-    if own_row is None:
+    if local_row is None:
         derived_fields |= _load_import_fields(connection, model, number)
     else:
         derived_fields["is_imported"] = False
@@ -208,7 +208,8 @@ def candidate_of(connection: Connection, model: str, number: int) -> str:
 def _load_import_fields(connection: Connection, model: str, number: int) -> dict[str, Any]:
     """Return the fields of ``Version`` about its import, from the history.
 
-    Only for versions without a local training: after one, the import no longer counts.
+    Only for versions that were not trained locally. Once a version is trained locally, its import
+    no longer counts.
     """
     rows = connection.execute(
         sa.select(history.c.action, history.c.reason)
@@ -236,9 +237,9 @@ def require_version_matches_log(connection: Connection, version: Version) -> Non
         versions.c.model == version.model, versions.c.number == version.number
     )
     log.require_row_matches_log(connection, versions, connection.execute(query).one())
-    own_row = connection.execute(_select_own_lineage(version.model, version.number)).first()
-    if own_row is not None:
-        log.require_row_matches_log(connection, own_lineages, own_row)
+    local_row = connection.execute(_select_local_lineage(version.model, version.number)).first()
+    if local_row is not None:
+        log.require_row_matches_log(connection, own_lineages, local_row)
     else:  # if the row of a local training were removed, the imported lineage would count again
         log.require_never_logged(connection, own_lineages, [version.model, version.number])
 
@@ -261,7 +262,7 @@ def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) ->
     return number
 
 
-def insert_own_lineage(
+def insert_local_lineage(
     connection: Connection, version: Version, lineage: Lineage, *, at: datetime
 ) -> None:
     """Store the lineage of a local training for an imported version.
@@ -278,7 +279,7 @@ def insert_own_lineage(
     )
 
 
-def _select_own_lineage(model: str, number: int) -> sa.Select[tuple[Any, ...]]:
+def _select_local_lineage(model: str, number: int) -> sa.Select[tuple[Any, ...]]:
     """Select the lineage of a local training, which replaces the lineage of an imported version."""
     return sa.select(own_lineages).where(
         own_lineages.c.model == model, own_lineages.c.number == number

@@ -26,7 +26,7 @@ CURRENT_VALUES = {
     "outcome": {"hold": "wait"},
     "verdict": {"calm": "ok", "suspect": "warn"},
 }
-"""New values of renamed values, by new field name and old value."""
+"""Current values of renamed values, by stored field name and stored value."""
 
 
 def parse_rollout(text: str) -> Rollout:

@@ -88,7 +88,8 @@ def rollout_page(
         rollout: State at the last check.
         transitions: All transitions, oldest first; the first one is the start.
         traffic: Counts of the current step, or of the last step if the rollout has ended.
-        agreement: Distance of both models on held-out rows; None if it was not measured.
+        agreement: Distance between the predictions of both models on held-out rows; None if it was
+            not measured.
         quality: Verdicts of the promotion gate on labelled requests that both arms answered, oldest
             first.
         failed_rows: Result of saving the rows that the challenger failed on; None if they were not
@@ -208,11 +209,12 @@ def _guards(rollout: Rollout) -> str:
     ]
     note = (
         '<p class="soft">Evidence that the challenger is worse, over all steps, as of '
-        f"{_format_time(rollout.checked_at)} UTC. At its limit, a guard rolls back. In a healthy "
-        "rollout, some guard reaches its limit in at most "
-        f"{100 * rollout.settings.alpha:g} % of the hours. The arms are compared on each server "
-        "separately; servers on which the challenger got no request are excluded. Bars are "
-        "logarithmic.</p>"
+        f"{_format_time(rollout.checked_at)} UTC. When the evidence of a guard reaches its limit, "
+        "the rollout is rolled back. All guards together roll back a healthy rollout with a "
+        f"probability of at most {100 * rollout.settings.alpha:g} % per hour. The arms are "
+        "compared on each server separately; servers without requests to the challenger are "
+        "excluded. "
+        "Bars are logarithmic.</p>"
     )
     names = ("guard", "verdict", "evidence", "evidence / limit")
     return table(names, rows, numbers=frozenset({3})) + note
@@ -254,8 +256,8 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         "slower than p95",
     )
     note = (
-        '<p class="soft">Served: share of the requests that were routed to the arm, including '
-        "shadow requests, which the arm without users gets at 0 % and at 100 %.</p>"
+        '<p class="soft">Served: share of the requests that the arm got. An arm without users (the '
+        "challenger at 0 %, production at 100 %) gets shadow requests, which count, too.</p>"
     )
     return table(names, rows, numbers=frozenset(range(2, 8))) + note
 
@@ -273,7 +275,8 @@ def _counts(counts: ArmCounts) -> list[str]:
 
 def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | None) -> str:
     held_out_text = (
-        "<p>The distance of both models on held-out rows was not measured, so live predictions "
+        "<p>The distance between the predictions of both models on held-out rows was not "
+        "measured, so live predictions "
         "were not compared.</p>"
         if agreement is None
         else f"<p>On {agreement.rows:,} held-out rows the predictions differ by "
