@@ -61,7 +61,7 @@ class LineProcess:
         self._pending += line
         if len(self._pending) > _MAX_PENDING_BYTES:
             self.kill()
-            raise ClientFailed("the process that sends them is too slow")
+            raise ClientFailed("the sending process is too slow")
         self._write()
 
     def close(self, timeout_s: float) -> None:
@@ -110,4 +110,4 @@ class LineProcess:
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            raise ClientFailed(self.kill() or "the process that sends them ended early") from None
+            raise ClientFailed(self.kill() or "the sending process ended early") from None
