@@ -11,7 +11,7 @@ from sluice.cluster.ray_session import machine_resources
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.slots import count_slots
 
-Autoscaler = Literal["present", "absent", "unknown"]
+AutoscalerPresence = Literal["present", "absent", "unknown"]
 
 _POLL_S = 1.0
 """Interval at which the cluster is checked for a large enough machine [s]."""
@@ -21,7 +21,7 @@ _MANUAL_NODE_PREFIX = "node_"
 """Prefix of node ids. Ray's status lists a machine that was added by 'ray start', without an
 autoscaler, under its node id."""
 _STATUS_KEY = b"__autoscaling_status"
-"""Key of Ray's internal store with the status of the autoscaler, version 1."""
+"""Key of Ray's internal store with the status of version 1 of its autoscaler."""
 
 
 def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]) -> None:
@@ -48,7 +48,7 @@ def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]
         _wait_for_machine(ray, compute, autoscaler, log)
 
 
-def find_autoscaler(ray: Any) -> Autoscaler:
+def find_autoscaler(ray: Any) -> AutoscalerPresence:
     """Return whether the connected cluster has an autoscaler.
 
     Ray has no API for this, so the names in Ray's status are inspected: with an autoscaler, the
@@ -63,7 +63,7 @@ def find_autoscaler(ray: Any) -> Autoscaler:
     return _classify(name_lists)
 
 
-def _classify(name_lists: Sequence[Sequence[str]]) -> Autoscaler:
+def _classify(name_lists: Sequence[Sequence[str]]) -> AutoscalerPresence:
     names = [name for machine_names in name_lists for name in machine_names]
     if any(not name.startswith(_MANUAL_NODE_PREFIX) for name in names):
         return "present"
@@ -96,7 +96,7 @@ def _make_status_reader() -> Callable[[], list[list[str]]]:
 
 
 def _wait_for_machine(
-    ray: Any, compute: ComputeSettings, autoscaler: Autoscaler, log: Callable[[str], None]
+    ray: Any, compute: ComputeSettings, autoscaler: AutoscalerPresence, log: Callable[[str], None]
 ) -> None:
     from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -120,7 +120,7 @@ def _wait_for_machine(
 
 
 def _waiting_message(
-    autoscaler: Autoscaler, required: str, num_machines: int, waited_s: float
+    autoscaler: AutoscalerPresence, required: str, num_machines: int, waited_s: float
 ) -> str:
     status = (
         "The autoscaler was asked to add one."

@@ -66,7 +66,7 @@ def _command_line(process: Any) -> list[str]:
 
     Linux shows an empty command line for a moment after a process executes its program.
     """
-    end = time.monotonic() + _MAX_WAIT_S
-    while not (arguments := process.cmdline()) and time.monotonic() < end:
+    deadline = time.monotonic() + _MAX_WAIT_S
+    while not (arguments := process.cmdline()) and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL_S)
     return list(arguments)

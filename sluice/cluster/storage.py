@@ -128,7 +128,10 @@ def _open_by_fsspec(url: str) -> tuple[Any, str]:
 
 
 def _with_retry_limit(url: str) -> str:
-    """Return a URL with a retry limit if it is a URL of Google Cloud Storage without one."""
+    """Add a retry limit to a URL of Google Cloud Storage; return other URLs unchanged.
+
+    A URL that contains a limit is also unchanged.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("gs", "gcs") or "retry_limit_seconds" in parts.query:
         return url

@@ -36,7 +36,10 @@ def local_ray_cores(compute: ComputeSettings) -> int | None:
 
 def worker_limit(ray: Any, compute: ComputeSettings) -> int | None:
     """Return ``compute.workers`` if more trials would fit on the machines; else None."""
-    if compute.workers is None or _count_slots(machine_resources(ray), compute) <= compute.workers:
+    if (
+        compute.workers is None
+        or _count_slots_without_limit(machine_resources(ray), compute) <= compute.workers
+    ):
         return None
     return compute.workers
 
@@ -53,7 +56,7 @@ def describe_idle_slots(
             number; None without a limit.
     """
     resources = machine_resources(ray)
-    num_slots = _count_slots(resources, compute)
+    num_slots = _count_slots_without_limit(resources, compute)
     limits = {"compute.workers": compute.workers} if compute.workers is not None else {}
     if trial_limit is not None:
         limits |= {trial_limit[0]: trial_limit[1]}
@@ -69,7 +72,8 @@ def describe_idle_slots(
     )
 
 
-def _count_slots(resources: list[dict[str, float]], compute: ComputeSettings) -> int:
+def _count_slots_without_limit(resources: list[dict[str, float]], compute: ComputeSettings) -> int:
+    """Return the number of trials that fit on the machines if ``workers`` does not limit it."""
     try:
         return count_slots(resources, compute.model_copy(update={"workers": None}))
     except SettingsError:

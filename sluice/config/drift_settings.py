@@ -33,8 +33,8 @@ class EmbeddingDriftSettings(Settings):
         0.0,
         ge=0,
         le=2,
-        description="Maximum discrepancy that is ignored although it is significant [squared "
-        "maximum mean discrepancy, at most 2].",
+        description="Discrepancy that a significant difference must exceed to count as drift "
+        "[squared maximum mean discrepancy, at most 2].",
     )
 
 
@@ -105,7 +105,7 @@ class DriftSettings(Settings):
     min_loss_increase: float = Field(
         0.0,
         ge=0,
-        description="Maximum increase of the mean loss that is ignored although it is significant "
+        description="Increase of the mean loss that must be exceeded significantly for drift "
         "[loss units].",
     )
 
@@ -139,8 +139,8 @@ class DriftSettings(Settings):
 
         A p-value from B resamples is at least 1 / (B + 1), and Benjamini-Hochberg multiplies the
         smallest by the number of tests, so B must be about num_tests / alpha. The result is four
-        times as large, because a column has up to four statistics, each with its own largest
-        resample.
+        times as large: a column has up to four statistics, and in each of them another resample
+        may be the most extreme one. The p-value of the column counts all of these resamples.
 
         >>> DriftSettings().num_resamples(1), DriftSettings().num_resamples(51)
         (999, 6800)

@@ -129,7 +129,8 @@ class PipelineSettings(Settings):
 
     @model_validator(mode="after")
     def _searchable(self) -> "PipelineSettings":
-        # ``resolve`` builds the workload, and checks a space with settings of the workload.
+        # A space with settings of the workload is checked by ``resolve``, which builds the
+        # workload.
         if self.space is None or not workload_setting_names(self.space):
             base = TrialSettings(model=self.model, training=self.training)
             require_searchable(self.space, self.search, base)
@@ -240,6 +241,7 @@ def defs_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError(
             "The package 'sluice.pipelines' was not found.",
-            fix="Reinstall Sluice: the package 'pipelines' or the link to it is missing.",
+            fix="Reinstall Sluice: the folder 'pipelines', or the link sluice/pipelines to it, is "
+            "missing.",
         )
     return Path(next(iter(spec.submodule_search_locations))) / "defs"

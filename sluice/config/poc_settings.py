@@ -10,7 +10,7 @@ from sluice.base.settings import Settings
 class TimeLimit(Settings):
     """Typical and maximum duration of a check.
 
-    On Linux, time in which the check waits for a CPU that other programs use does not count.
+    On Linux, time does not count while the check waits for a CPU that other programs use.
     """
 
     typical_s: float = Field(
@@ -79,8 +79,8 @@ class LookAheadSettings(Settings):
         le=10_000_000_000,
         description="Maximum size (rows times columns) of the table from which features are "
         "recomputed [cells]. A larger table is reduced to three blocks of rows: the oldest, the "
-        "newest and some in between, at least 1,000 rows in total. If the blocks are too short to "
-        "compute features, they are made longer than this limit.",
+        "newest and some in between, at least 1,000 rows in total. If features cannot be computed "
+        "from such short blocks, the blocks become longer, even if the table exceeds this limit.",
     )
     max_columns: int = Field(
         8192,
@@ -136,8 +136,8 @@ class PocSettings(Settings):
         32,
         ge=2,
         description="Minimum number of features of a wide table. In a wide table, constant "
-        "features are common (image borders, rare categories). The check only warns about them if "
-        "at most half of the features are constant.",
+        "features are common (image borders, rare categories). If at most half of the features are "
+        "constant, the check warns and does not fail.",
     )
     target_copy_correlation: float = Field(
         0.9999,
@@ -213,8 +213,8 @@ class PocSettings(Settings):
         0.1,
         gt=0,
         lt=1,
-        description="Maximum loss on the overfitted batch above the lowest possible loss, as a "
-        "share of the distance from that loss to the loss of the constant baseline.",
+        description="Maximum loss on the overfitted batch, as a share of the loss of the constant "
+        "baseline. Both are measured from the lowest possible loss.",
     )
     checkpoint_rows: int = Field(
         256,
@@ -268,8 +268,8 @@ class PocSettings(Settings):
         8,
         ge=2,
         le=100,
-        description="Number of mini trainings if the mean decrease of the loss after mini_seeds "
-        "is large enough, but not significant.",
+        description="Number of mini trainings if the mean decrease of the loss in the first "
+        "mini_seeds trainings is large enough, but not significant.",
     )
     min_loss_decrease: float = Field(
         0.01,
@@ -284,9 +284,9 @@ class PocSettings(Settings):
         4.0,
         ge=1,
         description="Maximum increase of the loss in the mini training over the first loss, or "
-        "over the loss of the best constant output if that is higher. It is a multiple of the "
-        "distance from the loss of the best constant output to the loss of a predictor that knows "
-        "the target; if these losses cannot be computed, of the first loss.",
+        "over the loss of the best constant output if that is higher. It is given as a multiple of "
+        "the distance from the loss of the best constant output to the loss of a predictor that "
+        "knows the target. If these losses cannot be computed, it is a multiple of the first loss.",
     )
     loss_decrease_confidence: float = Field(
         0.95,

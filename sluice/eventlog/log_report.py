@@ -117,7 +117,8 @@ def inspect_log(
         invalid = line if line.record is None else None
         if line.record is not None:
             inspection.add_record(line.number, line.record)
-    # An invalid last line without a newline is incomplete and not a problem.
+    # An invalid last line without a newline is incomplete and not a problem, unless the file has
+    # no other record.
     is_torn = invalid is not None and not invalid.has_newline and inspection.num_records > 0
     if invalid is not None and not is_torn:
         inspection.add_invalid_line(invalid)

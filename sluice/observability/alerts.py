@@ -268,13 +268,13 @@ def _lock(file: BinaryIO) -> None:
     Raises:
         TimeoutError: Another process holds the lock for too long.
     """
-    until = time.monotonic() + _LOCK_TIMEOUT_S
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise TimeoutError("another process has locked the file") from None
             time.sleep(0.01)
 

@@ -163,7 +163,8 @@ def server_span(
 
     Args:
         name: Method and route, from a fixed set.
-        trace_id: Trace id, 32 hexadecimal digits; the id in ``traceparent`` if that is valid.
+        trace_id: Trace id, 32 hexadecimal digits. It must be the one in ``traceparent`` if that is
+            valid.
         traceparent: Header sent by the client.
     """
     if _engine is None:

@@ -46,9 +46,9 @@ _CRASH_SHARE = 0.05
 """Share of the elements that crash the challenger's process with the fault ``crash``."""
 _ADDED_LATENCY_S = 0.1
 """Delay of each batch by the fault ``latency`` [s]."""
-_DRIFT_SPREADS = 2.0
+_DRIFT_SHIFT_STDS = 2.0
 """Shift of outputs by the fault ``drift`` [standard deviations of production's predictions]."""
-_NOISE_SPREADS = 1.0
+_NOISE_STDS = 1.0
 """Standard deviation of the noise that the fault ``quality`` adds to outputs [standard deviations
 of production's predictions]."""
 _DIGEST_BYTES = 8
@@ -97,7 +97,7 @@ class _FaultyNetwork(nn.Module):
         if plan.fault == "errors" and (uniform_N < FAULTY_SHARE).any():
             raise RuntimeError("injected by the rehearsal")
         if plan.fault == "crash" and (uniform_N < _CRASH_SHARE).any():
-            ctypes.string_at(0)
+            ctypes.string_at(0)  # reads address 0: a segmentation fault
         if plan.fault == "latency":
             time.sleep(_ADDED_LATENCY_S)
         out: Tensor = self.network(x)
@@ -105,10 +105,10 @@ class _FaultyNetwork(nn.Module):
             out = out.clone()
             out[torch.from_numpy(uniform_N < FAULTY_SHARE)] = torch.nan
         elif plan.fault == "drift":
-            out = out + _DRIFT_SPREADS * self._spread
+            out = out + _DRIFT_SHIFT_STDS * self._spread
         elif plan.fault == "quality":
             noise_N = [NormalDist().inv_cdf(value) for value in uniform_N]
-            out = out + _NOISE_SPREADS * self._spread * torch.tensor(noise_N).unsqueeze(-1)
+            out = out + _NOISE_STDS * self._spread * torch.tensor(noise_N).unsqueeze(-1)
         return out
 
 

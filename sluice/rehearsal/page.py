@@ -142,8 +142,8 @@ def _steps(rehearsal: Rehearsal) -> str:
 def _describe_reading(reading: GuardReading | None) -> str:
     if reading is None:
         return "-"
-    limit = f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
-    return f"{escape(GUARD_LABELS[reading.guard])}: {limit}"
+    evidence = f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
+    return f"{escape(GUARD_LABELS[reading.guard])}: {evidence}"
 
 
 def _image(png: bytes, alt: str) -> str:

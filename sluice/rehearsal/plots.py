@@ -30,8 +30,7 @@ _END_COLOUR = {
     "timed_out": OUTCOME_COLOUR["INCONCLUSIVE"],
 }
 _FLOOR = 1e-3
-"""Minimum of the plotted evidence; smaller evidence is equally insignificant [multiples of the
-limit]."""
+"""Minimum of the plotted evidence; smaller values are raised to it [multiples of the limit]."""
 _CEILING = 1e6
 """Maximum of the plotted evidence [multiples of the limit]."""
 _ROW_NAMES: dict[GuardName, str] = {
@@ -127,8 +126,8 @@ def _maximum_label(values: list[float]) -> str:
     if not values:
         return "not measured"
     if max(values) <= _FLOOR:
-        return f"below {_FLOOR:g} of the limit"
-    return f"at most {max(values):.2g} of the limit"
+        return f"below {_FLOOR:g} times the limit"
+    return f"at most {max(values):.2g} times the limit"
 
 
 def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:

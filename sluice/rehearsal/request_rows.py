@@ -49,7 +49,7 @@ class RequestRows:
     """Returns the fields of a request for a row of the frame, without user and key."""
 
     horizon_rows: int
-    """Number of rows after a row that its target depends on; its label arrives after them."""
+    """Number of following rows on which a row's target depends. Its label arrives with the last."""
 
     keys: tuple[str, ...]
     """Key of each row, by which its label is joined to the predictions."""

@@ -129,8 +129,8 @@ class Rehearsal(Record):
     def remedy(self) -> str:
         """What to do after an unexpected result; empty when it was as expected.
 
-        The advice of the last transition is that for a rollout of real users. The sandbox is
-        removed at the end, so nothing in it can be resumed or aborted.
+        The remedy of the last transition is not used. It is meant for a rollout to real users, such
+        as 'Resume or abort the rollout', but the sandbox is removed at the end.
         """
         if self.is_as_expected:
             return ""

@@ -209,7 +209,7 @@ def _now() -> datetime:
 def _plan_fault(
     sandbox: Sandbox, rows: RequestRows, *, fault: InjectedFault, seed: int
 ) -> tuple[FaultPlan, PredictionAgreement]:
-    """Return the fault plan, and the distance of both models on the held-out rows.
+    """Return the fault plan, and the distance of both models' predictions on held-out rows.
 
     A model with the quality fault is worse on those rows as well; every other fault is absent
     from the evaluation.
@@ -377,7 +377,10 @@ class _RehearsalRun:
 
 
 def merge_problems(before: Sequence[str], servers: Sequence[ServerState]) -> tuple[str, ...]:
-    """Return the problems that servers reported, each once; a finished load is no problem."""
+    """Return the problems that servers reported, each once.
+
+    The problem that a model is still being loaded is removed once no server reports it.
+    """
     current = [problem for server in servers for problem in server.problems]
     problems = dict.fromkeys([*before, *current])
     return tuple(

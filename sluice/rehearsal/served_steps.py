@@ -45,6 +45,7 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
     Args:
         transitions: All transitions of a rollout, oldest first.
     """
+    # State at the first transition of each epoch: of equal keys, the last value remains.
     rollout_by_epoch = {
         t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over
     }

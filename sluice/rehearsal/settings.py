@@ -40,14 +40,18 @@ def shorten_steps(
     settings = RolloutSettings() if configured is None else configured
     if settings.strategy == "ab":
         settings = settings.model_copy(update={"strategy": "canary", "shares": None})
+    # Three quarters of the time are divided among the steps.
     step_s = max(0.3, 0.75 * seconds / len(settings.steps) - _SYNC_LAG_S)
     shares = [step.share for step in settings.steps if not step.is_shadowed]
+    # A step with shadow requests sends every request to both arms. The challenger then gets all
+    # requests of the users (1.0), which are half of the requests of both arms (0.5).
     smallest_share = min(shares, default=1.0)
     min_requests = count_requests_to_breach(settings, min(shares, default=0.5))
     return settings.model_copy(
         update={
             "quality": "when_known",
             "min_step_s": step_s,
+            # 40 % of the requests that the challenger gets in ``step_s`` at the planned rate.
             "min_requests": max(min_requests, int(0.4 * smallest_share * RATE_PER_S * step_s)),
             "max_step_s": step_timeout_s,
             "quality_rows": min(settings.quality_rows, 50),

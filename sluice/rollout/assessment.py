@@ -38,7 +38,7 @@ class Assessment:
 
     def describe_obstacles(self) -> str:
         """Return sentences that say why the step cannot end yet; "" if it can."""
-        return " ".join([*self._count_obstacles(), *self._other_obstacles()])
+        return " ".join([*self._traffic_obstacles(), *self._other_obstacles()])
 
     def _harm_sentences(self) -> Iterator[str]:
         breached_readings = [reading for reading in self.guards if reading.verdict == "breach"]
@@ -53,7 +53,7 @@ class Assessment:
         if self.quality is not None and self.quality.outcome == "REJECT":
             yield f"Labelled rows show that the challenger is worse: {self.quality.reason}"
 
-    def _count_obstacles(self) -> Iterator[str]:
+    def _traffic_obstacles(self) -> Iterator[str]:
         rollout, traffic, settings = self.rollout, self.traffic, self.rollout.settings
         if traffic.epoch != rollout.epoch:
             yield (

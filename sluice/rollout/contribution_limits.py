@@ -44,4 +44,4 @@ def _max_weight(counts: Sequence[int], *, max_share: float) -> float:
         if count <= weight:
             return weight
         num_unlimited_entries -= count
-    return float(counts[-1])
+    return float(counts[-1])  # reached only through rounding errors

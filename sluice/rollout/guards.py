@@ -45,11 +45,12 @@ def read_guards(evidence: HarmEvidence, settings: RolloutSettings) -> tuple[Guar
 
 def describe_readings(readings: Sequence[GuardReading], evidence: HarmEvidence) -> str:
     """Describe the readings for the reason of a transition, strongest evidence first."""
-    num_challenger, num_production = evidence.challenger.requests, evidence.production.requests
+    num_challenger_requests = evidence.challenger.requests
+    num_production_requests = evidence.production.requests
     return "; ".join(
         f"{_describe_count(reading.challenger, reading.guard)} in "
-        f"{pluralize(num_challenger, 'request')} of the challenger, {reading.production:,} in "
-        f"{num_production:,} of production, evidence "
+        f"{pluralize(num_challenger_requests, 'request')} of the challenger, "
+        f"{reading.production:,} in {num_production_requests:,} of production, evidence "
         f"{format_evidence(reading.evidence)}, limit {format_evidence(reading.limit)}"
         for reading in sorted(readings, key=lambda reading: -reading.evidence)
     )

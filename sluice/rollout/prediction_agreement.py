@@ -4,7 +4,7 @@ Two good models differ, and held-out rows show by how much. If they differ sever
 live requests, the inputs are not as in training, for example because of another unit, another order
 of columns or another normaliser.
 
-Shape legend: N = rows, M = networks, O = outputs, C = clients.
+Shape legend: N = rows, O = outputs, C = clients.
 """
 
 import math
@@ -98,11 +98,12 @@ def measure_prediction_drift(
     unit = agreement.unit
     ratios_by_client: dict[str, list[float]] = {}
     origin_by_client: dict[str, str] = {}
-    for number, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         difference_O = _mean_output(pair.production) - _mean_output(pair.challenger)
         distance = float(np.abs(difference_O).mean())
         ratio = distance / unit if unit > 0 else (0.0 if distance == 0 else math.inf)
-        client = pair.client or f"{number}"
+        # A sample from an older version of Sluice has no client and counts as one of its own.
+        client = pair.client or f"{index}"
         ratios_by_client.setdefault(client, []).append(ratio)
         origin_by_client.setdefault(client, pair.origin or client)
     ratio_C = np.array([np.mean(ratios) for ratios in ratios_by_client.values()])

@@ -133,13 +133,18 @@ class Transition(Record):
     actor: str
     reason: str = Field(description="Reason of the transition, in sentences.")
     remedy: str = Field("", description="Action for a person; empty if none is needed.")
-    window: TrafficCounts | None = None
+    window: TrafficCounts | None = Field(
+        None, description="Counts of both arms in the step so far; None if no counts were used."
+    )
     guards: tuple[GuardReading, ...] = ()
     quality: str | None = Field(
         None,
         description="Newest verdict of the promotion gate on labelled pairs; None without one.",
     )
-    drift: PredictionDrift | None = None
+    drift: PredictionDrift | None = Field(
+        None,
+        description="Distance between the predictions of both arms; None if it was not measured.",
+    )
 
     @property
     def summary(self) -> str:

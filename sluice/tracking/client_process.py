@@ -48,7 +48,8 @@ def run_client_process(
         The printed value.
 
     Raises:
-        ClientFailed: The process failed, or was not finished in time and was killed.
+        ClientFailed: The process failed, ended without a result, or was not finished in time and
+            was killed.
         OSError: The process cannot be started.
     """
     process = subprocess.Popen(
@@ -74,5 +75,9 @@ def run_client_process(
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines()
         raise ClientFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
-    # The client may have printed lines of its own before the result.
-    return json.loads(output.strip().splitlines()[-1])
+    # The client may have printed lines of its own before the result. Code that it runs, such as a
+    # model, may end the process before the result is printed.
+    try:
+        return json.loads(output.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise ClientFailed("the process ended without a result.") from None

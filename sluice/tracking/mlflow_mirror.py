@@ -42,9 +42,11 @@ class MlflowChange(Record):
     version: int
     candidate: str
     action: str
+    """Action of the entry, such as 'register', 'promote' or 'rollback'."""
     from_version: int | None
+    """Version in production before a promotion or rollback; None without one."""
     stage: str
-    """State of the version after the entry."""
+    """State of the version after the entry: 'dev', 'staging' or 'production'."""
     verdict: str
     """Outcome of the newest promotion receipt; empty without one."""
     registered_ms: int
@@ -93,7 +95,7 @@ def mirror_to_mlflow(
         make_folder(folder)
     except (OSError, StorageError) as error:
         raise ClientFailed(str(error)) from error
-    number = run_client_process(
+    mlflow_version = run_client_process(
         "sluice.tracking.mlflow_mirror",
         payload,
         timeout_s=settings.timeout_s,
@@ -107,7 +109,7 @@ def mirror_to_mlflow(
     )
     return (
         f"Mirrored to MLflow ({settings.uri}): {change.action} of version {change.version}, which "
-        f"is version {number} of {payload['registered_model']} there."
+        f"is version {mlflow_version} of {payload['registered_model']} there."
     )
 
 
@@ -118,19 +120,19 @@ def _mirror(payload: Mapping[str, Any]) -> str:
     client = MlflowClient(payload["uri"])
     model = payload["registered_model"]
     run = _find_or_create_run(client, payload)
-    number = _find_or_create_version(client, model, run)
+    mlflow_version = _find_or_create_mlflow_version(client, model, run)
     for key in ("version", "candidate", "verdict", "stage"):
-        client.set_model_version_tag(model, number, f"sluice.{key}", str(payload[key]))
+        client.set_model_version_tag(model, mlflow_version, f"sluice.{key}", str(payload[key]))
     if payload["action"] in ("promote", "rollback"):
-        _move_alias(client, model, PRODUCTION, number)
-        previous = _version_number(client, model, payload["from_version"])
-        if previous not in (None, number):
-            client.set_model_version_tag(model, previous, "sluice.stage", "archived")
+        _move_alias(client, model, PRODUCTION, mlflow_version)
+        previous_version = _find_mlflow_version(client, model, payload["from_version"])
+        if previous_version not in (None, mlflow_version):
+            client.set_model_version_tag(model, previous_version, "sluice.stage", "archived")
     if payload["stage"] == STAGING:
-        _move_alias(client, model, STAGING, number)
-    elif client.get_registered_model(model).aliases.get(STAGING) == number:
+        _move_alias(client, model, STAGING, mlflow_version)
+    elif client.get_registered_model(model).aliases.get(STAGING) == mlflow_version:
         client.delete_registered_model_alias(model, STAGING)
-    return number
+    return mlflow_version
 
 
 def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
@@ -187,7 +189,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
-def _find_or_create_version(client: Any, model: str, run: Any) -> str:
+def _find_or_create_mlflow_version(client: Any, model: str, run: Any) -> str:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -205,16 +207,16 @@ def _find_or_create_version(client: Any, model: str, run: Any) -> str:
     return str(version.version)
 
 
-def _version_number(client: Any, model: str, version: int | None) -> str | None:
-    """Return MLflow's number of a version of the ledger, or None if it was not mirrored."""
+def _find_mlflow_version(client: Any, model: str, version: int | None) -> str | None:
+    """Return MLflow's version for a version of the ledger, or None if it was not mirrored."""
     condition = f"name = '{model}' and tags.`sluice.version` = '{version}'"
     versions = client.search_model_versions(condition)
     return str(versions[0].version) if versions else None
 
 
-def _move_alias(client: Any, model: str, alias: str, number: str) -> None:
-    if client.get_registered_model(model).aliases.get(alias) != number:
-        client.set_registered_model_alias(model, alias, number)
+def _move_alias(client: Any, model: str, alias: str, mlflow_version: str) -> None:
+    if client.get_registered_model(model).aliases.get(alias) != mlflow_version:
+        client.set_registered_model_alias(model, alias, mlflow_version)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Each entry that adds a version or moves production becomes one run of Weights & Biases. The id of
 the run is a digest of its content, so that an entry that is delivered twice is mirrored only once.
 After a failure the entry stays pending and is tried again the next time; nothing else is affected.
-Each server has its own record of what was delivered to it.
+The ledger records for each server which entries were delivered to it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -87,10 +87,10 @@ def mirror_history(
             return Delivery(ok=False, reason=f"Not mirrored to MLflow: {error}")
         return Delivery(ok=True, reason=reason)
 
-    def publish(consumer: str, skipped: Collection[str], send: Send) -> Publication:
+    def publish(consumer: str, skipped_actions: Collection[str], send: Send) -> Publication:
         def deliver(event: HistoryEvent) -> Delivery:
             entry = event.entry
-            if entry.action in skipped:
+            if entry.action in skipped_actions:
                 return Delivery(
                     ok=True,
                     reason=f"Not mirrored: '{entry.action}' changes nothing on this server.",

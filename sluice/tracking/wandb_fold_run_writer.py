@@ -79,7 +79,7 @@ class _FoldRunWriter:
             reason: Why it did not finish.
             summary: Results of the run.
             weights: Name, path and digest of the weights to store as an artifact.
-            log_path: Event log, from which epochs that no message reported are read.
+            log_path: Event log of the run. Its epochs are written unless a message reported them.
             done_path: File to create when the run is complete.
         """
         if log_path is not None:

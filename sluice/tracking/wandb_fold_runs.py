@@ -49,7 +49,8 @@ def log_fold_runs(
     """Yield the function that receives the events of a training and logs its fold runs.
 
     A fold run that fails has the state 'failed' and the error as its reason. If an error leaves the
-    block, the runs that have not ended are 'stopped', or 'interrupted' by the user.
+    block, the runs that have not ended get the state 'stopped'. If the user stopped the training,
+    they get the state 'interrupted'.
 
     Args:
         settings: Destination, and what is logged.
@@ -135,8 +136,8 @@ class _FoldRuns:
         self.sender = RunSender(
             _WRITER,
             settings,
-            runs="Fold runs",
-            work="training",
+            runs_name="Fold runs",
+            work_name="training",
             group=group,
             config={**config, "pipeline": pipeline},
             folder=folder,
@@ -181,7 +182,10 @@ class _FoldRuns:
         }
 
     def _results(self, member: Member) -> dict[str, Any]:
-        """Return the results of a fold run; ``log_path`` completes the curve of a reused one."""
+        """Return the results of a fold run as fields of the message 'close'.
+
+        The epochs of a reused fold run were not sent, so the writer reads them from ``log_path``.
+        """
         task = fold_run_task(member.seed, member.fold_id)
         weights = {
             "artifact": f"weights-{self._pipeline}-{task}",

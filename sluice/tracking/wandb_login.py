@@ -1,4 +1,4 @@
-"""Finds key and server of Weights & Biases: in the environment, or those of ``wandb login``."""
+"""Finds the user's key and server of W&B, from the environment or from ``wandb login``."""
 
 import configparser
 import netrc
@@ -18,7 +18,9 @@ def with_wandb_login(environ: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def find_wandb_server(environ: Mapping[str, str]) -> str:
-    """Return the URL of the server: that of WANDB_BASE_URL, or of ``wandb login --host``.
+    """Return the URL of the server.
+
+    It is that of WANDB_BASE_URL, or of ``wandb login --host``, or else ``DEFAULT_SERVER``.
 
     Args:
         environ: Environment variables; WANDB_CONFIG_DIR, or HOME, says where wandb's settings are.

@@ -31,8 +31,8 @@ class RunSender:
     Args:
         writer: Module of the writer process, see ``wandb_run_writer.write_runs``.
         settings: Destination and time limit.
-        runs: What the runs are, for messages: 'Trials'.
-        work: What creates the runs, for messages: 'search'.
+        runs_name: Plural noun for the runs, for messages: 'Trials'.
+        work_name: Noun for the work that creates the runs, for messages: 'search'.
         group: Group of the runs.
         config: Config of every run. Credentials are removed from it.
         folder: Folder for wandb's files.
@@ -45,8 +45,8 @@ class RunSender:
         writer: str,
         settings: TrackingSettings,
         *,
-        runs: str,
-        work: str,
+        runs_name: str,
+        work_name: str,
         group: str,
         config: Mapping[str, Any],
         folder: Path,
@@ -54,7 +54,7 @@ class RunSender:
         warn: Callable[[str], None],
     ) -> None:
         self._writer, self._settings = writer, settings
-        self._runs, self._work = runs, work
+        self._runs_name, self._work_name = runs_name, work_name
         self._folder, self._environ, self._warn = folder.absolute(), environ, warn
         self._max_wait_s = min(_MAX_UPLOAD_WAIT_S, settings.timeout_s)
         self._destination = {
@@ -119,9 +119,9 @@ class RunSender:
                 return
             self.has_failed = True
             self._warn(
-                f"{self._runs} are no longer sent to Weights & Biases: {redact(str(error))}. The "
-                f"{self._work} is not affected. Correct WANDB_API_KEY, the connection or the "
-                f"disk before the next {self._work}.{self._sync_hint()}"
+                f"{self._runs_name} are no longer sent to Weights & Biases: {redact(str(error))}. "
+                f"The {self._work_name} is not affected. Correct WANDB_API_KEY, the connection or "
+                f"the disk before the next {self._work_name}.{self._sync_hint()}"
             )
 
     def _sync_hint(self) -> str:

@@ -16,7 +16,7 @@ from sluice.tracking.wandb_run_sender import RunSender
 _WRITER = "sluice.tracking.wandb_trial_writer"
 
 DecodeConfig = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Function that converts the Tune config of a trial to values by the path of their setting."""
+"""Function that converts the Tune config of a trial to a mapping from setting path to value."""
 
 
 def trial_callbacks(
@@ -93,8 +93,8 @@ def wandb_callback(
     sender = RunSender(
         _WRITER,
         settings,
-        runs="Trials",
-        work="search",
+        runs_name="Trials",
+        work_name="search",
         group=group,
         config={},
         folder=folder,
@@ -161,8 +161,8 @@ def wandb_callback(
             number = self._number(trials, trial)
             config = dict(decode_config(trial.config))
             sender.send(do="open", id=self._id(trial), name=f"trial {number}", config=config)
-            # The interruption of a search may come between a report and its callback. The writer
-            # ignores epochs that it or the server has.
+            # If the search was interrupted between the last report and its callback, that report
+            # was not sent. It is sent now; the writer ignores epochs that it or the server has.
             if trial.last_result and "curve" in trial.last_result:
                 self._send_result(trial, {"config": trial.config, **trial.last_result})
 
@@ -182,8 +182,8 @@ def wandb_callback(
             done_path = (
                 folder / "mirrored" / f"{settings.project}-{group}-{number}-{settings.mode}.json"
             )
-            # Trials that ended before the search was resumed have complete runs, unless the search
-            # was interrupted at that moment.
+            # ``done_path`` exists if the run is complete, also from before the search was resumed.
+            # If the search was interrupted before that, the run is sent again.
             if trial not in self._open_trials and (
                 trial in self._closed_trials or done_path.exists()
             ):

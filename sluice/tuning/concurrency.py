@@ -5,7 +5,7 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.settings import SearchSettings
 
-ORDERED_TRIALS = 8
+_DEFAULT_ORDERED_TRIALS = 8
 """Default number of concurrent trials of an ordered search. The number affects the decisions of the
 search, so the default does not depend on the number of cores."""
 
@@ -21,7 +21,9 @@ def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) ->
         return min(settings.concurrent_trials, settings.num_trials)
     if is_population_based(settings.scheduler):
         return settings.num_trials
-    return min(ORDERED_TRIALS, settings.num_trials) if is_ordered(settings, compute) else None
+    return (
+        min(_DEFAULT_ORDERED_TRIALS, settings.num_trials) if is_ordered(settings, compute) else None
+    )
 
 
 def describe_idle_workers(

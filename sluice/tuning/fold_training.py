@@ -20,7 +20,7 @@ class FoldTraining:
 
     Args:
         fold: Train and validation rows, and their workload.
-        setup: Settings of the trial, including changes during training.
+        trial_settings: Settings of the trial, including changes during training.
         seed: Base seed of weights, row order and dropout.
         data_seed: Base seed of the row order; ``seed`` if None.
         state: State to resume from; None to start from initial weights.
@@ -29,13 +29,14 @@ class FoldTraining:
     def __init__(
         self,
         fold: PreparedFold,
-        setup: TrialSettings,
+        trial_settings: TrialSettings,
         *,
         seed: int,
         data_seed: int | None,
         state: TrainState | None,
     ) -> None:
-        self._setup, self._seed, self._data_seed = setup, seed, data_seed
+        self._trial_settings = trial_settings
+        self._seed, self._data_seed = seed, data_seed
         self._stream = RandomStream(seed, fold.rng_state)
         self._fold, self._state = fold, state
         self._epochs: Generator[EpochResult, None, None] | None = None
@@ -49,7 +50,7 @@ class FoldTraining:
         """Return whether training has ended, by early stopping or after the last epoch."""
         if self._state is None:
             return False
-        epochs_done, training = len(self._state.history), self._setup.training
+        epochs_done, training = len(self._state.history), self._trial_settings.training
         is_stopped_early = epochs_done - self._state.best_epoch >= training.patience_epochs
         return is_stopped_early or epochs_done >= training.max_epochs
 
@@ -80,9 +81,9 @@ class FoldTraining:
             self._epochs.close()
 
     def _start(self) -> Generator[EpochResult, None, None]:
-        fold, setup = self._fold, self._setup
+        fold, trial_settings = self._fold, self._trial_settings
         workload = fold.workload
-        model = prepare_model(workload, setup.model, fold.train, seed=self._seed)
+        model = prepare_model(workload, trial_settings.model, fold.train, seed=self._seed)
 
         def store_state(state: TrainState) -> None:
             self._state = state
@@ -93,7 +94,7 @@ class FoldTraining:
             workload.losses,
             fold.train,
             fold.val,
-            setup.training,
+            trial_settings.training,
             seed=self._seed,
             data_seed=self._data_seed,
             select=workload.select_epoch,

@@ -131,14 +131,14 @@ class TrainingObjective:
             StorageError: ``start`` cannot be read.
         """
         try:
-            setup = settings_from_schedule(self.base, schedule, where="A trial")
+            trial_settings = settings_from_schedule(self.base, schedule, where="A trial")
         except SettingsError as error:  # caused by the values of this trial
             raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
         # The state of a device's random generators can be read only after initialisation.
-        start_device(resolve_device(setup.training.device))
-        trainings, num_damaged = self._open_trainings(setup, start)
+        start_device(resolve_device(trial_settings.training.device))
+        trainings, num_damaged = self._open_trainings(trial_settings, start)
         epochs_done = max(len(training.history) for training in trainings.values())
-        max_epochs = setup.training.max_epochs
+        max_epochs = trial_settings.training.max_epochs
         next_reports = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
         with contextlib.ExitStack() as stack:
             for training in trainings.values():
@@ -160,13 +160,13 @@ class TrainingObjective:
         return load_workload(self.workload, settings, where=self.workload)
 
     def _open_trainings(
-        self, setup: TrialSettings, start: Path | None
+        self, trial_settings: TrialSettings, start: Path | None
     ) -> tuple[dict[int, FoldTraining], int]:
         """Return the trainings by fold, and the number of damaged checkpoints in ``start``."""
         key = {
             "data": self.table.digest,
             "workload": self.workload,
-            "settings": self.workload_settings | setup.workload_settings,
+            "settings": self.workload_settings | trial_settings.workload_settings,
         }
         trainings: dict[int, FoldTraining] = {}
         num_damaged = 0
@@ -180,12 +180,12 @@ class TrainingObjective:
             prepared = prepare_fold(
                 self.frame,
                 fold,
-                open_workload=lambda: self._open_workload(setup.workload_settings),
+                open_workload=lambda: self._open_workload(trial_settings.workload_settings),
                 key=key,
                 seed=derive_seed(self.seed, "unit"),
             )
             trainings[fold.fold_id] = FoldTraining(
-                prepared, setup, seed=self.seed, data_seed=self.data_seed, state=state
+                prepared, trial_settings, seed=self.seed, data_seed=self.data_seed, state=state
             )
         return trainings, num_damaged
 

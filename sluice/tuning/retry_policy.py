@@ -33,6 +33,7 @@ def is_transient(error: BaseException) -> bool:
     An error of any type is transient if a transient error caused it.
     """
     if isinstance(error, SluiceError):
+        # The errors of ``depends_on_machine`` are subclasses of the two types in the next line.
         follows_from_trial = isinstance(error, TrainingFailed | ContractError)
         depends_on_machine = isinstance(error, RankLost | SettingsError | SourceError)
         has_transient_type = depends_on_machine or not follows_from_trial

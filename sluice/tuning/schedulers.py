@@ -72,7 +72,10 @@ def make_scheduler(
         "hyperparam_mutations": _mutations(changing_parameters),
         "hyperparam_bounds": _bounds(changing_parameters),
         "custom_explore_fn": ClipToRange(
-            {config_key(p, q): q for p, q in changing_parameters.items()}
+            {
+                config_key(path, parameter): parameter
+                for path, parameter in changing_parameters.items()
+            }
         ),
     }
     seed = derive_seed(settings.seed, "scheduler") % 2**32

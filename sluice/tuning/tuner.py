@@ -173,7 +173,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             ):
                 tuner.fit()
         except KeyboardInterrupt:
-            # Needed because a Ray cluster that this process joined continues to run.
+            # Otherwise the workers would keep their resources on a cluster that continues to run.
             release_workers(plan.journal)
             raise
         except TrialFailed as error:

@@ -183,8 +183,8 @@ class StudyDriver:
         ]
         if not numbers_needing_worker:
             return None if self._availability.is_at_limit(controller) else self._next_trial()
-        # A running trial has no worker. If all workers are in use, one is taken from a trial that
-        # waits for its report to be applied.
+        # A trial that should run has no worker. If all workers are in use, one is taken from a
+        # trial whose report is not applied yet.
         if self._waiting_numbers and self._availability.is_full(controller):
             self._release_worker(controller, max(self._waiting_numbers, key=self._study.sort_key))
         if self._availability.is_at_limit(controller):
@@ -202,7 +202,10 @@ class StudyDriver:
         return trial
 
     def _update_started_trials(self, controller: Any) -> None:
-        """Forget trials that have got a worker; record the start of the next one if it has one."""
+        """Remove trials that have got a worker from the trials without a worker.
+
+        If the trial that the study starts next has got a worker, its start is recorded.
+        """
         for number in [
             n for n in self._numbers_without_worker if not self._needs_worker(controller, n)
         ]:

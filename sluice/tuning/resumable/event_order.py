@@ -49,7 +49,7 @@ class OrderedStudy(Study):
         else:
             self._expected_suggestions = deque(suggestions)
         events = [line for line in lines if "config" not in line]
-        # Without a searcher and events, ``start`` starts the first trials when all are queued.
+        # With neither a searcher nor events, ``start`` starts the first trials when all are queued.
         if self._searcher is not None or events:
             self._start_first_trials(is_new=not events)
         for event_number, line in enumerate(events, 1):
@@ -216,7 +216,8 @@ class ArrivalStudy(Study):
 
     def _repeat_suggestion(self, line: Mapping[str, Any]) -> None:
         """Repeat the suggestion of a line of the journal."""
-        # Before this suggestion, the scheduler selected a trial. This may have changed its state.
+        # Before this suggestion, the scheduler was asked which trial to run. The call is repeated,
+        # because it may change the state of the scheduler.
         if line.get("chosen"):
             self.next_to_start()
         config = line["config"]
