@@ -61,11 +61,12 @@ def shorten_steps(
 
 
 def count_requests_to_breach(settings: RolloutSettings, share: float) -> int:
-    """Return the number of requests after which the errors guard rolls back a faulty challenger.
+    """Return the number of its requests after which a faulty challenger is rolled back for errors.
 
     Args:
         settings: Alpha and ratios of the guards.
-        share: Share of the requests for the challenger; 0.5 for shadow requests [rate].
+        share: Share of all requests that the challenger gets, from 0 to 1; 0.5 for shadow requests,
+            which both arms answer.
 
     >>> count_requests_to_breach(RolloutSettings(), 0.05)
     30
