@@ -149,7 +149,7 @@ def request_training(
         cursor: The last requests.
         active_run: Description of a training in progress; empty for none.
         requested_run: The last training started for this alarm; None if none was started.
-        now: Present time.
+        now: Current time.
     """
     if monitor_state is None:
         return ""
@@ -248,6 +248,7 @@ def _no_new_check_reason(pipeline: str, requested_run: RequestedRun | None) -> s
 def _source_index(
     version: Version, index: pd.Index, store: ArtifactStore, *, horizon_rows: int
 ) -> SourceIndex | None:
+    """Return the source rows whose targets are known; None for rows without an order in time."""
     if horizon_rows == 0:
         return None
     references = ReferenceArtifacts.of(version.lineage.artifacts)
