@@ -156,7 +156,9 @@ def evaluation_asset(
                 context.log.warning(reference_scores.note)
         context.log.info(f"compared with {reference_name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline, store)
-        if reference == production:  # false when the candidate itself is in production
+        # The reference differs from production only if the candidate itself is in production. Both
+        # are None before the first promotion: then the losses are those of the baseline.
+        if reference == production:
             refresh_hard_suite(
                 library,
                 reference_scores.by_seed.losses,

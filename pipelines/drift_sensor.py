@@ -262,7 +262,11 @@ def _source_index(
 def _run_key_of_check(
     version: Version, pending: PendingWindows, last_row: str, last_sample_time: str
 ) -> str:
-    """Return the run key of a check. New data change it, so that a failed check is repeated."""
+    """Return the run key of a check. New data change it, so that a failed check is repeated.
+
+    Only the data of pending signals count. Without pending signals, which is possible in the first
+    check of a version, the rows count.
+    """
     evidence = {
         "rows": last_row
         if {"rows", "losses"} & set(pending.signals) or not pending.signals
