@@ -52,7 +52,7 @@ class BestConfig(Record):
     """Settings that training uses, and the search that selected them."""
 
     subject: dict[str, str] = Field(description="Digests of data, config, code and search rules.")
-    setup: TrialSettings
+    setup: TrialSettings = Field(description="Settings of the best trial, or of the YAML file.")
     found: str = Field(description="Digest of the pipeline's config with these settings.")
     num_trials: int = Field(description="Number of trials of the search; 0 without a search.")
     study: str | None = Field(description="Artifact digest of the study (JSON).")
@@ -186,7 +186,7 @@ def _search(
         folds=features.folds,
         artifacts=state.home.artifacts,
         folder=folder,
-        on_report=_SearchProgress(context, progress, inputs.search),
+        on_report=_SearchReporter(context, progress, inputs.search),
         compute=inputs.compute,
         data_seed=inputs.base.data_seed,
         sys_path=tuple(folder for folder in sys.path if folder),
@@ -212,7 +212,10 @@ def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
 
 
 def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -> dict[str, object]:
-    """Return the rows' digest and the settings of the search, by their names in the YAML."""
+    """Return what defines a search: the digest of the rows, and all settings by name in the YAML.
+
+    It is stored with the search, to report later what differs from an unfinished one.
+    """
     assert inputs.search is not None
     return {
         "pipeline": pipeline,
@@ -243,7 +246,7 @@ def _receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
     )
 
 
-class _SearchProgress:
+class _SearchReporter:
     """Writes new results of the search to Dagster's log and reports progress after each result."""
 
     def __init__(
@@ -252,11 +255,12 @@ class _SearchProgress:
         self._log = context.log
         self._progress = progress
         self._num_trials = search.num_trials
-        self._search_progress = SearchProgress(
+        self._messages = SearchProgress(
             num_trials=self._num_trials, is_population_based=is_population_based(search.scheduler)
         )
         self._num_damaged = 0
-        self._last_tenth = 0
+        self._num_tenths_logged = 0
+        """Number of tenths of the trials that had ended when the last table was logged."""
 
     def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
         num_damaged = sum(each.damaged_checkpoints for each in trials)
@@ -266,11 +270,12 @@ class _SearchProgress:
             )
         self._num_damaged = num_damaged
         best_trial = min(trials, key=lambda each: (each.loss, each.id))
-        for line in self._search_progress.new_messages(trials):
+        for line in self._messages.new_messages(trials):
             self._log.info(line)
-        rows, num_ended = live_rows(trials), self._search_progress.num_ended
-        if 10 * num_ended // self._num_trials > self._last_tenth:
-            self._last_tenth = 10 * num_ended // self._num_trials
+        rows, num_ended = live_rows(trials), self._messages.num_ended
+        num_tenths = 10 * num_ended // self._num_trials
+        if num_tenths > self._num_tenths_logged:
+            self._num_tenths_logged = num_tenths
             self._log.info(f"{num_ended} of {self._num_trials} trials ended\n{table_text(rows)}")
         self._progress(
             f"trial {trial.id} at epoch {len(trial.epochs)}, best {best_trial.loss:.4g} "
@@ -285,8 +290,8 @@ def apply_best_config(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
     """Return the inputs of a training with the selected settings.
 
     Raises:
-        GateBlocked: The settings were selected for another config, other code or search rules. The
-            data are not compared.
+        GateBlocked: The settings were selected with another config, other code or other search
+            settings. The data are not compared.
     """
     current = search_subject(inputs, best.subject["data"])
     for role, digest in current.items():

@@ -31,6 +31,7 @@ from sluice.tracking.settings import TrackingSettings
 from sluice.training.members import TrainedModels
 from sluice.workloads.codecs.identity import require_same_codec
 
+# Metadata keys of the asset, which the promotion sensor and the command line read.
 VERDICT = "verdict"
 REASON = "reason"
 CANDIDATE = "candidate"
@@ -38,8 +39,7 @@ VERSION = "version"
 RECEIPT = "receipt"
 NEW = "new"
 WORSE_METRICS = "worse"
-"""Metadata key of the names of the metrics that got worse. The promotion sensor and the command
-line read this key and those above."""
+"""Key of the names of the metrics that got worse."""
 
 
 def candidate_asset(
@@ -118,7 +118,8 @@ def candidate_asset(
                 and ledger.receipts(pipeline, existing_version.number)
             ):
                 git = existing_version.lineage.git
-            else:  # a new version, or an imported one, whose file records another checkout
+            else:
+                # The version is new, or was imported with the git state of another checkout.
                 git = read_git(source_folder, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)

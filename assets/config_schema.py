@@ -1,7 +1,8 @@
 """Run config schemas of the assets: a version number, or no config at all.
 
-The schemas use plain types. Dagster's ``StringSource`` and ``IntSource``, which its Config classes
-use for ``str`` and ``int``, accept ``{env: NAME}``, and their errors print the variable's value.
+The schemas use ``dg.String`` and ``dg.Int``, not Dagster's Config classes. These would accept
+``{env: NAME}`` in place of a value, and their errors print the value of that environment variable,
+which may be a secret.
 """
 
 import dagster as dg

@@ -120,8 +120,10 @@ def reference_of_version(
 
     References are stored when the version is trained. If they are missing or the pipeline's drift
     settings have changed, they are rebuilt from the version's training rows, if these are still
-    available. Otherwise the stored references are used, with the settings at that time. If the
-    training could build neither of the column references, this is not tried again.
+    available. Otherwise the stored references are used, with the settings at that time.
+
+    Stored references that contain neither features nor predictions are returned unchanged. The
+    training could not build these two, usually because of too few rows.
     """
     stored_references = ReferenceArtifacts.of(version.lineage.artifacts)
     if stored_references is not None and _has_current_settings(drift, stored_references, state):
@@ -156,9 +158,9 @@ def newest_samples(ledger: RolloutLedger, pipeline: str, *, window_rows: int) ->
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:
-    """Return the time since which the present version is in production.
+    """Return the time since which the current version is in production.
 
-    A promotion or a rollback put this version into production.
+    This is the time of the last promotion or rollback.
     """
     return [entry.at for entry in ledger.history(model) if entry.revision is not None][-1]
 
@@ -233,7 +235,7 @@ def _has_current_settings(
 ) -> bool:
     digest = references.features or references.predictions
     if digest is None:
-        return True  # no column reference could be built, usually because of too few rows
+        return True  # the training could build neither
     try:
         stored_settings = load_reference(digest, state.store).settings
         return stored_settings.column_settings == drift.column_settings

@@ -117,11 +117,11 @@ def evaluation_asset(
             approved_version = (
                 ledger.version_of(pipeline, approved_candidate) if approved_candidate else None
             )
-            rule_inputs = workload, frame, features.folds
-            rule = (
-                find_baseline(ledger, pipeline, baseline_settings, store, *rule_inputs)
+            baseline_inputs = workload, frame, features.folds
+            baseline = (
+                find_baseline(ledger, pipeline, baseline_settings, store, *baseline_inputs)
                 if reference is None
-                else choose_baseline(*rule_inputs, baseline_settings)
+                else choose_baseline(*baseline_inputs, baseline_settings)
             )
 
         def scores_of(version: Version) -> ModelScores:
@@ -143,9 +143,11 @@ def evaluation_asset(
             lambda member: load_member(member, workload, training_inputs.model, store),
             subject=trained_models.candidate,
         )
-        baseline_scores = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)
+        baseline_scores = score_baseline(
+            workload, frame, features.folds, baseline, subject=BASELINE
+        )
         if reference is None:
-            reference_name = rule.name
+            reference_name = baseline.name
             reference_scores = ModelScores(by_seed=baseline_scores, deployed=baseline_scores)
         else:
             reference_name = f"version {reference.number} ({short(reference.candidate)})"
@@ -154,7 +156,9 @@ def evaluation_asset(
                 context.log.warning(reference_scores.note)
         context.log.info(f"compared with {reference_name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline, store)
-        if reference == production:  # false when the candidate itself is in production
+        # The reference differs from production only if the candidate itself is in production. Both
+        # are None before the first promotion: then the losses are those of the baseline.
+        if reference == production:
             refresh_hard_suite(
                 library,
                 reference_scores.by_seed.losses,
@@ -199,7 +203,7 @@ def evaluation_asset(
             data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
                 "compared with": reference_name,
-                **({"baseline rules": _rule_losses(rule)} if rule.losses else {}),
+                **({"baseline rules": _rule_losses(baseline)} if baseline.losses else {}),
                 **({"reference code": reference_scores.note} if reference_scores.note else {}),
                 "test rows": candidate_scores.by_seed.losses.num_rows,
                 "metrics": table(
@@ -274,11 +278,11 @@ def suite_metadata(
     }
 
 
-def _rule_losses(rule: Baseline) -> dg.MetadataValue:
-    """Return the validation loss of every baseline rule, by fold."""
+def _rule_losses(baseline: Baseline) -> dg.MetadataValue:
+    """Return the validation loss of every simple rule, by fold."""
     return table(
         [
             {"fold": fold_id, **{name: f"{loss:.4g}" for name, loss in losses.items()}}
-            for fold_id, losses in rule.losses.items()
+            for fold_id, losses in baseline.losses.items()
         ]
     )

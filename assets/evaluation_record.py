@@ -58,7 +58,7 @@ class Evaluation(Record):
     """Scores of all models on one test window."""
 
     subject: dict[str, str] = Field(description="Digests of the candidate's data, config and code.")
-    window: str
+    window: str = Field(description="Digest of the test rows.")
     candidate: EvaluatedArm
     reference: EvaluatedArm
     reference_name: str = Field(description="Display name of the reference.")

@@ -27,8 +27,8 @@ from sluice.workloads.partitions import FeaturePartitions, Partition, join_parti
 from sluice.workloads.workload import Workload
 
 MIN_POOL_S = 20.0
-"""Minimum expected time of the remaining partitions to start worker processes for them [s]. A
-process takes some seconds to start."""
+"""Worker processes are started only if the remaining partitions are expected to take at least this
+time [s]. A process takes some seconds to start."""
 
 _PRELOADED_MODULES = ("sluice.workloads.load",)
 
@@ -105,17 +105,17 @@ def compute_partitioned_features(
 ) -> PartitionedFeatures:
     """Return the features of all partitions; those of unchanged ones are read from the store.
 
-    The features of some computed partitions are computed a second time with a larger context, and
-    must not change.
+    A check computes the features of up to three new partitions a second time with a larger
+    context. They must not change.
 
     Args:
         workload: Workload that declares ``feature_partitions``.
         raw: Raw rows.
         previous: Partitions that the same workload, settings and code computed before.
         source: Source from which workers build the workload.
-        compute: Machines. If the partitions that remain after the check are expected to take at
-            least ``MIN_POOL_S`` and ``workers`` is not 1, they are computed in processes of this
-            machine, or on the Ray cluster at the address.
+        compute: Machines. The partitions of the check are computed in this process. The others
+            are computed in worker processes of this machine, or of the Ray cluster at the address,
+            unless ``workers`` is 1 or they are expected to take less than ``MIN_POOL_S``.
         store: Artifact store.
         progress: Receives the number of finished partitions.
 
@@ -167,7 +167,10 @@ def _compute(
     source: WorkloadSource,
     compute: ComputeSettings,
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield number and features of every missing partition, first those with a context check."""
+    """Yield number and features of every missing partition, first those that are checked.
+
+    The first, middle and last missing partitions are checked.
+    """
     if not missing_numbers:
         return
 
@@ -187,6 +190,7 @@ def _compute(
             workload, partitions[number].name, features, compute_here(widened_partitions[number])
         )
         yield number, features
+    # Each checked partition was computed twice.
     partition_s = (time.perf_counter() - start_s) / (2 * len(checked_numbers))
     unchecked_numbers = [number for number in missing_numbers if number not in checked_numbers]
     if compute.workers == 1 or partition_s * len(unchecked_numbers) < MIN_POOL_S:

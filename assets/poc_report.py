@@ -124,7 +124,7 @@ class _GateProgress:
     def __call__(self, message: GatePlan | CheckStarted | CheckResult) -> None:
         match message:
             case GatePlan(checks=checks):
-                self._total = len(checks) + 1
+                self._total = len(checks) + 1  # the time of the whole gate is a further check
             case CheckStarted(name=name):
                 self._progress(name, num_done=self._num_done, total=self._total)
             case CheckResult():

@@ -1,4 +1,4 @@
-"""Asset ``production_model``: the version in production; it promotes on recorded evidence."""
+"""Asset ``production_model``: the version in production. A run promotes the requested version."""
 
 import os
 

@@ -6,6 +6,7 @@ This is an asset because it is too slow for the rollout sensor: it reads rows an
 import os
 
 import dagster as dg
+from pydantic import Field
 
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
@@ -28,10 +29,12 @@ REVIEW = "rollout_review"
 class RolloutReview(Record):
     """Result of the review of one rollout."""
 
-    rollout: str
-    phase: str
-    quality: str
-    failed: FailedRows | None
+    rollout: str = Field(description="Id of the rollout.")
+    phase: str = Field(description="Phase of the rollout at the time of the review.")
+    quality: str = Field(description="Reason of the newest verdict on labelled rows, if any.")
+    failed: FailedRows | None = Field(
+        description="Rows on which the challenger failed; None unless it was rolled back."
+    )
 
 
 def rollout_review_asset(

@@ -26,7 +26,7 @@ def write_run(
     """Write the record of one stage of one run; return the path of the file.
 
     Args:
-        inputs: Inputs of the training that the stage starts from.
+        inputs: Workload, model and training settings at the start of the stage.
         search_inputs: Search and machines of the pipeline.
         home: State folder.
         run_id: Dagster's run id.

@@ -171,6 +171,7 @@ def trained_models_asset(
             event_log=event_log,
             seconds=seconds,
             reused=num_reused,
+            # Symptoms of few members are logged, but do not become advice with the verdict.
             symptoms=tuple(
                 symptom.advice(pipeline)
                 for symptom in symptoms

@@ -66,8 +66,9 @@ def measure_alarms(
     raw = workload.load_rows()
     features = workload.compute_features(raw)
     _require_columns(workload, raw, features)
-    length = settings.window_rows + len(raw) - len(features)
-    good_windows = select_windows(raw, length, settings)
+    # Some raw rows have no features, such as the first ones of a rolling mean.
+    raw_window_rows = settings.window_rows + len(raw) - len(features)
+    good_windows = select_windows(raw, raw_window_rows, settings)
     progress(f"{len(good_windows)} windows of good rows")
     good_trials = [run_through_pipeline(workload, window) for window in good_windows]
     progress("inserting corruptions into the raw rows")
@@ -89,7 +90,8 @@ def measure_alarms(
     alarms_by_window = _evaluate(
         workload, [*good_trials, *corrupted_raw_trials, *corrupted_feature_trials]
     )
-    num_disjoint_windows = max(1, len(raw) // length)
+    features_start = len(good_trials) + len(corrupted_raw_trials)
+    num_disjoint_windows = max(1, len(raw) // raw_window_rows)
     return AlarmReport(
         workload=name,
         settings=settings,
@@ -108,13 +110,13 @@ def measure_alarms(
         ),
         corruptions=(
             *_corruption_rates(
-                "raw_data", corrupted_raw_trials, alarms_by_window[len(good_trials) :], settings
+                "raw_data",
+                corrupted_raw_trials,
+                alarms_by_window[len(good_trials) : features_start],
+                settings,
             ),
             *_corruption_rates(
-                "features",
-                corrupted_feature_trials,
-                alarms_by_window[len(good_trials) + len(corrupted_raw_trials) :],
-                settings,
+                "features", corrupted_feature_trials, alarms_by_window[features_start:], settings
             ),
         ),
     )
@@ -150,6 +152,7 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
         positions = [i for i, frame in enumerate(frames) if frame is not None]
         if not measurable or not positions:
             continue
+        # W windows, E expectations.
         is_alarm_WE = find_alarms([f for f in frames if f is not None], measurable)
         for i, is_alarm_E in zip(positions, is_alarm_WE, strict=True):
             alarms_by_window[i][table] = {  # type: ignore[index]
@@ -168,6 +171,7 @@ def _suite(workload: Workload, table: TableName) -> tuple[Expectation, ...]:
 
 
 def _window_expectations(expectations: Sequence[Expectation]) -> list[Expectation]:
+    """Return the expectations that apply to windows; others apply to a whole table only."""
     return [e for e in expectations if not isinstance(e, RowCount | EngineExpectation)]
 
 
@@ -212,7 +216,7 @@ def _corruption_rates(
     for corruption in CORRUPTIONS:
         outcomes = [
             (t, sentences_by_table)
-            for t, sentences_by_table in zip(trials, alarms_by_window, strict=False)
+            for t, sentences_by_table in zip(trials, alarms_by_window, strict=True)
             if t.corruption is corruption
         ]
         if not outcomes:

@@ -50,7 +50,7 @@ def approval_check(pipeline: str, approval_settings: ApprovalSettings) -> dg.Ass
 def describe_approval(
     ledger: Ledger, version: Version, approval_settings: ApprovalSettings
 ) -> tuple[bool, str]:
-    """Return whether a version waits for no approval, and the reason; False while it waits."""
+    """Return False while a version waits for an approval, otherwise True; and the reason."""
     if version.state == "production":
         return True, f"Version {version.number} is in production."
     status = ledger.approval_status(

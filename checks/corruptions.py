@@ -17,6 +17,8 @@ from sluice.data.schema import Schema
 
 Values = NDArray[np.float64]
 Plant = Callable[[pd.DataFrame, tuple[str, ...], np.random.Generator], pd.DataFrame]
+"""Function that inserts a corruption. It takes a frame, the names of the columns to corrupt and a
+random generator, and returns a changed copy of the frame."""
 
 _ROWS_SHARE = 0.1
 """Share of the rows that a corruption of consecutive rows changes."""
@@ -24,7 +26,7 @@ _ROWS_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """One type of corruption; ``plant`` returns a changed copy of a frame."""
+    """One type of corruption, and the function that inserts it."""
 
     name: str
     inserted_into: Literal["column", "pair", "rows"]

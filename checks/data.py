@@ -13,6 +13,7 @@ from sluice.assets.receipt_subjects import features_subject, raw_subject
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.base.errors import ContractError, SchemaError
 from sluice.base.home import Home
+from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.checks.data_docs import expectations_page
 from sluice.checks.expectations import TableValidation, validate_table
@@ -164,7 +165,8 @@ def _check_look_ahead(
         )
     else:
         message = (
-            f"No feature of {len(workload.feature_columns):,} changed when later rows changed."
+            f"None of {pluralize(len(workload.feature_columns), 'feature')} changed when later "
+            "rows changed."
         )
     return blocking_result(
         LOOK_AHEAD,

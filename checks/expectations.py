@@ -268,7 +268,7 @@ def _validate(
     validated = batch.validate(
         gx.ExpectationSuite(
             name=suite,
-            # The engine returns results in another order, so each expectation has its position.
+            # The engine returns results in another order, so ``meta`` contains the position.
             expectations=[_translate(e, {"position": i}) for i, e in enumerate(expectations)],
         ),
         result_format=dict(result_format),

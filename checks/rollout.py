@@ -40,7 +40,9 @@ def rollout_check(pipeline: str) -> dg.AssetChecksDefinition:
     return challenger_is_promoted
 
 
-def check_evaluation(pipeline_name: str, rollout: Rollout, summary: str) -> dg.AssetCheckEvaluation:
+def evaluation_of_check(
+    pipeline_name: str, rollout: Rollout, summary: str
+) -> dg.AssetCheckEvaluation:
     """Return the check evaluation that the rollout sensor reports after a transition."""
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey([pipeline_name, ROLLOUT]),

@@ -43,7 +43,7 @@ def trained_models_checks(
 ) -> dg.AssetChecksDefinition:
     """Build the checks of ``trained_models``."""
     asset = [pipeline, "trained_models"]
-    best_key = [pipeline, "best_config"]
+    best_config_key = [pipeline, "best_config"]
     features_key = [pipeline, "features"]
 
     @dg.multi_asset_check(
@@ -61,7 +61,7 @@ def trained_models_checks(
                 asset,
                 "The standard deviation of the predictions is plausible for the targets: the "
                 "networks do not predict a constant.",
-                reads=[features_key, best_key],
+                reads=[features_key, best_config_key],
             ),
             blocking_spec(
                 TRACE_CLEAN,
@@ -72,7 +72,7 @@ def trained_models_checks(
         ],
         ins={
             "trained_models": dg.AssetIn(key=asset),
-            "best_config": dg.AssetIn(key=best_key),
+            "best_config": dg.AssetIn(key=best_config_key),
             "features": dg.AssetIn(key=features_key),
         },
     )
@@ -224,14 +224,17 @@ def _check_prediction_spread(
 ) -> dg.AssetCheckResult:
     workload = inputs.workload
     frame = load_table(features.table, state.store)
-    tests = {fold.fold_id: workload.examples(frame, fold.test) for fold in features.folds}
+    test_examples = {fold.fold_id: workload.examples(frame, fold.test) for fold in features.folds}
     if not workload.keep_outputs:
-        tests = {number: sample_evenly(test, _MAX_LARGE_OUTPUTS) for number, test in tests.items()}
+        test_examples = {
+            fold_id: sample_evenly(examples, _MAX_LARGE_OUTPUTS)
+            for fold_id, examples in test_examples.items()
+        }
     rows = []
     for member in trained_models.members:
         model = load_member(member, workload, inputs.model, state.store)
-        test = tests[member.fold_id]
-        spread = prediction_spread(predict(model, test.x), test.targets, limits)
+        examples = test_examples[member.fold_id]
+        spread = prediction_spread(predict(model, examples.x), examples.targets, limits)
         rows.append(
             {
                 "seed": member.seed,

@@ -34,7 +34,8 @@ def find_alarms(
     sizes = np.array([len(window) for window in windows])
     columns = list(dict.fromkeys(c for e in expectations for c in columns_of(e)))
     rows = pd.concat([window[columns] for window in windows], ignore_index=True)
-    window_N = np.repeat(np.arange(len(windows)), sizes)
+    # Index of the window of each of the N rows.
+    window_index_N = np.repeat(np.arange(len(windows)), sizes)
     row_expectations = [e for e in expectations if not isinstance(e, StdBetween)]
     violations = violating_rows(rows, row_expectations) if row_expectations and len(rows) else {}
     # An empty window does not pass.
@@ -44,11 +45,11 @@ def find_alarms(
             continue
         if isinstance(expectation, StdBetween):
             passes_W: NDArray[np.bool_] = _std_passes(
-                rows[expectation.column], window_N, len(windows), expectation
+                rows[expectation.column], window_index_N, len(windows), expectation
             )
         else:
             passes_W = _rows_pass(
-                rows, violations[expectation], window_N, len(windows), expectation
+                rows, violations[expectation], window_index_N, len(windows), expectation
             )
         is_alarm_WE[:, position] = ~passes_W
     return is_alarm_WE
@@ -57,17 +58,17 @@ def find_alarms(
 def _rows_pass(
     rows: pd.DataFrame,
     is_violation_N: NDArray[np.bool_],
-    window_N: NDArray[np.int64],
+    window_index_N: NDArray[np.int64],
     num_windows: int,
     expectation: Expectation,
 ) -> NDArray[np.bool_]:
-    num_violations = np.bincount(window_N, weights=is_violation_N, minlength=num_windows)
+    num_violations = np.bincount(window_index_N, weights=is_violation_N, minlength=num_windows)
     if isinstance(expectation, NotNull):
-        measured_N: NDArray[np.float64] = np.ones(len(rows))
+        is_measured_N: NDArray[np.float64] = np.ones(len(rows))
     else:
         has_all_values = rows[list(columns_of(expectation))].notna().all(axis=1)
-        measured_N = has_all_values.to_numpy().astype(np.float64)
-    num_measured = np.bincount(window_N, weights=measured_N, minlength=num_windows)
+        is_measured_N = has_all_values.to_numpy().astype(np.float64)
+    num_measured = np.bincount(window_index_N, weights=is_measured_N, minlength=num_windows)
     mostly = expectation.mostly if isinstance(expectation, Between) else 1.0
     passed_share = np.divide(
         num_measured - num_violations,
@@ -81,10 +82,10 @@ def _rows_pass(
 
 def _std_passes(
     column: "pd.Series[float]",
-    window_N: NDArray[np.int64],
+    window_index_N: NDArray[np.int64],
     num_windows: int,
     expectation: StdBetween,
 ) -> NDArray[np.bool_]:
-    std = column.groupby(window_N).std().reindex(range(num_windows)).to_numpy(np.float64)
+    std = column.groupby(window_index_N).std().reindex(range(num_windows)).to_numpy(np.float64)
     passes_W: NDArray[np.bool_] = (std >= expectation.low) & (std <= expectation.high)
     return passes_W  # NaN is outside every range

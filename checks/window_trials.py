@@ -39,7 +39,7 @@ def select_windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> l
     """Return at most ``settings.max_windows`` rolling windows of ``length`` rows.
 
     Raises:
-        ContractError: The rows have fewer than two windows.
+        ContractError: The rows are too few for two windows.
     """
     starts = range(0, len(raw) - length + 1, settings.step_rows)
     if len(starts) < 2:

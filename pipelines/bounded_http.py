@@ -105,7 +105,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_BoundedReader(self.connection, self.server.limits))
 
     def parse_request(self) -> bool:
-        """Read the header and mark the connection as active."""
+        """Read the header, record that it is complete, and limit the time of each send."""
         is_parsed = super().parse_request()
         self.server.mark_header_complete(self.connection)
         self.connection.settimeout(self.server.limits.send_s)

@@ -17,10 +17,10 @@ from rich.text import Text
 from sluice.assets.metadata import REUSED
 from sluice.tuning.live_table import omitted_text, table_cells
 
-_MIN_PIECES_FOR_TENTHS = 20
-"""Minimum number of pieces of a stage for which a line is printed after each tenth of them."""
+_MIN_PARTS_FOR_TENTHS = 20
+"""Minimum number of parts of a stage for which a line is printed after each tenth of them."""
 _MAX_SILENT_S = 15.0
-"""Time since the last printed line after which the next finished piece prints a line [s]."""
+"""Time since the last printed line after which the next report of progress prints a line [s]."""
 
 
 class RunConsole:
@@ -76,16 +76,17 @@ class RunConsole:
         rows: Sequence[Mapping[str, object]] = (),
         is_important: bool = False,
     ) -> None:
-        """Report a finished piece of the running stage, and the table to show below the bar.
+        """Show the progress of the running stage; see ``ProgressReporter``.
 
-        An important text is printed also on a terminal, where the bar replaces other texts.
+        On a terminal, the text is shown in the bar until the next one replaces it, and ``rows``
+        become a table below the bar. An important text is printed as a line, too.
         """
         self._rows = rows
         self._bar.update(
             self._task, completed=num_done, total=total, text=escape(f"{num_done}/{total}  {text}")
         )
         tenth, now = 10 * num_done // max(total, 1), self._clock()
-        is_new_tenth = total >= _MIN_PIECES_FOR_TENTHS and tenth != self._last_tenth
+        is_new_tenth = total >= _MIN_PARTS_FOR_TENTHS and tenth != self._last_tenth
         is_due = is_new_tenth or now - self._printed_at > _MAX_SILENT_S
         if is_important or (is_due and not self._console.is_terminal):
             self._last_tenth, self._printed_at = tenth, now

@@ -97,9 +97,13 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
 def _safe_python_path() -> Iterator[Path]:
     """Keep the working folder off ``sys.path`` of Dagster's processes; yield an empty folder.
 
-    Dagster starts Python without ``-P``, searches its working directory before the standard
-    library, and removes the first folder of the path while it loads the pipelines. The yielded
-    folder is new and empty, because a state folder may have been downloaded with untrusted files.
+    A module in the working folder could replace one of the standard library, and a state folder may
+    have been downloaded with untrusted files. Three properties of Dagster require a remedy:
+
+    - It starts Python without ``-P``. The variable PYTHONSAFEPATH has the same effect.
+    - It searches a configurable folder first while it loads the pipelines. The callers pass the
+      empty folder.
+    - It removes the first folder of ``sys.path`` meanwhile. The empty folder is therefore first.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
         paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -170,7 +174,8 @@ def main() -> None:
     parser.add_argument("trusted_hosts", nargs="*")
     arguments = parser.parse_args()
     os.environ["DAGSTER_IS_DEV_CLI"] = "1"
-    # uvicorn raises the signal again after its shutdown; as an exception it also stops the daemon.
+    # uvicorn raises the signal again after its shutdown. As a KeyboardInterrupt, it exits the
+    # context managers of ``serve``, which stop the daemon.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         serve(port=arguments.port, trusted_hosts=arguments.trusted_hosts)

@@ -149,7 +149,7 @@ def request_training(
         cursor: The last requests.
         active_run: Description of a training in progress; empty for none.
         requested_run: The last training started for this alarm; None if none was started.
-        now: Present time.
+        now: Current time.
     """
     if monitor_state is None:
         return ""
@@ -248,6 +248,7 @@ def _no_new_check_reason(pipeline: str, requested_run: RequestedRun | None) -> s
 def _source_index(
     version: Version, index: pd.Index, store: ArtifactStore, *, horizon_rows: int
 ) -> SourceIndex | None:
+    """Return the source rows whose targets are known; None for rows without an order in time."""
     if horizon_rows == 0:
         return None
     references = ReferenceArtifacts.of(version.lineage.artifacts)
@@ -261,7 +262,11 @@ def _source_index(
 def _run_key_of_check(
     version: Version, pending: PendingWindows, last_row: str, last_sample_time: str
 ) -> str:
-    """Return the run key of a check. New data change it, so that a failed check is repeated."""
+    """Return the run key of a check. New data change it, so that a failed check is repeated.
+
+    Only the data of pending signals count. Without pending signals, which is possible in the first
+    check of a version, the rows count.
+    """
     evidence = {
         "rows": last_row
         if {"rows", "losses"} & set(pending.signals) or not pending.signals

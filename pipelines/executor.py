@@ -40,7 +40,7 @@ class ProcessRecordingExecutor(InProcessExecutor):
 def interruptible_pools() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end a run that waits for a concurrency pool.
 
-    Otherwise such a run of Dagster's in-process executor uses a whole core, and ignores both.
+    While a run of Dagster's own in-process executor waits, it ignores both and uses a whole core.
     """
     original = in_process.InstanceConcurrencyContext  # type: ignore[attr-defined]
     in_process.InstanceConcurrencyContext = _InterruptiblePools  # type: ignore[attr-defined]
@@ -51,6 +51,8 @@ def interruptible_pools() -> Iterator[None]:
 
 
 class _InterruptiblePools(InstanceConcurrencyContext):
+    """Claims slots of concurrency pools for steps; a waiting step sleeps and can be interrupted."""
+
     _next_check_s = 0.0
     """Monotonic time of the next search for killed runs [s]."""
 

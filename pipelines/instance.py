@@ -129,7 +129,10 @@ class _EventHandler(_EventListenerLogHandler):
 
 
 class _Relay:
-    """Forwards events from a handler to its instance, and keeps the StorageError of an event."""
+    """Passes events from ``_EventHandler`` to its instance, and keeps the StorageError of an event.
+
+    Dagster's handler would print the error. ``_EventHandler`` raises it afterwards.
+    """
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self._instance = instance

@@ -27,6 +27,7 @@ _CACHE_S = 5.0
 """Time for which a scrape is cached, because it reads the registry and Dagster's databases [s]."""
 
 _JOBS = ("training", "search", "promotion", "registry_verification")
+"""Jobs whose runs are counted; the name of the pipeline precedes each of these names."""
 
 
 def metrics_reader(home: Home) -> Callable[[], bytes]:

@@ -119,7 +119,7 @@ def next_request(
         has_rollout: Whether a rollout is configured, which precedes a promotion.
         gate_settings_digest: Digest of gate, guards and suites.
         approval_settings: Approval that the promotion requires.
-        now: Present time.
+        now: Current time.
     """
     status = read_model_status(ledger, pipeline, now=now)
     request = request_promotion(pipeline, event, status, has_rollout=has_rollout)

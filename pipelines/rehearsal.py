@@ -31,7 +31,7 @@ def with_rehearsal(
     from sluice.rehearsal.page import save_rehearsal
     from sluice.rehearsal.run import rehearse
 
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     state = SluiceState.at(home)
     try:
         with state.ledger() as ledger:
@@ -58,7 +58,7 @@ def with_rehearsal(
                 f"Report: {page.path}",
             ]
         )
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_s
     mark = "[green]ok[/green]" if is_good else "[red]no[/red]"
     console.print(f"  {mark}  {'rehearsal':<42} {seconds:6.1f} s", highlight=False)
     return report.model_copy(

@@ -9,7 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT, rollout_metadata
 from sluice.base.errors import StorageError
-from sluice.checks.rollout import check_evaluation
+from sluice.checks.rollout import evaluation_of_check
 from sluice.pipelines.jobs import PRODUCTION_MODEL, promotion_job_name, review_job_name
 from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
@@ -19,7 +19,8 @@ from sluice.rollout_control.notifications import publish_transitions
 
 POLL_INTERVAL_S = 5
 REVIEW_EVERY_S = 600
-"""Interval of reviews during a rollout whose requests have row keys [s]."""
+"""Interval of reviews during a rollout [s], if requests name their rows so that labels can be
+matched with them later."""
 PROMOTE_EVERY_S = 300
 """Interval at which the promotion is requested again while the rollout awaits promotion [s]. A run
 key starts one run only, so a failed run is repeated at the next request."""
@@ -118,7 +119,7 @@ def _events(name: str, transitions: list[Transition], page: str) -> Events:
         for transition in transitions
     ]
     if transitions:
-        events.append(check_evaluation(name, transitions[-1].rollout, transitions[-1].summary))
+        events.append(evaluation_of_check(name, transitions[-1].rollout, transitions[-1].summary))
     return events
 
 

@@ -37,6 +37,7 @@ from sluice.registry.ledger import Ledger
 from sluice.tuning.study_summary import StudySummary
 
 QUIET_CONSOLE = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+"""Run config that silences Dagster's logger, because ``RunConsole`` shows the events."""
 
 
 class RunReport(Record):
@@ -190,7 +191,7 @@ def _missing_approval(
         )
     except ApprovalMissing as missing_approval:
         return missing_approval
-    except GateBlocked:  # the promotion itself raises and records it
+    except GateBlocked:  # the promotion itself raises the error and records the attempt
         return None
     return None
 

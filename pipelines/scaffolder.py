@@ -109,6 +109,7 @@ def _root_folders(project_root: Path | None) -> Iterator[Path]:
 
 
 def _root_module(project_root: Path) -> str:
+    """Return the root module in the settings of a dg project; "" if it is not set."""
     for name, path in (("pyproject.toml", ("tool", "dg", "project")), ("dg.toml", ("project",))):
         try:
             values: Any = tomllib.loads((project_root / name).read_text(encoding="utf-8"))

@@ -114,10 +114,10 @@ def find_changes(
 
     Args:
         pipeline: Name of the pipeline.
-        inputs: Present settings and code.
-        seeds: Present seeds.
+        inputs: Current settings and code.
+        seeds: Current seeds.
         trained_models: Models of the newest candidate.
-        source_digest: Digest of the present rows of the source.
+        source_digest: Digest of the current rows of the source.
         state: State with the records of the stages.
     """
     base = inputs.base
@@ -132,6 +132,7 @@ def find_changes(
     ):
         changes["data"] = None
     is_same_code = code.digest == trained_models.code
+    # The digest of the producer includes the code, whose changes are described below.
     producer = feature_producer(base.workload, path=base.path)
     if features is None or (is_same_code and features.maker != producer):
         changes["workload"] = None

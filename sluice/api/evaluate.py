@@ -113,9 +113,9 @@ def evaluate(model: FittedModel, *, reference: Version | None = None) -> Evaluat
         subject=model.trained.candidate,
     )
     if reference is None:
-        rule = choose_baseline(workload, frame, model.folds, BaselineSettings())
-        baseline = score_baseline(workload, frame, model.folds, rule, subject=BASELINE)
-        reference_scores, name = ModelScores(by_seed=baseline, deployed=baseline), rule.name
+        baseline = choose_baseline(workload, frame, model.folds, BaselineSettings())
+        scores = score_baseline(workload, frame, model.folds, baseline, subject=BASELINE)
+        reference_scores, name = ModelScores(by_seed=scores, deployed=scores), baseline.name
     else:
         raw = load_table(model.raw, store)
         reference_scores = score_version(reference, workload, raw, frame, model.folds, store)

@@ -69,7 +69,7 @@ class Registry:
     def __init__(self, home: Path | str | None = None, *, key: Path | str | None = None) -> None:
         environ = dict(os.environ)
         if home is not None:
-            # The folder that was passed has its own database, which other variables do not name.
+            # Other variables, such as SLUICE_REGISTRY_URL, belong to the folder of SLUICE_HOME.
             environ = {"SLUICE_HOME": str(home)}
         if key is not None:
             environ["SLUICE_REGISTRY_KEY"] = str(key)

@@ -142,7 +142,7 @@ def _empty_app() -> typer.Typer:
 
 
 def _not_registered() -> None:
-    raise AssertionError("The outline of the command line contains no command.")
+    raise AssertionError("The outline lists the commands and cannot run them.")
 
 
 def _app_for(arguments: Sequence[str]) -> typer.Typer:

@@ -183,6 +183,7 @@ def _print_exploration(
     """Print which candidates differ from the baseline, at a false discovery rate of alpha."""
     from sluice.evaluation.multiplicity import benjamini_hochberg
 
+    # Two-sided: a candidate may be better or worse. The verdicts have one-sided p-values.
     p_values = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
     adjusted = benjamini_hochberg(p_values)
     rows: list[dict[str, Any]] = [

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
         folder = defs_folder()
         shipped = known_pipelines(folder)
-        # A shipped pipeline of the same name is found first.
+        # A shipped pipeline takes precedence over a file of the same name.
         local_files = [file for file in pipeline_files(Path.cwd()) if file.stem not in shipped]
         files = [(file.stem, file) for file in local_files]
         files += [(name, folder / name / "defs.yaml") for name in shipped]

@@ -1,4 +1,4 @@
-"""Prints results on stdout, with a fixed width if stdout is no terminal."""
+"""Prints results on stdout, with a fixed width if stdout is not a terminal."""
 
 import json
 import math

@@ -189,7 +189,7 @@ def approve(
     """Approve the promotion of a version whose verdict is PROMOTE.
 
     An approval is necessary if the pipeline has approval.required or known_keys.yaml has
-    two_person_since. It applies only to the present verdict and the present production version. If
+    two_person_since. It applies only to the current verdict and the current production version. If
     actors have keys, sign the approval with yours (--key).
     """
     with open_ledger(key) as ledger:

@@ -73,7 +73,7 @@ def parse_time(text: str) -> datetime:
     """Parse a point in time in ISO 8601.
 
     Raises:
-        ContractError: The text is no such time.
+        ContractError: The text is not a time in this format.
     """
     try:
         return datetime.fromisoformat(text)

@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 def watch(
     model: Model,
     once: Annotated[
-        bool, typer.Option("--once", help="Print the present status and exit.")
+        bool, typer.Option("--once", help="Print the current status and exit.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -161,7 +161,7 @@ def run(
     ] = 40,
     as_json: AsJson = False,
 ) -> None:
-    """Run all suites on a registered version, with the present rows of the source.
+    """Run all suites on a registered version, with the current rows of the source.
 
     Writes a page to SLUICE_HOME/reports. Exit code 1 when a guard does not pass.
     """

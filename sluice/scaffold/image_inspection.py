@@ -57,7 +57,7 @@ def inspect_images(folder: Path) -> ImageGuess:
         )
     rarest_class = counts.idxmin()
     notes = [
-        f"The folder {entry.name!r} has no image, so it is no class."
+        f"The folder {entry.name!r} has no image, so it is not a class."
         for entry in sorted(folder.iterdir())
         if entry.is_dir() and not entry.name.startswith(".") and entry.name not in counts.index
     ]

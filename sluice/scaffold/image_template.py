@@ -35,7 +35,7 @@ _NETWORK = '''class Network(nn.Module):
 
 
 def image_files(guess: ImageGuess, names: PipelineNames) -> dict[str, str]:
-    """Return the contents of the files of a pipeline by name."""
+    """Return the contents of the pipeline file, the code and the test, by file name."""
     return {
         names.pipeline_file: _pipeline(guess, names),
         names.code_file: _code(guess, names),

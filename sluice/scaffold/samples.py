@@ -113,7 +113,8 @@ def _text(rng: np.random.Generator) -> SampleData:
             *rng.choice(_POSITIVE_WORDS if is_positive else _NEGATIVE_WORDS, 2),
         ]
         rng.shuffle(words)
-        label = "positive" if is_positive == (rng.random() < 0.95) else "negative"
+        is_label_correct = rng.random() < 0.95
+        label = "positive" if is_positive == is_label_correct else "negative"
         lines.append(json.dumps({"review": " ".join(words), "sentiment": label}))
     content = ("\n".join(lines) + "\n").encode()
     return SampleData(files={"data.jsonl": content}, data="data.jsonl", target="sentiment")

@@ -93,7 +93,10 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
 
 
 def is_target_copy(series: "pd.Series[Any]", target: "pd.Series[Any]") -> bool:
-    """Return whether a column determines the target: a scaled copy, or other class names."""
+    """Return whether a column is a scaled copy of the target, or has other names for its classes.
+
+    A column with such values reveals the target.
+    """
     both_present = series.notna() & target.notna()
     if both_present.sum() < 3:
         return False

@@ -279,6 +279,7 @@ def _guess_order(
 
 
 def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
+    """Return the inputs; if all of them are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
     if any(each.kind != "Text" for each in inputs):
         return tuple(inputs)
     old, new = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"

@@ -16,7 +16,7 @@ number of epochs of a first run."""
 
 
 def table_files(guess: TableGuess, names: PipelineNames) -> dict[str, str]:
-    """Return the contents of the files of a pipeline by name."""
+    """Return the contents of the pipeline file, the code and the test, by file name."""
     return {
         names.pipeline_file: _pipeline(guess, names),
         names.code_file: _code(guess, names),

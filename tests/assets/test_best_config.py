@@ -3,7 +3,7 @@
 import logging
 from types import SimpleNamespace
 
-from sluice.assets.best_config import _SearchProgress
+from sluice.assets.best_config import _SearchReporter
 from tests.sluice.tuning.toy_space import search, settings
 
 
@@ -16,7 +16,7 @@ def test_log_receives_the_trial_table_at_each_tenth_of_the_trials(tmp_path, capl
 
     with caplog.at_level(logging.INFO):
         search(
-            tmp_path, search_settings, on_report=_SearchProgress(context, progress, search_settings)
+            tmp_path, search_settings, on_report=_SearchReporter(context, progress, search_settings)
         )
 
     tables = [text for text in caplog.messages if "trials ended\n" in text]

@@ -247,7 +247,10 @@ def _require_free_port(port: int) -> None:
 
 
 def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> str:
-    """Start the report server and return its address, which runs from the UI get by a variable."""
+    """Start the report server and return its address.
+
+    The address is also stored in an environment variable for the runs that the UI starts.
+    """
     from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 
@@ -264,7 +267,8 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     address = start_server(
         home.reports, first_port=first_port, reserved_port=port, trusted_hosts=trusted_hosts
     )
-    if is_local or not configured.hostname:  # any other host is a proxy in front of this server
+    # Another host is a proxy in front of this server: the links of the pages keep its name.
+    if is_local or not configured.hostname:
         os.environ[ADDRESS_VARIABLE] = address
     return address
 

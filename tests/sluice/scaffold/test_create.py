@@ -154,7 +154,7 @@ def test_subfolder_without_images_is_noted(tmp_path: Path) -> None:
     (tmp_path / "photos" / "bird").mkdir()
 
     assert inspect_images(tmp_path / "photos").class_notes == (
-        "The folder 'bird' has no image, so it is no class.",
+        "The folder 'bird' has no image, so it is not a class.",
     )
 
 
