@@ -26,8 +26,8 @@ _MAX_SILENT_S = 15.0
 class RunConsole:
     """Shows the events of one run and the progress of its stages.
 
-    Draws a progress bar on a terminal; elsewhere prints one line per stage, per tenth of a long
-    stage and after a long silence.
+    Prints one line per stage. On a terminal, it also draws a progress bar; elsewhere, it also
+    prints a line per tenth of a long stage and after a long silence.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -45,7 +45,7 @@ def print_summary(
         _print_field(
             console,
             "same",
-            "Nothing has changed since that version: same data, config, code and weights; no new "
+            f"Data, config, code and weights equal those of version {report.version}, so no new "
             "version was registered.",
         )
     with SluiceState.at(home).ledger() as ledger:

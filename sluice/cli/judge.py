@@ -112,7 +112,7 @@ def _print_report(report: "JudgeReport") -> None:
         ("candidate better", report.candidate_wins),
         ("baseline better", report.baseline_wins),
         ("tie, or the orders disagree", report.ties),
-        ("undecided", report.undecided),
+        ("no readable choice", report.undecided),
         ("p-value of equal preference", f"{report.p_value:.3g}"),
         ("preferred", report.preferred or "not reported, because the judge is not reliable"),
     ):

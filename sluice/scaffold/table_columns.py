@@ -31,7 +31,9 @@ missing values, such as '?'."""
 _COPY_CORRELATION = 0.9999
 """Absolute correlation with the target above which a column counts as its copy."""
 
-_KEY_NAME = re.compile(r"^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$|Id$", re.IGNORECASE)
+_KEY_NAME = re.compile(
+    r"(?i:^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$)|(?<=[a-z])I[dD]$"  # not paid or bid
+)
 _DECORATED_NUMBER = re.compile(
     r"^\s*[$\u20ac\u00a3]?\s*-?\d[\d., ]*\s*(%|[a-zA-Z$\u20ac\u00a3]{1,4})?\s*$"
 )

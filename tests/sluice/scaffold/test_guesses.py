@@ -48,6 +48,17 @@ def test_numeric_table_is_a_regression_without_identifiers_and_constants(path):
     }
 
 
+def test_amounts_whose_names_end_in_id_are_no_identifiers(path):
+    distinct = np.random.default_rng(1).permutation(10 * ROWS)[:ROWS]
+    keys = ("customerId", "customerID", "customer_id", "order id", "ID")
+    write_columns(path, paid=distinct, Bid=distinct[::-1], **dict.fromkeys(keys, distinct))
+
+    found = inspect_table(path, "y")
+
+    assert {'Number("paid")', 'Number("Bid")'} <= set(input_codes(found))
+    assert set(omitted_columns(found)) == set(keys)
+
+
 def test_dates_order_the_rows_and_give_lagged_targets(path):
     found = inspect_generated(path, "dates")
 
