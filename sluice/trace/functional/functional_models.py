@@ -1,8 +1,9 @@
 """Detects models that are plain tensors (in a list or a dict) instead of an ``nn.Module``.
 
-Such a program calls no module that could be hooked. Before a backward pass the autograd graph of
-the loss still holds the tensors that were combined with each leaf, such as x in x @ w. Tensors that
-require no gradient are treated as the inputs of the model and passed to ``InputWatch``.
+A program with such a model calls no module that could be hooked. But before a backward pass, the
+autograd graph of the loss still holds the tensors that were combined with each leaf (a trained
+tensor), such as x in x @ w with the leaf w. Those that require no gradient are treated as inputs of
+the model and passed to ``InputWatch``.
 """
 
 import weakref
@@ -31,15 +32,16 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics at each of which one pass is still inspected after the first
-passes, because a new model may appear. Later passes are inspected ever more rarely."""
+"""After the first passes, one pass is inspected at each of this many steps with statistics, because
+a new model may appear. Afterwards, passes are inspected ever more rarely."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
 _MAX_MODELS = 8
 """Maximum number of functional models in a trace. Further models are not inspected."""
 _VARYING_USES = 2**31
-"""Value of ``num_uses`` of a leaf whose number of uses differs from pass to pass."""
+"""Value of ``num_uses`` of a leaf whose number of uses differs from pass to pass. No pass has this
+many uses, so inputs of such a model are not recorded while gradients are disabled."""
 
 
 class ModulePlaceholder(nn.Module):
@@ -109,7 +111,7 @@ class FunctionalModel:
         return rows if last_dim == row_shape[-1:] else None
 
     def is_recreated_as(self, leaf: Tensor) -> bool:
-        """Return whether ``leaf`` replaces a leaf that existed for a single pass only."""
+        """Return whether ``leaf`` replaces this model's leaf, which existed for a single pass."""
         return self.num_inspections == 1 and self.leaf() is None and self.leaf_shape == leaf.shape
 
 
@@ -147,7 +149,7 @@ class FunctionalModelWatch:
         self._inputs: list[Tensor] = []
         """Inputs of the inspected pass, which must exist until its backward pass has ended."""
         self._passes_left = _NUM_FIRST_PASSES
-        """Number of next backward passes that are all inspected."""
+        """Number of coming backward passes that are inspected without sampling."""
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
         """Sampler of later passes, and number of optimizer steps before the last sampled one."""
 

@@ -1,4 +1,7 @@
-"""Groups network calls whose inputs are summarized together: same network, mode and loader."""
+"""Groups network calls whose inputs are summarized together.
+
+The calls of a group have the same network, loader and mode, and gradients enabled or not.
+"""
 
 import torch
 from torch import Tensor
@@ -37,7 +40,10 @@ with the previous call, which is just enough for ``is_sampling``. Only 3 have on
 
 
 class CallGroup:
-    """The calls of one network in one mode, on the batches of one loader."""
+    """The calls of one network in one mode, on the batches of one loader.
+
+    Calls with and without gradients are in different groups.
+    """
 
     def __init__(
         self, network: int, loader: int, *, is_grad_enabled: bool, is_training: bool

@@ -83,6 +83,7 @@ def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
             weights = saved_tensor(node, "_saved_result")
             dim = signed_integer(node._saved_dim)
+            # A softmax over the first dimension is skipped: this dimension usually contains rows.
             if weights is not None and weights.dim() > 1 and dim % weights.dim():
                 yield (weights > 0).movedim(dim, -1)
         elif name.startswith("ScaledDotProduct"):

@@ -199,7 +199,7 @@ class FieldSketch:
         Args:
             position: Position of the tensor among the tensors of a batch, from 0.
         """
-        repeat_share = 1.0  # also if batches differ in their number of columns
+        repeat_share = 1.0  # not continuous if batches differ in their number of columns
         if len({hashes.shape[1] for hashes in self._column_hashes}) == 1:
             columns = torch.cat(self._column_hashes).T.contiguous().sort().values
             repeat_share = float(

@@ -276,8 +276,8 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
         real_effect = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
-        # The effect of padding is measured at the same positions as that of the first half: at the
-        # real tokens outside this half.
+        # The effect of padding is measured at the real tokens outside the first half. The effect of
+        # this half is measured there, too, so the two effects can be compared.
         return PerturbationEffect(
             num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),

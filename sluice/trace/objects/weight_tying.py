@@ -91,6 +91,7 @@ class TiedParameters:
         """
         for tie in self._ties:
             first, second = (path.current() for path in tie.paths)
+            # Different parameters that share memory still have equal values.
             if (
                 not (type(first) is type(second) is Parameter)
                 or first.data_ptr() == second.data_ptr()

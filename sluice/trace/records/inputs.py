@@ -181,6 +181,6 @@ class OutOfRangeIndexRecord(Record):
     num_ids: int
     num_shared: int = Field(
         0,
-        description="Number of rows or classes that both a valid id and a negative id select. Only "
-        "for 'index' and 'class index'; otherwise 0.",
+        description="Number of rows or classes that both a valid id and a negative id select: "
+        "negative ids count from the end. Only for 'index' and 'class index'; otherwise 0.",
     )
