@@ -40,8 +40,8 @@ the number of first calls that ``InputWatch`` inspects."""
 _MAX_MODELS = 8
 """Maximum number of functional models in a trace. Further models are not inspected."""
 _VARYING_USES = 2**31
-"""Value of ``num_uses`` of a leaf whose number of uses differs from pass to pass. No pass has this
-many uses, so inputs of such a model are not recorded while gradients are disabled."""
+"""Value of ``num_uses`` of a leaf whose number of uses differs from pass to pass, as it does for
+sequences of different lengths."""
 
 
 class ModulePlaceholder(nn.Module):
@@ -73,6 +73,11 @@ class FunctionalModel:
         """Columns of the operand that contain the input; None if the whole operand is the input."""
         self.num_inspections = 0
         """Number of inspected passes that begin with this leaf."""
+
+    @property
+    def has_varying_uses(self) -> bool:
+        """Whether the number of uses of the leaf differs from pass to pass."""
+        return self.num_uses == _VARYING_USES
 
     def storage_address(self) -> int:
         """Return the storage address of the leaf; 0 if it no longer exists or is not strided."""

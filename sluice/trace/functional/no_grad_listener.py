@@ -141,6 +141,8 @@ class NoGradListener:
         if rows is None or torch.is_grad_enabled():
             return
         listener.has_match = True
+        if model.has_varying_uses:
+            return  # without a graph, it is unknown how many inputs belong to one pass
         listener.pending_inputs.append(rows)
         if len(listener.pending_inputs) < model.num_uses:
             return
