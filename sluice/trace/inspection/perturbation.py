@@ -372,11 +372,13 @@ def _replace_rows(
     )
 
 
-def _select_positions(one: Tensor, other: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values at selected positions; all values of tensors without positions."""
-    if one.dim() >= 2 and one.shape[:2] == selected.shape:
-        return one[selected], other[selected]
-    return one, other
+def _select_positions(
+    plain: Tensor, perturbed: Tensor, is_selected: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return two outputs at selected positions; all values of outputs without positions."""
+    if plain.dim() >= 2 and plain.shape[:2] == is_selected.shape:
+        return plain[is_selected], perturbed[is_selected]
+    return plain, perturbed
 
 
 def _relative_effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:

@@ -207,7 +207,7 @@ class GradientCheck:
         return True
 
     def pop_was_zeroed(self) -> bool:
-        """Discard ``last_nonzero``; return whether this gradient was changed or replaced and is 0."""
+        """Discard ``last_nonzero``; return whether that gradient is 0 now (changed or replaced)."""
         last, self.last_nonzero = self.last_nonzero, None
         if last is None:
             return False
