@@ -1,6 +1,7 @@
 """Groups network calls whose inputs are summarized together.
 
-The calls of a group have the same network, loader and mode, and gradients enabled or not.
+The calls of a group have the same network, loader and mode. Gradients are enabled in all of them or
+in none.
 """
 
 import torch
@@ -42,7 +43,7 @@ with the previous call, which is just enough for ``is_sampling``. Only 3 have on
 class CallGroup:
     """The calls of one network in one mode, on the batches of one loader.
 
-    Calls with and without gradients are in different groups.
+    Gradients are enabled in all of the calls or in none.
     """
 
     def __init__(

@@ -65,9 +65,10 @@ TraceEventKind = Literal[
   the event "step".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
-- mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule. Flags: "train" or "eval",
-  the new mode; "restored" if the program set evaluation mode by ``train(False)``. Such a call is
-  usually ``train(was_training)``, which restores an earlier mode.
+- mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule and for a network that was
+  not called yet. Flags: "train" or "eval", the new mode; "restored" if the program set evaluation
+  mode by ``train(False)``. Such a call is usually ``train(was_training)``, which restores an
+  earlier mode.
 - load: ``load_state_dict``. object_id: network, optimizer or scheduler, as named by the flag.
 """
 
