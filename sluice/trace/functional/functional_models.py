@@ -1,8 +1,9 @@
 """Detects models that are plain tensors (in a list or a dict) instead of an ``nn.Module``.
 
-Such a program calls no module that could be hooked. Before a backward pass the autograd graph of
-the loss still holds the tensors that were combined with each leaf, such as x in x @ w. Tensors that
-require no gradient are treated as the inputs of the model and passed to ``InputWatch``.
+A program with such a model calls no module that could be hooked. But before a backward pass, the
+autograd graph of the loss still holds the tensors that were combined with each leaf (a trained
+tensor), such as x in x @ w with the leaf w. Those that require no gradient are treated as inputs of
+the model and passed to ``InputWatch``.
 """
 
 import weakref
@@ -31,15 +32,16 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of passes that are sampled at full rate after the first passes, one at each step with
-statistics. A new model may appear in them. Later, the sampling interval grows."""
+"""Number of steps with statistics, after the first passes, at which one pass each is inspected: a
+new model may appear. After these steps, passes are inspected ever more rarely."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
 _MAX_MODELS = 8
 """Maximum number of functional models in a trace. Further models are not inspected."""
 _VARYING_USES = 2**31
-"""Value of ``num_uses`` of a leaf whose number of uses differs from pass to pass."""
+"""Value of ``num_uses`` of a leaf whose number of uses differs from pass to pass, as it does for
+sequences of different lengths."""
 
 
 class ModulePlaceholder(nn.Module):
@@ -71,6 +73,11 @@ class FunctionalModel:
         """Columns of the operand that contain the input; None if the whole operand is the input."""
         self.num_inspections = 0
         """Number of inspected passes that begin with this leaf."""
+
+    @property
+    def has_varying_uses(self) -> bool:
+        """Whether the number of uses of the leaf differs from pass to pass."""
+        return self.num_uses == _VARYING_USES
 
     def storage_address(self) -> int:
         """Return the storage address of the leaf; 0 if it no longer exists or is not strided."""
@@ -109,7 +116,7 @@ class FunctionalModel:
         return rows if last_dim == row_shape[-1:] else None
 
     def is_recreated_as(self, leaf: Tensor) -> bool:
-        """Return whether ``leaf`` replaces a leaf that existed for a single pass only."""
+        """Return whether ``leaf`` replaces this model's leaf, which existed for a single pass."""
         return self.num_inspections == 1 and self.leaf() is None and self.leaf_shape == leaf.shape
 
 
@@ -147,7 +154,7 @@ class FunctionalModelWatch:
         self._inputs: list[Tensor] = []
         """Inputs of the inspected pass, which must exist until its backward pass has ended."""
         self._passes_left = _NUM_FIRST_PASSES
-        """Number of next backward passes that are all inspected."""
+        """Number of coming backward passes that are inspected without sampling."""
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
         """Sampler of later passes, and number of optimizer steps before the last sampled one."""
 

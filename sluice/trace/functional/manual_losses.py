@@ -32,8 +32,8 @@ _FORM_LENGTH = 4
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics at each of which one pass is still inspected after the first
-passes, because a later phase may use another loss. Later passes are inspected ever more rarely."""
+"""Number of steps with statistics, after the first passes, at which one pass each is inspected: a
+later phase may use another loss. After these steps, passes are inspected ever more rarely."""
 _MAX_NODES_TO_BROADCAST = 32
 """Maximum number of nodes that are searched for a broadcast."""
 _ELEMENTWISE_NODES = frozenset(
@@ -88,7 +88,7 @@ class ManualLossWatch:
     def reset(self) -> None:
         """Forget all forms, at the start of a trace and after a fork."""
         self._passes_left = _NUM_FIRST_PASSES
-        """Number of next backward passes that are all inspected."""
+        """Number of coming backward passes that are inspected without sampling."""
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
         """Sampler of later passes, and number of optimizer steps before the last inspected one."""
         self._forms: set[tuple[type, ...]] = set()

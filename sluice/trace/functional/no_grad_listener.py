@@ -59,8 +59,8 @@ class _OpListener(TorchFunctionMode):
     ) -> Any:
         # ``func`` may be the tracer's hook of a loss function. The hook already runs and records
         # this call, so only the original is called here.
-        original = getattr(func, "__prepare_scriptable__", None)
-        result = (func if original is None else original())(*args, **(kwargs or {}))
+        get_original = getattr(func, "__prepare_scriptable__", None)
+        result = (func if get_original is None else get_original())(*args, **(kwargs or {}))
         if not self.is_muted and not kwargs:
             self._owner.on_op(self, self._thread, getattr(func, "__name__", ""), args)
         return result
@@ -141,6 +141,8 @@ class NoGradListener:
         if rows is None or torch.is_grad_enabled():
             return
         listener.has_match = True
+        if model.has_varying_uses:
+            return  # without a graph, it is unknown how many inputs belong to one pass
         listener.pending_inputs.append(rows)
         if len(listener.pending_inputs) < model.num_uses:
             return

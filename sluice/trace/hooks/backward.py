@@ -31,7 +31,7 @@ def watch_backward(sink: EventSink) -> None:
             return backward(tensors, *args, **kwargs)
         try:
             backward_recorder.before_backward(thread, tensors)
-        except Exception as error:  # as in ``Tracer.run_safely``
+        except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
         thread.backward.is_running = True
         try:
@@ -41,7 +41,7 @@ def watch_backward(sink: EventSink) -> None:
         is_scaled, thread.backward.is_scaled = thread.backward.is_scaled, False
         try:
             sink.bus.publish(BackwardEnded(thread, tensors, is_scaled))
-        except Exception as error:  # as in ``Tracer.run_safely``
+        except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
 
     @functools.wraps(grad)

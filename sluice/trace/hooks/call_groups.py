@@ -1,4 +1,8 @@
-"""Groups network calls whose inputs are summarized together: same network, mode and loader."""
+"""Groups network calls whose inputs are summarized together.
+
+The calls of a group have the same network, loader and mode. Gradients are enabled in all of them or
+in none.
+"""
 
 import torch
 from torch import Tensor
@@ -37,7 +41,10 @@ with the previous call, which is just enough for ``is_sampling``. Only 3 have on
 
 
 class CallGroup:
-    """The calls of one network in one mode, on the batches of one loader."""
+    """The calls of one network in one mode, on the batches of one loader.
+
+    Gradients are enabled in all of the calls or in none.
+    """
 
     def __init__(
         self, network: int, loader: int, *, is_grad_enabled: bool, is_training: bool

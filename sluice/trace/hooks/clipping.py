@@ -78,7 +78,7 @@ def _wrap_clip(
         max_norm = args[0] if args else kwargs.get("max_norm")
         try:
             record_clip(thread, tensors, result, max_norm)
-        except Exception as error:  # as in ``Tracer.run_safely``
+        except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
         return result
 
@@ -91,7 +91,7 @@ def _wrap_clip(
             if entry is not None:
                 entry.clip_codes[flag] = code
         sink.events.record(thread, code)
-        if len(thread.step.losses) > 1:
+        if len(thread.step.losses) > 1:  # so that the clip does not count as an edit
             thread.edits.snapshot(sink.objects.optimizers.entries)
         if type(result) is Tensor and isinstance(max_norm, _NUMBER_TYPES):
             norm = thread.clipped_norm

@@ -65,11 +65,11 @@ def watch_loaders(sink: EventSink) -> None:
                 if iteration is not None and iteration.loader is not None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
-                    sink.events.record(thread, entry.code)
+                    sink.events.record(thread, entry.batch_code)
                     if not entry.has_enough_fingerprints or sink.sampling.samples_statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
-            except Exception as error:  # as in ``Tracer.run_safely``
+            except Exception as error:  # inlines ``run_safely``, to save a call
                 sink.fail(error)
         return batch
 
@@ -134,8 +134,8 @@ class _LoaderWatch:
             if entry.ref() is None and earlier == record.model_copy(update=ignored_fields):
                 entry.ref = weakref.ref(loader)
                 return entry
-        code = self._sink.events.code("batch", record.index)
-        entry = LoaderEntry(record.index, weakref.ref(loader), code)
+        batch_code = self._sink.events.code("batch", record.index)
+        entry = LoaderEntry(record.index, weakref.ref(loader), batch_code)
         entry.has_enough_fingerprints = not self._sink.settings.fingerprinted_batches
         self._recorded_loaders.append((record, entry))
         self._sink.recorder.write("loader", record)

@@ -132,7 +132,7 @@ class ForwardPassInspector:
         if isinstance(module, nn.MultiheadAttention):
             self._record_mask(inspected, name, args, kwargs)
         if not name:
-            inspected.nodes = [tensor.grad_fn for tensor in float_tensors(output)]
+            inspected.output_nodes = [tensor.grad_fn for tensor in float_tensors(output)]
         # Outputs of trainable modules under no_grad are kept, too: a later layer may use them as
         # inputs, and ``detached_from`` then names the module.
         keeps_detached = not torch.is_grad_enabled() and any(
@@ -154,7 +154,8 @@ class ForwardPassInspector:
             for t in inputs
             if not t.requires_grad and _storage_address(t) in self._held_outputs
         )
-        # The output projection of an attention module is used without a call.
+        # The output projection of an attention module is used without a call, so its parameters
+        # are recorded with the attention module.
         is_attention = isinstance(module, nn.MultiheadAttention)
         return ModuleCallRecord(
             module=name,

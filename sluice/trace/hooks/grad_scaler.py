@@ -10,7 +10,10 @@ from sluice.trace.sink import EventSink
 
 
 def watch_scalers(sink: EventSink) -> None:
-    """Record the program's calls of gradient scalers, but not the calls that scalers make."""
+    """Record the program's calls of gradient scalers.
+
+    Calls that a scaler makes itself are not recorded: ``step`` calls ``unscale_``.
+    """
     scale, unscale, step, local = GradScaler.scale, GradScaler.unscale_, GradScaler.step, sink.local
 
     @functools.wraps(scale)

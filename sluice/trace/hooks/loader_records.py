@@ -32,7 +32,7 @@ class LoaderEntry:
 
     index: int
     ref: "weakref.ref[Any]"
-    code: int
+    batch_code: int
     """Event code of the batches of the loader."""
     epoch: int = 0
     """Number of the current iteration, from 1; 0 before the first."""

@@ -46,7 +46,7 @@ def make_worker_hook_installer(
     observer, classes = _WorkerObserver(get_origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
 
     def install() -> None:
-        while classes:
+        while classes:  # empty after the first call, so each class is hooked once
             cls = classes.pop()
             sink.patches.replace(cls, "fetch", _wrap_fetch(sink, observer, vars(cls)["fetch"]))
 

@@ -68,8 +68,8 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics at each of which one call is still inspected after the first
-calls. Later calls are inspected ever more rarely."""
+"""Number of steps with statistics, after the first calls, at which one call each is inspected.
+After these steps, calls are inspected ever more rarely."""
 _NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls of a phase whose targets are sampled, for each loss function and
 network. The calls after them are inspected only at steps with statistics."""
@@ -108,7 +108,7 @@ def _wrap_loss(
                     return result
             try:
                 watch.on_loss(kind, args, kwargs, result)
-            except Exception as error:  # as in ``Tracer.run_safely``
+            except Exception as error:  # inlines ``run_safely``, to save a call
                 sink.fail(error)
         return result
 

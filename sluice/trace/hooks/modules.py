@@ -59,7 +59,7 @@ def watch_modules(sink: EventSink) -> None:
             return original(module, *args, **kwargs)
         try:
             entry = handler.begin(thread, module, args, kwargs)
-        except Exception as error:  # as in ``Tracer.run_safely``
+        except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
             return original(module, *args, **kwargs)
         # Not marked as running: a module without parameters, such as a loss, may call a network.
@@ -72,7 +72,7 @@ def watch_modules(sink: EventSink) -> None:
             forward.is_running = forward.observes_modules = False
         try:
             sink.bus.publish(NetworkReturned(thread, entry, module, args, kwargs, output))
-        except Exception as error:  # as in ``Tracer.run_safely``
+        except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
         return output
 
@@ -144,7 +144,7 @@ class _CallHandler:
                 if hasattr(module, "_orig_mod"):
                     sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
                 entry.module_names = {id(m): name for name, m in module.named_modules()}
-            entry.invalidate_mode()
+            entry.invalidate_mode()  # a program may set ``training`` without ``train()``
             forward.measures_outputs, forward.observes_modules = is_measured, True
             if is_measured:
                 forward.measured_networks += (entry.index,)

@@ -35,6 +35,7 @@ def watch_optimizers(sink: EventSink) -> None:
         if not sink.is_on or call.running is not None:
             return None  # an optimizer step inside another one is a part of it
         try:
+            # args[0] is the optimizer itself.
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
             call.running, call.has_closure = optimizer, callable(closure)
@@ -47,7 +48,7 @@ def watch_optimizers(sink: EventSink) -> None:
                     return args, {**kwargs, "closure": observed}
                 return (args[0], observed, *args[2:]), kwargs
             _begin_step(sink, local.thread, entry, optimizer)
-        except Exception as error:  # as in ``Tracer.run_safely``
+        except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
         return None
 
@@ -57,7 +58,7 @@ def watch_optimizers(sink: EventSink) -> None:
             call.running = None
             try:
                 _end_step(sink, local.thread, call.entry, optimizer)
-            except Exception as error:  # as in ``Tracer.run_safely``
+            except Exception as error:  # inlines ``run_safely``, to save a call
                 sink.fail(error)
 
     def on_backward(begins: BackwardBegins) -> None:
@@ -144,7 +145,8 @@ def _existing_optimizers() -> list[Any]:
         if cls not in classes:
             classes.add(cls)
             pending += cls.__subclasses__()
-    # Every object refers to its class. The classes have far fewer referrers than there are objects.
+    # Every object refers to its class, so the optimizers are among the referrers of the classes.
+    # Searching these is much faster than searching all objects of the process.
     return [referrer for referrer in gc.get_referrers(*classes) if type(referrer) in classes]
 
 
@@ -170,7 +172,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         if sink.is_on:
             try:
                 record_zero(optimizer)
-            except Exception as error:  # as in ``Tracer.run_safely``
+            except Exception as error:  # inlines ``run_safely``, to save a call
                 sink.fail(error)
 
     def record_module_zero(_: None, module: torch.nn.Module, *__: Any, **___: Any) -> None:

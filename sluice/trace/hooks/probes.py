@@ -41,7 +41,7 @@ class InspectedPass:
     kwargs: dict[str, Any]
     calls: list[ModuleCallRecord] = field(default_factory=list)
     """Calls of modules inside the network, in the order in which they returned."""
-    nodes: list[Any] = field(default_factory=list)
+    output_nodes: list[Any] = field(default_factory=list)
     """Autograd nodes of the network's outputs; None for an output without a graph."""
 
 
@@ -99,7 +99,7 @@ class NetworkProbes:
         if self._sink.steps.last >= 2:  # earlier, a trained parameter may lack a gradient, too
             names = self._parameters_without_gradient(inspected, network)
         if names and loss is not None:
-            output_indices = find_reached_outputs(loss, inspected.nodes)
+            output_indices = find_reached_outputs(loss, inspected.output_nodes)
             if output_indices:
                 probe = functools.partial(
                     perturb_weights, network, arguments, names, output_indices

@@ -31,7 +31,7 @@ def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) 
             not count as one before the trace (``SchedulerRecord.start``).
     """
     entry = sink.objects.schedulers.get_or_add(scheduler)
-    if entry.code < 0:
+    if entry.step_code < 0:
         record = SchedulerRecord(
             index=entry.index,
             kind=type(scheduler).__name__,
@@ -41,7 +41,7 @@ def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) 
             end=_decay_length(scheduler),
         )
         sink.recorder.write("scheduler", record)
-        entry.code = sink.events.code("schedule", entry.index, entry.optimizer)
+        entry.step_code = sink.events.code("schedule", entry.index, entry.optimizer)
     return entry
 
 

@@ -58,8 +58,8 @@ def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., A
             entry = sink.objects.schedulers.by_id.get(id(scheduler))
             if entry is None or entry.ref() is not scheduler:
                 entry = get_or_add_scheduler(sink, scheduler, has_stepped=True)
-            sink.events.record(thread, entry.code)
-        except Exception as error:  # as in ``Tracer.run_safely``
+            sink.events.record(thread, entry.step_code)
+        except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
         return result
 

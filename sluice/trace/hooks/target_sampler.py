@@ -81,6 +81,7 @@ class TargetSampler:
                 cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[:_MAX_ROWS]
                 for batch in inputs
             ]
+            # One fingerprint per row, of all inputs together.
             rows = fingerprints[0]
             if len(fingerprints) > 1:
                 rows = (*map(hash, zip(*fingerprints, strict=True)),)

@@ -81,10 +81,11 @@ def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
     for node in nodes:
         name = node.name()
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
-            weights = saved_tensor(node, "_saved_result")
+            attention = saved_tensor(node, "_saved_result")
             dim = signed_integer(node._saved_dim)
-            if weights is not None and weights.dim() > 1 and dim % weights.dim():
-                yield (weights > 0).movedim(dim, -1)
+            # A softmax over the first dimension is skipped: this dimension usually contains rows.
+            if attention is not None and attention.dim() > 1 and dim % attention.dim():
+                yield (attention > 0).movedim(dim, -1)
         elif name.startswith("ScaledDotProduct"):
             masks = (saved_tensor(node, mask_name) for mask_name in _MASK_NAMES)
             mask = next((mask for mask in masks if mask is not None), None)

@@ -83,12 +83,12 @@ def row_fingerprints(batch: Tensor, *, sample_size: int) -> Tensor:
     if rows.is_complex():
         rows = torch.view_as_real(rows.resolve_conj()).flatten(1)
     integers = rows.contiguous().view(_INTEGER_DTYPES[rows.element_size()]).to(torch.int64)
-    fingerprints: Tensor = (integers * _hash_weights(integers.shape[1], integers.device)).sum(1)
+    fingerprints: Tensor = (integers * _hash_multipliers(integers.shape[1], integers.device)).sum(1)
     return fingerprints
 
 
 @lru_cache(maxsize=32)
-def _hash_weights(count: int, device: torch.device) -> Tensor:
+def _hash_multipliers(count: int, device: torch.device) -> Tensor:
     """Return odd pseudo-random numbers. Products with them wrap around at 64 bits."""
     return mix64(torch.arange(1, count + 1)).bitwise_or(1).to(device)
 
@@ -199,7 +199,7 @@ class FieldSketch:
         Args:
             position: Position of the tensor among the tensors of a batch, from 0.
         """
-        repeat_share = 1.0  # also if batches differ in their number of columns
+        repeat_share = 1.0  # not continuous if batches differ in their number of columns
         if len({hashes.shape[1] for hashes in self._column_hashes}) == 1:
             columns = torch.cat(self._column_hashes).T.contiguous().sort().values
             repeat_share = float(

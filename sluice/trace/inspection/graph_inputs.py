@@ -171,14 +171,14 @@ def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     left, right = _OPERANDS[node.name()]
     uses: list[_LeafUse] = []
     for leaf_operand, other_operand in ((right, left), (left, right)):
-        (_, leaf_position), (name, position) = leaf_operand, other_operand
+        (_, leaf_position), (other_name, other_position) = leaf_operand, other_operand
         leaf, is_left = _find_leaf(edges[leaf_position][0]), other_operand is left
-        source = edges[position][0]  # None if the other operand has no gradient
+        source = edges[other_position][0]  # None if the other operand has no gradient
         if leaf is None:
             continue
         if source is not None:
-            uses.append(_LeafUse(leaf, *_concatenated_columns(node, source, name), is_left))
-        elif (values := saved_tensor(node, name)) is not None:
+            uses.append(_LeafUse(leaf, *_concatenated_columns(node, source, other_name), is_left))
+        elif (values := saved_tensor(node, other_name)) is not None:
             rows = as_rows(values, leaf, kind=node.name(), is_left=is_left)
             if rows is not None:
                 uses.append(_LeafUse(leaf, _restore_shape(rows, consumer), None, is_left))
@@ -255,15 +255,17 @@ def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
     return rows
 
 
-def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | None, slice | None]:
+def _concatenated_columns(
+    node: Any, concat: Any, saved_name: str
+) -> tuple[Tensor | None, slice | None]:
     """Return the columns of a concatenated operand that have no gradient, and their position in it.
 
     (None, None) unless the operand is the left one and a matrix, columns are concatenated, and
     exactly one of the concatenated parts has no gradient.
     """
     operand = (
-        saved_tensor(node, name)
-        if concat.name() == "CatBackward0" and name in _LEFT_OPERANDS
+        saved_tensor(node, saved_name)
+        if concat.name() == "CatBackward0" and saved_name in _LEFT_OPERANDS
         else None
     )
     if operand is None or operand.dim() != 2 or signed_integer(concat._saved_dim) not in (1, -1):

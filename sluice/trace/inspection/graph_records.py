@@ -106,6 +106,7 @@ def clamped_index_records(
             input_ids = input_ids.to(ids.device)
             is_beyond = input_ids >= num_allowed
             is_valid = (input_ids >= 0) & ~is_beyond
+            # A negative input id matches every id, because the network may have clamped it, too.
             matches = torch.where(is_beyond, ids == num_allowed - 1, (ids == input_ids) | ~is_valid)
             if bool(matches.all()) and input_ids[is_valid].unique().numel() >= _MIN_DISTINCT_IDS:
                 yield OutOfRangeIndexRecord(

@@ -67,7 +67,7 @@ def _trailing_run(mask: Tensor) -> Tensor:
 
 
 def _plausible_padding(in_run: Tensor) -> Tensor | None:
-    """Return the mask of runs; None if too few rows have a run of 2, or if a row is all padding."""
+    """Return the mask of runs; None if few have 2 or more positions, or if a row is all padding."""
     num_runs = int((in_run.sum(1) >= 2).sum())
     return in_run if num_runs >= _MIN_RUNS and not bool(in_run.all(1).any()) else None
 

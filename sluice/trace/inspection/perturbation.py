@@ -276,8 +276,8 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
         real_effect = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
-        # The effect of padding is measured at the same positions as that of the first half: at the
-        # real tokens outside this half.
+        # The effect of padding is measured at the real tokens outside the first half. The effect of
+        # this half is measured there, too, so the two effects can be compared.
         return PerturbationEffect(
             num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),
@@ -372,11 +372,13 @@ def _replace_rows(
     )
 
 
-def _select_positions(one: Tensor, other: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values at selected positions; all values of tensors without positions."""
-    if one.dim() >= 2 and one.shape[:2] == selected.shape:
-        return one[selected], other[selected]
-    return one, other
+def _select_positions(
+    plain: Tensor, perturbed: Tensor, is_selected: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return two outputs at selected positions; all values of outputs without positions."""
+    if plain.dim() >= 2 and plain.shape[:2] == is_selected.shape:
+        return plain[is_selected], perturbed[is_selected]
+    return plain, perturbed
 
 
 def _relative_effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:

@@ -78,14 +78,14 @@ def _class_targets(loss: Tensor) -> list[Tensor]:
     return targets
 
 
-def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
+def find_reached_outputs(loss: Tensor, output_nodes: Sequence[Any]) -> list[int]:
     """Return the indices of the outputs that a loss depends on.
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.
-        nodes: Autograd nodes of all outputs; None for an output without a graph.
+        output_nodes: Autograd nodes of all outputs; None for an output without a graph.
     """
-    index_by_node = {node: i for i, node in enumerate(nodes) if node is not None}
+    index_by_node = {node: i for i, node in enumerate(output_nodes) if node is not None}
     indices = (
         index_by_node[node]
         for node in graph_nodes(loss, max_nodes=_MAX_REACHED_NODES)

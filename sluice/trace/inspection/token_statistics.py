@@ -95,20 +95,20 @@ def align_with_next_tokens(
     Returns:
         The alignment; None if the number of targets does not match.
     """
-    rows, positions = ids.shape
-    if targets.numel() not in (rows * positions, rows * (positions - 1)):
+    num_rows, num_positions = ids.shape
+    if targets.numel() not in (num_rows * num_positions, num_rows * (num_positions - 1)):
         return None
-    targets, is_included = targets.reshape(rows, -1), is_included.reshape(rows, -1)
+    targets, is_included = targets.reshape(num_rows, -1), is_included.reshape(num_rows, -1)
     width = targets.shape[1]
     # Target t corresponds to token t + 1; the last target may have no token.
     next_ids = ids[:, 1 : width + 1]
     is_included_next = is_included[:, : next_ids.shape[1]]
     is_next = (targets[:, : next_ids.shape[1]] == next_ids) & is_included_next
-    # Networks that shift the targets internally receive targets equal to their input.
+    # If a network shifts its input itself, its targets are the input tokens.
     is_same = (targets == ids[:, :width]) & is_included
     next_share = float(is_next.sum()) / max(int(is_included_next.sum()), 1)
     same_share = (
-        float(is_same.sum()) / max(int(is_included.sum()), 1) if width == positions else 0.0
+        float(is_same.sum()) / max(int(is_included.sum()), 1) if width == num_positions else 0.0
     )
     position = torch.arange(width, device=ids.device)
     last_included = torch.where(is_included, position, -1).amax(1)
@@ -118,14 +118,14 @@ def align_with_next_tokens(
     distinct, counts = last_targets.unique(return_counts=True)
     num_with_tail = int(has_tail.sum())
     return NextTokenTargets(
-        num_rows=rows,
+        num_rows=num_rows,
         num_positions=width,
-        is_shifted=width < positions,
+        is_shifted=width < num_positions,
         targets_are_inputs=same_share > next_share,
         next_share=max(next_share, same_share),
         num_tails=int((tail_lengths > 0).sum()),
-        shortest_tail=int(tail_lengths.min()) if rows else 0,
-        longest_tail=int(tail_lengths.max()) if rows else 0,
+        shortest_tail=int(tail_lengths.min()) if num_rows else 0,
+        longest_tail=int(tail_lengths.max()) if num_rows else 0,
         num_last=distinct.numel(),
         last_share=int(counts.max()) / num_with_tail if num_with_tail else 0.0,
         num_unsupervised=int((last_included < 0).sum()),

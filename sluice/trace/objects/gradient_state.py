@@ -1,5 +1,8 @@
 """Detects whether gradients are new, stale or cleared, by tensor identity and version.
 
+The version of a tensor is its counter ``_version``. torch increments it at in-place changes, except
+those through ``.data``.
+
 A program may clear gradients with ``zero_grad``, by setting them to None, or in place; and set them
 with a backward pass or manually. Comparing a few gradients with those at the last optimizer step
 distinguishes all these cases, at a cost of a microsecond per step.
@@ -26,8 +29,8 @@ _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that ``GradientCheck`` reads."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of reads of gradients with an unchanged version, since the last gradient that was
-zero. Such gradients are read because ``.grad.data.zero_()`` does not change the version."""
+"""Maximum number of gradients with an unchanged version that are read without finding a zero one.
+They are read because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -87,7 +90,7 @@ class GradientTracker:
             owner: Optimizer that makes the step.
             may_be_zero: Whether earlier events make it likely that all gradients are zero.
         """
-        is_none, is_stale, sampled = True, self._has_stepped, self._sampled
+        are_all_none, is_stale, sampled = True, self._has_stepped, self._sampled
         for i, (parameter, previous, version) in enumerate(sampled):
             grad = parameter.grad
             if grad is None:
@@ -95,7 +98,7 @@ class GradientTracker:
                 if previous is not None:  # cleared without zero_grad
                     self.is_cleared, sampled[i] = True, (parameter, None, -1)
                 continue
-            is_none, version_now = False, grad._version
+            are_all_none, version_now = False, grad._version
             if grad is not previous:
                 # A new tensor: the old gradient was cleared, even if no hook recorded it.
                 self.is_cleared, is_stale = True, False
@@ -103,12 +106,12 @@ class GradientTracker:
                 is_stale = False
             # The reference keeps the gradient alive, so that a later one is a different object.
             sampled[i] = (parameter, grad, version_now)
-        if is_none:
+        if are_all_none:
             self._choose_parameters(owner.parameters())
         state: GradientState = "fresh"
-        if is_none and not self._sampled:
+        if are_all_none and not self._sampled:
             state = "none"
-        elif is_stale and not is_none:
+        elif is_stale and not are_all_none:
             state = "stale"
         # Values are read only if zeros are likely, because reading waits for the device.
         elif may_be_zero and all(
@@ -204,7 +207,7 @@ class GradientCheck:
         return True
 
     def pop_was_zeroed(self) -> bool:
-        """Discard ``last_nonzero``; return whether its gradient was zeroed since it was checked."""
+        """Discard ``last_nonzero``; return whether that gradient is 0 now (changed or replaced)."""
         last, self.last_nonzero = self.last_nonzero, None
         if last is None:
             return False

@@ -98,11 +98,12 @@ class MembershipSnapshots:
     def _broken_ties(self, parameter_indices: Collection[int]) -> Iterator[tuple[int, int]]:
         """Yield the broken ties between parameters of a network, as pairs of parameter indices."""
         for first, second in self._objects.tied_parameters.find_broken():
-            entry, other = map(self._objects.parameters.get, (first, second))
-            if entry is None or other is None:
+            first_entry = self._objects.parameters.get(first)
+            second_entry = self._objects.parameters.get(second)
+            if first_entry is None or second_entry is None:
                 continue
-            if entry.index in parameter_indices and other.index in parameter_indices:
-                yield entry.index, other.index
+            if {first_entry.index, second_entry.index} <= {*parameter_indices}:
+                yield first_entry.index, second_entry.index
 
     def _misspelled_attributes(
         self, name: str, network: nn.Module, tensors: dict[int, Tensor]

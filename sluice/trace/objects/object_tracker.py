@@ -132,7 +132,7 @@ class SchedulerEntry:
     ref: "weakref.ref[Any]"
     optimizer: int
     """Index of its optimizer; -1 if it has none."""
-    code: int = -1
+    step_code: int = -1
     """Event code of its steps; -1 before its settings are recorded."""
 
 

@@ -58,6 +58,7 @@ class TiedParameters:
             ref = weakref.ref(parameter, lambda _: self._first_paths.pop(key, None))
             self._first_paths[key] = ref, path
             return
+        # Ties of deleted modules, and an earlier record of the same tie, are dropped.
         self._ties = [tie for tie in self._ties if tie.is_alive and tie.paths != (first_path, path)]
         self._ties.append(_Tie(weakref.ref(parameter), (first_path, path)))
 
@@ -91,6 +92,7 @@ class TiedParameters:
         """
         for tie in self._ties:
             first, second = (path.current() for path in tie.paths)
+            # Different parameters that share memory still have equal values.
             if (
                 not (type(first) is type(second) is Parameter)
                 or first.data_ptr() == second.data_ptr()

@@ -40,8 +40,9 @@ TraceEventKind = Literal[
 - batch: a loader yields a batch. object_id: loader.
 - forward: a network that is called from outside any network returns. object_id: network;
   related_id: loader of the last batch, -1 without one. Flags: "grad" if an output requires
-  gradients; "training" or "evaluating", the mode of the network itself; "sensitive training" and
-  "sensitive evaluating" if submodules that depend on the mode (dropout, batch norm) are in it.
+  gradients; "training" or "evaluating", the mode of the network itself. Also "sensitive training"
+  if a submodule whose output depends on the mode (dropout, batch norm) is in training mode, and
+  "sensitive evaluating" if one is in evaluation mode.
 - backward: ``backward()`` returns. Flags: "scaled" if the loss was scaled by an enabled gradient
   scaler; "leaf" if the loss has no graph; "unscaled mean" if the loss is a mean over the batch that
   is not multiplied or divided further, for example by a number of accumulation steps.
@@ -58,14 +59,16 @@ TraceEventKind = Literal[
   a closure (the step begins after the first run of the closure); "by scaler" if a gradient scaler
   makes the step; "in backward" if a backward pass is running; "edited" if the program itself
   changed accumulated gradients, for example divided them.
-- stepped: a step ends whose optimizer calls its closure several times or not at all, in this step
-  or in an earlier one. Events of the second and later calls are between "step" and "stepped". The
-  steps of all other optimizers have only the event "step".
+- stepped: an optimizer ends its step. Recorded only for an optimizer with irregular closure calls:
+  in this step or in an earlier one, it called its closure several times or not at all. Events of
+  the second and later calls are between "step" and "stepped". Steps of other optimizers have only
+  the event "step".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
-- mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule. Flags: "train" or "eval",
-  the new mode; "restored" if the program set evaluation mode by ``train(False)``, as code does that
-  restores an earlier mode.
+- mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule and for a network that was
+  not called yet. Flags: "train" or "eval", the new mode; "restored" if the program set evaluation
+  mode by ``train(False)``. Such a call is usually ``train(was_training)``, which restores an
+  earlier mode.
 - load: ``load_state_dict``. object_id: network, optimizer or scheduler, as named by the flag.
 """
 

@@ -64,8 +64,8 @@ class ProbeRecord(Record):
       of the first half are compared. Only for networks that are trained to predict the next token
       or value.
     - own tokens: The same change. The output at the first changed token is compared, too. Only for
-      networks whose targets are the input tokens. This output does not change if the network itself
-      shifts the targets.
+      networks whose targets are the input tokens. If the network itself shifts its input, this
+      output does not depend on the token at its own position and does not change.
     - padding: The embeddings of padding are changed, and in other passes those of real tokens. The
       outputs at the real tokens that are not changed are compared. Outputs without positions are
       compared as a whole.

@@ -50,9 +50,10 @@ class TokenRecord(Record):
 class InputRecord(Record):
     """Statistics of the first tensor argument of a network, over the first calls of one call group.
 
-    The calls of a group have the same network and loader, the same mode of the network, and
-    gradients enabled or not. The record is written after 1, 4, 16 and 64 calls and when the trace
-    ends. Statistics are cumulative, so the last record of a group covers all inspected calls.
+    The calls of a group have the same network and loader and the same mode of the network.
+    Gradients are enabled in all of them or in none. The record is written after 1, 4, 16 and 64
+    calls and when the trace ends. Statistics are cumulative, so the last record of a group covers
+    all inspected calls.
     """
 
     step: int = Field(description="Number of optimizer steps before the last of these calls.")
@@ -181,6 +182,6 @@ class OutOfRangeIndexRecord(Record):
     num_ids: int
     num_shared: int = Field(
         0,
-        description="Number of rows or classes that both a valid id and a negative id select. Only "
-        "for 'index' and 'class index'; otherwise 0.",
+        description="Number of rows or classes that both a valid id and a negative id select: "
+        "negative ids count from the end. Only for 'index' and 'class index'; otherwise 0.",
     )

@@ -24,7 +24,7 @@ class NextTokenTargets(Record):
     targets_are_inputs: bool = Field(
         False,
         description="Whether more targets equal the input token at their own position than the "
-        "next one: the network shifts the targets itself, or it reconstructs its input.",
+        "next one: the network shifts its input itself, or it reconstructs its input.",
     )
     next_share: float = Field(
         description="Share of supervised targets that equal the next input token or, if targets "

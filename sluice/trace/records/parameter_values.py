@@ -34,9 +34,9 @@ class NonFiniteGradientRecord(Record):
     the first few of a process are recorded.
 
     If no record precedes the first non-finite loss, the gradients of the last step are inferred
-    from the weights: the gradient of a non-finite weight was probably non-finite, too. If the
-    optimizer state of these weights is finite, it was not, and ``CorruptedWeightsRecord`` is
-    recorded instead.
+    from the weights: the gradient of a non-finite weight was probably non-finite, too. But if the
+    optimizer state of these weights is finite, their gradients were finite, and a
+    ``CorruptedWeightsRecord`` is written instead.
     """
 
     step: int = Field(

@@ -71,6 +71,6 @@ class StepScalars(Record):
     clips: tuple[ClippingRecord, ...] = ()
     scale: float | None = Field(
         None,
-        description="Scale of the gradient scaler that an update before this step set; None if no "
-        "update preceded the step.",
+        description="Loss scale after the last update of the gradient scaler between the previous "
+        "step and this one; None without such an update.",
     )

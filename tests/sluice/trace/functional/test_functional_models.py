@@ -1,5 +1,7 @@
 """Networks of plain tensors: their inputs and manual updates are recorded (TRACE-2)."""
 
+import gc
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -296,3 +298,28 @@ def test_a_trace_that_ends_inside_a_block_stops_recording(tmp_path):
         assert not torch._C._len_torch_function_stack()
         assert torch.isfinite(x @ p[0]).all()
         block.__exit__(None, None, None)
+
+
+def test_inputs_of_sequences_of_varying_lengths_are_freed_inside_a_block(tmp_path):
+    p = [make_parameter(COLUMNS, 12), make_parameter(12, 12, seed=2), make_parameter(12, 1, seed=3)]
+    num_rows = 33  # of the evaluation only, so that its inputs are recognized by their shape
+
+    def net(x):
+        h = torch.zeros(len(x), 12)
+        for step_input in x.unbind(1):
+            h = torch.tanh(step_input @ p[0] + h @ p[1])
+        return (h @ p[2])[:, 0]
+
+    with traced(tmp_path, TraceSettings(flush_s=0)):
+        for length in (3, 5, 3, 5):
+            net(torch.randn(20, length, COLUMNS)).square().mean().backward()
+        with torch.no_grad():
+            net(torch.randn(num_rows, 4, COLUMNS))
+            is_observed = torch._C._len_torch_function_stack() == 1
+            num_kept = sum(
+                type(obj) is torch.Tensor and obj.shape == (num_rows, COLUMNS)
+                for obj in gc.get_objects()
+            )
+
+    assert is_observed
+    assert num_kept == 0
