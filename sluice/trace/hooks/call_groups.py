@@ -37,7 +37,7 @@ _MIN_CORRELATION = 0.8
 """Mean correlation of the columns of two consecutive calls above which the second call refines the
 input of the first. The fewer calls a sampler makes, the more each of them changes the input. With
 10 calls of a diffusion model and a cosine schedule, 5 calls have a correlation above this value
-with the previous call, which is just enough for ``is_sampling``. Only 3 have one above 0.9."""
+with the previous call, which is just enough for ``is_refining``. Only 3 have one above 0.9."""
 
 
 class CallGroup:
@@ -55,7 +55,7 @@ class CallGroup:
         followed by a backward pass."""
         self.is_grad_enabled = is_grad_enabled
         """Whether gradients are enabled during the calls."""
-        self.sampling_detector: IterativeSamplingDetector | None = None
+        self.refinement_detector: RefinementDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
         self.num_calls = self.num_rows = 0
         """Number of inspected calls, and number of their rows."""
@@ -88,7 +88,7 @@ class CallGroup:
         backward pass or at the end of the trace."""
 
 
-class IterativeSamplingDetector:
+class RefinementDetector:
     """Detects calls that refine the input of the previous call, as in iterative sampling.
 
     A diffusion model starts from noise and refines its own outputs: from one call to the next every
@@ -120,7 +120,7 @@ class IterativeSamplingDetector:
         self._last_new_input_step = step
 
     @property
-    def is_sampling(self) -> bool:
+    def is_refining(self) -> bool:
         """Whether at least half of the calls with a new input refine the previous one."""
         return 0 < self._num_new_inputs <= 2 * self._num_refined_inputs
 

@@ -122,7 +122,10 @@ class ForwardPassInspector:
         kwargs: dict[str, Any],
         output: Any,
     ) -> None:
-        """Record the call of a module inside an inspected pass; the network itself comes last."""
+        """Record the call of a module inside an inspected pass.
+
+        The last recorded call of a pass is that of the network itself, with an empty name.
+        """
         inspected = self.current.get(threading.get_ident())
         if inspected is None:
             return

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sluice.trace.hooks.call_groups import (
     CallGroup,
-    IterativeSamplingDetector,
+    RefinementDetector,
     has_distinctive_rows,
 )
 from sluice.trace.inspection.column_statistics import (
@@ -84,7 +84,8 @@ class InputWatch:
         if group is None or not call.inputs:
             return
         if group.num_calls >= NUM_FIRST_CALLS:
-            # In a step that accumulates gradients, the second and later batches may have new rows.
+            # A few more calls are inspected if a backward pass already ran in this step: with
+            # gradient accumulation, they show whether later micro-batches contain new rows.
             if not (thread.step.losses and group.extra_calls_left):
                 return
             group.extra_calls_left -= 1
@@ -201,7 +202,7 @@ class InputWatch:
                     for entry in sink.objects.networks.entries
                 )
                 if group.loader == -1 and not group.is_grad_enabled:
-                    group.sampling_detector = IterativeSamplingDetector()
+                    group.refinement_detector = RefinementDetector()
             group.num_calls += 1
             group.num_rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
@@ -214,8 +215,8 @@ class InputWatch:
                 group.columns.add(tensor)
                 if group.channels is not None:
                     group.channels.add(tensor)
-                if group.sampling_detector is not None and tensor.layout == torch.strided:
-                    group.sampling_detector.add(tensor, sink.steps.last)
+                if group.refinement_detector is not None and tensor.layout == torch.strided:
+                    group.refinement_detector.add(tensor, sink.steps.last)
                 self.record_nonfinite(
                     tensor, "input", is_learning=group.is_grad_enabled, is_before_call=True
                 )
@@ -256,7 +257,7 @@ class InputWatch:
             sink.recorder.write("rows", record)
 
     def _write(self, group: CallGroup) -> None:
-        statistics, detector = group.channels or group.columns, group.sampling_detector
+        statistics, detector = group.channels or group.columns, group.refinement_detector
         record = InputRecord(
             step=group.last_step,
             first_step=group.first_step,
@@ -266,7 +267,7 @@ class InputWatch:
             num_calls=group.num_calls,
             num_rows=group.num_rows,
             shape=group.shape,
-            is_generated=group.is_generated or (detector is not None and detector.is_sampling),
+            is_generated=group.is_generated or (detector is not None and detector.is_refining),
             matches_model_output=group.matches_model_output,
             dtype=group.dtype,
             by_position=group.columns is not None and group.columns.is_flattened,

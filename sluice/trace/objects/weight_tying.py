@@ -63,9 +63,9 @@ class TiedParameters:
         self._ties.append(_Tie(weakref.ref(parameter), (first_path, path)))
 
     def on_replace(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
-        """Record a module, before it is registered in its parent.
+        """Update the paths of ties before a module is replaced.
 
-        Paths into the replaced module become paths into the new one.
+        Paths into the old module become paths into the new one.
         """
         old = parent._modules.get(name)
         if old is None or old is module or not self._ties:

@@ -59,10 +59,9 @@ TraceEventKind = Literal[
   a closure (the step begins after the first run of the closure); "by scaler" if a gradient scaler
   makes the step; "in backward" if a backward pass is running; "edited" if the program itself
   changed accumulated gradients, for example divided them.
-- stepped: an optimizer ends its step. Recorded only for an optimizer with irregular closure calls:
-  in this step or in an earlier one, it called its closure several times or not at all. Events of
-  the second and later calls are between "step" and "stepped". Steps of other optimizers have only
-  the event "step".
+- stepped: an optimizer ends its step. Recorded only for an optimizer that, in this or an earlier
+  step, did not call its closure exactly once. The events of all closure calls but the first are
+  between "step" and "stepped".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
 - mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule and for a network that was
@@ -74,7 +73,7 @@ TraceEventKind = Literal[
 
 
 class TraceEvent(Record):
-    """One event. The sequence that contains it determines its steps."""
+    """One event. The steps at which it occurred are stored in its sequence."""
 
     kind: TraceEventKind
     object_id: int = Field(description="Index of the object of the event; -1 if unknown.")

@@ -23,8 +23,9 @@ class NextTokenTargets(Record):
     )
     targets_are_inputs: bool = Field(
         False,
-        description="Whether more targets equal the input token at their own position than the "
-        "next one: the network shifts its input itself, or it reconstructs its input.",
+        description="Whether more targets equal the input token at the same position than equal "
+        "the one at the next position. The network then shifts its input itself, or it "
+        "reconstructs its input.",
     )
     next_share: float = Field(
         description="Share of supervised targets that equal the next input token or, if targets "

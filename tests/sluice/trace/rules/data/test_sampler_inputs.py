@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.trace.hooks.call_groups import IterativeSamplingDetector
+from sluice.trace.hooks.call_groups import RefinementDetector
 from sluice.trace.rules.library import judge
 
 STEPS, WIDTH = 20, 4
@@ -148,31 +148,31 @@ def batches(*, correlation, times):
 
 
 @pytest.mark.parametrize(
-    ("correlation", "is_same_step", "is_sampling"),
+    ("correlation", "is_same_step", "is_refining"),
     [(0.98, True, True), (0.98, False, False), (1.0, True, False), (0.5, True, False)],
     ids=["similar", "similar in different steps", "equal", "different"],
 )
 def test_sampler_calls_are_similar_and_between_two_training_steps(
-    correlation, is_same_step, is_sampling
+    correlation, is_same_step, is_refining
 ):
-    detector = IterativeSamplingDetector()
+    detector = RefinementDetector()
     for number, x in enumerate(batches(correlation=correlation, times=12)):
         detector.add(x, 0 if is_same_step else number)
 
-    assert detector.is_sampling is is_sampling
+    assert detector.is_refining is is_refining
 
 
 def test_a_few_similar_calls_among_others_are_not_sampler_calls():
-    detector = IterativeSamplingDetector()
+    detector = RefinementDetector()
     for x in [*batches(correlation=0.98, times=4), *batches(correlation=0.0, times=8)]:
         detector.add(x, 0)
 
-    assert not detector.is_sampling
+    assert not detector.is_refining
 
 
 def test_pairs_of_rows_in_order_are_not_sampler_calls():
-    detector = IterativeSamplingDetector()
+    detector = RefinementDetector()
     for number in range(12):  # for example one per class
         detector.add(torch.tensor([[-1.0 - number], [1.0 + number % 5]]), 0)
 
-    assert not detector.is_sampling
+    assert not detector.is_refining
