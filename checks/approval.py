@@ -60,7 +60,7 @@ def describe_approval(
         return False, f"WAITING: {status.problem} {status.remedy}"
     if status.approval is None:
         return True, (
-            f"Version {version.number} needs no approval, because its verdict is not PROMOTE "
-            "against the version in production."
+            f"Version {version.number} needs no approval, because its promotion is blocked. "
+            "Usually, the verdict of its comparison with the version in production is not PROMOTE."
         )
     return True, status.approval.summary

@@ -42,7 +42,7 @@ class ConceptDriftReport(Record):
         "units]."
     )
     required: float = Field(
-        description="Maximum increase that is ignored (``min_loss_increase``) [loss units]."
+        description="Allowed increase (setting ``min_loss_increase``) [loss units]."
     )
     p_value: float = Field(
         description="One-sided p-value of the hypothesis that the increase is at most ``required``."
@@ -73,7 +73,7 @@ def evaluate_losses(
     Args:
         reference_N: Held-out losses of the model at registration, in time order [loss units].
         window_N: Recent losses of the same model, in time order [loss units].
-        settings: False alarm rate, minimum number of rows, and tolerated increase.
+        settings: False alarm rate, minimum number of rows, and allowed increase.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
         window: Identifier of the window in the report.
 
@@ -105,9 +105,10 @@ def _evaluate(
         (rows_component(reference_N, length), rows_component(window_N, length))
     )
     rise = float(window_N.mean() - reference_N.mean())
-    standard_error, required = math.sqrt(difference.variance), settings.min_loss_increase
+    standard_error = math.sqrt(difference.variance)
+    allowed_increase = settings.min_loss_increase
     half_width = float(stdtrit(difference.degrees_of_freedom, 1 - settings.alpha)) * standard_error
-    t_statistic = (rise - required) / standard_error if standard_error > 0 else math.nan
+    t_statistic = (rise - allowed_increase) / standard_error if standard_error > 0 else math.nan
     pooled_std = math.sqrt((reference_N.var() + window_N.var()) / 2)
     verdict, reason, remedy = _decide(
         reference_N, window_N, settings, length, rise=rise, half_width=half_width
@@ -122,7 +123,7 @@ def _evaluate(
         rise=rise,
         lower_bound=rise - half_width,
         upper_bound=rise + half_width,
-        required=required,
+        required=allowed_increase,
         p_value=float(stdtr(difference.degrees_of_freedom, -t_statistic)),
         effect=rise / pooled_std if pooled_std > 0 else math.nan,
         alpha=settings.alpha,

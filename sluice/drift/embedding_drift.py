@@ -71,7 +71,7 @@ def evaluate_embeddings(
         reference: Reference with at least two different rows.
         window_NE: Embeddings of requests by the same network, in time order.
         settings: False alarm rate and minimum size of a window.
-        embedding_settings: Sample size, permutations and tolerated discrepancy.
+        embedding_settings: Sample size, permutations and allowed discrepancy.
         window: Identifier of the window in the report.
         seed: Seed of the permutations.
 

@@ -42,8 +42,8 @@ def advise_sample_size(
     Args:
         evidence: Sample sizes and variance components.
         distance: Distance of the observed gain from the decision threshold, > 0 [loss units].
-        decisive_distance_se: Distance of the gain from the threshold at which a comparison decides
-            with the desired power, > 0 [standard errors].
+        decisive_distance_se: Distance between gain and threshold that a comparison needs, so that
+            it decides with the desired power, > 0 [standard errors].
     """
     target_variance = (distance / decisive_distance_se) ** 2
     sources = (

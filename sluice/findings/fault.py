@@ -7,7 +7,7 @@ Severity = Literal["error", "confirm", "warning"]
 """``error``: certainly wrong; ``confirm``: wrong unless intended; ``warning``: worth checking."""
 
 Detector = Literal["POC gate", "tracer", "training diagnosis", "rollout"]
-"""Part of Sluice that reports a fault. A rehearsal injects the faults of a rollout."""
+"""Part of Sluice that reports a fault. A rehearsal can inject each fault that a rollout reports."""
 
 Topic = Literal[
     "data",

@@ -284,8 +284,9 @@ class Ledger(SignedLedger):
     ) -> ApprovalStatus:
         """Return which approval the next promotion of a version requires, and which it has.
 
-        A version in production, or without the verdict PROMOTE against the version in production,
-        waits for no approval.
+        A version in production waits for no approval. Neither does one whose promotion is blocked,
+        for example because the verdict of its comparison with the version in production is not
+        PROMOTE.
 
         Args:
             model: Name of the model.

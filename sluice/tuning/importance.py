@@ -1,8 +1,8 @@
 """Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
 All trials are compared at the epoch after which the first of them was stopped early, or at the last
-epoch if none was. At different epochs, the values of a trial that was stopped early would look
-worse only because the trial was short.
+epoch if none was. If each trial counted with its own last epoch, the values of a trial that was
+stopped early would look worse only because the trial was short.
 """
 
 import math
@@ -36,8 +36,8 @@ _MIN_DECREASE = 0.05
 class SensitivityPoint(Record):
     """Point of a partial dependence curve: the expected loss at one value of a parameter.
 
-    The predicted rank is averaged over the tried values of the other parameters, and converted to a
-    loss.
+    A random forest predicts the rank of a trial's loss. Its prediction is averaged over the tried
+    values of the other parameters, and converted to a loss.
     """
 
     value: Value
@@ -54,10 +54,11 @@ class ParameterReport(Record):
     )
     best: Value | None = Field(description="Value in the best trial; None if it is inactive there.")
     edge: Literal["", "low", "high"] = Field(
-        description="End of the range at which the best value is; empty if it is inside, or if the "
-        "expected loss does not decrease towards that end."
+        description="End of the range at which the best value is, if a wider range may be better. "
+        "Empty for a choice; or if the best value is not at an end, the setting accepts no values "
+        "beyond that end, the expected loss does not decrease towards it, or the fit is too low."
     )
-    advice: str = Field("", description="What to do if the best value is at an edge.")
+    advice: str = Field("", description="What to do about the edge; empty without one.")
 
 
 class Importance(Record):
@@ -283,8 +284,8 @@ def _decreases(curve: Sequence[SensitivityPoint], min_decrease: float) -> bool:
 
 def _may_extend(path: str, end: float, direction: int) -> bool:
     """Return whether the setting accepts values beyond ``end`` of the range."""
-    group, name, key = split_path(path)
-    if key or group == WORKLOAD_GROUP:
+    group, name, mapping_key = split_path(path)
+    if mapping_key or group == WORKLOAD_GROUP:
         return True  # user code defines the limits
     settings_class = ModelSettings if group == "model" else TrainSettings
     for limit in settings_class.model_fields[name].metadata:

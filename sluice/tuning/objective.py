@@ -182,6 +182,7 @@ class TrainingObjective:
                 fold,
                 open_workload=lambda: self._open_workload(trial_settings.workload_settings),
                 key=key,
+                # The label of fold runs in ``training.fold_run``: both draw the same numbers.
                 seed=derive_seed(self.seed, "unit"),
             )
             trainings[fold.fold_id] = FoldTraining(
@@ -218,7 +219,10 @@ class TrainingObjective:
         )
 
     def _checkpoint_subject(self) -> dict[str, Any]:
-        """Return the subject of a checkpoint, without trial values, because PBT changes them."""
+        """Return what must be equal for a checkpoint to be restored: data, workload and seeds.
+
+        The values of the trial are not included, because PBT changes them.
+        """
         seeds = {"seed": self.seed, "data_seed": self.data_seed}
         return {"data": self.table.digest, "workload": self.workload, **seeds}
 

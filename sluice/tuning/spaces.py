@@ -47,8 +47,8 @@ def split_path(path: str) -> tuple[str, str, str]:
     ('model', 'hidden', '')
     """
     group, _, rest = path.partition(".")
-    name, _, key = rest.partition(".")
-    return group, name, key
+    name, _, mapping_key = rest.partition(".")
+    return group, name, mapping_key
 
 
 class Space(Settings):
@@ -126,11 +126,11 @@ class TrialSettings(Settings):
 
     def value(self, path: str) -> Value | None:
         """Return the value of the setting with a dotted path; None if it is not set."""
-        group, name, key = split_path(path)
+        group, name, mapping_key = split_path(path)
         if group == WORKLOAD_GROUP:
             return self.workload_settings.get(name)
         value = getattr(getattr(self, group), name)
-        result: Value | None = value.get(key) if key else value
+        result: Value | None = value.get(mapping_key) if mapping_key else value
         return result
 
     def with_params(self, params: Params, *, where: str) -> "TrialSettings":
@@ -153,16 +153,16 @@ class TrialSettings(Settings):
             is_same = params.get(owner, self.value(owner)) == self.value(owner)
             parts[group][name] = dict(parts[group][name]) if is_same else {}
         for path, value in params.items():
-            group, name, key = split_path(path)
-            if not key:
+            group, name, mapping_key = split_path(path)
+            if not mapping_key:
                 parts[group][name] = value
             elif name == "optimizer_arguments":
                 try:
-                    parts[group][name] = with_argument(parts[group][name], key, value)
+                    parts[group][name] = with_argument(parts[group][name], mapping_key, value)
                 except ValueError as error:
                     raise SettingsError(f"{where}: {error}.", fix="Correct the space.") from None
             else:
-                parts[group][name][key] = value
+                parts[group][name][mapping_key] = value
         return TrialSettings(
             model=ModelSettings.parse(parts["model"], where=where),
             training=TrainSettings.parse(parts["training"], where=where),
@@ -188,14 +188,14 @@ def _require_searchable(path: str) -> None:
         raise SettingsError(
             f"'{path}' cannot be searched. {_NOT_SEARCHABLE[path]}", fix="Remove it from the space."
         )
-    group, name, key = split_path(path)
-    mapping = f"{group}.{name}" if key else ""
+    group, name, mapping_key = split_path(path)
+    mapping = f"{group}.{name}" if mapping_key else ""
     # Names of mapping entries and of workload settings are unknown here. The network, the optimizer
     # or the workload checks them later.
     unchecked_name = ""
     if mapping in _MAPPINGS:
-        unchecked_name = key
-    elif group == WORKLOAD_GROUP and not key:
+        unchecked_name = mapping_key
+    elif group == WORKLOAD_GROUP and not mapping_key:
         unchecked_name = name
     if unchecked_name.isidentifier():
         return
@@ -214,11 +214,11 @@ def _require_searchable(path: str) -> None:
 
 
 def _require_valid(path: str, value: Value) -> None:
-    group, name, key = split_path(path)
+    group, name, mapping_key = split_path(path)
     if group == WORKLOAD_GROUP:
         return
     require_field_value(
-        _GROUPS[group], name, {key: value} if key else value, path=path, value=value
+        _GROUPS[group], name, {mapping_key: value} if mapping_key else value, path=path, value=value
     )
 
 

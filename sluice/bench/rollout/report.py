@@ -1,4 +1,4 @@
-"""Table of detection delays and rollbacks, with a red line for a scenario that misses a target."""
+"""Table of detection delays and rollbacks; values of a scenario that misses a target are red."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,24 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from sluice.base.pluralize import pluralize
 from sluice.bench.rollout.simulation import RolloutMeasurement
 
 
 def rollout_table(measurements: Sequence[RolloutMeasurement]) -> Table:
     """Return the table of the measurements, with their targets in parentheses."""
     table = Table(box=box.SIMPLE_HEAD, title="Rollouts, assessed every 2 s", title_justify="left")
-    for name in ("", "median [s]", "p90 [s]", "rolled back [%]", "falsely by z-test [%]"):
+    for name in ("", "median [s]", "p90 [s]", "rolled back [%]", "false rollbacks by z-test [%]"):
         table.add_column(escape(name), justify="right" if name else "left", no_wrap=not name)
     for measurement in measurements:
         style = "" if measurement.reaches_targets else "bold red"
+        z_test_share = measurement.num_false_naive / measurement.num_rollouts
         table.add_row(
             measurement.name,
             Text(_delay_text(measurement.median_s, measurement.max_median_s), style),
             Text(_delay_text(measurement.p90_s, measurement.max_p90_s), style),
             Text(_rollback_text(measurement), style),
-            f"{100 * measurement.num_false_naive / measurement.num_rollouts:.1f}",
+            f"{100 * z_test_share:.1f}",
         )
     return table
 
@@ -36,7 +38,10 @@ def _delay_text(value: float | None, limit: float | None) -> str:
 def _rollback_text(measurement: RolloutMeasurement) -> str:
     share = f"{100 * measurement.num_rolled_back / measurement.num_rollouts:.1f}"
     if measurement.max_rollback_rate is None:
+        num_early = measurement.num_early
         return share + (
-            f", {measurement.num_early} rollbacks before the harm" if measurement.num_early else ""
+            f", {pluralize(num_early, 'false rollback')} before the simulated harm"
+            if num_early
+            else ""
         )
     return f"{share} (at most {100 * measurement.max_rollback_rate:g})"

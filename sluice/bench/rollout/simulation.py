@@ -72,8 +72,8 @@ class RolloutMeasurement(Record):
         description="90th percentile of the same delay [s]; None if ``median_s`` is None."
     )
     num_false_naive: int = Field(
-        description="Number of rollouts that a z-test at every assessment would have rolled back "
-        "without harm."
+        description="Number of false rollbacks of a naive method: rollouts that a z-test at every "
+        "assessment would have rolled back before the harm began."
     )
     max_median_s: float | None
     max_p90_s: float | None

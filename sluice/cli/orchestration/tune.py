@@ -73,7 +73,7 @@ def tune(pipeline: ResolvedPipeline, home: Home, *, as_json: bool) -> None:
     if as_json:
         content = study.model_dump(mode="json") | {
             "setup": best.setup.model_dump(mode="json"),
-            "found": best.found,
+            "found": best.found,  # digest of the pipeline's config with the best settings
             "page": str(page.path),
             "results": results_location,
         }
@@ -107,11 +107,11 @@ def _format_report(
         _best_trials(study),
     ]
     parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle_note) if line]
-    changes = changed_settings(study.base, best.setup)
-    if changes:
+    new_settings = changed_settings(study.base, best.setup)
+    if new_settings:
         parts.append(Text("\nsettings for the pipeline file", style="bold"))
-        parts.append(Text(settings_yaml(changes)))
-        if best.setup.training.changes:
+        parts.append(Text(settings_yaml(new_settings)))
+        if best.setup.training.changes:  # settings that change during the training
             parts.append(Text(f"note: {NO_SEARCH_NOTE}\n"))
     else:
         parts.append(Text("\nNo trial is better than the settings in the file.\n"))

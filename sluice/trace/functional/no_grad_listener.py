@@ -47,8 +47,8 @@ class _OpListener(TorchFunctionMode):
         self.site = site
         """Call site of the block."""
         self.pending_inputs: list[Tensor] = []
-        """Inputs that were observed in the running pass of a model. A model that uses its leaf
-        several times per pass has several."""
+        """Inputs that were observed in the running pass of a model. There are several if the pass
+        uses the model's first leaf (the trained tensor that is used first) several times."""
         self.is_muted = False
         """Whether operations are ignored, because the block has ended."""
         self.has_match = False
@@ -58,7 +58,8 @@ class _OpListener(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         # ``func`` may be the tracer's hook of a loss function. The hook already runs and records
-        # this call, so only the original is called here.
+        # this call, so only the original is called here. The hook returns it from
+        # ``__prepare_scriptable__``, as it does for TorchScript.
         get_original = getattr(func, "__prepare_scriptable__", None)
         result = (func if get_original is None else get_original())(*args, **(kwargs or {}))
         if not self.is_muted and not kwargs:

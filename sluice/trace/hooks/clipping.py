@@ -69,7 +69,8 @@ def _wrap_clip(
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
         forwarded: Any = tensors
         if not tensors and isinstance(parameters, GeneratorType):
-            forwarded = (p for p in tensors)  # torch warns about an empty generator
+            # A new empty generator: torch warns about an empty generator, but not about [].
+            forwarded = (p for p in tensors)
         try:
             result = original(forwarded, *args, **kwargs)
         except RuntimeError:  # usually a non-finite norm with error_if_nonfinite=True
@@ -91,7 +92,9 @@ def _wrap_clip(
             if entry is not None:
                 entry.clip_codes[flag] = code
         sink.events.record(thread, code)
-        if len(thread.step.losses) > 1:  # so that the clip does not count as an edit
+        # With several losses in the step, gradients are accumulated and watched for edits. A new
+        # snapshot is taken, so that the clip does not count as an edit.
+        if len(thread.step.losses) > 1:
             thread.edits.snapshot(sink.objects.optimizers.entries)
         if type(result) is Tensor and isinstance(max_norm, _NUMBER_TYPES):
             norm = thread.clipped_norm

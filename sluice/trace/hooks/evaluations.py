@@ -1,4 +1,8 @@
-"""Averages the losses of evaluations: losses without gradients between two training losses."""
+"""Averages the losses of each evaluation.
+
+An evaluation consists of all losses that are computed without gradients between two training
+losses.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -46,8 +50,8 @@ class EvaluationPasses:
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
         self.open_passes: dict[tuple[int, int, str], _EvaluationPass] = {}
-        """Passes that are not closed, by network, loader and loss function. A plain dict, because
-        every training loss checks whether it is empty."""
+        """Passes that are not closed, by network, loader and loss function. The hook of every
+        training loss checks whether it is empty, and reads it directly to save a call."""
         self._sampler = LogSpacedSampler(sink.settings.history_rows)
 
     def add(self, kind: str, loss: Tensor) -> None:

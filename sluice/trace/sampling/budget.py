@@ -58,9 +58,9 @@ class SamplingBudget:
         """Number of steps until the next step with statistics; 0 if the next step has them."""
         return self._due_step - self._num_steps
 
-    def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
-        """Add the time of a flush, which read and wrote the statistics of some steps."""
-        self._flush_cost_ns = cost_ns / max(num_statistics, 1)
+    def add_flush(self, *, cost_ns: int, num_sampled_steps: int) -> None:
+        """Add the time of a flush, which read and wrote the statistics of the sampled steps."""
+        self._flush_cost_ns = cost_ns / max(num_sampled_steps, 1)
 
     @property
     def step_ns(self) -> float:
@@ -107,8 +107,9 @@ class SamplingBudget:
             allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
             self._interval = min(ideal_interval, self._max_interval)
-            # The ideal interval may exceed the maximum interval, at which at least the norms are
-            # sampled. So there are samples of only the norms between two full samples.
+            # If the ideal interval is longer than the maximum interval, samples are taken at the
+            # maximum interval, but most of them contain only the norms. So two full samples are
+            # about one ideal interval apart.
             if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
         next_interval = min(self._interval, max(num_since_restart, 1))

@@ -128,7 +128,7 @@ class Sampling:
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        began, num_statistics = self._clock(), len(self._unwritten_statistics)
+        began, num_sampled_steps = self._clock(), len(self._unwritten_statistics)
         self._recorder.read_device_values()
         self.phases.read()
         for step, optimizers, outputs in self._unwritten_statistics:
@@ -141,4 +141,4 @@ class Sampling:
         self._unwritten_statistics = []
         self.membership.write()
         self._recorder.flush()
-        self.budget.add_flush(cost_ns=self._clock() - began, num_statistics=num_statistics)
+        self.budget.add_flush(cost_ns=self._clock() - began, num_sampled_steps=num_sampled_steps)

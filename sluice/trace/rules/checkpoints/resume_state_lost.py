@@ -39,10 +39,10 @@ class ResumeStateLostSettings(Settings):
     num_initial_steps: int = Field(
         5,
         ge=1,
-        description="Number of first steps of an optimizer in which its initial loss is searched. "
-        "The restart begins another training run, which is not reported, if the initial loss of "
-        "the new optimizer is closer to that of the old one than to the median loss of the last "
-        "steps before the restart (twice this number of steps).",
+        description="Number of steps in which the first recorded loss of an optimizer counts as "
+        "its initial loss. The late loss is the median over the last steps before the restart "
+        "(twice this number). If the initial loss of the new optimizer is closer to that of the "
+        "old one than to the late loss, another training run begins, which is not reported.",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -300,15 +300,16 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             lost_states.append(f"the position in {scheduler.kind}")
         if repeats_rates:
             lost_states.append("the position in the custom schedule")
-        # With more than two optimizers of a class, the program creates a new one in every round.
-        # That is intentional, unless a saved state was loaded into another optimizer.
-        is_every_round = (
+        # More than two optimizers of a class suggest that the program intentionally creates a new
+        # one for each part of the training. The finding then needs confirmation, unless a saved
+        # optimizer state was loaded at the restart, but not into the new optimizer.
+        may_be_intended = (
             len([x for x in uses if x.optimizer.kind == after.optimizer.kind]) > 2
             and not is_loaded_elsewhere
         )
         findings.append(
             rule.finding(
-                severity="confirm" if is_every_round else "error",
+                severity="confirm" if may_be_intended else "error",
                 step=after.first_step,
                 what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind}, a new "
                 f"{after.optimizer.kind} continued with the same weights. Lost state: "

@@ -23,9 +23,9 @@ from sluice.trace.rules._helpers.loss_calls import network_name
 class PreprocessingSkewSettings(Settings):
     """Thresholds of the rule ``PREPROCESSING_SKEW``.
 
-    Each column of the evaluation inputs is compared with the same column of the training inputs. A
-    ratio of standard deviations is that in the evaluation, divided by that in training. For all
-    columns together, the medians of the differences and of the log ratios are used.
+    Each column of the evaluation inputs is compared with the same column of the training inputs.
+    The ratio of its standard deviations is evaluation / training. For all columns together, the
+    medians of the differences and of the log ratios are used.
     """
 
     min_rows: int = Field(
@@ -49,8 +49,9 @@ class PreprocessingSkewSettings(Settings):
     min_shift_of_stretched: float = Field(
         2.5,
         gt=0,
-        description="Minimum difference of the means, for a column whose standard deviation is "
-        "larger in the evaluation to count as shifted, too [std of the training inputs].",
+        description="Minimum difference of the means for a stretched column to count as shifted, "
+        "too [std of the training inputs]. A column is stretched if the logarithm of the ratio of "
+        "its standard deviations is above min_log_scale.",
     )
     max_unchanged_shift: float = Field(
         0.3,

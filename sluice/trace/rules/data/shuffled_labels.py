@@ -24,13 +24,13 @@ class ShuffledLabelsSettings(Settings):
     min_steps_without_evaluation_many_classes: int = Field(
         100,
         ge=1,
-        description="Minimum number of steps for an error, with more than two classes and without "
-        "an evaluation.",
+        description="Minimum number of steps for severity 'error', with more than two classes and "
+        "without an evaluation.",
     )
     min_steps_without_evaluation_two_classes: int = Field(
         300,
         ge=1,
-        description="Minimum number of steps for an error, with two classes and without an "
+        description="Minimum number of steps for severity 'error', with two classes and without an "
         "evaluation.",
     )
     min_z_score: float = Field(
@@ -44,8 +44,8 @@ class ShuffledLabelsSettings(Settings):
         2.0,
         gt=0,
         description="Minimum z-score at which a finding about numeric targets or two classes "
-        "needs confirmation, whatever the other evidence is. Below it, the finding may be an "
-        "error.",
+        "needs confirmation, whatever the other evidence is. Below it, the finding may have "
+        "severity 'error'.",
     )
     min_z_score_many_classes: float = Field(
         4.0,
@@ -58,8 +58,8 @@ class ShuffledLabelsSettings(Settings):
         0.985,
         gt=0,
         description="Minimum ratio of the late training loss to the loss of the best constant "
-        "prediction, for an error, with two classes and without an evaluation. The late loss is "
-        "the mean of the second half of the recorded losses.",
+        "prediction, for severity 'error' with two classes and without an evaluation. The late "
+        "loss is the mean of the second half of the recorded losses.",
     )
     min_loss_ratio: float = Field(
         0.97,
@@ -143,9 +143,10 @@ def _detect_independence(
             num_steps >= rule.settings.min_steps_without_evaluation_two_classes
             and late_loss >= rule.settings.min_late_loss_ratio * baseline
         )
+    has_integer_inputs = samples[0].is_integer
     is_certain = (
         (bool(evaluation_losses) or is_training_conclusive)
-        and not samples[0].is_integer
+        and not has_integer_inputs
         and is_clearly_independent
     )
     loss_text = (
@@ -211,9 +212,9 @@ SHUFFLED_LABELS = Rule(
     name="the labels depend on the inputs",
     fault="shuffled labels",
     priority=490,
-    requires="400 rows with a target each, and 30 steps. An error also requires float inputs, and "
-    "either evaluations with the same loss function, 100 steps with more than two classes, or 300 "
-    "steps with two classes; otherwise the finding needs confirmation.",
+    requires="400 rows with a target each, and 30 steps. Severity 'error' also requires float "
+    "inputs, and one of: evaluations with the loss function of the training; more than two classes "
+    "and 100 steps; two classes and 300 steps. Otherwise the finding needs confirmation.",
     contradicted_by="A dependence that the test cannot detect, such as the parity of many "
     "features.",
     abstains="An evaluation loss or, without evaluations, the mean training loss is more than 3% "

@@ -59,8 +59,9 @@ class ScheduleEndsEarlySettings(Settings):
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of all steps that are at a low rate, or after the last change "
-        "of the rate, for an error.",
+        description="Minimum share of all steps that are at a low rate, for severity 'error'. Also "
+        "the minimum share of steps after the last change of the rate, for a finding about a "
+        "schedule that becomes constant.",
     )
     min_low_share_to_confirm: float = Field(
         0.6,
@@ -85,9 +86,10 @@ class ScheduleEndsEarlySettings(Settings):
     max_cosine_steps: int = Field(
         64,
         ge=1,
-        description="Maximum length (T_max) of a cosine schedule [steps] for an error if the "
-        "number of epochs is unknown. If the schedule is longer, or the number is known, the "
-        "finding needs confirmation.",
+        description="Maximum length (T_max) of a cosine schedule for severity 'error' if the "
+        "number of epochs is unknown [steps]. A finding about a longer schedule needs "
+        "confirmation. If the number of epochs is known, the severity is 'error' only if the "
+        "scheduler is stepped once per batch and its length is at most the number of epochs.",
     )
     max_decay_factor: float = Field(
         0.98,
