@@ -50,8 +50,8 @@ class TrainValLeakageSettings(Settings):
         gt=0,
         le=1,
         description="Minimum share of training rows among the rows of an evaluation pass, for the "
-        "pass to count as one on the training set. Together, such passes must also contain at "
-        "least this share of the training rows.",
+        "pass to count as one on the training set. Such passes are left out if together they "
+        "contain at least this share of the training rows, and other passes remain.",
     )
     max_failed_split_share: float = Field(
         0.6,
