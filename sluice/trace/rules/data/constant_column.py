@@ -93,8 +93,9 @@ class ConstantColumnSettings(Settings):
     min_neighbor_pairs: int = Field(
         16,
         ge=2,
-        description="Minimum number of pairs of neighboring positions for the correlation of "
-        "their standard deviations.",
+        description="Minimum number of pairs of neighboring positions, for the correlation of "
+        "their standard deviations to be computed. With fewer, no input counts as an image or a "
+        "curve.",
     )
     min_image_side: int = Field(
         6,

@@ -94,7 +94,8 @@ class PreprocessingSkewSettings(Settings):
     min_drift_log_scale: float = Field(
         -math.log(50),
         description="Smallest logarithm of the ratio of the standard deviations that a drifting "
-        "level explains. A short evaluation covers little of a series.",
+        "level explains. It is far below 0, because a short evaluation covers only a small part "
+        "of a series.",
     )
 
 
@@ -270,9 +271,8 @@ def _build_finding(
         f"mean {training_column.mean:.4g} and standard deviation {training_column.std:.4g} in "
         f"training ({training.num_rows} rows), and mean {evaluation_column.mean:.4g} and "
         f"standard deviation {evaluation_column.std:.4g} in the evaluation ({evaluation.num_rows} "
-        "rows). Over "
-        f"{pluralize(len(pairs), kind)}, the median shift is {shift:.2g} standard deviations, and "
-        f"the median ratio of the standard deviations is {scale:.3g}.",
+        f"rows). Over {pluralize(len(pairs), kind)}, the median shift is {shift:.2g} standard "
+        f"deviations, and the median ratio of the standard deviations is {scale:.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,

@@ -27,7 +27,7 @@ class LossDivergenceSettings(Settings):
         5.0,
         gt=1,
         description="The finding blames a raised learning rate if the highest learning rate around "
-        "the jump is at least this factor times the highest rate before.",
+        "the jump is at least this factor times the highest rate at earlier steps.",
     )
     max_steps_from_jump: int = Field(
         32,

@@ -80,7 +80,8 @@ def _detect_missing_end(
     num_rows_with_tail = sum(t.num_tails for t in targets)
     num_distinct_last = max(t.num_last for t in targets)
     last_share = sum(t.last_share * t.num_tails for t in targets) / max(num_rows_with_tail, 1)
-    # The longest row of a batch needs no padding: if it has a tail, its end token is ignored.
+    # The longest row of a batch needs no padding. Its end token is ignored only if it also has a
+    # tail.
     if num_rows < rule.settings.min_rows or num_rows_with_tail < num_rows:
         return None
     # A last token that most rows share may be the end token, which is then a target.
