@@ -46,7 +46,7 @@ class BestCheckpointStaleSettings(Settings):
         le=1,
         description="If a checkpoint was saved at each of the first two evaluations: minimum ratio "
         "of the second validation loss to the first one, for a finding. With a lower ratio, the "
-        "checkpoint follows the loss, and nothing is reported.",
+        "checkpoint follows the loss and is not reported.",
     )
     max_lowest_loss_ratio: float = Field(
         0.8,
