@@ -54,7 +54,8 @@ def consistent_difference(
 
     Args:
         evaluations: Input records of the evaluations of one network.
-        find_difference: Returns the difference of one of them from training; None without one.
+        find_difference: Returns the difference of an evaluation from training; None if it does not
+            differ.
     """
     differences = [(r, d) for r in evaluations if (d := find_difference(r)) is not None]
     if len(differences) < len(evaluations):

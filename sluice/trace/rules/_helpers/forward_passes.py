@@ -44,5 +44,5 @@ def training_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent,
         if "grad" in event.flags
         and next((position for position in backward_positions if position > i), -1) > last_zero_grad
     ]
-    in_train_mode = [event for event in forwards if "training" in event.flags]
-    return tuple(in_train_mode or forwards)
+    train_mode_forwards = [event for event in forwards if "training" in event.flags]
+    return tuple(train_mode_forwards or forwards)

@@ -30,5 +30,5 @@ def group_by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list
 
 def list_numbers(values: Sequence[int], total: int) -> str:
     """Return the values as text, followed by "and N more" if ``total`` is a larger number."""
-    more = total - len(values)
-    return ", ".join(map(str, values)) + (f" and {more} more" if more > 0 else "")
+    num_more = total - len(values)
+    return ", ".join(map(str, values)) + (f" and {num_more} more" if num_more > 0 else "")

@@ -20,9 +20,9 @@ class LossJumpSettings(Settings):
     min_losses: int = Field(
         16,
         ge=1,
-        description="Minimum number of losses before a jump, and also after it. The medians of "
-        "this number of losses, directly from the jump on and at the end of the run, must exceed "
-        "the losses before the jump.",
+        description="Minimum number of losses before a jump, and also after it. It is also the "
+        "number of losses in two medians that must exceed all losses before the jump: the median "
+        "of the first losses from the jump on, and the median of the last losses of the run.",
     )
 
 
@@ -31,7 +31,7 @@ class LossJump:
     """A jump of the loss to values that stay above the losses before it."""
 
     step: int
-    """First step with a loss above those before it."""
+    """First step of the jump. Its loss exceeds up to ``max_losses_before`` losses before it."""
     median_before: float
     """Median of up to ``max_losses_before`` losses directly before the jump."""
     median_after: float

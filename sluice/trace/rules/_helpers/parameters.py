@@ -68,8 +68,8 @@ def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttribute
 
 def list_names(names: Sequence[str]) -> str:
     """Return the first few names as text, followed by "and N more" for the others."""
-    more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    num_more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {num_more} more" if num_more > 0 else "")
 
 
 def first_names(parameters: Iterable[ParameterRecord]) -> list[str]:

@@ -33,8 +33,9 @@ class ShardSettings(Settings):
     min_shared_rows: int = Field(
         8,
         ge=1,
-        description="Minimum number of rows that two ranks share, for a finding. A "
-        "DistributedSampler repeats a few rows so that all shards have the same length.",
+        description="Minimum number of rows that two ranks share, for a finding. Fewer shared rows "
+        "are normal: a DistributedSampler repeats a few rows so that all shards have the same "
+        "length.",
     )
     min_shared_share: float = Field(
         0.03,
@@ -46,9 +47,9 @@ class ShardSettings(Settings):
     min_shared_to_repeated: float = Field(
         4.0,
         ge=1,
-        description="Sampling with replacement repeats rows within a rank and between ranks. For a "
-        "finding, the share of rows that two ranks have in common must exceed the share of rows "
-        "that a rank receives more than once by this factor.",
+        description="Minimum ratio of the share of rows that two ranks have in common to the share "
+        "of rows that a rank receives more than once, for a finding. Sampling with replacement "
+        "repeats rows within a rank as well as between ranks.",
     )
 
 

@@ -36,16 +36,17 @@ class BestCheckpointStaleSettings(Settings):
     min_improvements_if_second_saved: int = Field(
         5,
         ge=1,
-        description="Minimum number of improvements that replaces min_improvements if a checkpoint "
-        "was saved at each of the first two evaluations, and the second one had the lower loss.",
+        description="If a checkpoint was saved at each of the first two evaluations, and the "
+        "second evaluation had the lower loss: minimum number of later improvements without a "
+        "saved checkpoint, for a finding. Replaces min_improvements.",
     )
     min_second_loss_ratio: float = Field(
         0.7,
         gt=0,
         le=1,
-        description="Minimum ratio of the second validation loss to the first one, if a checkpoint "
-        "was saved at both evaluations. Below it, the second checkpoint follows the loss, and "
-        "nothing is reported.",
+        description="If a checkpoint was saved at each of the first two evaluations: minimum ratio "
+        "of the second validation loss to the first one, for a finding. With a lower ratio, the "
+        "checkpoint follows the loss and is not reported.",
     )
     max_lowest_loss_ratio: float = Field(
         0.8,

@@ -93,8 +93,9 @@ class ConstantColumnSettings(Settings):
     min_neighbor_pairs: int = Field(
         16,
         ge=2,
-        description="Minimum number of pairs of neighboring positions for the correlation of "
-        "their standard deviations.",
+        description="Minimum number of pairs of neighboring positions, for the correlation of "
+        "their standard deviations to be computed. With fewer, no input counts as an image or a "
+        "curve.",
     )
     min_image_side: int = Field(
         6,
@@ -106,9 +107,9 @@ class ConstantColumnSettings(Settings):
     min_neighbor_std_ratio: float = Field(
         0.4,
         gt=0,
-        description="Minimum standard deviation of a constant position's neighbor, for the "
-        "neighbor to count as varying. It is relative to the median standard deviation of all "
-        "varying positions.",
+        description="For a position next to a constant one: minimum ratio of its standard "
+        "deviation to the median standard deviation of all varying positions, for it to count as "
+        "a varying neighbor.",
     )
 
 

@@ -31,7 +31,7 @@ class DuplicateBosSettings(Settings):
         0.1,
         gt=0,
         le=1,
-        description="Minimum share of rows that start with two BOS tokens, for an error.",
+        description="Minimum share of rows that start with two BOS tokens, for severity 'error'.",
     )
 
 

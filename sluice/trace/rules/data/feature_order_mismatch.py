@@ -42,16 +42,15 @@ class FeatureOrderMismatchSettings(Settings):
     min_initial_difference_ratio: float = Field(
         6.0,
         gt=1,
-        description="Minimum difference between the correlations in training and evaluation, for "
-        "them to count as different. It is the sum of squared differences, divided by the sum "
-        "expected by chance.",
+        description="Minimum sum of squared differences between the correlations in training and "
+        "evaluation, divided by the sum expected by chance, for the correlations to count as "
+        "different.",
     )
     max_remaining_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Maximum difference after reordering, for the new order to count as the "
-        "explanation. It is the sum of squared differences, divided by the sum expected by "
-        "chance.",
+        description="Maximum sum of squared differences between the correlations after reordering, "
+        "divided by the sum expected by chance, for the new order to count as the explanation.",
     )
     max_remaining_share: float = Field(
         0.15,
@@ -103,14 +102,14 @@ def _find_order(
     # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n. The variance of a
     # difference is the sum of the variances in training and in evaluation.
     variance_scale = 1 / training.num_rows + 1 / evaluation.num_rows
-    expected_by_chance = sum(
+    expected_difference = sum(
         (1 - evaluation_correlations[i][j] ** 2) ** 2 * variance_scale for i, j in pairs
     )
     order = [*range(len(training_correlations))]
     initial_difference = difference = _squared_difference(
         training_correlations, evaluation_correlations, order
     )
-    if initial_difference < settings.min_initial_difference_ratio * expected_by_chance:
+    if initial_difference < settings.min_initial_difference_ratio * expected_difference:
         return None
     while True:
         best_difference, best_order = min(
@@ -121,7 +120,7 @@ def _find_order(
             break
         difference, order = best_difference, best_order
     is_explained = (
-        difference < settings.max_remaining_difference_ratio * expected_by_chance
+        difference < settings.max_remaining_difference_ratio * expected_difference
         and difference < settings.max_remaining_share * initial_difference
     )
     return order if is_explained else None

@@ -41,8 +41,8 @@ class IndexOutOfRangeSettings(Settings):
     min_rows_of_other_classes: int = Field(
         10,
         ge=1,
-        description="Minimum number of rows of each other class for a finding about a column of "
-        "one-hot targets that is never 1.",
+        description="For a finding about a column of one-hot targets that is never 1: minimum "
+        "number of rows in which each of the other columns is 1.",
     )
     min_clamped_share: float = Field(
         0.2,
@@ -54,9 +54,9 @@ class IndexOutOfRangeSettings(Settings):
     max_buckets: int = Field(
         128,
         ge=1,
-        description="Maximum number of rows of a table, for a finding about clamped indices to "
-        "need confirmation. In such a table, each row may be a bucket of a quantity, and large "
-        "values share the last bucket intentionally. For a larger table, the finding is an error.",
+        description="A finding about clamped indices needs confirmation if the table has at most "
+        "this number of rows: each row may be a bucket of a quantity, and large values share the "
+        "last bucket intentionally. For a larger table, the finding has severity 'error'.",
     )
 
 

@@ -17,9 +17,9 @@ class NonfiniteInputSettings(Settings):
     max_steps_until_visible: int = Field(
         10,
         ge=1,
-        description="Maximum number of steps from a non-finite input or target to a non-finite "
-        "loss or gradient, for an error. If a training batch makes the network output "
-        "non-finite, the finding is always an error.",
+        description="Maximum number of steps from a non-finite training input or target to a "
+        "non-finite loss or gradient, for severity 'error'. The severity is always 'error' if a "
+        "training batch makes the network output non-finite.",
     )
 
 

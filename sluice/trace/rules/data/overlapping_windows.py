@@ -35,9 +35,9 @@ class OverlappingWindowsSettings(Settings):
     min_common_rows: int = Field(
         5,
         ge=1,
-        description="Minimum number of evaluation rows that are expected among the recorded "
-        "training rows if every evaluation row is a training row. Below it, it is not conclusive "
-        "that no evaluation row is found there.",
+        description="A finding requires that no evaluation row is among the recorded training "
+        "rows. This is conclusive only if at least this number of evaluation rows would be among "
+        "them if all evaluation rows were training rows.",
     )
 
 
@@ -162,7 +162,7 @@ def _compare_values(
         for sketches in _training_sketches(training, inputs_only=not field.place)
     ]
     num_shared, num_compared = max(
-        ((len(values & in_training), len(values)) for values, in_training in pairs),
+        ((len(values & training_values), len(values)) for values, training_values in pairs),
         key=lambda pair: pair[0] / pair[1] if pair[1] >= settings.min_values else 0.0,
         default=(0, 0),
     )
@@ -192,8 +192,8 @@ def _comparable_hashes(
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Return the comparable hashes of one sketch, and those of all other sketches together.
 
-    Large hashes are missing from incomplete sketches. So only hashes up to the limit below which no
-    sketch misses any are comparable.
+    Hashes are comparable up to a limit: all sketches contain all their hashes up to it, but larger
+    hashes may be missing from a sketch.
     """
     limit = common_threshold([one, *others])
     return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))

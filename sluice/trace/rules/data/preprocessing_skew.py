@@ -95,7 +95,8 @@ class PreprocessingSkewSettings(Settings):
     min_drift_log_scale: float = Field(
         -math.log(50),
         description="Smallest logarithm of the ratio of the standard deviations that a drifting "
-        "level explains. A short evaluation covers little of a series.",
+        "level explains. It is far below 0, because a short evaluation covers only a small part "
+        "of a series.",
     )
 
 
@@ -262,17 +263,17 @@ def _build_finding(
 ) -> TraceFinding:
     kind, pairs = difference
     shift, scale = difference.shift, math.exp(difference.log_scale)
-    in_training, in_evaluation = max(pairs, key=lambda pair: _shift(*pair))
+    training_column, evaluation_column = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
         step=max(evaluation.first_step, 1),  # first_step is 0 if no optimizer step precedes it
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
-        f"the evaluation. {kind.capitalize()} {_position_of(kind, in_training, training)} has "
-        f"mean {in_training.mean:.4g} and standard deviation {in_training.std:.4g} in training "
-        f"({training.num_rows} rows), and mean {in_evaluation.mean:.4g} and standard deviation "
-        f"{in_evaluation.std:.4g} in the evaluation ({evaluation.num_rows} rows). Over "
-        f"{pluralize(len(pairs), kind)}, the median shift is {shift:.2g} standard deviations, and "
-        f"the median ratio of the standard deviations is {scale:.3g}.",
+        f"the evaluation. {kind.capitalize()} {_position_of(kind, training_column, training)} has "
+        f"mean {training_column.mean:.4g} and standard deviation {training_column.std:.4g} in "
+        f"training ({training.num_rows} rows), and mean {evaluation_column.mean:.4g} and "
+        f"standard deviation {evaluation_column.std:.4g} in the evaluation ({evaluation.num_rows} "
+        f"rows). Over {pluralize(len(pairs), kind)}, the median shift is {shift:.2g} standard "
+        f"deviations, and the median ratio of the standard deviations is {scale:.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,

@@ -35,9 +35,9 @@ class TrainValLeakageSettings(Settings):
         gt=0,
         le=1,
         description="Minimum estimated share of training rows among the evaluation rows, for the "
-        "evaluation to count as one on training rows only. The setting has a second use: an "
-        "evaluation that contains more than this share of the recorded training rows counts as "
-        "one on the whole data set, and is not reported.",
+        "evaluation to count as an evaluation on training rows only. The setting has a second "
+        "use: if an evaluation contains more than this share of the recorded training rows, it "
+        "counts as an evaluation on the whole data set, and is not reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -49,9 +49,9 @@ class TrainValLeakageSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of training rows among the rows of an evaluation pass, for the "
-        "pass to count as one on the training set. Together, such passes must also contain at "
-        "least this share of the training rows.",
+        description="Minimum share of training rows among the rows of an evaluation pass, for it "
+        "to count as a pass on the training set. Such passes are left out if together they "
+        "contain at least this share of the training rows, and other passes remain.",
     )
     max_failed_split_share: float = Field(
         0.6,
@@ -65,8 +65,9 @@ class TrainValLeakageSettings(Settings):
         2,
         gt=1,
         description="Maximum ratio of the number of rows of one evaluation pass to the number of "
-        "recorded training rows, for the pass to count as an evaluation on held-out rows. A larger "
-        "pass that contains most training rows counts as one on all rows and is not reported.",
+        "recorded training rows, for the pass to count as an evaluation on held-out rows. A "
+        "larger pass that contains most training rows counts as an evaluation on all rows and is "
+        "not reported.",
     )
     min_loop_steps: int = Field(
         8,
@@ -100,7 +101,7 @@ class _Overlap:
     """Number of distinct evaluation rows that were used for training before the evaluation."""
     num_evaluated: int
     """Number of distinct evaluation rows."""
-    num_in_largest_pass: int
+    num_rows_in_largest_pass: int
     """Number of rows of the largest evaluation pass."""
     share: float
     """Estimated share of the evaluation rows that are training rows, including the training rows
@@ -237,7 +238,7 @@ def _find_overlap(
         loader=evaluation[0].loader,
         num_shared=len(shared_rows),
         num_evaluated=len(evaluation_rows),
-        num_in_largest_pass=max(r.num_rows for r in evaluation),
+        num_rows_in_largest_pass=max(r.num_rows for r in evaluation),
         share=len(shared_rows) / max(len(evaluation_rows), 1) / coverage,
         first_training_step=min((first_training_steps[row] for row in shared_rows), default=0),
         expected_by_chance=0.0 if all(r.is_continuous for r in training) else expected_by_chance,
@@ -280,14 +281,16 @@ def _judge_overlap(
     num_training = len({row for r in training for row in r.rows})
     if num_shared > rule.settings.min_full_share * num_training:
         return None  # an evaluation on all rows, including the training set
-    is_large_pass = overlap.num_in_largest_pass > rule.settings.max_held_out_ratio * num_training
-    num_shared_in_pass = num_shared / overlap.num_evaluated * overlap.num_in_largest_pass
+    is_large_pass = (
+        overlap.num_rows_in_largest_pass > rule.settings.max_held_out_ratio * num_training
+    )
+    num_shared_in_pass = num_shared / overlap.num_evaluated * overlap.num_rows_in_largest_pass
     if is_large_pass and num_shared_in_pass > rule.settings.min_majority_share * num_training:
         return None  # an evaluation on all rows, of which only the first rows were recorded
     is_fully_shared = overlap.share >= rule.settings.min_full_share
     if is_fully_shared and has_validation:
         return None  # the training score, next to a validation set
-    # An evaluation on only a part of the training rows is meant as one on held-out rows.
+    # An evaluation on only a part of the training rows is meant to be on held-out rows.
     is_failed_split = (
         is_fully_shared and num_shared < rule.settings.max_failed_split_share * num_training
     )

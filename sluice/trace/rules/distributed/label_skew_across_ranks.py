@@ -53,18 +53,18 @@ def _z_score(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[i
     rank_totals = [sum(row) for row in counts]
     label_totals = [sum(column) for column in zip(*counts, strict=True)]
     total = sum(rank_totals)
-    included = [
+    label_indices = [
         i
         for i, n in enumerate(label_totals)
         if n * min(rank_totals) / total >= settings.min_expected_count
     ]
-    degrees_of_freedom = (len(included) - 1) * (len(counts) - 1)
+    degrees_of_freedom = (len(label_indices) - 1) * (len(counts) - 1)
     if degrees_of_freedom < 1:
         return 0.0
     statistic = sum(
         (row[i] - n * label_totals[i] / total) ** 2 / (n * label_totals[i] / total)
         for row, n in zip(counts, rank_totals, strict=True)
-        for i in included
+        for i in label_indices
     )
     variance = 2 / (9 * degrees_of_freedom)
     return (math.cbrt(statistic / degrees_of_freedom) - 1 + variance) / math.sqrt(variance)

@@ -45,8 +45,8 @@ class ClipBeforeUnscaleSettings(Settings):
     max_relative_deviation: float = Field(
         0.01,
         gt=0,
-        description="Maximum difference between the product and the limit for the two to count as "
-        "equal, relative to the limit.",
+        description="Maximum difference between the limit and the product of gradient norm and "
+        "loss scale, relative to the limit, for the two to count as equal.",
     )
     min_clip_norm: float = Field(
         0.01,
@@ -61,8 +61,8 @@ class ClipBeforeUnscaleSettings(Settings):
     max_resulting_norm: float = Field(
         0.01,
         gt=0,
-        description="Maximum norm after unscaling for a finding about manual clipping. Gradients "
-        "with this norm are too small to train.",
+        description="Maximum gradient norm after unscaling, for a finding about manual clipping. "
+        "Gradients with this norm are too small to train.",
     )
 
 

@@ -189,8 +189,8 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     "computes itself.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
     abstains="All sampled calls receive the expected values. If the operation that produced the "
-    "other values is unknown: one call receives the expected values, or fewer than four calls are "
-    "sampled.",
+    "unexpected values is unknown: one call receives the expected values, or fewer than four calls "
+    "are sampled.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

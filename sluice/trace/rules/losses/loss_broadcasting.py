@@ -20,8 +20,10 @@ _REGRESSION_LOSSES = (
 def _count_pairs(input_shape: tuple[int, ...], target_shape: tuple[int, ...]) -> int:
     """Return the number of compared pairs after broadcasting two shapes."""
     num_dims = max(len(input_shape), len(target_shape))
-    padded = [(1,) * (num_dims - len(shape)) + shape for shape in (input_shape, target_shape)]
-    return math.prod(max(a, b) for a, b in zip(*padded, strict=True))
+    padded_shapes = [
+        (1,) * (num_dims - len(shape)) + shape for shape in (input_shape, target_shape)
+    ]
+    return math.prod(max(a, b) for a, b in zip(*padded_shapes, strict=True))
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:

@@ -27,7 +27,7 @@ class LossDivergenceSettings(Settings):
         5.0,
         gt=1,
         description="The finding blames a raised learning rate if the highest learning rate around "
-        "the jump is at least this factor times the highest rate before.",
+        "the jump is at least this factor times the highest rate at earlier steps.",
     )
     max_steps_from_jump: int = Field(
         32,
@@ -70,12 +70,18 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
     if jump is None:
         return ()
     measurements = measurements_of(trace, optimizers[0])
-    earlier = [statistics for step, statistics in measurements if step < jump.step]
-    later = [(step, statistics) for step, statistics in measurements if step >= jump.step]
-    if not earlier or not later or earlier[-1].parameters != later[0][1].parameters:
+    earlier_statistics = [statistics for step, statistics in measurements if step < jump.step]
+    later_measurements = [
+        (step, statistics) for step, statistics in measurements if step >= jump.step
+    ]
+    if (
+        not earlier_statistics
+        or not later_measurements
+        or earlier_statistics[-1].parameters != later_measurements[0][1].parameters
+    ):
         return ()
-    step_after, statistics_after = later[0]
-    norm_before = _weight_norm(trace, earlier[-1])
+    step_after, statistics_after = later_measurements[0]
+    norm_before = _weight_norm(trace, earlier_statistics[-1])
     growth = _weight_norm(trace, statistics_after) / norm_before if norm_before else math.nan
     # ``not >=`` includes a growth that is NaN.
     if not growth >= rule.settings.min_weight_growth or math.isinf(growth):

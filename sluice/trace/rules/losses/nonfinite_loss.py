@@ -20,7 +20,8 @@ class NonfiniteLossSettings(Settings):
         2,
         ge=1,
         description="Minimum number of non-finite losses, or of evaluations with a non-finite "
-        "loss, for an error. The last loss or evaluation of the run must be non-finite as well.",
+        "loss, for severity 'error'. The last loss or evaluation of the run must be non-finite as "
+        "well.",
     )
 
 
@@ -35,8 +36,8 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
     )
     count_text = f"non-finite at {len(nonfinite_indices)} of {len(losses)} recorded steps"
     step, value = losses[nonfinite_indices[0]]
-    corrupted = next((w for w in trace.corrupted_weights if w.step == step - 1), None)
-    if corrupted is None:
+    corrupted_record = next((w for w in trace.corrupted_weights if w.step == step - 1), None)
+    if corrupted_record is None:
         what = f"The loss is {value} at step {step}, and {count_text}."
         cause = (
             "A step with this loss makes all weights non-finite."
@@ -50,11 +51,13 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
         )
     else:
         names = parameter_names(trace)
-        listed = list_names([names.get(p, f"parameter {p}") for p in corrupted.parameters])
+        names_text = list_names(
+            [names.get(p, f"parameter {p}") for p in corrupted_record.parameters]
+        )
         what = (
-            f"{len(corrupted.parameters)} of {corrupted.num_parameters} parameters became "
-            f"non-finite after step {step - 1}: {listed}. Their optimizer state is finite, so "
-            f"their gradients were finite. The loss is {count_text}."
+            f"{len(corrupted_record.parameters)} of {corrupted_record.num_parameters} parameters "
+            f"became non-finite after step {step - 1}: {names_text}. Their optimizer state is "
+            f"finite, so their gradients were finite. The loss is {count_text}."
         )
         cause = (
             "Either the program wrote to the weights between two steps, or the update itself is "
@@ -68,7 +71,7 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
     return (
         rule.finding(
             severity="error" if is_persistent else "warning",
-            step=step if corrupted is None else step - 1,
+            step=step if corrupted_record is None else step - 1,
             what=what,
             cause=cause,
             fix=fix,
@@ -90,24 +93,30 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
     }
     findings = []
     for evaluations in evaluation_series(trace):
-        nonfinite = [e for e in evaluations if not math.isfinite(e.mean)]
-        if not nonfinite or (nonfinite[0].network, nonfinite[0].kind) in unreduced_losses:
+        nonfinite_evaluations = [e for e in evaluations if not math.isfinite(e.mean)]
+        if (
+            not nonfinite_evaluations
+            or (nonfinite_evaluations[0].network, nonfinite_evaluations[0].kind) in unreduced_losses
+        ):
             continue
-        first = nonfinite[0]
-        is_last_nonfinite = nonfinite[-1] is evaluations[-1]
-        is_persistent = is_last_nonfinite and len(nonfinite) >= rule.settings.min_nonfinite_losses
+        first = nonfinite_evaluations[0]
+        is_last_nonfinite = nonfinite_evaluations[-1] is evaluations[-1]
+        is_persistent = (
+            is_last_nonfinite and len(nonfinite_evaluations) >= rule.settings.min_nonfinite_losses
+        )
         findings.append(
             rule.finding(
                 severity="error" if is_persistent else "warning",
                 step=first.step,
                 what=f"{network_name(trace, first.network)}: the validation loss ({first.kind}) is "
-                f"{first.mean} after step {first.step}, and non-finite in {len(nonfinite)} of "
-                f"{len(evaluations)} evaluations. All recorded training losses are finite.",
+                f"{first.mean} after step {first.step}, and non-finite in "
+                f"{len(nonfinite_evaluations)} of {len(evaluations)} evaluations. All "
+                "recorded training losses are finite.",
                 cause="A validation batch or the code for the evaluation causes it, such as NaN in "
                 "the inputs or targets, a batch without targets, or a division by 0.",
                 fix="Find the first validation batch with a non-finite loss. Check its inputs and "
                 "targets, and the outputs of the network in evaluation mode.",
-                num_bad=len(nonfinite),
+                num_bad=len(nonfinite_evaluations),
                 num_known=len(evaluations),
             )
         )

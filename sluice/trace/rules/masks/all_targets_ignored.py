@@ -24,21 +24,22 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Minimum number of batches without a target, for an error if the loss is not "
-        "a mean. Fewer are harmless.",
+        description="If the loss is not a mean: minimum number of batches without a target, for "
+        "severity 'error'. Fewer are harmless, unless no sampled batch has a target.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Minimum share of batches without a target, for an error if the loss is not a "
-        "mean.",
+        description="If the loss is not a mean: minimum share of batches without a target, for "
+        "severity 'error'.",
     )
     min_text_rows: int = Field(
         8,
         ge=1,
-        description="A single batch without a target is an error if it has at least this number of "
-        "text rows. With that many rows, the missing targets are not a coincidence.",
+        description="A single batch without a target is enough for severity 'error' if it has at "
+        "least this number of text rows. With that many rows, the missing targets are not a "
+        "coincidence.",
     )
 
 
@@ -89,8 +90,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 num_rows_empty=num_rows_empty,
             )
         )
-    # If no loss function proves an error, the fields of batches and the labels that networks
-    # receive may prove it.
+    # Without an error among the loss calls, the fields of batches and the labels that networks
+    # receive are inspected, too.
     errors = tuple(f for f in findings if f.severity == "error")
     return (
         errors

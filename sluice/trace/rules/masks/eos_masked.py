@@ -80,7 +80,8 @@ def _detect_missing_end(
     num_rows_with_tail = sum(t.num_tails for t in targets)
     num_distinct_last = max(t.num_last for t in targets)
     last_share = sum(t.last_share * t.num_tails for t in targets) / max(num_rows_with_tail, 1)
-    # The longest row of a batch needs no padding: if it has a tail, its end token is ignored.
+    # The longest row of a batch needs no padding. Its end token is ignored only if it also has a
+    # tail.
     if num_rows < rule.settings.min_rows or num_rows_with_tail < num_rows:
         return None
     # A last token that most rows share may be the end token, which is then a target.
@@ -88,7 +89,7 @@ def _detect_missing_end(
         num_distinct_last < rule.settings.min_distinct_last_tokens
         or last_share > rule.settings.max_last_share
     )
-    if has_common_last_token and not _ignores_end_of_longest(targets):
+    if has_common_last_token and not _ignores_end_of_longest_row(targets):
         return None
     shortest_tail = min(t.shortest_tail for t in targets)
     longest_tail = max(t.longest_tail for t in targets)
@@ -121,11 +122,11 @@ def _detect_missing_end(
     )
 
 
-def _ignores_end_of_longest(targets: list[NextTokenTargets]) -> bool:
+def _ignores_end_of_longest_row(targets: list[NextTokenTargets]) -> bool:
     """Whether exactly the last position of the longest row is ignored in every batch.
 
-    The rule needs this if the token before the masked end token is the same in every text, such as
-    a full stop.
+    The end token is then masked, even if the token before it is the same in every text, such as a
+    full stop.
     """
     return (
         all((t.is_shifted or t.targets_are_inputs) and t.shortest_tail == 1 for t in targets)

@@ -26,7 +26,7 @@ class ParameterInTwoOptimizersSettings(Settings):
         2,
         ge=1,
         description="Minimum number of steps that use a gradient with which the other optimizer "
-        "has already made a step, for an error.",
+        "has already made a step, for severity 'error'.",
     )
 
 
@@ -54,8 +54,8 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
     findings = []
     parameters = {record.index: set(record.parameters) for record in membership.optimizers}
     for first, second in sorted(_concurrent_pairs(trace)):
-        shared = sorted(parameters.get(first, set()) & parameters.get(second, set()))
-        if not shared:
+        shared_parameters = sorted(parameters.get(first, set()) & parameters.get(second, set()))
+        if not shared_parameters:
             continue
         first_steps, second_steps = steps_of(trace, first), steps_of(trace, second)
         # The second of two steps on one gradient follows no backward pass. The gradient is still
@@ -67,15 +67,15 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
         )
         num_repeated_steps = count_steps(repeated_steps)
         has_repeated_steps = num_repeated_steps >= rule.settings.min_shared_steps
-        names = [membership.name_of(parameter) for parameter in shared]
+        names = [membership.name_of(parameter) for parameter in shared_parameters]
         findings.append(
             rule.finding(
                 severity="error" if has_repeated_steps else "confirm",
                 step=first_step_of(repeated_steps)
                 if has_repeated_steps
                 else max(first_step_of(first_steps), first_step_of(second_steps)),
-                what=f"{pluralize(len(shared), 'parameter')} "
-                f"{'is' if len(shared) == 1 else 'are'} in "
+                what=f"{pluralize(len(shared_parameters), 'parameter')} "
+                f"{'is' if len(shared_parameters) == 1 else 'are'} in "
                 f"both {optimizer_name(trace, first)} and "
                 f"{optimizer_name(trace, second)}: {list_names(names)}."
                 + (
@@ -85,7 +85,7 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
                 ),
                 cause="Both optimizers update such a parameter, each with its own state.",
                 fix="Add each parameter to one optimizer only.",
-                num_shared=len(shared),
+                num_shared=len(shared_parameters),
                 num_repeated_steps=num_repeated_steps,
             )
         )

@@ -37,7 +37,7 @@ class UnstableAdamMomentsSettings(Settings):
         description="Minimum growth of the norm in a burst, as ratio of the norms at two "
         "consecutive measured steps.",
     )
-    num_consecutive: int = Field(
+    num_growth_steps: int = Field(
         5, ge=1, description="Number of consecutive measured steps at which the norm must grow."
     )
     min_z_score: float = Field(
@@ -70,8 +70,8 @@ def _find_first_burst(
 ) -> _Burst | None:
     """Return the first burst in the norms of the measured steps; None without one."""
     norms = [norm for _, norm in steps_and_norms]
-    for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
-        start = end - settings.num_consecutive
+    for end in range(settings.min_steps + settings.num_growth_steps, len(norms)):
+        start = end - settings.num_growth_steps
         burst = norms[start : end + 1]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):
             continue
@@ -102,7 +102,7 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
                 step=burst.step,
                 what=f"{optimizer_name(trace, optimizer)}: the norm of the first moment grew by "
                 f"more than {rule.settings.min_growth - 1:.0%} in each of "
-                f"{rule.settings.num_consecutive} consecutive measured steps, to "
+                f"{rule.settings.num_growth_steps} consecutive measured steps, to "
                 f"{burst.norm:.3g}. The median before the burst was {burst.usual_norm:.3g}.",
                 cause="Gradients grow faster than the optimizer can adapt: the next steps are "
                 "too large.",

@@ -20,10 +20,10 @@ class Bf16UpdateLostSettings(Settings):
         0.35,
         gt=0,
         le=1,
-        description="A finding is an error if the changed share of every measured step is below "
-        "this value. The changed share of a step is the median over its weight tensors. For one "
-        "tensor, it is the share of values that the step changes, among the sampled values whose "
-        "gradient is not 0.",
+        description="The finding has severity 'error' if the changed share of every measured step "
+        "is below this value. The changed share of a step is the median over its weight tensors. "
+        "For one tensor, it is the share of values that the step changes, among the sampled "
+        "values whose gradient is not 0.",
     )
     max_median_changed_share: float = Field(
         0.4,
@@ -38,17 +38,17 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps, shares, rates = [], [], []
-        for step, measured in measurements_of(trace, optimizer):
+        for step, measured_step in measurements_of(trace, optimizer):
             # Changed shares are finite only for bfloat16 and float16.
             weight_shares = [
-                measured.changed_shares[i]
-                for i in weight_positions(trace, measured)
-                if measured.changed_shares and math.isfinite(measured.changed_shares[i])
+                measured_step.changed_shares[i]
+                for i in weight_positions(trace, measured_step)
+                if measured_step.changed_shares and math.isfinite(measured_step.changed_shares[i])
             ]
-            if weight_shares and max(measured.rates) > 0:
+            if weight_shares and max(measured_step.rates) > 0:
                 steps.append(step)
                 shares.append(statistics.median(weight_shares))
-                rates.append(max(measured.rates))
+                rates.append(max(measured_step.rates))
         if len(steps) < rule.settings.min_steps:
             continue
         median_share, largest_share = statistics.median(shares), max(shares)

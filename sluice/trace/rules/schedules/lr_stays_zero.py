@@ -21,8 +21,8 @@ class LrStaysZeroSettings(Settings):
     min_scheduler_calls: int = Field(
         3,
         ge=1,
-        description="Minimum number of calls of scheduler.step() at a learning rate of 0, for an "
-        "error after fewer than min_conclusive_steps optimizer steps.",
+        description="For severity 'error' after fewer than min_conclusive_steps optimizer steps: "
+        "minimum number of calls of scheduler.step() at a learning rate of 0.",
     )
     min_steps: int = Field(
         10,
@@ -32,9 +32,10 @@ class LrStaysZeroSettings(Settings):
     min_conclusive_steps: int = Field(
         20,
         ge=1,
-        description="Minimum number of optimizer steps at a learning rate of 0 for an error, "
-        "however often scheduler.step() was called. An error also requires that no other optimizer "
-        "makes a step in this time; otherwise the finding needs confirmation.",
+        description="Minimum number of optimizer steps at a learning rate of 0 for severity "
+        "'error', however often scheduler.step() was called. Severity 'error' also requires that "
+        "no other optimizer makes a step while the rate is 0; otherwise the finding needs "
+        "confirmation.",
     )
 
 
@@ -43,8 +44,8 @@ def _severity(
 ) -> Severity | None:
     """Return the severity of a number of steps at a learning rate of 0; None for too few.
 
-    An error requires that no other optimizer makes a step in this time (``is_alone``): nothing is
-    learned.
+    Severity 'error' requires that no other optimizer makes a step in this time (``is_alone``), so
+    that nothing is learned.
     """
     is_conclusive = num_steps >= settings.min_conclusive_steps or (
         num_scheduler_calls >= settings.min_scheduler_calls and num_steps >= settings.min_steps

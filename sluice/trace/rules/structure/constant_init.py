@@ -161,9 +161,11 @@ def _zero_gradient_steps(trace: Trace) -> dict[int, set[int]]:
     """Return the steps with a zero gradient and a positive learning rate, by parameter."""
     steps: dict[int, set[int]] = {}
     for optimizer in stepping_optimizers(trace):
-        for step, measured in measurements_of(trace, optimizer):
-            for parameter, norm in zip(measured.parameters, measured.grad_norms, strict=True):
-                if norm == 0 and max(measured.rates) > 0:
+        for step, measured_step in measurements_of(trace, optimizer):
+            for parameter, norm in zip(
+                measured_step.parameters, measured_step.grad_norms, strict=True
+            ):
+                if norm == 0 and max(measured_step.rates) > 0:
                     steps.setdefault(parameter, set()).add(step)
     return steps
 

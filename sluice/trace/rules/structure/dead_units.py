@@ -48,14 +48,14 @@ def _find_inactive_outputs(
     """
     records = parameter_records(trace)
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    for measured in trace.statistics:
+    for measured_step in trace.statistics:
         grad_norms_by_module: dict[str, list[float]] = {}
-        for optimizer in measured.optimizers:
+        for optimizer in measured_step.optimizers:
             for index, norm in zip(optimizer.parameters, optimizer.grad_norms, strict=True):
                 for name in records[index].names if index in records else ():
                     grad_norms_by_module.setdefault(name.rpartition(".")[0], []).append(norm)
         has_gradients = any(norm > 0 for norms in grad_norms_by_module.values() for norm in norms)
-        for output in measured.outputs:
+        for output in measured_step.outputs:
             if output.numel < settings.min_values:
                 continue
             if output.kind in _ACTIVATIONS:
@@ -68,15 +68,17 @@ def _find_inactive_outputs(
                     and max(grad_norms_by_module.get(module, [math.nan])) == 0
                 )
             if is_inactive:
-                yield measured.step, output
+                yield measured_step.step, output
 
 
 def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     measured_steps: dict[tuple[int, str], list[int]] = {}
-    for measured in trace.statistics:
-        for output in measured.outputs:
-            measured_steps.setdefault((output.network, output.module), []).append(measured.step)
+    for measured_step in trace.statistics:
+        for output in measured_step.outputs:
+            measured_steps.setdefault((output.network, output.module), []).append(
+                measured_step.step
+            )
     inactive_outputs: dict[tuple[int, str], dict[int, OutputStatistics]] = {}  # by layer and step
     for step, output in _find_inactive_outputs(rule.settings, trace):
         inactive_outputs.setdefault((output.network, output.module), {})[step] = output
@@ -88,16 +90,16 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
         if num_inactive_steps < rule.settings.min_steps:
             continue
         output = outputs[steps[-1]]
-        step = since = steps[-num_inactive_steps]
+        step = first_inactive_step = steps[-num_inactive_steps]
         what = (
             f"{names.get(network, 'a network')}.{module} ({output.kind}): none of {output.numel} "
             f"values is positive in the last {num_inactive_steps} of {len(steps)} measured steps, "
-            f"from step {since} on."
+            f"from step {first_inactive_step} on."
         )
         # The layer became inactive after the previous measured step. A jump of the loss since then
         # shows when.
         last_active_step = steps[-num_inactive_steps - 1] if num_inactive_steps < len(steps) else 0
-        if jump is not None and last_active_step < jump.step <= since:
+        if jump is not None and last_active_step < jump.step <= first_inactive_step:
             step = jump.step
             what += (
                 f" The loss jumped from {jump.median_before:.4g} to {jump.median_after:.4g} at "

@@ -26,8 +26,8 @@ class LossDetachedSettings(Settings):
     min_steps_at_end: int = Field(
         20,
         ge=1,
-        description="Minimum number of steps without a gradient at the end of the training, for a "
-        "finding if earlier steps had gradients.",
+        description="If earlier steps had gradients: minimum number of steps without a gradient at "
+        "the end of the training, for a finding.",
     )
     reach: GradientReachSettings = Field(
         GradientReachSettings(),
@@ -64,13 +64,17 @@ def _trailing_steps_without_gradient(
 
     () if there are too few, or if a later step has a gradient.
     """
-    without_gradient = tuple(filter(_lacks_gradient, steps))
-    if count_steps(without_gradient) < settings.min_steps_at_end:
+    steps_without_gradient = tuple(filter(_lacks_gradient, steps))
+    if count_steps(steps_without_gradient) < settings.min_steps_at_end:
         return ()
-    last_with_gradient = max(
-        (s.sequence.last_step for s in steps if s not in without_gradient), default=0
+    last_step_with_gradient = max(
+        (s.sequence.last_step for s in steps if s not in steps_without_gradient), default=0
     )
-    return without_gradient if last_with_gradient < first_step_of(without_gradient) else ()
+    return (
+        steps_without_gradient
+        if last_step_with_gradient < first_step_of(steps_without_gradient)
+        else ()
+    )
 
 
 def _is_any_parameter_reached(trace: Trace, since: int) -> bool:

@@ -35,9 +35,9 @@ _FIX = "Assign the embedding's weight to the output layer after every change of 
 
 def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect two names of one parameter that become the names of two parameters."""
-    for before, after in pairwise(trace.memberships):
-        indices = {name: p.index for p in after.parameters for name in p.names}
-        for parameter in before.parameters:
+    for old_membership, new_membership in pairwise(trace.memberships):
+        indices = {name: p.index for p in new_membership.parameters for name in p.names}
+        for parameter in old_membership.parameters:
             for name, other_name in combinations(parameter.names, 2):
                 if (
                     name in indices
@@ -46,9 +46,9 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
                 ):
                     return rule.finding(
                         severity="error",
-                        step=after.step,
+                        step=new_membership.step,
                         what=f"{name} and {other_name} were one parameter up to step "
-                        f"{after.step - 1}, and are two parameters now.",
+                        f"{new_membership.step - 1}, and are two parameters now.",
                         cause="One of the weights was reassigned or created again after the "
                         "tying. The two diverge from this step on.",
                         fix=_FIX,
@@ -168,19 +168,19 @@ def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Tra
     names, embedding_weights = parameter_names(trace), _embedding_weights(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}
-        for new, other in network.broken_ties:
-            tying_settings = _tying_settings(network, parameters[new], parameters[other])
-            if not _could_be_tied(rule.settings, parameters[new], parameters[other]) or not all(
-                s.value for s in tying_settings
-            ):
+        for new_weight, other in network.broken_ties:
+            tying_settings = _tying_settings(network, parameters[new_weight], parameters[other])
+            if not _could_be_tied(
+                rule.settings, parameters[new_weight], parameters[other]
+            ) or not all(s.value for s in tying_settings):
                 continue
             return rule.finding(
                 # A new output layer with the old embedding may be intentional.
-                severity="error" if new in embedding_weights else "confirm",
+                severity="error" if new_weight in embedding_weights else "confirm",
                 step=membership.step,
                 confidence=0.95,
-                what=f"{names[new]} and {names[other]} were one parameter when the network "
-                f"was created. {names[new]} was replaced before the first step, so they are "
+                what=f"{names[new_weight]} and {names[other]} were one parameter when the network "
+                f"was created. {names[new_weight]} was replaced before the first step, so they are "
                 "two parameters now.",
                 cause="The weights were not tied again. The two diverge from the first step on.",
                 fix=_FIX,
@@ -201,11 +201,11 @@ def _embedding_weights(trace: Trace) -> set[int]:
 
 def _first_network_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRecord]]:
     """Yield the first record of every network, with the membership that contains it."""
-    recorded: set[int] = set()
+    yielded_networks: set[int] = set()
     for membership in trace.memberships:
         for network in membership.networks:
-            if network.index not in recorded:
-                recorded.add(network.index)
+            if network.index not in yielded_networks:
+                yielded_networks.add(network.index)
                 yield membership, network
 
 
