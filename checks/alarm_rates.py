@@ -71,10 +71,11 @@ def measure_alarms(
     good_windows = select_windows(raw, raw_window_rows, settings)
     progress(f"{len(good_windows)} windows of good rows")
     good_trials = [run_through_pipeline(workload, window) for window in good_windows]
+    max_corrupted_windows = settings.plantings
     progress("inserting corruptions into the raw rows")
     corrupted_raw_trials = list(
         run_raw_corruptions(
-            workload, _evenly_spaced_frames(good_windows, settings.plantings), settings
+            workload, _evenly_spaced_frames(good_windows, max_corrupted_windows), settings
         )
     )
     progress(
@@ -83,7 +84,7 @@ def measure_alarms(
     frames = [trial.features for trial in good_trials if trial.features is not None]
     corrupted_feature_trials = list(
         run_feature_corruptions(
-            workload, _evenly_spaced_frames(frames, settings.plantings), settings
+            workload, _evenly_spaced_frames(frames, max_corrupted_windows), settings
         )
     )
     progress(f"{len(corrupted_feature_trials)} corrupted feature windows; evaluating all windows")
@@ -98,7 +99,7 @@ def measure_alarms(
         num_rows=len(raw),
         num_windows=len(good_trials),
         disjoint_windows=num_disjoint_windows,
-        refused_windows=sum(bool(t.refusals) for t in good_trials),
+        refused_windows=sum(bool(t.rejected_by) for t in good_trials),
         expectations=tuple(
             _expectation_rates(
                 workload,
@@ -223,24 +224,24 @@ def _corruption_rates(
             continue
         detected_by: Counter[str] = Counter()
         missed_columns: Counter[str] = Counter()
-        num_caught = num_refused = 0
+        num_caught = num_rejected = 0
         for trial, sentences_by_table in outcomes:
             detectors = [
                 f"{table}: {sentence}"
                 for table, sentences in sentences_by_table.items()
                 for sentence in sorted(sentences)
             ]
-            detected_by.update([*detectors, *trial.refusals])
+            detected_by.update([*detectors, *trial.rejected_by])
             num_caught += bool(detectors)
-            num_refused += bool(trial.refusals) and not detectors
-            if not detectors and not trial.refusals:
+            num_rejected += bool(trial.rejected_by) and not detectors
+            if not detectors and not trial.rejected_by:
                 missed_columns[" and ".join(trial.columns) or "rows"] += 1
         yield CorruptionRates(
             planted_in=planted_in,
             corruption=corruption.name,
             planted=len(outcomes),
             caught=num_caught,
-            refused=num_refused,
+            refused=num_rejected,
             missed=AlarmRate.of_windows(
                 missed_columns.total(), len(outcomes), confidence=settings.confidence
             ),

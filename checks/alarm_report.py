@@ -12,7 +12,7 @@ TableName = Literal["raw_data", "features"]
 
 
 class AlarmSettings(Settings):
-    """Windows to evaluate, and maximum number of windows in which each corruption is inserted."""
+    """Windows to evaluate, and maximum number of windows into which each corruption is inserted."""
 
     window_rows: int = Field(250, ge=10, le=1_000_000, description="Window length [rows].")
     step_rows: int = Field(
@@ -28,7 +28,7 @@ class AlarmSettings(Settings):
         5,
         ge=1,
         le=1_000,
-        description="Maximum number of windows in which each corruption is inserted.",
+        description="Maximum number of windows into which each corruption is inserted.",
     )
     confidence: float = Field(
         0.95, gt=0.5, lt=1, description="Confidence level of the Wilson intervals."
@@ -39,26 +39,26 @@ class AlarmSettings(Settings):
 class AlarmRate(Record):
     """Share of windows with an outcome, and its Wilson score interval."""
 
-    count: int
-    of: int
+    count: int = Field(description="Number of windows with the outcome.")
+    of: int = Field(description="Number of all windows that were evaluated.")
     low: float
     high: float
 
     @classmethod
     def of_windows(
-        cls, count: int, of: int, *, confidence: float, num_independent: int | None = None
+        cls, count: int, total: int, *, confidence: float, num_independent: int | None = None
     ) -> Self:
-        """Return the rate ``count / of`` with its interval.
+        """Return the rate ``count / total`` with its interval.
 
         Args:
             count: Number of windows with the outcome.
-            of: Number of windows evaluated.
+            total: Number of all windows that were evaluated.
             confidence: Confidence level of the interval.
-            num_independent: Effective number of independent windows; None for ``of``.
+            num_independent: Effective number of independent windows; None for ``total``.
         """
-        size = of if num_independent is None else min(num_independent, of)
-        low, high = wilson(count / of * size if of else 0, size, confidence=confidence)
-        return cls(count=count, of=of, low=low, high=high)
+        size = total if num_independent is None else min(num_independent, total)
+        low, high = wilson(count / total * size if total else 0, size, confidence=confidence)
+        return cls(count=count, of=total, low=low, high=high)
 
     @property
     def share(self) -> float:
@@ -91,12 +91,12 @@ class CorruptionRates(Record):
         description="Number of these windows that at least one expectation detected."
     )
     refused: int = Field(
-        description="Number of these windows that no expectation detected, but a schema or the "
-        "feature code rejected."
+        description="Number of rejected windows: no expectation detected the corruption, but a "
+        "schema or the feature code rejected the window."
     )
     missed: AlarmRate = Field(
-        description="Windows that no step detected, counted once for each corrupted column. The "
-        "interval treats the columns of a window as independent."
+        description="Share of these windows that no expectation, schema or feature code detected. "
+        "The interval treats the columns of a window as independent."
     )
     caught_by: dict[str, int] = Field(
         description="Number of windows by the expectation, schema or code that detected them, in "
@@ -123,17 +123,17 @@ class AlarmReport(Record):
     corruptions: tuple[CorruptionRates, ...]
 
 
-def wilson(count: float, of: float, *, confidence: float) -> tuple[float, float]:
-    """Return the Wilson score interval of a rate; (0, 1) if ``of`` is 0.
+def wilson(count: float, total: float, *, confidence: float) -> tuple[float, float]:
+    """Return the Wilson score interval of the rate ``count / total``; (0, 1) if ``total`` is 0.
 
     Source:
         Wilson (1927), "Probable inference", Journal of the American Statistical Association 22.
     """
-    if not of > 0:
+    if not total > 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    share = count / of
-    middle = share + z * z / (2 * of)
-    half_width = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    scale = 1 + z * z / of
+    share = count / total
+    middle = share + z * z / (2 * total)
+    half_width = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
     return max(0.0, (middle - half_width) / scale), min(1.0, (middle + half_width) / scale)

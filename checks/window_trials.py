@@ -31,8 +31,8 @@ class WindowTrial:
     features: pd.DataFrame | None
     """Features; None if they could not be computed or if expected columns are missing."""
 
-    refusals: tuple[str, ...]
-    """What rejected the window, such as "the raw schema"; empty if nothing did."""
+    rejected_by: tuple[str, ...]
+    """Schemas or code that rejected the window, such as "the raw schema"; empty if none did."""
 
 
 def select_windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.DataFrame]:
@@ -87,7 +87,7 @@ def run_feature_corruptions(
             columns=columns,
             raw=None,
             features=corrupted_frame,
-            refusals=("the feature schema",) if is_rejected else (),
+            rejected_by=("the feature schema",) if is_rejected else (),
         )
 
 
@@ -112,9 +112,9 @@ def run_through_pipeline(
     columns: tuple[str, ...] = (),
 ) -> WindowTrial:
     """Run one window through the raw schema, the feature code and the feature schema."""
-    refusals = []
+    rejected_by = []
     if _is_rejected(lambda: validate_schema(raw, workload.raw_schema, "raw")):
-        refusals.append("the raw schema")
+        rejected_by.append("the raw schema")
     features: pd.DataFrame | None = None
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -124,7 +124,7 @@ def run_through_pipeline(
                 features = workload.compute_features(raw)
         validate_schema(features, workload.feature_schema, "features")
     except ContractError:
-        refusals.append("the feature code" if features is None else "the feature schema")
+        rejected_by.append("the feature code" if features is None else "the feature schema")
     if features is not None and not set(workload.feature_schema.names) <= set(features):
         features = None  # expected columns are missing, so there is nothing to evaluate
     return WindowTrial(
@@ -132,7 +132,7 @@ def run_through_pipeline(
         columns=columns,
         raw=raw,
         features=features,
-        refusals=tuple(refusals),
+        rejected_by=tuple(rejected_by),
     )
 
 

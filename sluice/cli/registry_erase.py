@@ -39,8 +39,8 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
         print_json(erased.model_dump(mode="json"))
         return
     unassigned_note = (
-        f" {pluralize(erased.unnamed, 'sample')} from before clients were recorded cannot be "
-        "assigned to a user, and will be deleted after expiry."
+        f" {pluralize(erased.unnamed, 'sample')} of an older version of Sluice "
+        f"{'does' if erased.unnamed == 1 else 'do'} not name a user, and will be deleted at expiry."
         if erased.unnamed
         else ""
     )

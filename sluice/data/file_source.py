@@ -105,9 +105,9 @@ def read_json_lines(
 def raw_rows_of_frame(
     rows: pd.DataFrame, source: ParquetSource | JsonLinesSource | AssetSource, schema: Schema
 ) -> pd.DataFrame:
-    """Return a data frame as raw rows; the index of the source may be its index or a column.
+    """Return a data frame as raw rows; ``source.index`` may name its index or one of its columns.
 
-    If the source has no index, a named index of the data frame becomes a column.
+    Without ``source.index``, a named index of the data frame becomes a column.
 
     Raises:
         SourceError: The frame is empty; otherwise see ``sluice.data.sources.load_rows``.
@@ -137,7 +137,7 @@ def suggest_name(uri: str) -> str:
     try:
         names = [str(entry).rpartition("/")[2] for entry in filesystem.ls(folder, detail=False)]
     except (OSError, ValueError):
-        return f" The folder {folder or '/'} cannot be listed either."
+        return f" The folder {folder or '/'} does not exist or cannot be listed."
     near = nearest_name(name, names)
     return f" Did you mean '{near}'?" if near else ""
 

@@ -141,7 +141,7 @@ def reference_column(
     Args:
         values: Values in time order.
         settings: Drift settings with the number of cells.
-        per_test_alpha: P-value at which a single column is called drifted.
+        per_test_alpha: P-value at which a single test raises an alarm.
 
     Raises:
         ContractError: The column contains neither numbers nor categories.

@@ -34,7 +34,7 @@ this low."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
-    """Parameters of the block bootstrap of one column."""
+    """Serial dependence of the rows of a column, as parameters of its block bootstrap."""
 
     block_length: int
     """Number of consecutive rows in a block [rows]."""
@@ -59,7 +59,8 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
     Args:
         series: Series (N,) in time order, such as the ranks of a column and their distances from
             the median: volatility may be clustered even if the values are uncorrelated.
-        per_test_alpha: P-value at which a single column is called drifted.
+        per_test_alpha: P-value at which a single test raises an alarm; for a smaller one, the
+            inflation factor is larger.
     """
     length = max(map(_block_length, series))
     num_rows = series[0].size

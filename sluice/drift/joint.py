@@ -1,9 +1,10 @@
 """Joint drift test of all columns: maximum mean discrepancy (MMD) with random features.
 
-The dependence between columns may change although the distribution of each column does not. A
+The relation between columns may change although the distribution of each column does not. A
 Gaussian kernel over all columns detects such a change. With random features, the MMD compares the
-mean features of two samples. The mean of a sample is the mean over its blocks of rows, so the null
-distribution is drawn from the stored means of the reference's blocks.
+mean features of two samples. Its null distribution comes from a block bootstrap, which combines
+randomly drawn blocks of the reference's rows. It needs only the mean features of each block, which
+are stored.
 
 A code is the number of the cell that contains a value (see ``drift.binning``); 0 means a missing
 value.
@@ -32,7 +33,7 @@ from sluice.drift.dependence import Dependence, block_starts, measure_dependence
 _CHUNK_ROWS = 16_384
 """Number of rows whose features a thread computes at a time."""
 
-_DEPENDENCE_FEATURES = 8
+_BLOCK_LENGTH_FEATURES = 8
 """Number of features from which the block length is estimated. Few suffice, because each feature
 depends on all columns."""
 
@@ -79,10 +80,10 @@ class RandomFeatures:
         distances of pairs of rows.
         """
         rng = np.random.default_rng(seed)
-        numeric = tuple(at for at, column in enumerate(columns) if column.kind == "numeric")
-        category = tuple(at for at, column in enumerate(columns) if column.kind == "category")
+        numeric = tuple(i for i, column in enumerate(columns) if column.kind == "numeric")
+        category = tuple(i for i, column in enumerate(columns) if column.kind == "category")
         # Total variance of the one-hot vectors; each normal score has variance 1.
-        category_variance = sum(1 - float((columns[at].share_G ** 2).sum()) for at in category)
+        category_variance = sum(1 - float((columns[i].share_G ** 2).sum()) for i in category)
         width = math.sqrt(2 * (len(numeric) + category_variance))
 
         def frequencies(count: int) -> NDArray[np.float32]:
@@ -91,10 +92,10 @@ class RandomFeatures:
 
         return cls(
             numeric_positions=numeric,
-            score_CG=tuple(normal_scores(columns[at]).astype(np.float32) for at in numeric),
+            score_CG=tuple(normal_scores(columns[i]).astype(np.float32) for i in numeric),
             frequency_CF=frequencies(len(numeric)),
             category_positions=category,
-            table_CGF=tuple(frequencies(columns[at].cells.num_cells + 1) for at in category),
+            table_CGF=tuple(frequencies(columns[i].cells.num_cells + 1) for i in category),
             phase_F=rng.uniform(0, 2 * np.pi, num_features).astype(np.float32),
         )
 
@@ -103,13 +104,13 @@ class RandomFeatures:
         angle_nF = np.tile(self.phase_F, (code_CN[0][rows].size, 1))
         if self.numeric_positions:
             score_nC = np.empty((angle_nF.shape[0], len(self.numeric_positions)), np.float32)
-            for position, (at, score_G) in enumerate(
+            for i, (position, score_G) in enumerate(
                 zip(self.numeric_positions, self.score_CG, strict=True)
             ):
-                score_nC[:, position] = score_G[code_CN[at][rows]]
+                score_nC[:, i] = score_G[code_CN[position][rows]]
             angle_nF += score_nC @ self.frequency_CF
-        for at, table_GF in zip(self.category_positions, self.table_CGF, strict=True):
-            angle_nF += table_GF[code_CN[at][rows]]
+        for position, table_GF in zip(self.category_positions, self.table_CGF, strict=True):
+            angle_nF += table_GF[code_CN[position][rows]]
         np.cos(angle_nF, out=angle_nF)
         return angle_nF
 
@@ -118,7 +119,7 @@ class RandomFeatures:
     ) -> NDArray[np.float64]:
         """Return the mean of each feature over all rows (F,)."""
         num_rows = code_CN[0].size
-        chunks = [slice(at, at + _CHUNK_ROWS) for at in range(0, num_rows, _CHUNK_ROWS)]
+        chunks = [slice(start, start + _CHUNK_ROWS) for start in range(0, num_rows, _CHUNK_ROWS)]
         sums = map_function(
             lambda rows: self.compute(code_CN, rows).sum(axis=0, dtype=np.float64), chunks
         )
@@ -134,6 +135,7 @@ class JointReference:
     mean_F: NDArray[np.float64]
     block_KF: NDArray[np.float32]
     dependence: Dependence
+    """Serial dependence of the rows, not the relation between columns."""
 
     @classmethod
     def of(
@@ -143,10 +145,18 @@ class JointReference:
         per_test_alpha: float,
         map_function: MapFunction,
     ) -> "JointReference":
-        """Return the joint reference of rows given as codes of all columns."""
+        """Return the joint reference of rows given as codes of all columns.
+
+        Args:
+            features: Random features of the rows.
+            code_CN: Codes of all columns.
+            per_test_alpha: P-value at which this test raises an alarm. It affects the inflation
+                factor of the serial dependence (``measure_dependence``).
+            map_function: Computes the features of several chunks of rows.
+        """
         num_rows = code_CN[0].size
         recent = slice(max(0, num_rows - 10_000), num_rows)
-        sample_nF = features.compute(code_CN, recent)[:, :_DEPENDENCE_FEATURES].astype(np.float64)
+        sample_nF = features.compute(code_CN, recent)[:, :_BLOCK_LENGTH_FEATURES].astype(np.float64)
         dependence = measure_dependence([x_n for x_n in sample_nF.T.copy()], per_test_alpha)
         length = dependence.block_length
         means = []

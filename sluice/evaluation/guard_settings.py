@@ -16,8 +16,8 @@ class MetricMargin(Settings):
     )
     margin: float = Field(
         ge=0,
-        description="Maximum deterioration of the mean metric against the reference. The guard "
-        "passes if the deterioration is significantly below it, at alpha [metric units].",
+        description="Maximum deterioration of the mean metric against the reference [metric "
+        "units]. The guard passes if the deterioration is significantly below it, at alpha.",
     )
 
 
@@ -45,9 +45,9 @@ class HardLimit(Settings):
 class GuardSettings(Settings):
     """Guards of one pipeline; a PROMOTE requires that all of them pass.
 
-    Margins are tested at the alpha of the comparison. Limits are compared with the mean of a
-    metric, without a bound. Because all guards must pass, additional guards never increase the
-    false promotion rate (intersection-union test, Berger 1982).
+    Margins are tested at the alpha of the comparison. Limits are compared with the mean of a metric
+    itself, not with a confidence bound. Because all guards must pass, additional guards never
+    increase the false promotion rate (intersection-union test, Berger 1982).
     """
 
     metrics: tuple[MetricMargin, ...] = Field(
@@ -59,9 +59,9 @@ class GuardSettings(Settings):
     approved: str | None = Field(
         None,
         min_length=1,
-        description="Candidate digest of a manually approved version; null disables the guard. The "
-        "approved version stays fixed while production changes, so that small deteriorations "
-        "cannot accumulate.",
+        description="Candidate digest of a version that a person approved; null disables the "
+        "guard. Candidates are compared with this version, too. It stays fixed while production "
+        "changes, so that small deteriorations cannot accumulate.",
     )
     approved_margin_share: float = Field(
         0.01,

@@ -38,8 +38,8 @@ class ErasureReport(Record):
     )
     kept: int = Field(description="Number of remaining samples of the model.")
     unnamed: int = Field(
-        description="Number of remaining samples that name no client, because an older version of "
-        "Sluice stored them."
+        description="Number of remaining samples whose user is unknown, because an older version "
+        "of Sluice stored them without it."
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs calls that may hang in daemon threads.
+"""Runs calls that may hang, each in its own daemon thread.
 
 An executor is not suitable: Python joins its threads when the process ends, so a call that hangs
 would keep the process alive.

@@ -48,7 +48,7 @@ class FaultCase:
     correct_causes: frozenset[FaultName]
     """Reported causes that count as correct."""
     max_late_steps: int
-    """Maximum number of steps from ``starts_at`` to the step of a finding that is in time."""
+    """Maximum number of steps after ``starts_at`` at which a finding still counts as in time."""
     nets: tuple[NetName, ...]
     """Networks for which the program exists."""
     required_severity: Literal["error", "confirm"] = "error"

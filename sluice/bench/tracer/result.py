@@ -15,7 +15,7 @@ Kind = Literal["fault", "twin", "healthy"]
 ``healthy`` an unusual healthy program."""
 
 _MAX_EARLY_STEPS = 1
-"""Maximum number of steps by which a finding that is in time may precede ``starts_at``."""
+"""Maximum number of steps before ``starts_at`` at which a finding already counts as in time."""
 
 
 class ReportedCause(Record):

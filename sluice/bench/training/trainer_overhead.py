@@ -263,5 +263,6 @@ def _require_same_weights(trainer_model: nn.Module, loop_model: nn.Module) -> No
             cause="The trainer does something that the minimal loop does not do, so their times "
             "cannot be compared.",
             fix="Use the precision fp32, the default optimizer, and neither micro_batch_rows nor "
-            "changes. Use few enough validation rows for one chunk.",
+            "changes. Use fewer validation rows: the trainer predicts many rows in several chunks, "
+            "the minimal loop predicts all at once.",
         )

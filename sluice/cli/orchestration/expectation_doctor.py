@@ -59,7 +59,7 @@ def alarm_tables(report: AlarmReport) -> Group:
             f"{rates.caught:,}",
         )
     corruptions = Table(
-        "planted in", "corruption", "times", "caught", "refused", "missed", "missed in", box=None,
+        "planted in", "corruption", "times", "caught", "rejected", "missed", "missed in", box=None,
         pad_edge=False,
     )  # fmt: skip
     for row in report.corruptions:
@@ -116,7 +116,7 @@ def alarm_page(report: AlarmReport) -> str:
         f'<p class="soft">{html_escape(_LEGEND)}</p>',
         '<div class="card">',
         table(
-            ["planted in", "corruption", "times", "caught", "refused", "missed", "missed in",
+            ["planted in", "corruption", "times", "caught", "rejected", "missed", "missed in",
              "best detector"],
             corruptions,
             numbers=frozenset({2, 3, 4, 5}),
@@ -127,7 +127,7 @@ def alarm_page(report: AlarmReport) -> str:
 
 
 _LEGEND = (
-    "Caught: detected by an expectation. Refused: detected only by a schema or the feature code. "
+    "Caught: detected by an expectation. Rejected: detected only by a schema or the feature code. "
     "Missed: not detected."
 )
 
@@ -141,7 +141,7 @@ def _summary(report: AlarmReport) -> str:
         f"The windows overlap, so the {report.settings.confidence:.0%} intervals of the false "
         f"alarms count them as {pluralize(report.disjoint_windows, 'disjoint window')}. "
         f"{pluralize(report.refused_windows, 'good window')} "
-        f"{'was' if report.refused_windows == 1 else 'were'} refused by a schema or the feature "
+        f"{'was' if report.refused_windows == 1 else 'were'} rejected by a schema or the feature "
         "code. Row counts and classes of Great Expectations apply to whole tables and are not "
         "measured on windows."
     )

@@ -91,7 +91,10 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     if losses:
         ends = np.array([min(losses), max(losses)])
         axes.plot(ends, ends, color=MUTED, linewidth=1)
-    if threshold is not None and math.isfinite(threshold) and (threshold > 0 or not is_log):
+    # An infinite threshold cannot be drawn, nor one of 0 on logarithmic axes.
+    if threshold is not None and not (math.isfinite(threshold) and (threshold > 0 or not is_log)):
+        threshold = None
+    if threshold is not None:
         for line in (axes.axhline, axes.axvline):
             line(threshold, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.grid(color=GRID)

@@ -23,8 +23,9 @@ from sluice.base.settings import suggest_nearest
 MAX_CHARACTERS = 1_000
 """Maximum length of a query [characters]."""
 
-MAX_DEPTH = 40
-"""Maximum nesting depth of conditions and operators."""
+MAX_DEPTH = 80
+"""Maximum number of operators that contain each other. A comparison and a list also count as
+operators; ``x + y + z > 1`` has three levels, because its sums contain each other."""
 
 MAX_INTEGER = 2**63 - 1
 """Maximum value of an integer in a query."""
@@ -71,13 +72,17 @@ class _RejectedQuery(Exception):
 
 
 def evaluate_query(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Return for each row whether the query is true; missing values make it false.
+    """Return for each row whether the query is true; a missing result counts as false.
+
+    Missing values are compared as in pandas. A comparison with NaN or NaT is false, except that
+    ``!=`` is true, so ``x != x`` selects the rows in which x is missing. In a column with a
+    nullable dtype, such as Int64, a comparison with a missing value is missing, even ``x != x``.
 
     Args:
         query: One condition. Names refer to columns, ``index`` (the row labels) and the name of
             the index; a name in backticks may contain any characters. Allowed are numbers, texts,
             True and False, comparisons, ``in`` and ``not in`` with a list of literals, ``and``,
-            ``or``, ``not`` and arithmetic on numbers. ``x != x`` is true for missing numbers.
+            ``or``, ``not`` and arithmetic on numbers.
         frame: Table on which the query is evaluated.
 
     Raises:
@@ -138,10 +143,16 @@ def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
 
 def _require_shallow(body: ast.expr) -> None:
     """Raise an error for deep nesting, before any recursive evaluation."""
-    level: list[ast.AST] = [body]
-    # A nesting level has up to two levels of nodes, because operators are separate nodes.
-    for _ in range(2 * MAX_DEPTH):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    level: list[ast.expr] = [body]
+    # The innermost operator contains one more level: names and literals. Nodes that are not
+    # expressions are ignored, because the evaluation rejects every node that contains another one.
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for node in level
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.expr)
+        ]
         if not level:
             return
     raise _RejectedQuery(f"it is nested more than {MAX_DEPTH} levels deep")
@@ -201,16 +212,15 @@ class _Evaluation:
         if len(positions) == 1:
             column = self._frame.iloc[:, positions[0]]
             if isinstance(column.dtype, pd.CategoricalDtype):
-                return column.astype(column.dtype.categories.dtype)
+                return _decode_categories(column, column.dtype)
             return column
         if not positions and name in ("index", self._frame.index.name):
             return pd.Series(self._frame.index, index=self._frame.index)
         if positions:
             raise _RejectedQuery(f"{len(positions)} columns are named '{name}'", node)
         hint = suggest_nearest(name, [str(column) for column in self._frame.columns]).rstrip("?")
-        raise _RejectedQuery(
-            f"there is no column '{name}'{',' if hint else ''}{hint.lower()}", node
-        )
+        hint = hint.replace(" Did", ", did", 1)  # continues the sentence
+        raise _RejectedQuery(f"there is no column '{name}'{hint}", node)
 
     def _condition(self, node: ast.expr) -> "pd.Series[bool]":
         value = self.value(node)
@@ -256,6 +266,14 @@ class _Evaluation:
                 raise _RejectedQuery("a list may contain numbers and texts only", element)
             is_member = is_member | _compare(column, self.value(element), operator.eq, element)
         return ~is_member if isinstance(op, ast.NotIn) else is_member
+
+
+def _decode_categories(column: "pd.Series[Any]", dtype: pd.CategoricalDtype) -> "pd.Series[Any]":
+    """Return the values of a categorical column, as float64 if some of its integers are missing."""
+    value_dtype = dtype.categories.dtype
+    if isinstance(value_dtype, np.dtype) and value_dtype.kind in "iub" and column.hasnans:
+        return column.astype("boolean" if value_dtype.kind == "b" else "float64")
+    return column.astype(value_dtype)
 
 
 def _compare(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: ast.expr) -> Any:

@@ -24,9 +24,9 @@ from sluice.workloads.workload import Workload
 
 Clock = Callable[[], datetime]
 
-_MAX_KEPT_OUTPUTS = 256
-"""Maximum number of validation examples whose outputs are in memory together, if the workload
-declares that its outputs are large."""
+_MAX_EXAMPLES_WITH_LARGE_OUTPUTS = 256
+"""Maximum number of validation examples if the outputs of the workload are large
+(``keep_outputs`` is False), because a check holds the outputs of all of them in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,8 @@ class GateInputs:
     settings: PocSettings
     seed: int
     folder: Path
-    """Existing folder on the disk of the run's files; the checks remove what they write in it."""
+    """Existing folder in which checks write files and delete them again. It should be on the disk
+    to which a training writes, because the checks test whether files can be written there."""
     clock: Clock
     """Returns the current time with a time zone; also used to time the checks."""
     stored_data: StoredData | None = None
@@ -112,12 +113,13 @@ class GateInputs:
     def held_out(self) -> Examples:
         """Validation examples of the first fold; in no check does the network predict test rows.
 
-        If the workload does not keep its outputs, these are at most 256 evenly spaced examples.
+        If the outputs of the workload are large (``keep_outputs`` is False), these are at most 256
+        evenly spaced examples.
         """
         examples = self.workload.examples(self.frame, self.folds[0].val)
         if self.workload.keep_outputs:
             return examples
-        return sample_evenly(examples, _MAX_KEPT_OUTPUTS)
+        return sample_evenly(examples, _MAX_EXAMPLES_WITH_LARGE_OUTPUTS)
 
     @cached_property
     def mini(self) -> MiniTraining:

@@ -29,7 +29,7 @@ DISTRIBUTED_FAULTS: tuple[Fault, ...] = (
         name="sampler seed mismatch",
         severity="error",
         description=(
-            "Every rank takes its shard from a different order: some rows are used twice per "
+            "Every rank takes its shard from another order of the rows: some are used twice per "
             "epoch, others never."
         ),
         cause="The samplers of the ranks have different seeds.",

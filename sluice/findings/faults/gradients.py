@@ -171,7 +171,9 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         id="gradient-scaler-skips-steps",
         name="gradient scaler skips steps",
         severity="error",
-        description="The gradient scaler skips every step: the weights no longer change.",
+        description=(
+            "From some step on, the gradient scaler skips all steps: the weights no longer change."
+        ),
         cause="A gradient is infinite or NaN at any scale.",
         fix=(
             "Find the first non-finite gradient: a division by 0, a log or root of 0, or a loss "

@@ -101,7 +101,7 @@ def _wrap_clip(
             if norm is None:
                 norm = result.item() if result.is_cpu else result.detach()
             elif entry is not None:
-                entry.last_clipped_step = entry.num_steps + 1
+                entry.last_norm_read_step = entry.num_steps + 1
             thread.step.clips.append((index, norm, float(max_norm)))
 
     return clip

@@ -27,8 +27,8 @@ def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) 
     Args:
         sink: Receives the record.
         scheduler: Scheduler of the program.
-        has_stepped: Whether the scheduler made its last step in this trace, so that this step does
-            not count as one before the trace (``SchedulerRecord.start``).
+        has_stepped: Whether the scheduler has just made a step, which the caller records. Its
+            ``last_epoch`` counts this step, but ``SchedulerRecord.start`` must not.
     """
     entry = sink.objects.schedulers.get_or_add(scheduler)
     if entry.step_code < 0:

@@ -69,12 +69,12 @@ class TargetSampler:
             return
         began = sink.clock()
         with torch.no_grad():
-            column_targets = target_column(
+            targets_and_column = target_column(
                 target, inputs[0].shape[0], self._columns.get(thread.call.network)
             )
-            if column_targets is None:
+            if targets_and_column is None:
                 return
-            targets, is_class, self._columns[thread.call.network] = column_targets
+            targets, is_class, self._columns[thread.call.network] = targets_and_column
             sample_size = sink.settings.row_sample_size
             cache = sink.sampling.fingerprints
             fingerprints = [

@@ -29,7 +29,7 @@ def is_channels_first(batch: Tensor) -> bool:
 class ColumnStatistics:
     """Mean, standard deviation, extremes and changes of each column of an input.
 
-    Changes are those between consecutive samples. Also computes the correlations of the first
+    Changes are those from one row to the next. Also computes the correlations of the first
     columns. Non-finite values are skipped.
 
     Args:
@@ -61,7 +61,7 @@ class ColumnStatistics:
         self._last_sample: Tensor | None = None
         """Last sample of the previous batch; None if it was not read."""
         self._squared_changes, self._num_changes = self._num_finite.clone(), 0
-        """Sum of the squared changes between consecutive samples, and number of changes."""
+        """Sum of the squared changes from one row to the next, and number of changes."""
 
     def add(self, batch: Tensor) -> None:
         """Add one batch; a batch with another width is skipped."""
@@ -98,7 +98,7 @@ class ColumnStatistics:
         self._sum_of_products += correlated.T @ correlated
 
     def _add_changes(self, values: Tensor) -> None:
-        """Add the squared changes between consecutive samples, also across batches."""
+        """Add the squared changes from one row to the next, also across batches."""
         samples = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
         samples = samples.to("cpu", torch.float64)
         previous, self._last_sample = self._last_sample, samples[-1:].clone()

@@ -275,13 +275,15 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
             )
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
-        real_effect = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
+        real_token_effect = (
+            float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
+        )
         # The effect of padding is measured at the real tokens outside the first half. The effect of
         # this half is measured there, too, so the two effects can be compared.
         return PerturbationEffect(
             num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),
-            real_token_effect=real_effect,
+            real_token_effect=real_token_effect,
         )
 
 

@@ -28,9 +28,9 @@ class OptimizerEntry:
     gradient_check: GradientCheck = field(default_factory=GradientCheck)
     num_steps: int = 0
     """Number of steps that ended, including skipped ones."""
-    last_clipped_step: int = -1
-    """Number of the latest step whose gradient norm was read before clipping, counted from 1 over
-    the steps of this optimizer; -1 if no norm was read."""
+    last_norm_read_step: int = -1
+    """Number of the latest step of this optimizer, from 1, before which the tracer read the norm of
+    the gradients that were clipped. -1 if it read none, such as on a GPU."""
     num_groups: int = 0
     """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)

@@ -93,9 +93,9 @@ class ProbeRecord(Record):
     )
     real_effect: float = Field(
         float("nan"),
-        description="Effect of real tokens: largest change of a compared output if real tokens are "
-        "changed instead of padding, as a share of the largest output. NaN for probes other than "
-        "'padding'.",
+        description="Effect of real tokens; ``largest_effect`` is that of padding. Largest change "
+        "of a compared output if real tokens are changed instead of padding, as a share of the "
+        "largest output. NaN for probes other than 'padding'.",
     )
     parameters: tuple[int, ...] = Field((), description="Indices of the changed parameters.")
     is_matrix: bool = Field(

@@ -21,8 +21,8 @@ class ColumnRecord(Record):
     largest: float
     step: float = Field(
         math.nan,
-        description="Root mean square of the change between consecutive samples; NaN if unknown. "
-        "Not related to optimizer steps.",
+        description="Root mean square of the change from one row to the next, also across batches; "
+        "NaN if unknown. Not an optimizer step.",
     )
 
 
@@ -35,7 +35,9 @@ class TokenRecord(Record):
     first: int = Field(description="Most frequent first token of the rows in the first batch.")
     num_rows: int = Field(0, description="Number of rows of all batches.")
     num_ignored: int = Field(
-        0, description="Number of batches (not of tokens) that contain only the ignore index -100."
+        0,
+        description="Number of ignored batches: they contain only the ignore index -100. Not a "
+        "number of tokens.",
     )
     num_first: int = Field(description="Number of rows that begin with the first token.")
     num_doubled: int = Field(
@@ -43,7 +45,8 @@ class TokenRecord(Record):
         "again."
     )
     num_longer: int = Field(
-        description="Number of rows that begin with the first token 3 or more times."
+        description="Number of rows with a longer run: they begin with the first token 3 or more "
+        "times, as with left padding."
     )
 
 
@@ -100,7 +103,7 @@ class InputRecord(Record):
 
 
 class RowsRecord(Record):
-    """Row fingerprints of one of the first calls of a network, or of a few later ones."""
+    """Row fingerprints of one call of a network. The first calls and a few later ones have one."""
 
     step: int = Field(description="Number of optimizer steps before the call.")
     network: int
@@ -109,8 +112,8 @@ class RowsRecord(Record):
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     is_continuous: bool = Field(
         False,
-        description="Whether equal rows are certainly copies of one row, and not equal by chance: "
-        "values rarely repeat, or unequal rows differ in many columns.",
+        description="Whether rows are distinctive: equal rows are then certainly copies of one "
+        "row, not equal by chance. Values rarely repeat, or unequal rows differ in many columns.",
     )
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of each row, for at most 1,024 rows."
@@ -129,13 +132,13 @@ class TargetSampleRecord(Record):
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     rows: tuple[int, ...] = Field(description="64-bit fingerprint of each sampled row.")
     targets: tuple[float, ...] = Field(
-        description="Target of each row: of one-hot targets or class probabilities, the class with "
-        "the largest value; of other targets with several columns, the value in one column."
+        description="Target of each row. For one-hot targets or class probabilities: the class "
+        "with the largest value. For other targets with several columns: the value in one column."
     )
     prior: float | None = Field(
         None,
-        description="Loss of the best constant prediction for this batch. None for targets with "
-        "one column or row, and for losses without a closed form.",
+        description="Constant baseline: loss of the best constant prediction for this batch. None "
+        "for targets with one column or row, and for losses without a closed form.",
     )
     num_features: int = Field(description="Number of features of a row.")
     features: str = Field(

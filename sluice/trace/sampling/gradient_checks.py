@@ -71,8 +71,8 @@ class _GradientChecks:
         position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
         if 0 < position <= 2 * len(entries):
             entry = entries[(position - 1) // 2]
-            # Clipping reads the norm of all gradients of the optimizer anyway.
-            if entry.last_clipped_step >= entry.num_steps or _update_dormancy(entry):
+            # The norm that was read before clipping already shows non-finite gradients.
+            if entry.last_norm_read_step >= entry.num_steps or _update_dormancy(entry):
                 return
             if not entry.gradient_check.is_finite(entry, position % 2):
                 self._record(entry, thread)

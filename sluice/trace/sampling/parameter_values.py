@@ -32,9 +32,9 @@ _FINGERPRINT_MASK = 2**52 - 1
 """Mask that keeps the lower 52 bits of a fingerprint. Values are read from the device as float64,
 which represents integers of 52 bits exactly."""
 
-_ROUNDING_STEPS = 1e5
-"""Ratio of the largest absolute value to the unit of rounding. Two rows count as equal if their
-differences from the first row, rounded to multiples of this unit, are equal."""
+_NUM_ROUNDING_STEPS = 1e5
+"""Number of rounding steps from 0 to the largest absolute value. The differences of each row from
+the first row are rounded to these steps. Rows count as equal if their rounded differences are."""
 
 
 def request_values(
@@ -98,7 +98,7 @@ def _count_distinct_rows(values: Tensor) -> int:
     rows = values[:_MAX_ROWS].reshape(min(len(values), _MAX_ROWS), -1)
     rows = rows[:, :: -(-rows.shape[1] // _ROW_SAMPLE_SIZE)].float()
     scale = rows.abs().max().clamp_min(1e-30)
-    rounded = ((rows - rows[0]) / scale * _ROUNDING_STEPS).round().nan_to_num().to(torch.int32)
+    rounded = ((rows - rows[0]) / scale * _NUM_ROUNDING_STEPS).round().nan_to_num().to(torch.int32)
     return len(row_fingerprints(rounded, sample_size=_ROW_SAMPLE_SIZE).unique())
 
 

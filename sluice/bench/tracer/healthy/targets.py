@@ -62,8 +62,8 @@ def rare_label(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def falling_target(setup: CaseSetup) -> list[nn.Module]:
-    """Fit a target that correlates negatively with its inputs."""
+def negatively_correlated_target(setup: CaseSetup) -> list[nn.Module]:
+    """Fit a target that is negatively correlated with the inputs."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 8, 8)
     y = -x.flatten(1)[:, :16].sum(1) / 4 + 0.2 * torch.randn(1024)
@@ -129,7 +129,10 @@ CASES = (
     HealthyCase(number=9, name="small LSTM over 60 steps", program=small_lstm, nets=("gru",)),
     HealthyCase(number=10, name="labels 2 % / 98 %", program=rare_label, nets=_ALL_NETS),
     HealthyCase(
-        number=11, name="target of negative correlation", program=falling_target, nets=_ALL_NETS
+        number=11,
+        name="target of negative correlation",
+        program=negatively_correlated_target,
+        nets=_ALL_NETS,
     ),
     HealthyCase(number=14, name="raw 0-255 inputs", program=raw_pixels, nets=("mlp", "cnn", "gru")),
     HealthyCase(number=16, name="Gaussian NLL", program=gaussian_likelihood, nets=("mlp", "gru")),

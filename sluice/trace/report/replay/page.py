@@ -79,7 +79,7 @@ def rename_replay(name: str, page: str) -> str:
 
 
 def _command_line(program: Sequence[str]) -> str:
-    """Return the command line as text. It begins with '-c' or '-m' if Python runs no file."""
+    """Return the command line as text; ``program`` begins with '-c' or '-m' if it has no file."""
     line = " ".join(program).strip()
     return f"python {line}" if line.startswith("-") else line or "a Python process"
 
@@ -245,7 +245,9 @@ def _sequence_data(trace: Trace) -> list[dict[str, Any]]:
 def _event_labels(trace: Trace, sequence: StepSequence) -> Iterable[str]:
     for event in sequence.events:
         yield _event_label(trace, event) + (
-            f" (last {event.repeat_length} repeated)" if event.repeat_length else ""
+            f" (end of a repeated block of {pluralize(event.repeat_length, 'event')})"
+            if event.repeat_length
+            else ""
         )
 
 

@@ -50,8 +50,8 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
         ]
         if not loader.shuffles or not repeated_epochs or len(repeated_epochs) < len(pairs) / 2:
             continue
-        # ``sets_epoch`` only says that the sampler has the method set_epoch().
-        is_set_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
+        has_set_epoch = loader.sets_epoch  # whether the program calls it or not
+        is_set_epoch_missing = has_set_epoch and len({e.sampler_epoch for e in epochs}) == 1
         epoch_text = (
             f", whose epoch is always {epochs[0].sampler_epoch}" if is_set_epoch_missing else ""
         )

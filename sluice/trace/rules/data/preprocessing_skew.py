@@ -83,9 +83,9 @@ class PreprocessingSkewSettings(Settings):
     max_relative_change: float = Field(
         1.2,
         gt=0,
-        description="Maximum root mean square change between consecutive samples, for the level "
+        description="Maximum root mean square change from one row to the next, for the level "
         "to count as drifting [std of the evaluation inputs]. The change is 1.4 for independent "
-        "samples.",
+        "rows.",
     )
     max_drift_log_scale: float = Field(
         math.log(8),
@@ -193,11 +193,11 @@ def _log_scale(training: ColumnRecord, evaluation: ColumnRecord) -> float:
 def _is_beyond_drift(settings: PreprocessingSkewSettings, difference: _ColumnDifference) -> bool:
     """Whether columns are shifted, or have a larger or smaller scale, and no drift explains it.
 
-    If consecutive samples are similar, as for prices, the level drifts. A different level after the
+    If consecutive rows are similar, as for prices, the level drifts. A different level after the
     training rows is then no evidence of different preprocessing, unless it is beyond any drift.
     """
     shift, log_scale = difference.shift, difference.log_scale
-    # ``step`` is the RMS change between consecutive samples.
+    # ``ColumnRecord.step`` is the RMS change from one row to the next.
     relative_changes = [e.step / e.std for _, e in difference.pairs if not math.isnan(e.step)]
     if relative_changes and median(relative_changes) < settings.max_relative_change:
         return (

@@ -1,4 +1,8 @@
-"""Detects ranks whose shards overlap, usually because their samplers have different seeds."""
+"""Detects ranks whose shards overlap, usually because their samplers have different seeds.
+
+Every rank must divide the same order of rows into shards, and take another shard than the other
+ranks.
+"""
 
 from collections.abc import Sequence
 

@@ -130,7 +130,8 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
             continue
         pass_counts = Counter(len(r.losses) for r in trace.scalars if len(r.losses) > 1)
         num_batches = pass_counts.most_common(1)[0][0] if pass_counts else 2
-        # Half of the steps suffice, because the events of an evaluation are part of the next step.
+        # Half of the steps suffice: the first step after an evaluation also contains the events of
+        # the evaluation, so its batches seem to differ and it is not in ``summed_steps``.
         # Two losses without a known loss function may belong to a GAN.
         if (
             not summed_steps

@@ -67,8 +67,8 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in networks_with_mask:
             continue
-        # Changes of the outputs at unchanged tokens: for ``largest_effect`` padding is replaced,
-        # for ``real_effect`` some of the tokens.
+        # Both are changes of the outputs at unchanged tokens. For the first, the probe replaced the
+        # padding; for the second, some of the real tokens.
         padding_effect, token_effect = probe.largest_effect, probe.real_effect
         if not (padding_effect > rule.settings.min_effect and token_effect == 0):
             continue

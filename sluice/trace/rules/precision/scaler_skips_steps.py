@@ -1,4 +1,4 @@
-"""Detects a gradient scaler that skips all steps until the end."""
+"""Detects a gradient scaler that skips all steps from some step until the end of the run."""
 
 import math
 
@@ -39,9 +39,9 @@ def _find_final_skips(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
     if not skipped_steps:
         return 0, 0
     later_steps = [s for s in skipped_steps if s.sequence.first_step > last_unskipped]
-    # A sequence of events that ends with a skip may have occurred before the last unskipped step,
-    # too. The trace does not show the step at which it then occurs again. So the skips are assumed
-    # to begin right after the last unskipped step.
+    # A step sequence is stored once, with its first and last step. If a sequence with a skip first
+    # occurred before the last unskipped step, the step at which it occurred again is unknown. So
+    # the final skips are assumed to begin right after the last unskipped step.
     is_first_unknown = len(later_steps) < len(skipped_steps)
     first = (
         last_unskipped + 1 if is_first_unknown else min(s.sequence.first_step for s in later_steps)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sluice.evaluation.suites import plots
 from sluice.evaluation.suites.page import suites_page
 from sluice.evaluation.suites.plots import changes_png, rows_png
 from sluice.evaluation.suites.result import SuiteReport
@@ -99,6 +100,26 @@ def test_plots_are_small_and_support_non_finite_losses_and_empty_suites(report):
         with Image.open(io.BytesIO(png)) as image:
             assert image.width == 792
             assert len(image.getcolors()) > 5
+
+
+@pytest.mark.parametrize(
+    ("threshold", "has_lines"), [(0.5, True), (0.0, False), (np.inf, False), (None, False)]
+)
+def test_the_caption_names_the_dashed_lines_only_if_they_are_drawn(
+    report, monkeypatch, threshold, has_lines
+):
+    captions, num_lines = [], []
+
+    def record(axes, _headline, detail, **_):
+        captions.append(detail)
+        num_lines.append(sum(line.get_linestyle() == "--" for line in axes.lines))
+
+    monkeypatch.setattr(plots, "set_headline", record)
+
+    rows_png(report.results[0], threshold=threshold, unit="nats")
+
+    assert num_lines == [2 * has_lines]
+    assert ["dashed" in caption for caption in captions] == [has_lines]
 
 
 def test_a_threshold_that_is_not_finite_is_explained(report):

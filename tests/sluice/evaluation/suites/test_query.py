@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.evaluation.suites.query import MAX_CHARACTERS, evaluate_query
+from sluice.evaluation.suites.query import MAX_CHARACTERS, MAX_DEPTH, evaluate_query
 
 
 @pytest.fixture
@@ -66,8 +66,27 @@ def test_a_missing_value_of_a_nullable_column_makes_the_condition_false(table):
     nullable = table.astype({"x": "Float64"})
     nullable.iloc[5, 0] = pd.NA
 
-    for query in ("x > -1", "not x > -1", "x + 1 > 0", "x == x"):
+    for query in ("x > -1", "not x > -1", "x + 1 > 0", "x == x", "x != x"):
         assert not evaluate_query(query, nullable).iloc[5]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "missing_rows"),
+    [
+        ("float64", [5]),
+        ("object", [5]),
+        ("category", [5]),
+        ("Float64", []),
+        ("Int64", []),
+        ("string", []),
+    ],
+)
+def test_a_column_that_is_unequal_to_itself_is_missing_unless_it_is_nullable(dtype, missing_rows):
+    values = pd.Series([1.0, 2.0, 3.0, 1.0, 2.0, None, 3.0])
+    values = values.map({1.0: "a", 2.0: "b", 3.0: "c"}) if dtype == "object" else values
+    table = pd.DataFrame({"x": values.astype(dtype)})
+
+    assert np.flatnonzero(evaluate_query("x != x", table)).tolist() == missing_rows
 
 
 ATTACKS = [
@@ -189,6 +208,30 @@ def test_the_error_names_the_rejected_part_and_its_position(table, query, messag
         evaluate_query(query, table)
 
 
+def test_the_suggested_column_has_the_case_of_the_table(table):
+    renamed = table.rename(columns={"x": "RSI_14"})
+
+    with pytest.raises(ContractError, match="no column 'RSI_15', did you mean 'RSI_14' at char"):
+        evaluate_query("RSI_15 > 1", renamed)
+
+
+@pytest.mark.parametrize(
+    "make_query",
+    [
+        lambda depth: "x" + " + x" * (depth - 1) + " > 1",
+        lambda depth: "x > 1" + " ** 1" * (depth - 1),
+        lambda depth: "not " * (depth - 1) + "x > 1",
+        lambda depth: "not " * (depth - 2) + "x in [1, 2]",
+        lambda depth: "not " * (depth - 3) + "x in [-1, 2]",
+    ],
+    ids=["sum", "power", "not", "list", "negative number"],
+)
+def test_a_query_has_at_most_the_maximum_depth(table, make_query):
+    assert len(evaluate_query(make_query(MAX_DEPTH), table)) == len(table)
+    with pytest.raises(ContractError, match=f"nested more than {MAX_DEPTH} levels deep"):
+        evaluate_query(make_query(MAX_DEPTH + 1), table)
+
+
 def test_the_largest_power_is_computed_at_once(table):
     assert evaluate_query("x < 9 ** 9 ** 9 ** 9", table).all()
 
@@ -209,3 +252,12 @@ def test_columns_with_the_same_name_are_rejected(table):
 
 def test_categories_are_compared_by_their_values(table):
     assert evaluate_query("name == 'a'", table.astype({"name": "category"})).any()
+
+
+@pytest.mark.parametrize(
+    ("values", "query"), [([1, None, 2], "x < 2"), ([True, None, False], "x == True")]
+)
+def test_categories_of_integers_and_truth_values_may_be_missing(values, query):
+    table = pd.DataFrame({"x": pd.Categorical(values)})
+
+    assert evaluate_query(query, table).tolist() == [True, False, False]
