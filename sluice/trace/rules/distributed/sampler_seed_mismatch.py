@@ -61,7 +61,7 @@ def _judge(
 
 
 SAMPLER_SEED_MISMATCH = RankRule(
-    name="all ranks divide the same order of rows",
+    name="all ranks take their shards from the same order of rows",
     fault="sampler seed mismatch",
     priority=40,
     requires="The traces of two ranks that train on a loader.",

@@ -87,7 +87,7 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
 
 
 SCALER_SKIPS_STEPS = Rule(
-    name="the gradient scaler does not skip every step",
+    name="the gradient scaler does not skip all of the last steps",
     fault="gradient scaler skips steps",
     priority=380,
     requires="Five consecutive skipped steps at the end of the run.",
