@@ -83,7 +83,7 @@ class NonFiniteGuard:
 
     def _after_clearing(self, cleared: GradientsCleared) -> None:
         if self._step_to_skip > self._sink.steps.last:
-            self._cleared_parameters.update(map(id, _parameters_of(cleared.cleared)))
+            self._cleared_parameters.update(map(id, _parameters_of(cleared.owner)))
 
     def _before_step(self, step: StepBegins) -> None:
         """Skip a step on the gradients of a non-finite loss."""

@@ -166,7 +166,7 @@ class BackwardPass:
 class OptimizerCall:
     """The running optimizer step. Owner: ``hooks.optimizers``."""
 
-    running: Any = None
+    running_optimizer: Any = None
     """Optimizer whose step runs; None while no step runs."""
     entry: Any = None
     """Entry of the optimizer whose step runs or ran last."""
@@ -269,9 +269,9 @@ class ThreadState:
     """Whether a learning-rate scheduler runs. Owner: ``hooks.schedulers``."""
     in_scaler: bool = False
     """Whether a gradient scaler runs. Owner: ``hooks.grad_scaler``."""
-    clipped_norm: Any = None
-    """Norm of the gradients in the running or last clip. None if its value was not read: on a GPU,
-    reading it would synchronize. Owner: ``hooks.clipping``."""
+    norm_before_clip: Any = None
+    """Norm of the gradients before the running or last clip. None if its value was not read, for
+    example because reading it from a GPU would synchronize. Owner: ``hooks.clipping``."""
 
     def clear_step(self) -> None:
         """Discard what was recorded of the step that ended."""

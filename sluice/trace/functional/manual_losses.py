@@ -164,8 +164,8 @@ class ManualLossWatch:
         """
         sink, thread = self._sink, self._sink.local.thread
         num_rows = shape[0] if shape else 1
-        # The graph does not show the shape of the targets. It is this one if a broadcast of the
-        # outputs against the targets has the shape (rows, rows).
+        # The graph does not show the shape of the targets. They have this shape if outputs were
+        # broadcast against them to the shape (rows, rows).
         target_shape = shape[:1] if len(shape) > 1 else (*shape, 1)
         record = LossRecord(
             step=sink.steps.last,

@@ -1,7 +1,7 @@
 """Inspects single training passes: gradient flow, detached tensors, masks, indices and probes.
 
-Few passes are inspected (at the first step, at powers of two, after much longer sequences and at
-the start of a training phase), so the cost is low although a single inspection is slow.
+Few passes are inspected (at the first step, at powers of two, for much longer sequences and at the
+start of a training phase), so the cost is low although a single inspection is slow.
 """
 
 import threading

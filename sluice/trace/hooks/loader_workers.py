@@ -84,9 +84,9 @@ class _WorkerObserver:
         self.num_batches = 0
         """Number of inspected batches; ``_NUM_INSPECTED_BATCHES`` once no more are inspected."""
         self._sources: list[tuple[GeneratorSource, int, int | None]] = []
-        """Generators, each with the fingerprint of its state before the batch, and with a number
-        that only a new seed changes; None if it is unknown (``seed_identity``). For a generator
-        that the batch created, the fingerprint is that of its seed."""
+        """Generators, each with the fingerprint of its state before the batch (of its seed, if the
+        batch created the generator), and with its ``seed_identity``: a number that only a new seed
+        changes; None if it is unknown."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""

@@ -71,7 +71,8 @@ class TiedParameters:
         if old is None or old is module or not self._ties:
             return
         old_names = {
-            id(m): f"{name}.{inner}" if inner else name for inner, m in old.named_modules()
+            id(m): f"{name}.{inner_name}" if inner_name else name
+            for inner_name, m in old.named_modules()
         }
 
         def moved_path(path: _ParameterPath) -> _ParameterPath:

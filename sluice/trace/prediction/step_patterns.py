@@ -21,12 +21,12 @@ _UNUSUAL_FLAGS = frozenset({"scaled", "closure", "by scaler", "in backward", "ed
 """Event flags of steps that are always recorded fully."""
 
 _MIN_REPEATS = 256
-"""Number of times that a pattern must follow another one before it is predicted after it."""
+"""Number of times that a pattern B must follow a pattern A before B is predicted after A."""
 
 _MIN_REPEATS_KNOWN = 8
-"""Number of times that suffices if the pattern is already predicted after a different one. For
-example, the usual pattern is already predicted after itself. Once per epoch, it also follows the
-pattern of the first step of the epoch."""
+"""Number of times that suffices if B is already predicted after a different pattern. For example,
+the usual pattern is already predicted after itself. Once per epoch, it also follows the pattern of
+the first step of the epoch."""
 
 _MAX_PATTERNS = 64
 """Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
@@ -43,7 +43,7 @@ class StepPatterns:
         self._interner, self._objects = interner, objects
         self._patterns: dict[tuple[int, ...], StepPattern] = {}
         """Patterns by their codes and thread index."""
-        self._last: dict[int, StepPattern] = {}
+        self._last_patterns: dict[int, StepPattern] = {}
         """Pattern of the last step of each thread."""
 
     def get(self, codes: Sequence[int], thread: int) -> StepPattern | None:
@@ -54,8 +54,8 @@ class StepPatterns:
         """Count which pattern follows which in the steps that ended, in their order."""
         for step in steps:
             pattern = self._get_or_add(step)
-            previous = self._last.get(step.thread)
-            self._last[step.thread] = pattern
+            previous = self._last_patterns.get(step.thread)
+            self._last_patterns[step.thread] = pattern
             if previous is not None:
                 self._count(previous, pattern, 1)
             is_repeated = not step.ended_ns

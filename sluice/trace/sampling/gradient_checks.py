@@ -119,7 +119,7 @@ class _GradientChecks:
         if record.parameters:
             self._num_records += 1
             sink.recorder.write("gradient", record)
-            # The program may end before the next step.
+            # The first sample is usually taken at the next step, but the program may end before it.
             sink.sampling.membership.ensure_first_sample(sink.steps.last)
 
 
