@@ -132,7 +132,7 @@ class NonFiniteGuard:
         state_text = "no earlier good state exists"
         if state is not None:
             sink.run_safely(self._save, LAST_GOOD, state)
-            is_saved = sink.is_on  # a failure ends the trace
+            is_saved = sink.is_on  # False if saving failed
             saved_text = f"is saved in {LAST_GOOD}" if is_saved else "could not be saved"
             state_text = f"the last good state, of step {state['step']}, {saved_text}"
         num_losses = self._num_nonfinite

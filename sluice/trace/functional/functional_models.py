@@ -235,7 +235,7 @@ class FunctionalModelWatch:
     def _record_pass(
         self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
     ) -> None:
-        with torch.enable_grad():  # then ``InputWatch`` records a training call
+        with torch.enable_grad():  # so that ``InputWatch`` records a training call
             self._report_call(thread, model, self._inputs)
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, loss.detach())

@@ -99,9 +99,9 @@ class RefinementDetector:
         self._previous: Tensor | None = None
         """Sample of the input of the previous call."""
         self._num_new_inputs = 0
-        """Number of calls with a new input: one that differs from that of the previous call."""
+        """Number of calls whose input is new: it differs from the input of the previous call."""
         self._num_refined_inputs = 0
-        """Number of these calls that refine the previous input."""
+        """Number of calls with a new input that refines the previous input."""
         self._last_new_input_step = 0
         """Number of optimizer steps before the last call with a new input."""
 

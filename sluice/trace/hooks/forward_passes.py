@@ -124,7 +124,7 @@ class ForwardPassInspector:
     ) -> None:
         """Record the call of a module inside an inspected pass.
 
-        The last recorded call of a pass is that of the network itself, with an empty name.
+        The network itself returns last; its name is empty.
         """
         inspected = self.current.get(threading.get_ident())
         if inspected is None:

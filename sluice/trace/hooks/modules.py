@@ -144,7 +144,8 @@ class _CallHandler:
                 if hasattr(module, "_orig_mod"):
                     sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
                 entry.module_names = {id(m): name for name, m in module.named_modules()}
-            entry.invalidate_mode()  # a program may set ``training`` without ``train()``
+            # The mode is read again, because a program may set ``training`` without ``train()``.
+            entry.invalidate_mode()
             forward.measures_outputs, forward.observes_modules = is_measured, True
             if is_measured:
                 forward.measured_networks += (entry.index,)

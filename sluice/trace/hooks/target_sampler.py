@@ -63,7 +63,7 @@ class TargetSampler:
         inputs: list[Any] = [ref() for ref in thread.call.inputs]
         if type(target) not in TENSOR_TYPES or not all(map(_can_sample, inputs)):
             return
-        # An input that is also the target is excluded, for example that of an autoencoder.
+        # An input that is also the target is excluded, for example in an autoencoder.
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
         if not inputs or len({batch.shape[0] for batch in inputs}) > 1:
             return

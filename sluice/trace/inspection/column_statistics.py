@@ -29,9 +29,9 @@ def is_channels_first(batch: Tensor) -> bool:
 class ColumnStatistics:
     """Mean, standard deviation, extremes and changes of each column of an input.
 
-    Changes are those from one row to the next, also from the last row of a batch to the first row
-    of the next batch. Also computes the correlations of the first columns. Non-finite values are
-    skipped.
+    Changes are differences between consecutive rows; the first row of a batch is also compared with
+    the last row of the previous batch. Also computes the correlations of the first columns.
+    Non-finite values are skipped.
 
     Args:
         batch: First batch of floating-point values, (rows, ...); later batches with another width

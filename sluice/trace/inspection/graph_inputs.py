@@ -231,7 +231,7 @@ def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor
         return values if is_left else None
     if kind in ("BmmBackward0", "BaddbmmBackward0"):
         if values.shape[0] > 1 and values.stride(0):
-            return None  # a batch of products with different values each
+            return None  # each product of the batch has other values
         values = values[0]
     if values.dim() == 1:
         return values[None]

@@ -30,7 +30,10 @@ class MembershipSnapshots:
         self._last: Membership | None = None
 
     def take(self, step: int) -> Membership | None:
-        """Return the membership before a step; None if it equals that of the last snapshot."""
+        """Return the membership before a step; None if it equals the previous one.
+
+        Step numbers and optimizer options are not compared.
+        """
         self._objects.has_changed = False
         # Names of each parameter, and its tensor, by the index of the parameter.
         names: dict[int, list[str]] = {}

@@ -1,7 +1,6 @@
 """Learns which step pattern follows which, so that the next pattern can be predicted.
 
-Usually a pattern follows itself. If two optimizers alternate, the pattern of each one follows that
-of the other.
+Usually a pattern follows itself. If two optimizers alternate, their two patterns follow each other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ _UNUSUAL_FLAGS = frozenset({"scaled", "closure", "by scaler", "in backward", "ed
 _MIN_REPEATS = 256
 """Number of times that a pattern B must follow a pattern A before B is predicted after A."""
 
-_MIN_REPEATS_KNOWN = 8
+_MIN_REPEATS_IF_PREDICTED = 8
 """Number of times that suffices if B is already predicted after a different pattern. For example,
 the usual pattern is already predicted after itself. Once per epoch, it also follows the pattern of
 the first step of the epoch."""
@@ -67,7 +66,7 @@ class StepPatterns:
 
     def keeps_gradients(self, pattern: StepPattern) -> bool:
         """Return whether a step of the pattern uses gradients that were not cleared before it."""
-        # The last code before the sentinel is that of the optimizer step.
+        # The last code before the sentinel is the code of the optimizer step.
         _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
         return "carried" in flags
 
@@ -97,7 +96,9 @@ class StepPatterns:
         counts[pattern] = count = old_count + num_times
         is_predicted_elsewhere = pattern.optimizer_entry is not None  # set at its first prediction
         is_due_early = (
-            is_predicted_elsewhere and previous.successor is None and count >= _MIN_REPEATS_KNOWN
+            is_predicted_elsewhere
+            and previous.successor is None
+            and count >= _MIN_REPEATS_IF_PREDICTED
         )
         # Otherwise, the prediction is updated when the count reaches a multiple of _MIN_REPEATS.
         if not is_due_early and count // _MIN_REPEATS == old_count // _MIN_REPEATS:

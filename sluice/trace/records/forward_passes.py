@@ -69,7 +69,7 @@ class ProbeRecord(Record):
     - padding: The embeddings of padding are changed, and in other passes those of real tokens. The
       outputs at the real tokens that are not changed are compared. Outputs without positions are
       compared as a whole.
-    - rows: Every second row of a batch is replaced by the one before it. The outputs of the other
+    - rows: Every second row of a batch is replaced by the row before it. The outputs of the other
       rows are compared. Only for networks with a layer that may process the rows of the input as
       positions.
     - weights: Parameters without a gradient are changed. The outputs that the loss depends on are

@@ -241,7 +241,7 @@ def _moment_norms(
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """Return the norm of each kind of optimizer state by name, and the step count of the state.
 
-    A norm is that of the state tensors of all parameters together. Kinds whose tensors are on
+    Each norm is taken over the state tensors of all parameters together. Kinds whose tensors are on
     several devices are omitted.
     """
     tensors_by_name: dict[str, list[Tensor]] = {}

@@ -11,7 +11,8 @@ MAX_POINTS = 1500
 """Maximum number of points of a curve. A chart has fewer pixels in width."""
 
 _CLIP_WINDOW = 100
-"""Number of latest recorded clip calls of which the share above max_norm is computed."""
+"""Number of latest recorded clip calls over which the share with a norm above max_norm is
+computed."""
 
 Point = tuple[int, float]
 """Step and value."""
@@ -33,7 +34,7 @@ def curves(trace: Trace) -> dict[str, dict[str, Curve]]:
             "max_norm": [(step, clip.max_norm) for step, clip in clips],
             **gradient_norms,
         },
-        "share of clip calls above max_norm": {
+        "share of clip calls with a norm above max_norm": {
             f"last {_CLIP_WINDOW} recorded calls": _clipped_shares(clips)
         },
         "update-to-weight ratio": update_ratios,
