@@ -88,11 +88,11 @@ class Patches:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Undo all patches in the block, except those that another library wrapped."""
-        undone = [change for change, undo in reversed(self._changes) if undo()]
+        undone_changes = [change for change, undo in reversed(self._changes) if undo()]
         try:
             yield
         finally:
-            for change in reversed(undone):
+            for change in reversed(undone_changes):
                 change()
 
 

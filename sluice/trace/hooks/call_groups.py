@@ -96,7 +96,7 @@ class RefinementDetector:
     """
 
     def __init__(self) -> None:
-        self._previous: Tensor | None = None
+        self._previous_sample: Tensor | None = None
         """Sample of the input of the previous call."""
         self._num_new_inputs = 0
         """Number of calls whose input is new: it differs from the input of the previous call."""
@@ -110,13 +110,13 @@ class RefinementDetector:
         sample = tensor.detach()[:_SAMPLE_SIZE]
         sample = sample.reshape(sample.shape[0], -1)[:, :_SAMPLE_SIZE]
         sample = sample.to("cpu", torch.float64, copy=True)
-        previous, self._previous = self._previous, sample
-        is_same_shape = previous is not None and previous.shape == sample.shape
-        if previous is not None and is_same_shape and previous.equal(sample):
+        previous_sample, self._previous_sample = self._previous_sample, sample
+        is_same_shape = previous_sample is not None and previous_sample.shape == sample.shape
+        if previous_sample is not None and is_same_shape and previous_sample.equal(sample):
             return
         self._num_new_inputs += 1
-        if previous is not None and is_same_shape and step == self._last_new_input_step:
-            self._num_refined_inputs += _is_correlated(previous, sample)
+        if previous_sample is not None and is_same_shape and step == self._last_new_input_step:
+            self._num_refined_inputs += _is_correlated(previous_sample, sample)
         self._last_new_input_step = step
 
     @property

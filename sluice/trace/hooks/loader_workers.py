@@ -96,8 +96,8 @@ class _WorkerObserver:
     def after_batch(self, fetcher: Any, batch: Any) -> None:
         """Write how a batch changed the generator states, and which generators it created."""
         known_ids = {id(source.generator) for source, _, _ in self._sources}
-        created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known_ids]
-        self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created]
+        created_sources = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known_ids]
+        self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created_sources]
         # Without a generator, no later batch needs to be inspected.
         self.num_batches = self.num_batches + 1 if self._sources else _NUM_INSPECTED_BATCHES
         origin, info = self._get_origin(), get_worker_info()

@@ -95,18 +95,18 @@ class ColumnStatistics:
         shifted = table - self._shift
         self._sum += shifted.sum(0)
         self._sum_of_squares += (shifted * shifted).sum(0)
-        correlated = shifted[:, : len(self._sum_of_products)]
-        self._sum_of_products += correlated.T @ correlated
+        first_columns = shifted[:, : len(self._sum_of_products)]
+        self._sum_of_products += first_columns.T @ first_columns
 
     def _add_changes(self, values: Tensor) -> None:
         """Add the squared changes between consecutive rows, also across batches."""
         rows = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
         rows = rows.to("cpu", torch.float64)
-        previous, self._last_row = self._last_row, rows[-1:].clone()
+        previous_row, self._last_row = self._last_row, rows[-1:].clone()
         if len(rows) < len(values):
             self._last_row = None
-        if previous is not None and previous.shape[1:] == rows.shape[1:]:
-            rows = torch.cat([previous, rows])
+        if previous_row is not None and previous_row.shape[1:] == rows.shape[1:]:
+            rows = torch.cat([previous_row, rows])
         if len(rows) > 1:
             changes = rows.diff(dim=0).reshape(-1, self._width)[:, :: self._stride]
             self._squared_changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)

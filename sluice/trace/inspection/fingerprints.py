@@ -120,8 +120,8 @@ def _merge_hashes(hashes: Tensor, new_hashes: Tensor) -> Tensor:
 
     One hash more than in a sketch is kept, which shows whether the sketch is complete.
     """
-    distinct: Tensor = torch.unique(torch.cat([hashes, new_hashes]))
-    return distinct[: _SKETCH_SIZE + 1]
+    distinct_hashes: Tensor = torch.unique(torch.cat([hashes, new_hashes]))
+    return distinct_hashes[: _SKETCH_SIZE + 1]
 
 
 class OrderFingerprint:

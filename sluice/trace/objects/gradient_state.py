@@ -68,9 +68,9 @@ class GradientTracker:
         """Detect whether the gradients were cleared without ``zero_grad``."""
         if not self._samples:
             return
-        for parameter, previous, version in self._samples:
+        for parameter, previous_grad, version in self._samples:
             grad = parameter.grad
-            if grad is None or grad is not previous:
+            if grad is None or grad is not previous_grad:
                 continue
             if grad._version == version:
                 if self._num_value_checks >= _MAX_VALUE_CHECKS:
@@ -91,15 +91,15 @@ class GradientTracker:
             may_be_zero: Whether earlier events make it likely that all gradients are zero.
         """
         are_all_none, is_stale, samples = True, self._has_stepped, self._samples
-        for i, (parameter, previous, version) in enumerate(samples):
+        for i, (parameter, previous_grad, version) in enumerate(samples):
             grad = parameter.grad
             if grad is None:
                 is_stale = False
-                if previous is not None:  # cleared without zero_grad
+                if previous_grad is not None:  # cleared without zero_grad
                     self.is_cleared, samples[i] = True, (parameter, None, -1)
                 continue
             are_all_none, version_now = False, grad._version
-            if grad is not previous:
+            if grad is not previous_grad:
                 # A new tensor: the old gradient was cleared, even if no hook recorded it.
                 self.is_cleared, is_stale = True, False
             elif version_now != version:
@@ -137,11 +137,11 @@ class GradientTracker:
     def is_zeroed(self) -> bool:
         """Return whether the gradients of the step were set to zero in place since it began."""
         return bool(self._samples) and all(
-            previous is not None
-            and parameter.grad is previous
-            and previous._version != version
-            and _is_zero(previous)
-            for parameter, previous, version in self._samples
+            previous_grad is not None
+            and parameter.grad is previous_grad
+            and previous_grad._version != version
+            and _is_zero(previous_grad)
+            for parameter, previous_grad, version in self._samples
         )
 
     def record_gradients(self, *, may_have_changed: bool = False) -> None:
@@ -164,8 +164,8 @@ class GradientTracker:
         """Choose two parameters with gradients: the smallest at even and at odd positions."""
         with_gradients = [p for p in parameters if p.grad is not None]
         parts = [with_gradients[i::_MAX_SAMPLED_PARAMETERS] for i in range(_MAX_SAMPLED_PARAMETERS)]
-        chosen = [min(part, key=Tensor.numel) for part in parts if part]
-        self._samples = [_sample_gradient(parameter) for parameter in chosen]
+        chosen_parameters = [min(part, key=Tensor.numel) for part in parts if part]
+        self._samples = [_sample_gradient(parameter) for parameter in chosen_parameters]
 
 
 def _sample_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
@@ -215,9 +215,9 @@ class GradientCheck:
         last, self.last_nonzero_gradient = self.last_nonzero_gradient, None
         if last is None:
             return False
-        parameter, previous, version = last
+        parameter, previous_grad, version = last
         grad = parameter.grad
-        if grad is None or (grad is previous and grad._version == version):
+        if grad is None or (grad is previous_grad and grad._version == version):
             return False
         return _is_zero(grad)
 
@@ -229,16 +229,20 @@ class GradientCheck:
         """
         middle = len(with_gradients) // 2
         parts = with_gradients[:_NUM_CANDIDATES], with_gradients[middle : middle + _NUM_CANDIDATES]
-        chosen: list[Tensor] = []
+        chosen_parameters: list[Tensor] = []
         for part in parts:
-            best = min(part, key=Tensor.numel, default=None)
-            if best is None or best.device.type != "cpu" or best.numel() > _MAX_ELEMENTS:
+            smallest = min(part, key=Tensor.numel, default=None)
+            if (
+                smallest is None
+                or smallest.device.type != "cpu"
+                or smallest.numel() > _MAX_ELEMENTS
+            ):
                 continue
-            grad = best.grad
+            grad = smallest.grad
             is_plain = grad is not None and type(grad) is Tensor and grad.layout == torch.strided
-            if is_plain and all(best is not other for other in chosen):
-                chosen.append(best)
-        return chosen
+            if is_plain and all(smallest is not other for other in chosen_parameters):
+                chosen_parameters.append(smallest)
+        return chosen_parameters
 
 
 def nonfinite_positions(grads: Sequence[Tensor]) -> list[int]:

@@ -88,10 +88,10 @@ def _choose_statistics(trace: Trace, required_steps: tuple[int, ...]) -> list[St
     if len(sampled_statistics) <= MAX_STEPS:
         return sampled_statistics
     indices = range(len(sampled_statistics))
-    chosen = set[int]()
+    chosen_indices = set[int]()
     for step in required_steps:
         nearest = min(indices, key=lambda i: abs(sampled_statistics[i].step - step))
-        chosen.update(indices[max(nearest - 2, 0) : nearest + 3])
+        chosen_indices.update(indices[max(nearest - 2, 0) : nearest + 3])
     # Spaced by step, not by index: of a long run, the trace has more samples of the first and the
     # last steps than of those between them.
     index = 0
@@ -100,8 +100,8 @@ def _choose_statistics(trace: Trace, required_steps: tuple[int, ...]) -> list[St
             sampled_statistics[index].step < sampled_statistics[-1].step * (i + 1) / MAX_STEPS
         ):
             index += 1
-        chosen.add(index)
-    return [sampled_statistics[i] for i in sorted(chosen)]
+        chosen_indices.add(index)
+    return [sampled_statistics[i] for i in sorted(chosen_indices)]
 
 
 def _labels(modules: Sequence[str], class_names: Mapping[str, str]) -> Iterator[str]:
