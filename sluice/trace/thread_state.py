@@ -126,7 +126,7 @@ class ForwardPass:
     is_probe: bool = False
     """Whether the tracer runs its own copy of a network, to probe it; set by
     ``hooks.probes``."""
-    changes_mode: bool = False
+    is_changing_mode: bool = False
     """Whether ``train()`` or ``eval()`` runs. It calls itself for every child module, and only the
     outermost call is recorded."""
 

@@ -219,16 +219,17 @@ def _watch_modes(sink: EventSink) -> None:
     @functools.wraps(original)
     def train(module: Any, mode: bool = True) -> Any:
         thread = sink.local.thread
-        if not sink.is_on or thread.forward.changes_mode:  # ``train`` calls itself for every child
+        # ``train`` calls itself for every child. Only the outermost call is recorded.
+        if not sink.is_on or thread.forward.is_changing_mode:
             return original(module, mode)
         # ``eval()`` calls ``train(False)``. Other calls of ``train(False)`` are usually
         # ``train(was_training)``, which restores an earlier mode.
         is_restored = not mode and sys._getframe(1).f_code is not nn.Module.eval.__code__
-        thread.forward.changes_mode = True
+        thread.forward.is_changing_mode = True
         try:
             result = original(module, mode)
         finally:
-            thread.forward.changes_mode = False
+            thread.forward.is_changing_mode = False
         flags = ("train",) if mode else ("eval", *("restored",) * is_restored)
         sink.run_safely(_record_mode, sink, module, flags)
         return result

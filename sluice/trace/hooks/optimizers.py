@@ -97,7 +97,7 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
             sink.events.record_event(thread, "stepped", entry.index)
             entry.gradient_tracker.record_gradients()
     # A pre-step hook that zeroes gradients does so before the update, which is a fault. A post-step
-    # hook may zero them, which is correct, so optimizers with one are not checked.
+    # hook may zero them, which is correct, so optimizers with a post-step hook are not checked.
     if (
         optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks

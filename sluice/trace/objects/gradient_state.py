@@ -29,8 +29,8 @@ _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that ``GradientCheck`` reads."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of gradients with an unchanged version that are read without finding a zero one.
-They are read because ``.grad.data.zero_()`` does not change the version."""
+"""Maximum number of consecutive reads of gradients with an unchanged version that find no zero
+gradient. Such gradients are read because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -62,7 +62,7 @@ class GradientTracker:
         self._weight_versions: list[tuple[Tensor, int]] = []
         """Sampled parameters, each with its version before the running step changed it."""
         self._num_value_checks = 0
-        """Number of gradients with an unchanged version that were read since the last zero one."""
+        """Number of reads of gradients with an unchanged version, since the last zero gradient."""
 
     def before_backward(self) -> None:
         """Detect whether the gradients were cleared without ``zero_grad``."""

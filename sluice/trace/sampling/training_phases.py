@@ -51,7 +51,7 @@ class TrainingPhases:
         """Whether the loss has jumped since the current phase began."""
 
     def may_begin(self, step: int) -> bool:
-        """Return whether a phase may begin after ``step`` steps, long enough after the last one."""
+        """Return whether a phase may begin after ``step`` steps; False soon after another one."""
         return step >= self._next_phase_step
 
     def begin(self, step: int) -> None:
