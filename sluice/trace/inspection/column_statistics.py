@@ -29,9 +29,8 @@ def is_channels_first(batch: Tensor) -> bool:
 class ColumnStatistics:
     """Mean, standard deviation, extremes and changes of each column of an input.
 
-    Changes are differences between consecutive rows; the first row of a batch is also compared with
-    the last row of the previous batch. Also computes the correlations of the first columns.
-    Non-finite values are skipped.
+    Changes are those from one row to the next. Also computes the correlations of the first
+    columns. Non-finite values are skipped.
 
     Args:
         batch: First batch of floating-point values, (rows, ...); later batches with another width
@@ -62,7 +61,7 @@ class ColumnStatistics:
         self._last_row: Tensor | None = None
         """Last row of the previous batch; None if it was not read."""
         self._squared_changes, self._num_changes = self._num_finite.clone(), 0
-        """Sum of the squared changes between consecutive rows, and number of changes."""
+        """Sum of the squared changes from one row to the next, and number of changes."""
 
     def add(self, batch: Tensor) -> None:
         """Add one batch; a batch with another width is skipped."""
@@ -99,7 +98,7 @@ class ColumnStatistics:
         self._sum_of_products += first_columns.T @ first_columns
 
     def _add_changes(self, values: Tensor) -> None:
-        """Add the squared changes between consecutive rows, also across batches."""
+        """Add the squared changes from one row to the next, also across batches."""
         rows = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
         rows = rows.to("cpu", torch.float64)
         previous_row, self._last_row = self._last_row, rows[-1:].clone()
