@@ -48,7 +48,8 @@ def _watch_networks(sink: EventSink) -> None:
     inputs = InputWatch(sink)
     losses = LossWatch(sink, inputs)
     watch_modules(sink)
-    # Subscribes before ``inputs``, because it reports the inputs of networks without a module.
+    # This subscribes before ``inputs``, because the inputs of networks without a module must be
+    # reported to ``inputs`` before it handles the backward pass.
     support_functional_programs(sink, inputs, losses)
     inputs.subscribe()
     losses.subscribe()

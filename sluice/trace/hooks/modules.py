@@ -124,7 +124,7 @@ class _CallHandler:
         forward = thread.forward
         forward.entry = entry
         sink.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
-        if self._inspector.current or self._inspector.has_pass_since_backward:
+        if self._inspector.running_passes or self._inspector.has_pass_since_backward:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
@@ -177,7 +177,7 @@ class _CallHandler:
     def _on_return(self, returned: NetworkReturned) -> None:
         sink, thread = self._sink, returned.thread
         entry, output = returned.entry, returned.output
-        if self._inspector.current:
+        if self._inspector.running_passes:
             began = sink.clock()
             self._inspector.on_module_call(
                 "", returned.module, returned.args, returned.kwargs, output

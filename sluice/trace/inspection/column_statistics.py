@@ -29,7 +29,7 @@ def is_channels_first(batch: Tensor) -> bool:
 class ColumnStatistics:
     """Mean, standard deviation, extremes and changes of each column of an input.
 
-    Changes are those from one row to the next. Also computes the correlations of the first
+    Changes are those between consecutive samples. Also computes the correlations of the first
     columns. Non-finite values are skipped.
 
     Args:
@@ -58,10 +58,10 @@ class ColumnStatistics:
         num_correlated = min(num_columns, _MAX_CORRELATED)
         self._sum_of_products = torch.zeros((num_correlated, num_correlated), dtype=torch.float64)
         """Sum of the products of each two of the first columns."""
-        self._last_row: Tensor | None = None
-        """Last row of the previous batch; None if it was not read."""
+        self._last_sample: Tensor | None = None
+        """Last sample of the previous batch; None if it was not read."""
         self._squared_changes, self._num_changes = self._num_finite.clone(), 0
-        """Sum of the squared changes from one row to the next, and number of changes."""
+        """Sum of the squared changes between consecutive samples, and number of changes."""
 
     def add(self, batch: Tensor) -> None:
         """Add one batch; a batch with another width is skipped."""
@@ -98,16 +98,16 @@ class ColumnStatistics:
         self._sum_of_products += first_columns.T @ first_columns
 
     def _add_changes(self, values: Tensor) -> None:
-        """Add the squared changes from one row to the next, also across batches."""
-        rows = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
-        rows = rows.to("cpu", torch.float64)
-        previous_row, self._last_row = self._last_row, rows[-1:].clone()
-        if len(rows) < len(values):
-            self._last_row = None
-        if previous_row is not None and previous_row.shape[1:] == rows.shape[1:]:
-            rows = torch.cat([previous_row, rows])
-        if len(rows) > 1:
-            changes = rows.diff(dim=0).reshape(-1, self._width)[:, :: self._stride]
+        """Add the squared changes between consecutive samples, also across batches."""
+        samples = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
+        samples = samples.to("cpu", torch.float64)
+        previous, self._last_sample = self._last_sample, samples[-1:].clone()
+        if len(samples) < len(values):
+            self._last_sample = None
+        if previous is not None and previous.shape[1:] == samples.shape[1:]:
+            samples = torch.cat([previous, samples])
+        if len(samples) > 1:
+            changes = samples.diff(dim=0).reshape(-1, self._width)[:, :: self._stride]
             self._squared_changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)
             self._num_changes += len(changes)
 

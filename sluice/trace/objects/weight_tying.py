@@ -17,13 +17,13 @@ class _ParameterPath:
     """Path of a parameter: a module, and a dotted name below it."""
 
     owner: "weakref.ref[nn.Module]"
-    path: str
+    name: str
 
-    def current(self) -> Parameter | None:
+    def current_parameter(self) -> Parameter | None:
         """Return the parameter that is at the path now; None if no parameter is."""
         owner = self.owner()
         try:
-            return None if owner is None else owner.get_parameter(self.path)
+            return None if owner is None else owner.get_parameter(self.name)
         except AttributeError:  # the module that is registered now has other children
             return None
 
@@ -54,7 +54,7 @@ class TiedParameters:
             return
         key, path = id(parameter), _ParameterPath(weakref.ref(module), name)
         _, first_path = self._first_paths.get(key, (None, path))
-        if first_path.current() is not parameter:  # the parameter moved, or is new
+        if first_path.current_parameter() is not parameter:  # the parameter moved, or is new
             ref = weakref.ref(parameter, lambda _: self._first_paths.pop(key, None))
             self._first_paths[key] = ref, path
             return
@@ -79,7 +79,7 @@ class TiedParameters:
             prefix = old_names.get(id(path.owner()))
             if prefix is None:
                 return path
-            return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.path}")
+            return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.name}")
 
         for tie in self._ties:
             first, second = tie.paths
@@ -92,7 +92,7 @@ class TiedParameters:
         parameter, or replaced it as well.
         """
         for tie in self._ties:
-            first, second = (path.current() for path in tie.paths)
+            first, second = (path.current_parameter() for path in tie.paths)
             # Different parameters that share memory still have equal values.
             if (
                 not (type(first) is type(second) is Parameter)
