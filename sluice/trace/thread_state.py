@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
-from sluice.trace.sampling.step_statistics import PendingStep
+from sluice.trace.sampling.step_statistics import PendingStatistics
 
 _MAX_SNAPSHOTS_PER_OPTIMIZER = 2
 """Maximum number of parameters per optimizer whose gradients are compared to detect edits."""
@@ -85,7 +85,7 @@ class OpenStep:
     Set by ``hooks.grad_scaler``."""
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
-    pending: PendingStep | None = None
+    pending_statistics: PendingStatistics | None = None
     """Statistics that were computed just before an optimizer updates its parameters, to be
     completed after the update; set by ``sampling.sampling``."""
     output_statistics: list[list[OutputStatistics]] = field(default_factory=list)

@@ -331,8 +331,9 @@ def _repeatable_pairs(
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """Return pairs of a plain and a perturbed output by index, for outputs that are repeatable.
 
-    An output is repeatable if it is equal in both plain passes. {} if a pass raised an exception
-    (None), or if the passes differ in their number of outputs.
+    ``plain`` and ``repeated`` are the outputs of two passes without a perturbation. An output is
+    repeatable if it is equal in both. {} if a pass raised an exception (its outputs are None), or
+    if the passes differ in their number of outputs.
     """
     if plain is None or repeated is None or perturbed is None:
         return {}

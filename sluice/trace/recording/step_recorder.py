@@ -82,7 +82,7 @@ class StepRecorder:
             self.last = next(self.numbers)
             thread.num_steps += 1
             entry.num_steps += 1
-            if step.pending is not None:
+            if step.pending_statistics is not None:
                 self._sampling.after_step(step, entry, self.last)
             if thread.index < 0:  # its first event was a step, so it has no index yet
                 self._events.assign_index(thread)
