@@ -48,7 +48,8 @@ def _watch_networks(sink: EventSink) -> None:
     inputs = InputWatch(sink)
     losses = LossWatch(sink, inputs)
     watch_modules(sink)
-    # Subscribes before ``inputs``, because it reports the inputs of networks without a module.
+    # This subscribes before ``inputs``, because the inputs of networks without a module must be
+    # reported to ``inputs`` before it handles the backward pass.
     support_functional_programs(sink, inputs, losses)
     inputs.subscribe()
     losses.subscribe()
@@ -73,7 +74,7 @@ _INSTALLERS = (
 """Functions that install the parts of the tracer. Parts that subscribe to the same event receive it
 in this order."""
 
-_active: dict[Tracer, Path] = {}
+_active_tracers: dict[Tracer, Path] = {}
 """The active tracer of this process and its folder of traces. There is at most one, because patches
 apply to the whole process."""
 
@@ -118,7 +119,7 @@ def traced(
 
 def active_tracer() -> Tracer | None:
     """Return the tracer of this process, or None while nothing is traced."""
-    return next(iter(_active), None)
+    return next(iter(_active_tracers), None)
 
 
 def attach(
@@ -138,7 +139,7 @@ def attach(
         clock=clock,
         print_line=print_line,
     )
-    _active[tracer] = out
+    _active_tracers[tracer] = out
     for install in _INSTALLERS:
         tracer.run_safely(install, tracer)
         if not tracer.is_on:
@@ -155,7 +156,7 @@ def end(tracer: Tracer, *, raised: str) -> None:
         raised: Exception that ended the program, such as 'ValueError: ...'; '' for none.
     """
     tracer.end(raised)
-    _active.pop(tracer, None)
+    _active_tracers.pop(tracer, None)
 
 
 @cache
@@ -172,7 +173,7 @@ def _register_fork_callbacks() -> None:
 
 def _begin_in_child() -> None:
     """Give a forked process its own trace, which is written only if the process trains."""
-    for tracer, out in _active.items():
+    for tracer, out in _active_tracers.items():
         if tracer.is_on:
             tracer.recorder.close()
             tracer.run_safely(tracer.begin, _process_folder(out))
@@ -180,7 +181,7 @@ def _begin_in_child() -> None:
 
 def _register_exit_callback() -> None:
     """Make a forked multiprocessing process write its remaining records when it exits."""
-    tracers = [tracer for tracer in _active if tracer.is_on]
+    tracers = [tracer for tracer in _active_tracers if tracer.is_on]
     if not tracers:
         return
     process, error_texts = current_process(), []
@@ -224,7 +225,7 @@ def _describe_process(environ: Mapping[str, str]) -> TraceStart:
 
 def flush_traces() -> None:
     """Write all buffered records now, instead of at the next regular flush."""
-    for tracer in _active:
+    for tracer in _active_tracers:
         tracer.run_safely(tracer.steps.flush)
 
 
@@ -232,6 +233,6 @@ def flush_traces() -> None:
 def paused_traces() -> Iterator[None]:
     """Undo all patches in the block, so that nothing in it is traced or slowed down."""
     with ExitStack() as stack:
-        for tracer in _active:
+        for tracer in _active_tracers:
             stack.enter_context(tracer.patches.paused())
         yield

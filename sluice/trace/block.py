@@ -28,9 +28,9 @@ def trace(out: Path | str | None = None, *, settings: TraceSettings | None = Non
             train(model, loader)
         assert not traced.errors, traced.errors[0].what
 
-    An exception in the block is raised as usual; the findings up to it are available. Inside
-    another trace, such as that of ``sluice trace -- python train.py``, the outer trace records the
-    block, and this one has no findings of its own.
+    An exception in the block is raised as usual; the findings up to that point are available.
+    Inside another trace, such as that of ``sluice trace -- python train.py``, the outer trace
+    records the block, and this one has no findings of its own.
 
     Args:
         out: Folder that gets a new subfolder for the block; by default ``SLUICE_HOME/traces``.

@@ -208,7 +208,8 @@ def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: A
     def before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = local.thread
         prediction = thread.prediction
-        if prediction.position >= 0 and sink.is_on and thread.optimizer_call.running is None:
+        step_call = thread.optimizer_call
+        if prediction.position >= 0 and sink.is_on and step_call.running_optimizer is None:
             entry = prediction.optimizer_entry
             if (
                 prediction.position == prediction.optimizer_step_position
@@ -218,7 +219,7 @@ def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: A
                 and len(optimizer.param_groups) == entry.num_groups
             ):
                 prediction.position += 1
-                thread.optimizer_call.running, thread.optimizer_call.entry = optimizer, entry
+                step_call.running_optimizer, step_call.entry = optimizer, entry
                 return None
             sink.run_safely(predictor.stop, thread)
         return hook(optimizer, args, kwargs)
@@ -232,8 +233,8 @@ def _wrap_after_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: An
     def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         thread = local.thread
         if thread.prediction.position >= 0 and sink.is_on:
-            if thread.optimizer_call.running is optimizer:
-                thread.optimizer_call.running = None
+            if thread.optimizer_call.running_optimizer is optimizer:
+                thread.optimizer_call.running_optimizer = None
                 try:
                     predictor.end_step(thread)
                 except Exception as error:  # as in ``Tracer.run_safely``

@@ -28,7 +28,7 @@ def launch(
 
     Args:
         command: Program and arguments, such as ``["python", "train.py"]``.
-        out: Folder of the traces. If it cannot be written, the processes report that and run
+        out: Folder of the traces. If it cannot be written, the processes report an error and run
             untraced.
         settings: Limits of the trace, and the response to non-finite losses.
         environ: Environment of the program.

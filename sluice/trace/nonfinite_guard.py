@@ -52,7 +52,7 @@ class NonFiniteGuard:
     def _reset(self) -> None:
         # The fast path publishes no events for backward passes and steps.
         self._sink.sampling.every_step_needed_by.add("non-finite guard")
-        self._num_nonfinite = self._num_skipped = 0
+        self._num_nonfinite_losses = self._num_skipped_steps = 0
         """Number of consecutive non-finite losses, and number of steps that the guard skipped."""
         self._next_copy_step = 0
         """Number of steps after which the next good state is copied."""
@@ -78,12 +78,12 @@ class NonFiniteGuard:
         sink.run_safely(self._check_loss, loss, is_scaled=ended.is_scaled)
         stop_after = sink.settings.stop_after
         # A failure of the tracer in the check ends the trace, and must not stop the program.
-        if sink.is_on and stop_after and self._num_nonfinite >= stop_after:
+        if sink.is_on and stop_after and self._num_nonfinite_losses >= stop_after:
             self._stop()
 
     def _after_clearing(self, cleared: GradientsCleared) -> None:
         if self._step_to_skip > self._sink.steps.last:
-            self._cleared_parameters.update(map(id, _parameters_of(cleared.cleared)))
+            self._cleared_parameters.update(map(id, _parameters_of(cleared.owner)))
 
     def _before_step(self, step: StepBegins) -> None:
         """Skip a step on the gradients of a non-finite loss."""
@@ -100,9 +100,9 @@ class NonFiniteGuard:
     def _after_step(self) -> None:
         """Count a step that the guard skipped, and store the random state."""
         if self._sink.steps.last == self._step_to_skip:
-            self._num_skipped += 1
-            if self._num_skipped & (self._num_skipped - 1) == 0:  # 1, 2, 4, 8, ...
-                self._sink.note("skipped", f"Steps skipped so far: {self._num_skipped}.")
+            self._num_skipped_steps += 1
+            if self._num_skipped_steps & (self._num_skipped_steps - 1) == 0:  # 1, 2, 4, 8, ...
+                self._sink.note("skipped", f"Steps skipped so far: {self._num_skipped_steps}.")
         self._rng_state = torch.get_rng_state()
 
     def _check_loss(self, loss: Tensor, *, is_scaled: bool) -> None:
@@ -111,13 +111,13 @@ class NonFiniteGuard:
         value = float(loss.detach())
         # A scaled loss may overflow its dtype; the gradient scaler handles that.
         if math.isfinite(value) or (math.isinf(value) and is_scaled):
-            self._num_nonfinite = 0
+            self._num_nonfinite_losses = 0
             if last_step >= self._next_copy_step and settings.stop_after:
                 self._last_good_state = self._copy_states()
                 # The interval doubles at first: a short run loses at most half of its steps.
                 self._next_copy_step = last_step + min(max(1, last_step), settings.checkpoint_every)
             return
-        self._num_nonfinite += 1
+        self._num_nonfinite_losses += 1
         if not self._has_saved_bundle:
             self._has_saved_bundle = True
             self._save_bundle(value)
@@ -132,10 +132,10 @@ class NonFiniteGuard:
         state_text = "no earlier good state exists"
         if state is not None:
             sink.run_safely(self._save, LAST_GOOD, state)
-            is_saved = sink.is_on  # a failure ends the trace
+            is_saved = sink.is_on  # False if saving failed
             saved_text = f"is saved in {LAST_GOOD}" if is_saved else "could not be saved"
             state_text = f"the last good state, of step {state['step']}, {saved_text}"
-        num_losses = self._num_nonfinite
+        num_losses = self._num_nonfinite_losses
         losses_text = "the loss is" if num_losses == 1 else f"{num_losses} consecutive losses are"
         text = f"Stopped before step {sink.steps.last + 1}: {losses_text} non-finite; {state_text}."
         if sink.is_on:

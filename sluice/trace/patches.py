@@ -13,7 +13,7 @@ class Patches:
     """Patched attributes of modules and classes, with their original values."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], object]] = []
+        self._undo_functions: list[Callable[[], object]] = []
         """Functions that ``restore`` calls, the latest one first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], bool]]] = []
         """Two functions for each patch: one applies it, the other undoes it and returns whether it
@@ -65,7 +65,7 @@ class Patches:
     def _apply(self, change: Callable[[], None], undo: Callable[[], bool]) -> None:
         change()
         self._changes.append((change, undo))
-        self._undo.append(undo)
+        self._undo_functions.append(undo)
 
     def replace_function(self, owner: Any, name: str, new: Any) -> None:
         """Replace a function of torch until ``restore``, also where it was imported by name."""
@@ -77,22 +77,22 @@ class Patches:
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when ``restore`` is called, but not in a pause."""
-        self._undo.append(undo)
+        self._undo_functions.append(undo)
 
     def restore(self) -> None:
         """Undo all patches, the latest first. A second call does nothing."""
         self._changes.clear()
-        while self._undo:
-            self._undo.pop()()
+        while self._undo_functions:
+            self._undo_functions.pop()()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Undo all patches in the block, except those that another library wrapped."""
-        undone = [change for change, undo in reversed(self._changes) if undo()]
+        undone_changes = [change for change, undo in reversed(self._changes) if undo()]
         try:
             yield
         finally:
-            for change in reversed(undone):
+            for change in reversed(undone_changes):
                 change()
 
 

@@ -121,7 +121,7 @@ class NonFiniteNorm:
 class GradientsCleared:
     """``zero_grad`` of an optimizer or a module was called."""
 
-    cleared: Any
+    owner: Any
     """The optimizer or the module."""
 
 

@@ -86,11 +86,13 @@ class TraceSettings(Settings):
         0,
         ge=0,
         description="Number of consecutive non-finite losses after which the program is stopped "
-        "and its last good state is saved; 0 for never. Every loss is then read from its device, "
-        "which synchronizes with it.",
+        "and its last good state is saved; 0 for never. If set, the tracer reads every loss "
+        "immediately, which waits for the device.",
     )
     skip_nonfinite: bool = Field(
-        False, description="Skip optimizer steps on the gradients of a non-finite loss."
+        False,
+        description="Skip optimizer steps on the gradients of a non-finite loss. The tracer then "
+        "reads every loss immediately, which waits for the device.",
     )
     checkpoint_every: int = Field(
         100,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
-from sluice.trace.sampling.step_statistics import PendingStep
+from sluice.trace.sampling.step_statistics import PendingStatistics
 
 _MAX_SNAPSHOTS_PER_OPTIMIZER = 2
 """Maximum number of parameters per optimizer whose gradients are compared to detect edits."""
@@ -85,7 +85,7 @@ class OpenStep:
     Set by ``hooks.grad_scaler``."""
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
-    pending: PendingStep | None = None
+    pending_statistics: PendingStatistics | None = None
     """Statistics that were computed just before an optimizer updates its parameters, to be
     completed after the update; set by ``sampling.sampling``."""
     output_statistics: list[list[OutputStatistics]] = field(default_factory=list)
@@ -126,7 +126,7 @@ class ForwardPass:
     is_probe: bool = False
     """Whether the tracer runs its own copy of a network, to probe it; set by
     ``hooks.probes``."""
-    changes_mode: bool = False
+    is_changing_mode: bool = False
     """Whether ``train()`` or ``eval()`` runs. It calls itself for every child module, and only the
     outermost call is recorded."""
 
@@ -166,7 +166,7 @@ class BackwardPass:
 class OptimizerCall:
     """The running optimizer step. Owner: ``hooks.optimizers``."""
 
-    running: Any = None
+    running_optimizer: Any = None
     """Optimizer whose step runs; None while no step runs."""
     entry: Any = None
     """Entry of the optimizer whose step runs or ran last."""
@@ -269,9 +269,9 @@ class ThreadState:
     """Whether a learning-rate scheduler runs. Owner: ``hooks.schedulers``."""
     in_scaler: bool = False
     """Whether a gradient scaler runs. Owner: ``hooks.grad_scaler``."""
-    clipped_norm: Any = None
-    """Norm of the gradients in the running or last clip. None if its value was not read: on a GPU,
-    reading it would synchronize. Owner: ``hooks.clipping``."""
+    norm_before_clip: Any = None
+    """Norm of the gradients before the running or last clip. None if its value was not read, for
+    example because reading it from a GPU would synchronize. Owner: ``hooks.clipping``."""
 
     def clear_step(self) -> None:
         """Discard what was recorded of the step that ended."""

@@ -80,7 +80,7 @@ def find_traces(folder: Path) -> tuple[Path, ...]:
             fix="Check the path, or trace the program again and read its output.",
         )
     folders = tuple(file.parent for file in histories)
-    if len(folders) == 1:  # a large trace takes seconds to read
+    if len(folders) == 1:  # nothing to sort, and a large trace takes seconds to read
         return folders
     # The sort is stable: processes of the same rank remain sorted by time.
     return tuple(sorted(folders, key=lambda process_folder: read_trace(process_folder).start.rank))

@@ -32,8 +32,8 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at which one pass each is inspected: a
-new model may appear. After these steps, passes are inspected ever more rarely."""
+"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+because a new model may appear. After these steps, passes are inspected ever more rarely."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
@@ -235,7 +235,7 @@ class FunctionalModelWatch:
     def _record_pass(
         self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
     ) -> None:
-        with torch.enable_grad():  # then ``InputWatch`` records a training call
+        with torch.enable_grad():  # so that ``InputWatch`` records a training call
             self._report_call(thread, model, self._inputs)
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, loss.detach())

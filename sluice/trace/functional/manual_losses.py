@@ -32,8 +32,9 @@ _FORM_LENGTH = 4
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at which one pass each is inspected: a
-later phase may use another loss. After these steps, passes are inspected ever more rarely."""
+"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+because a later phase may use another loss. After these steps, passes are inspected ever more
+rarely."""
 _MAX_NODES_TO_BROADCAST = 32
 """Maximum number of nodes that are searched for a broadcast."""
 _ELEMENTWISE_NODES = frozenset(
@@ -164,8 +165,8 @@ class ManualLossWatch:
         """
         sink, thread = self._sink, self._sink.local.thread
         num_rows = shape[0] if shape else 1
-        # The graph does not show the shape of the targets. It is this one if a broadcast of the
-        # outputs against the targets has the shape (rows, rows).
+        # The graph does not show the shape of the targets. They have this shape if outputs were
+        # broadcast against them to the shape (rows, rows).
         target_shape = shape[:1] if len(shape) > 1 else (*shape, 1)
         record = LossRecord(
             step=sink.steps.last,

@@ -46,8 +46,8 @@ def _included_mask(node: Any) -> Tensor | None:
     for kind, saved_name in _INCLUDING_MASKS:
         if name == kind:
             mask = saved_tensor(node, saved_name)
-            # ``where`` selects its second input if the condition is false. The losses may be this
-            # input; then the first one has no gradient.
+            # ``where`` selects its second input if the condition is false. If the first input has
+            # no gradient, the losses are the second input.
             is_inverted = kind.startswith("Where") and node.next_functions[0][0] is None
             return ~mask if mask is not None and is_inverted else mask
     if name == _EXCLUDING_MASK[0]:

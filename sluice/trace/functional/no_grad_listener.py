@@ -169,7 +169,7 @@ def _is_compiling() -> bool:
 
 
 def _call_site() -> Any:
-    """Return the code position where a block starts; for a decorated function, that of its call."""
+    """Return the code position where a block or the call of a decorated function starts."""
     frame = sys._getframe(2)
     if frame.f_globals.get("__name__") == "torch.utils._contextlib" and frame.f_back is not None:
         frame = frame.f_back

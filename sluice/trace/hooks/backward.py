@@ -94,7 +94,8 @@ class _BackwardRecorder:
             flags = ("leaf", *flags)
         if ended.is_scaled:
             flags = ("scaled", *flags)
-        if len(thread.step.losses) > 1:  # a program may divide the accumulated gradients
+        if len(thread.step.losses) > 1:
+            # A program may divide accumulated gradients; a snapshot makes such an edit detectable.
             thread.edits.snapshot(sink.objects.optimizers.entries)
         code = self._codes.get(flags)
         if code is None:

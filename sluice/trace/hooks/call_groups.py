@@ -25,8 +25,8 @@ _MIN_NEAREST_RATIO = 0.4
 """Minimum ratio of the smallest number of differing columns to the median number, over all pairs of
 unequal rows. With a lower ratio, equal rows may be a coincidence."""
 _MIN_FLOAT16_COLUMNS = 8
-"""Minimum number of columns of a 16-bit input. Equal rows with fewer may be a coincidence, even if
-the values rarely repeat."""
+"""Minimum number of columns of a 16-bit input, for equal rows to count as copies. With fewer
+columns, equal rows may be a coincidence, even if the values rarely repeat."""
 _MIN_UNIQUE_SHARE = 0.5
 """Share of distinct values in a sample above which values count as rarely repeated."""
 
@@ -35,9 +35,9 @@ _MIN_CORRELATED_ROWS = 8
 correlate by chance."""
 _MIN_CORRELATION = 0.8
 """Mean correlation of the columns of two consecutive calls above which the second call refines the
-input of the first. The fewer calls a sampler makes, the more each of them changes the input. With
-10 calls of a diffusion model and a cosine schedule, 5 calls have a correlation above this value
-with the previous call, which is just enough for ``is_refining``. Only 3 have one above 0.9."""
+input of the first. The fewer calls a sampler makes, the more each of them changes the input. For 10
+calls of a diffusion model with a cosine schedule, 0.9 would be too high: only 3 calls have a larger
+correlation with the previous call. 5 calls have one above 0.8, just enough for ``is_refining``."""
 
 
 class CallGroup:
@@ -96,12 +96,12 @@ class RefinementDetector:
     """
 
     def __init__(self) -> None:
-        self._previous: Tensor | None = None
+        self._previous_sample: Tensor | None = None
         """Sample of the input of the previous call."""
         self._num_new_inputs = 0
-        """Number of calls with a new input: one that differs from that of the previous call."""
+        """Number of calls whose input is new: it differs from the input of the previous call."""
         self._num_refined_inputs = 0
-        """Number of these calls that refine the previous input."""
+        """Number of calls with a new input that refines the previous input."""
         self._last_new_input_step = 0
         """Number of optimizer steps before the last call with a new input."""
 
@@ -110,13 +110,13 @@ class RefinementDetector:
         sample = tensor.detach()[:_SAMPLE_SIZE]
         sample = sample.reshape(sample.shape[0], -1)[:, :_SAMPLE_SIZE]
         sample = sample.to("cpu", torch.float64, copy=True)
-        previous, self._previous = self._previous, sample
-        is_same_shape = previous is not None and previous.shape == sample.shape
-        if previous is not None and is_same_shape and previous.equal(sample):
+        previous_sample, self._previous_sample = self._previous_sample, sample
+        is_same_shape = previous_sample is not None and previous_sample.shape == sample.shape
+        if previous_sample is not None and is_same_shape and previous_sample.equal(sample):
             return
         self._num_new_inputs += 1
-        if previous is not None and is_same_shape and step == self._last_new_input_step:
-            self._num_refined_inputs += _is_correlated(previous, sample)
+        if previous_sample is not None and is_same_shape and step == self._last_new_input_step:
+            self._num_refined_inputs += _is_correlated(previous_sample, sample)
         self._last_new_input_step = step
 
     @property

@@ -44,7 +44,7 @@ def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
         # A norm on another device is not read, because reading synchronizes with the device.
         if type(total_norm) is Tensor and total_norm.is_cpu and sink.is_on:
             thread = local.thread
-            thread.clipped_norm = norm = total_norm.item()
+            thread.norm_before_clip = norm = total_norm.item()
             if not math.isfinite(norm):
                 sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
         original(parameters, max_norm, total_norm, *args, **kwargs)
@@ -62,8 +62,9 @@ def _wrap_clip(
         if not sink.is_on:
             return original(parameters, *args, **kwargs)
         thread = local.thread
-        thread.clipped_norm = None
-        if thread.edits.snapshots:  # later, edits could not be distinguished from the clip
+        thread.norm_before_clip = None
+        if thread.edits.snapshots:
+            # After the clip, earlier edits could not be distinguished from it.
             sink.run_safely(thread.edits.detect)
         # Parameters may be a generator, which can be read only once.
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
@@ -97,7 +98,7 @@ def _wrap_clip(
         if len(thread.step.losses) > 1:
             thread.edits.snapshot(sink.objects.optimizers.entries)
         if type(result) is Tensor and isinstance(max_norm, _NUMBER_TYPES):
-            norm = thread.clipped_norm
+            norm = thread.norm_before_clip
             if norm is None:
                 norm = result.item() if result.is_cpu else result.detach()
             elif entry is not None:

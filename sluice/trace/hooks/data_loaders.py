@@ -129,9 +129,9 @@ class _LoaderWatch:
     def _make_entry(self, _: int, loader: Any) -> LoaderEntry:
         record = loader_record(len(self._recorded_loaders), loader)
         # A loader that is created again for each epoch counts as one, even with another seed.
-        for earlier, entry in self._recorded_loaders:
-            ignored_fields = {"index": earlier.index, "seed": earlier.seed}
-            if entry.ref() is None and earlier == record.model_copy(update=ignored_fields):
+        for earlier_record, entry in self._recorded_loaders:
+            ignored_fields = {"index": earlier_record.index, "seed": earlier_record.seed}
+            if entry.ref() is None and earlier_record == record.model_copy(update=ignored_fields):
                 entry.ref = weakref.ref(loader)
                 return entry
         batch_code = self._sink.events.code("batch", record.index)

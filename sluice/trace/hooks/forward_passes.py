@@ -1,7 +1,7 @@
 """Inspects single training passes: gradient flow, detached tensors, masks, indices and probes.
 
-Few passes are inspected (at the first step, at powers of two, after much longer sequences and at
-the start of a training phase), so the cost is low although a single inspection is slow.
+Few passes are inspected (at the first step, at powers of two, for much longer sequences and at the
+start of a training phase), so the cost is low although a single inspection is slow.
 """
 
 import threading
@@ -70,8 +70,9 @@ class ForwardPassInspector:
         """Outputs and the full names of their modules, by storage address."""
         self._pending_passes: list[InspectedPass] = []
         """Inspected passes that wait for a backward pass."""
-        self.current: dict[int, InspectedPass] = {}
-        """Running inspected pass by the id of its thread. Public, because every call reads it."""
+        self.running_passes: dict[int, InspectedPass] = {}
+        """Running inspected pass by the id of its thread. Public, because the hook of every network
+        call reads it."""
         self._num_mask_records = self._num_index_records = 0
         self._probes = NetworkProbes(self._sink)
         self.has_pass_since_backward = False
@@ -80,8 +81,8 @@ class ForwardPassInspector:
 
     def discard_stale(self) -> None:
         """Discard a pass that raised an exception, and pending passes if they are more than 4."""
-        if self.current:
-            self.current.pop(threading.get_ident(), None)
+        if self.running_passes:
+            self.running_passes.pop(threading.get_ident(), None)
         if len(self._pending_passes) > _MAX_PENDING_PASSES:
             self._pending_passes.clear()
             self._held_outputs.clear()
@@ -110,7 +111,7 @@ class ForwardPassInspector:
     ) -> None:
         """Start the inspection of a pass."""
         entry.next_inspection_step = max(2 * self._sink.steps.last, 1)
-        self.current[threading.get_ident()] = InspectedPass(
+        self.running_passes[threading.get_ident()] = InspectedPass(
             entry, weakref.ref(module), args, kwargs
         )
 
@@ -124,9 +125,9 @@ class ForwardPassInspector:
     ) -> None:
         """Record the call of a module inside an inspected pass.
 
-        The last recorded call of a pass is that of the network itself, with an empty name.
+        The network itself returns last; its name is empty.
         """
-        inspected = self.current.get(threading.get_ident())
+        inspected = self.running_passes.get(threading.get_ident())
         if inspected is None:
             return
         full_name = f"{inspected.entry.name}.{name}" if name else inspected.entry.name
@@ -175,7 +176,7 @@ class ForwardPassInspector:
     def end(self) -> None:
         """End the inspection of a forward pass."""
         sink = self._sink
-        inspected = self.current.pop(threading.get_ident(), None)
+        inspected = self.running_passes.pop(threading.get_ident(), None)
         if inspected is None:
             return
         record = ForwardPassRecord(

@@ -131,10 +131,10 @@ class InputWatch:
         if not bool(is_nonfinite.any()):
             return
         key = (sink.steps.last, what)
-        recorded = self._recorded_nonfinite
-        if len(recorded) >= _MAX_NONFINITE_RECORDS or key in recorded:
+        recorded_keys = self._recorded_nonfinite
+        if len(recorded_keys) >= _MAX_NONFINITE_RECORDS or key in recorded_keys:
             return
-        recorded.add(key)
+        recorded_keys.add(key)
         row_numel = values[0].numel()
         nonfinite_rows = is_nonfinite.reshape(values.shape[0], -1)
         # A column is defined as in ``ColumnStatistics``.

@@ -26,10 +26,10 @@ def watch_learning_rates(sink: EventSink) -> None:
         rates = [*map(_GET_LR, optimizer.param_groups)]
         if rates == entry.learning_rates:
             return
-        entry.learning_rates, previous = rates, entry.learning_rates
-        if not {*map(type, (*rates, *previous))} <= {float, int}:
+        entry.learning_rates, previous_rates = rates, entry.learning_rates
+        if not {*map(type, (*rates, *previous_rates))} <= {float, int}:
             return
-        if samplers[entry.index].advance() or max(rates) > _JUMP_FACTOR * max(previous):
+        if samplers[entry.index].advance() or max(rates) > _JUMP_FACTOR * max(previous_rates):
             sink.recorder.learning_rates.append((sink.steps.last + 1, entry.index, rates))
 
     sink.bus.subscribe(StepBegins, record_change)

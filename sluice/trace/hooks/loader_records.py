@@ -83,7 +83,7 @@ def epoch_record(entry: LoaderEntry, iteration: IterationEntry, is_finished: boo
         sampler_epoch=iteration.sampler_epoch,
         num_batches=entry.num_batches,
         num_indices=iteration.order.count,
-        first=iteration.order.first,
+        first=iteration.order.first_indices,
         order=order_digest,
         rows=index_digest,
         row_numbers=iteration.order.sketch(),

@@ -84,9 +84,9 @@ class _WorkerObserver:
         self.num_batches = 0
         """Number of inspected batches; ``_NUM_INSPECTED_BATCHES`` once no more are inspected."""
         self._sources: list[tuple[GeneratorSource, int, int | None]] = []
-        """Generators, each with the fingerprint of its state before the batch, and with a number
-        that only a new seed changes; None if it is unknown (``seed_identity``). For a generator
-        that the batch created, the fingerprint is that of its seed."""
+        """Generators, each with the fingerprint of its state before the batch (of its seed, if the
+        batch created the generator), and with its ``seed_identity``: a number that only a new seed
+        changes; None if it is unknown."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""
@@ -96,8 +96,8 @@ class _WorkerObserver:
     def after_batch(self, fetcher: Any, batch: Any) -> None:
         """Write how a batch changed the generator states, and which generators it created."""
         known_ids = {id(source.generator) for source, _, _ in self._sources}
-        created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known_ids]
-        self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created]
+        created_sources = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known_ids]
+        self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created_sources]
         # Without a generator, no later batch needs to be inspected.
         self.num_batches = self.num_batches + 1 if self._sources else _NUM_INSPECTED_BATCHES
         origin, info = self._get_origin(), get_worker_info()

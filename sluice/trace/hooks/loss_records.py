@@ -52,8 +52,8 @@ def loss_record(
     num_supervised = int(is_supervised.sum())
     smallest_target = largest_target = float("nan")
     if num_supervised:
-        supervised = target.detach()[is_supervised].double()
-        smallest_target, largest_target = (float(v) for v in torch.aminmax(supervised))
+        supervised_targets = target.detach()[is_supervised].double()
+        smallest_target, largest_target = (float(v) for v in torch.aminmax(supervised_targets))
     return LossRecord(
         step=step,
         kind=kind,

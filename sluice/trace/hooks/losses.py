@@ -68,7 +68,7 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first calls, at which one call each is inspected.
+"""Number of steps with statistics, after the first calls, at each of which one call is inspected.
 After these steps, calls are inspected ever more rarely."""
 _NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls of a phase whose targets are sampled, for each loss function and
@@ -89,7 +89,8 @@ def _wrap_loss(
     def function(*args: Any, **kwargs: Any) -> Any:
         if not sink.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
-        if watch.checks_indices:  # after an index error on a GPU, no tensor can be read
+        # Indices are checked before the call: after an index error on a GPU, no tensor can be read.
+        if watch.checks_indices:
             sink.run_safely(watch.check_before_call, kind, args, kwargs)
         try:
             result = original(*args, **kwargs)
@@ -126,7 +127,7 @@ class _CallCounter:
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
         """Chooses the calls that are inspected after the first ones."""
         self.last_inspected_step = -1
-        """Number of optimizer steps before the last inspected call; -1 before that call."""
+        """Number of optimizer steps before the last inspected call; -1 if none was inspected."""
 
 
 class LossWatch:
@@ -152,7 +153,7 @@ class LossWatch:
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
         sink.bus.subscribe(PhaseBegan, lambda _: self._begin_phase())
         sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
-        # Later evaluations use other weights.
+        # Losses before and after a load belong to different evaluations: the weights differ.
         sink.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.write())
         sink.bus.subscribe(TraceEnded, lambda _: self.evaluations.write())
 

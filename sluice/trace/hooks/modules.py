@@ -124,7 +124,7 @@ class _CallHandler:
         forward = thread.forward
         forward.entry = entry
         sink.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
-        if self._inspector.current or self._inspector.has_pass_since_backward:
+        if self._inspector.running_passes or self._inspector.has_pass_since_backward:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
@@ -144,7 +144,8 @@ class _CallHandler:
                 if hasattr(module, "_orig_mod"):
                     sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
                 entry.module_names = {id(m): name for name, m in module.named_modules()}
-            entry.invalidate_mode()  # a program may set ``training`` without ``train()``
+            # The mode is read again, because a program may set ``training`` without ``train()``.
+            entry.invalidate_mode()
             forward.measures_outputs, forward.observes_modules = is_measured, True
             if is_measured:
                 forward.measured_networks += (entry.index,)
@@ -176,7 +177,7 @@ class _CallHandler:
     def _on_return(self, returned: NetworkReturned) -> None:
         sink, thread = self._sink, returned.thread
         entry, output = returned.entry, returned.output
-        if self._inspector.current:
+        if self._inspector.running_passes:
             began = sink.clock()
             self._inspector.on_module_call(
                 "", returned.module, returned.args, returned.kwargs, output
@@ -218,16 +219,17 @@ def _watch_modes(sink: EventSink) -> None:
     @functools.wraps(original)
     def train(module: Any, mode: bool = True) -> Any:
         thread = sink.local.thread
-        if not sink.is_on or thread.forward.changes_mode:  # ``train`` calls itself for every child
+        # ``train`` calls itself for every child. Only the outermost call is recorded.
+        if not sink.is_on or thread.forward.is_changing_mode:
             return original(module, mode)
         # ``eval()`` calls ``train(False)``. Other calls of ``train(False)`` are usually
         # ``train(was_training)``, which restores an earlier mode.
         is_restored = not mode and sys._getframe(1).f_code is not nn.Module.eval.__code__
-        thread.forward.changes_mode = True
+        thread.forward.is_changing_mode = True
         try:
             result = original(module, mode)
         finally:
-            thread.forward.changes_mode = False
+            thread.forward.is_changing_mode = False
         flags = ("train",) if mode else ("eval", *("restored",) * is_restored)
         sink.run_safely(_record_mode, sink, module, flags)
         return result

@@ -32,13 +32,13 @@ def watch_optimizers(sink: EventSink) -> None:
         optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         call = local.thread.optimizer_call
-        if not sink.is_on or call.running is not None:
+        if not sink.is_on or call.running_optimizer is not None:
             return None  # an optimizer step inside another one is a part of it
         try:
             # args[0] is the optimizer itself.
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
-            call.running, call.has_closure = optimizer, callable(closure)
+            call.running_optimizer, call.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
                 entry.num_groups, sink.objects.has_changed = len(optimizer.param_groups), True
             if callable(closure):
@@ -54,8 +54,8 @@ def watch_optimizers(sink: EventSink) -> None:
 
     def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         call = local.thread.optimizer_call
-        if call.running is optimizer and sink.is_on:
-            call.running = None
+        if call.running_optimizer is optimizer and sink.is_on:
+            call.running_optimizer = None
             try:
                 _end_step(sink, local.thread, call.entry, optimizer)
             except Exception as error:  # inlines ``run_safely``, to save a call
@@ -63,8 +63,8 @@ def watch_optimizers(sink: EventSink) -> None:
 
     def on_backward(begins: BackwardBegins) -> None:
         call = begins.thread.optimizer_call
-        if call.running is not None and not call.has_closure:
-            call.running = None  # an optimizer step raised and the program caught it
+        if call.running_optimizer is not None and not call.has_closure:
+            call.running_optimizer = None  # an optimizer step raised and the program caught it
 
     sink.bus.subscribe(BackwardBegins, on_backward)
     sink.patches.hook(register_optimizer_step_pre_hook, before_step)
@@ -81,7 +81,7 @@ def _begin_step(
     sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any
 ) -> None:
     sink.steps.begin(thread, entry)
-    if optimizer._optimizer_step_pre_hooks:  # they may clear gradients before the update
+    if optimizer._optimizer_step_pre_hooks:  # such a hook may clear gradients before the update
         entry.gradient_tracker.record_weight_versions()
     sink.bus.publish(StepBegins(thread, entry, optimizer))
 
@@ -97,7 +97,7 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
             sink.events.record_event(thread, "stepped", entry.index)
             entry.gradient_tracker.record_gradients()
     # A pre-step hook that zeroes gradients does so before the update, which is a fault. A post-step
-    # hook may zero them, which is correct, so optimizers with one are not checked.
+    # hook may zero them, which is correct, so optimizers with a post-step hook are not checked.
     if (
         optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
@@ -126,9 +126,10 @@ def _observed_closure(
         try:
             loss = closure(*args, **kwargs)
         except BaseException:
-            thread.optimizer_call.running = None  # the program may catch it
+            # The program may catch the exception, and then the step has ended.
+            thread.optimizer_call.running_optimizer = None
             raise
-        if sink.is_on and thread.optimizer_call.running is optimizer:
+        if sink.is_on and thread.optimizer_call.running_optimizer is optimizer:
             thread.optimizer_call.num_closure_calls += 1
             if thread.optimizer_call.num_closure_calls == 1:
                 sink.run_safely(_begin_step, sink, thread, entry, optimizer)
@@ -157,7 +158,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
-        if thread.optimizer_call.running is optimizer and tracker.is_before_update():
+        if thread.optimizer_call.running_optimizer is optimizer and tracker.is_before_update():
             sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
             return
         tracker.is_cleared = True

@@ -96,7 +96,7 @@ class NetworkProbes:
             probe = functools.partial(perturb_padding, network, arguments)
             self._run_once(inspected, "padding", probe)
         names: list[str] = []
-        if self._sink.steps.last >= 2:  # earlier, a trained parameter may lack a gradient, too
+        if self._sink.steps.last >= 2:  # before that, trained parameters may lack gradients, too
             names = self._parameters_without_gradient(inspected, network)
         if names and loss is not None:
             output_indices = find_reached_outputs(loss, inspected.output_nodes)

@@ -56,14 +56,14 @@ class TargetSampler:
         if (
             num_sampled >= _MAX_ROWS
             or not thread.call.inputs
-            or not self._is_of_last_call(thread, values)
+            or not self._comes_from_last_call(thread, values)
         ):
             return
         # Every input may determine the target, so all of them are sampled.
         inputs: list[Any] = [ref() for ref in thread.call.inputs]
         if type(target) not in TENSOR_TYPES or not all(map(_can_sample, inputs)):
             return
-        # An input that is also the target is excluded, for example that of an autoencoder.
+        # An input that is also the target is excluded, for example in an autoencoder.
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
         if not inputs or len({batch.shape[0] for batch in inputs}) > 1:
             return
@@ -115,7 +115,7 @@ class TargetSampler:
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
 
-    def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
+    def _comes_from_last_call(self, thread: ThreadState, values: Any) -> bool:
         """Return whether the last network call computed the values.
 
         Also True in three cases without a check: the network is still running, its call is the only

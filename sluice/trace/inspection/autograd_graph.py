@@ -1,6 +1,6 @@
 """Reads attention masks and the indices of lookups from the autograd graph of a loss.
 
-Attention may be that of torch or written manually. The graph is read, not executed.
+Attention may use a function of torch or be written manually. The graph is read, not executed.
 """
 
 from collections import deque

@@ -94,8 +94,8 @@ class ColumnStatistics:
         shifted = table - self._shift
         self._sum += shifted.sum(0)
         self._sum_of_squares += (shifted * shifted).sum(0)
-        correlated = shifted[:, : len(self._sum_of_products)]
-        self._sum_of_products += correlated.T @ correlated
+        first_columns = shifted[:, : len(self._sum_of_products)]
+        self._sum_of_products += first_columns.T @ first_columns
 
     def _add_changes(self, values: Tensor) -> None:
         """Add the squared changes from one row to the next, also across batches."""

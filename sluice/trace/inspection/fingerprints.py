@@ -20,7 +20,7 @@ _MAX_FIELDS = 8
 """Maximum number of tensors of a batch that are inspected, from the first one on."""
 _MAX_PENDING = 2**16
 """Number of pending row indices at which they are added to the fingerprints."""
-_NUM_FIRST = 32
+_NUM_FIRST_INDICES = 32
 """Maximum number of first row indices that are stored."""
 _SKETCH_SIZE = 1024
 """Maximum number of hashes in a sketch. The sketch of a set with more distinct values is
@@ -101,8 +101,9 @@ def mix64(numbers: Tensor) -> Tensor:
     return value ^ _unsigned_shift(value, 31)
 
 
-def _unsigned_shift(value: Tensor, by: int) -> Tensor:
-    shifted: Tensor = (value >> by) & (2 ** (64 - by) - 1)  # logical shift: without sign extension
+def _unsigned_shift(value: Tensor, num_bits: int) -> Tensor:
+    # A logical shift: without sign extension.
+    shifted: Tensor = (value >> num_bits) & (2 ** (64 - num_bits) - 1)
     return shifted
 
 
@@ -119,8 +120,8 @@ def _merge_hashes(hashes: Tensor, new_hashes: Tensor) -> Tensor:
 
     One hash more than in a sketch is kept, which shows whether the sketch is complete.
     """
-    distinct: Tensor = torch.unique(torch.cat([hashes, new_hashes]))
-    return distinct[: _SKETCH_SIZE + 1]
+    distinct_hashes: Tensor = torch.unique(torch.cat([hashes, new_hashes]))
+    return distinct_hashes[: _SKETCH_SIZE + 1]
 
 
 class OrderFingerprint:
@@ -134,13 +135,15 @@ class OrderFingerprint:
         ``sketch`` or ``digests``, and possibly later ones."""
         self._ordered_digest = 0
         self._unordered_digest = 0
-        self._first: list[int] = []
+        self._first_indices: list[int] = []
         self._smallest_hashes = torch.zeros(0, dtype=torch.int64)
 
     @property
-    def first(self) -> tuple[int, ...]:
+    def first_indices(self) -> tuple[int, ...]:
         """The first row indices of the sequence, at most 32."""
-        return tuple([*self._first, *self._pending[:_NUM_FIRST]][:_NUM_FIRST])
+        return tuple(
+            [*self._first_indices, *self._pending[:_NUM_FIRST_INDICES]][:_NUM_FIRST_INDICES]
+        )
 
     def sketch(self) -> SketchRecord:
         """Return a sketch of the distinct row indices."""
@@ -169,7 +172,7 @@ class OrderFingerprint:
             self._ordered_digest + int((hashes * position_hashes).sum())
         ) % _MODULUS
         self._unordered_digest = (self._unordered_digest + int(hashes.sum())) % _MODULUS
-        self._first = [*self.first]
+        self._first_indices = [*self.first_indices]
         self._smallest_hashes = _merge_hashes(self._smallest_hashes, hashes)
         self.count += len(hashes)
         self._pending = []

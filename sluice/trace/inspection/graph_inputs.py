@@ -122,10 +122,12 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     inputs: list[LeafInput] = []
     for key, values in values_by_leaf.items():
         kind, use = last_uses[key]
-        stacked = None if key in inner_weights else _stack_uses(values, use.columns)
-        if stacked is not None:
+        stacked_values = None if key in inner_weights else _stack_uses(values, use.columns)
+        if stacked_values is not None:
             inputs.append(
-                LeafInput(use.leaf, len(values), stacked, use.is_left_operand, kind, use.columns)
+                LeafInput(
+                    use.leaf, len(values), stacked_values, use.is_left_operand, kind, use.columns
+                )
             )
     return sorted(
         _select_distinct_inputs(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1
@@ -231,7 +233,7 @@ def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor
         return values if is_left else None
     if kind in ("BmmBackward0", "BaddbmmBackward0"):
         if values.shape[0] > 1 and values.stride(0):
-            return None  # a batch of products with different values each
+            return None  # each product of the batch has other values
         values = values[0]
     if values.dim() == 1:
         return values[None]
@@ -312,20 +314,21 @@ def _select_distinct_inputs(inputs: list[LeafInput]) -> list[LeafInput]:
     An input of equal values is an initial state of zeros, or belongs to an intercept. If every
     input has equal values, the first one is returned.
     """
-    kept: dict[tuple[Any, ...], LeafInput] = {}
+    distinct_inputs: dict[tuple[Any, ...], LeafInput] = {}
     for leaf_input in inputs:
         values = leaf_input.values
         is_stacked = leaf_input.num_uses > 1
         if is_stacked and any(
-            other.num_uses > 1 and torch.equal(other.values, values) for other in kept.values()
+            other.num_uses > 1 and torch.equal(other.values, values)
+            for other in distinct_inputs.values()
         ):
             continue
         # Stacked values are copies, so their address does not identify an input.
         address = id(leaf_input) if is_stacked else values.data_ptr()
-        kept.setdefault((address, values.shape, values.stride()), leaf_input)
-    varying = [
+        distinct_inputs.setdefault((address, values.shape, values.stride()), leaf_input)
+    varying_inputs = [
         leaf_input
-        for leaf_input in kept.values()
+        for leaf_input in distinct_inputs.values()
         if bool((leaf_input.values != leaf_input.values.flatten()[0]).any())
     ]
-    return varying or [*kept.values()][:1]
+    return varying_inputs or [*distinct_inputs.values()][:1]

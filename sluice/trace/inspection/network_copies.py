@@ -59,7 +59,7 @@ def _copy(network: nn.Module) -> nn.Module | None:
     for module in network_copy.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             hooks.clear()
-        module.training = False  # train() would record an event
+        module.training = False  # not ``train(False)``, which would record an event
         _disable_attention_fast_path(module)
     return network_copy.float()
 

@@ -183,7 +183,7 @@ def _with_features_last(
 def perturb_other_rows(
     network: nn.Module, call_args: CallArguments, values: Tensor
 ) -> PerturbationEffect | None:
-    """Replace every second row by the one before it, and compare the outputs of the other rows.
+    """Replace every second row by the row before it, and compare the outputs of the other rows.
 
     Args:
         network: Network to copy.
@@ -235,8 +235,8 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         is_padding, ids = is_padding[kept_rows], ids[kept_rows]
         is_real = ~is_padding
         # The first real token may be a class token and is not perturbed. The others are perturbed
-        # in two runs: the tokens with even numbers in the first run, those with odd ones in the
-        # second.
+        # in two runs: tokens with even numbers in the first run, tokens with odd numbers in the
+        # second run.
         token_number = is_real.cumsum(1)  # number of each real token in its row, from 1
         real_halves = [
             is_real & (token_number > 1) & (token_number % 2 == parity) for parity in (0, 1)
@@ -333,8 +333,9 @@ def _repeatable_pairs(
 ) -> dict[int, tuple[Tensor, Tensor]]:
     """Return pairs of a plain and a perturbed output by index, for outputs that are repeatable.
 
-    An output is repeatable if it is equal in both plain passes. {} if a pass raised an exception
-    (None), or if the passes differ in their number of outputs.
+    ``plain`` and ``repeated`` are the outputs of two passes without a perturbation. An output is
+    repeatable if it is equal in both. {} if a pass raised an exception (its outputs are None), or
+    if the passes differ in their number of outputs.
     """
     if plain is None or repeated is None or perturbed is None:
         return {}

@@ -72,12 +72,12 @@ class GeneratorSource:
         identity = self.seed_identity()
         return 0 if identity is None else zlib.crc32(repr(identity).encode())
 
-    def reseed_status(self, earlier: int | None) -> Literal["no", "yes", "unknown"]:
-        """Return whether the generator was reseeded since its seed identity was ``earlier``."""
+    def reseed_status(self, earlier_identity: int | None) -> Literal["no", "yes", "unknown"]:
+        """Return whether the generator was reseeded since ``earlier_identity`` was read."""
         identity = self.seed_identity()
-        if identity is None or earlier is None:
+        if identity is None or earlier_identity is None:
             return "unknown"
-        return "no" if identity == earlier else "yes"
+        return "no" if identity == earlier_identity else "yes"
 
 
 def generator_types() -> tuple[type, ...]:

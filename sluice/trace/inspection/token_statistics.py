@@ -115,7 +115,7 @@ def align_with_next_tokens(
     tail_lengths = width - 1 - last_included  # number of ignored targets at the end of each row
     has_tail = (tail_lengths > 0) & (last_included >= 0)
     last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_tail]
-    distinct, counts = last_targets.unique(return_counts=True)
+    distinct_targets, counts = last_targets.unique(return_counts=True)
     num_with_tail = int(has_tail.sum())
     return NextTokenTargets(
         num_rows=num_rows,
@@ -126,7 +126,7 @@ def align_with_next_tokens(
         num_tails=int((tail_lengths > 0).sum()),
         shortest_tail=int(tail_lengths.min()) if num_rows else 0,
         longest_tail=int(tail_lengths.max()) if num_rows else 0,
-        num_last=distinct.numel(),
+        num_last=distinct_targets.numel(),
         last_share=int(counts.max()) / num_with_tail if num_with_tail else 0.0,
         num_unsupervised=int((last_included < 0).sum()),
     )

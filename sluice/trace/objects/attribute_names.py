@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 _REQUIRES_GRAD = "requires_grad"
 _MIN_SIMILARITY = 0.85
-"""Minimum similarity (``difflib``) of an attribute name to 'requires_grad', such as that of
+"""Minimum similarity (``difflib``) to 'requires_grad' of a misspelled attribute name, such as
 'require_grad' or 'requires_gard'."""
 
 _CONFIG_NAMES = frozenset(
@@ -54,9 +54,9 @@ def find_tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
         if isinstance(value, bool) and is_tying_name(name):
             yield name, value
         elif name in _CONFIG_NAMES:
-            for inner, setting in _find_tying_in_config(value):
+            for inner_name, setting in _find_tying_in_config(value):
                 if isinstance(setting, bool):
-                    yield f"{name}.{inner}", setting
+                    yield f"{name}.{inner_name}", setting
 
 
 def _find_tying_in_config(config: Any) -> Iterator[tuple[str, Any]]:

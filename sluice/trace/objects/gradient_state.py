@@ -19,7 +19,7 @@ GradientState = Literal["fresh", "none", "zero", "stale"]
 """State of the gradients of an optimizer at its step: "fresh" (new since its last step), "none"
 (all absent), "zero" (all zero) or "stale" (unchanged since its last step)."""
 
-_MAX_SAMPLED = 2
+_MAX_SAMPLED_PARAMETERS = 2
 """Maximum number of parameters per optimizer whose gradients are compared from step to step."""
 
 _NUM_CANDIDATES = 2
@@ -29,8 +29,8 @@ _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that ``GradientCheck`` reads."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of gradients with an unchanged version that are read without finding a zero one.
-They are read because ``.grad.data.zero_()`` does not change the version."""
+"""Maximum number of consecutive reads of gradients with an unchanged version that find no zero
+gradient. Such gradients are read because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -52,7 +52,7 @@ class GradientTracker:
     """Tracks the gradients of one optimizer from step to step."""
 
     def __init__(self) -> None:
-        self._sampled: list[tuple[Tensor, Tensor | None, int]] = []
+        self._samples: list[tuple[Tensor, Tensor | None, int]] = []
         """Sampled parameters, each with its gradient at the last step and the version of this
         gradient. The version is -1 without a gradient, or if the gradient may have changed since.
         """
@@ -62,15 +62,15 @@ class GradientTracker:
         self._weight_versions: list[tuple[Tensor, int]] = []
         """Sampled parameters, each with its version before the running step changed it."""
         self._num_value_checks = 0
-        """Number of gradients with an unchanged version that were read since the last zero one."""
+        """Number of reads of gradients with an unchanged version, since the last zero gradient."""
 
     def before_backward(self) -> None:
         """Detect whether the gradients were cleared without ``zero_grad``."""
-        if not self._sampled:
+        if not self._samples:
             return
-        for parameter, previous, version in self._sampled:
+        for parameter, previous_grad, version in self._samples:
             grad = parameter.grad
-            if grad is None or grad is not previous:
+            if grad is None or grad is not previous_grad:
                 continue
             if grad._version == version:
                 if self._num_value_checks >= _MAX_VALUE_CHECKS:
@@ -90,26 +90,26 @@ class GradientTracker:
             owner: Optimizer that makes the step.
             may_be_zero: Whether earlier events make it likely that all gradients are zero.
         """
-        are_all_none, is_stale, sampled = True, self._has_stepped, self._sampled
-        for i, (parameter, previous, version) in enumerate(sampled):
+        are_all_none, is_stale, samples = True, self._has_stepped, self._samples
+        for i, (parameter, previous_grad, version) in enumerate(samples):
             grad = parameter.grad
             if grad is None:
                 is_stale = False
-                if previous is not None:  # cleared without zero_grad
-                    self.is_cleared, sampled[i] = True, (parameter, None, -1)
+                if previous_grad is not None:  # cleared without zero_grad
+                    self.is_cleared, samples[i] = True, (parameter, None, -1)
                 continue
             are_all_none, version_now = False, grad._version
-            if grad is not previous:
+            if grad is not previous_grad:
                 # A new tensor: the old gradient was cleared, even if no hook recorded it.
                 self.is_cleared, is_stale = True, False
             elif version_now != version:
                 is_stale = False
             # The reference keeps the gradient alive, so that a later one is a different object.
-            sampled[i] = (parameter, grad, version_now)
+            samples[i] = (parameter, grad, version_now)
         if are_all_none:
             self._choose_parameters(owner.parameters())
         state: GradientState = "fresh"
-        if are_all_none and not self._sampled:
+        if are_all_none and not self._samples:
             state = "none"
         elif is_stale and not are_all_none:
             state = "stale"
@@ -125,7 +125,7 @@ class GradientTracker:
     def record_weight_versions(self) -> None:
         """Record the versions of the weights before the step changes them."""
         self._weight_versions = [
-            (parameter, parameter._version) for parameter, _, _ in self._sampled
+            (parameter, parameter._version) for parameter, _, _ in self._samples
         ]
 
     def is_before_update(self) -> bool:
@@ -136,12 +136,12 @@ class GradientTracker:
 
     def is_zeroed(self) -> bool:
         """Return whether the gradients of the step were set to zero in place since it began."""
-        return bool(self._sampled) and all(
-            previous is not None
-            and parameter.grad is previous
-            and previous._version != version
-            and _is_zero(previous)
-            for parameter, previous, version in self._sampled
+        return bool(self._samples) and all(
+            previous_grad is not None
+            and parameter.grad is previous_grad
+            and previous_grad._version != version
+            and _is_zero(previous_grad)
+            for parameter, previous_grad, version in self._samples
         )
 
     def record_gradients(self, *, may_have_changed: bool = False) -> None:
@@ -153,8 +153,8 @@ class GradientTracker:
         Args:
             may_have_changed: Whether a backward pass since the step may have changed the gradients.
         """
-        samples = (_sample_gradient(parameter) for parameter, _, _ in self._sampled)
-        self._sampled = [
+        samples = (_sample_gradient(parameter) for parameter, _, _ in self._samples)
+        self._samples = [
             (parameter, grad, -1 if may_have_changed else version)
             for parameter, grad, version in samples
         ]
@@ -163,9 +163,9 @@ class GradientTracker:
     def _choose_parameters(self, parameters: Iterable[Tensor]) -> None:
         """Choose two parameters with gradients: the smallest at even and at odd positions."""
         with_gradients = [p for p in parameters if p.grad is not None]
-        parts = [with_gradients[i::_MAX_SAMPLED] for i in range(_MAX_SAMPLED)]
-        chosen = [min(part, key=Tensor.numel) for part in parts if part]
-        self._sampled = [_sample_gradient(parameter) for parameter in chosen]
+        parts = [with_gradients[i::_MAX_SAMPLED_PARAMETERS] for i in range(_MAX_SAMPLED_PARAMETERS)]
+        chosen_parameters = [min(part, key=Tensor.numel) for part in parts if part]
+        self._samples = [_sample_gradient(parameter) for parameter in chosen_parameters]
 
 
 def _sample_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
@@ -182,19 +182,20 @@ class GradientCheck:
     """
 
     def __init__(self) -> None:
-        self._chosen: list[Tensor] | None = None
+        self._checked_parameters: list[Tensor] | None = None
         """Parameters whose gradients are checked; None before the first gradient exists."""
-        self.last_nonzero: tuple[Tensor, Tensor, int] | None = None
+        self.last_nonzero_gradient: tuple[Tensor, Tensor, int] | None = None
         """Parameter, gradient and gradient version of the last check of a nonzero gradient."""
 
     def is_finite(self, owner: HasParameters, index: int | None = None) -> bool:
         """Return whether the chosen gradients are finite: all of them, or the one at ``index``."""
-        if self._chosen is None:
+        if self._checked_parameters is None:
             with_gradients = [p for p in owner.parameters() if p.grad is not None]
             if not with_gradients:
                 return True
-            self._chosen = self._choose(with_gradients)
-        for parameter in self._chosen if index is None else self._chosen[index : index + 1]:
+            self._checked_parameters = self._choose(with_gradients)
+        parameters = self._checked_parameters
+        for parameter in parameters if index is None else parameters[index : index + 1]:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # from backward(create_graph=True)
                 continue
@@ -203,17 +204,20 @@ class GradientCheck:
             if not math.isfinite(total) and nonfinite_positions([grad]):
                 return False
             if total:
-                self.last_nonzero = parameter, grad, grad._version
+                self.last_nonzero_gradient = parameter, grad, grad._version
         return True
 
     def pop_was_zeroed(self) -> bool:
-        """Discard ``last_nonzero``; return whether that gradient is 0 now (changed or replaced)."""
-        last, self.last_nonzero = self.last_nonzero, None
+        """Discard ``last_nonzero_gradient``; return whether this gradient is 0 now.
+
+        It may have been changed in place, or replaced.
+        """
+        last, self.last_nonzero_gradient = self.last_nonzero_gradient, None
         if last is None:
             return False
-        parameter, previous, version = last
+        parameter, previous_grad, version = last
         grad = parameter.grad
-        if grad is None or (grad is previous and grad._version == version):
+        if grad is None or (grad is previous_grad and grad._version == version):
             return False
         return _is_zero(grad)
 
@@ -225,16 +229,20 @@ class GradientCheck:
         """
         middle = len(with_gradients) // 2
         parts = with_gradients[:_NUM_CANDIDATES], with_gradients[middle : middle + _NUM_CANDIDATES]
-        chosen: list[Tensor] = []
+        chosen_parameters: list[Tensor] = []
         for part in parts:
-            best = min(part, key=Tensor.numel, default=None)
-            if best is None or best.device.type != "cpu" or best.numel() > _MAX_ELEMENTS:
+            smallest = min(part, key=Tensor.numel, default=None)
+            if (
+                smallest is None
+                or smallest.device.type != "cpu"
+                or smallest.numel() > _MAX_ELEMENTS
+            ):
                 continue
-            grad = best.grad
+            grad = smallest.grad
             is_plain = grad is not None and type(grad) is Tensor and grad.layout == torch.strided
-            if is_plain and all(best is not other for other in chosen):
-                chosen.append(best)
-        return chosen
+            if is_plain and all(smallest is not other for other in chosen_parameters):
+                chosen_parameters.append(smallest)
+        return chosen_parameters
 
 
 def nonfinite_positions(grads: Sequence[Tensor]) -> list[int]:

@@ -30,7 +30,10 @@ class MembershipSnapshots:
         self._last: Membership | None = None
 
     def take(self, step: int) -> Membership | None:
-        """Return the membership before a step; None if it equals that of the last snapshot."""
+        """Return the membership before a step; None if it equals the previous one.
+
+        Step numbers and optimizer options are not compared.
+        """
         self._objects.has_changed = False
         # Names of each parameter, and its tensor, by the index of the parameter.
         names: dict[int, list[str]] = {}
@@ -109,11 +112,11 @@ class MembershipSnapshots:
         self, name: str, network: nn.Module, tensors: dict[int, Tensor]
     ) -> Iterator[MisspelledAttributeRecord]:
         owners: list[tuple[str, Any]] = [*network.named_modules(), *network.named_parameters()]
-        for inner, owner in owners:
+        for inner_name, owner in owners:
             for attribute in find_misspelled_requires_grad(owner):
                 parameters = [owner] if isinstance(owner, Tensor) else owner.parameters()
                 yield MisspelledAttributeRecord(
-                    owner=f"{name}.{inner}" if inner else name,
+                    owner=f"{name}.{inner_name}" if inner_name else name,
                     attribute=attribute,
                     value=vars(owner)[attribute],
                     parameters=tuple(self._parameter_index(p, tensors) for p in parameters),
@@ -168,7 +171,7 @@ def _comparison_key(membership: Membership) -> tuple[Any, ...]:
 
 
 def _tying_records(name: str, network: nn.Module) -> Iterator[TyingSettingRecord]:
-    for inner, module in network.named_modules():
+    for inner_name, module in network.named_modules():
         for attribute, value in find_tying_settings(module):
-            owner = f"{name}.{inner}" if inner else name
+            owner = f"{name}.{inner_name}" if inner_name else name
             yield TyingSettingRecord(owner=owner, attribute=attribute, value=value)

@@ -17,13 +17,13 @@ class _ParameterPath:
     """Path of a parameter: a module, and a dotted name below it."""
 
     owner: "weakref.ref[nn.Module]"
-    path: str
+    name: str
 
-    def current(self) -> Parameter | None:
+    def current_parameter(self) -> Parameter | None:
         """Return the parameter that is at the path now; None if no parameter is."""
         owner = self.owner()
         try:
-            return None if owner is None else owner.get_parameter(self.path)
+            return None if owner is None else owner.get_parameter(self.name)
         except AttributeError:  # the module that is registered now has other children
             return None
 
@@ -54,7 +54,7 @@ class TiedParameters:
             return
         key, path = id(parameter), _ParameterPath(weakref.ref(module), name)
         _, first_path = self._first_paths.get(key, (None, path))
-        if first_path.current() is not parameter:  # the parameter moved, or is new
+        if first_path.current_parameter() is not parameter:  # the parameter moved, or is new
             ref = weakref.ref(parameter, lambda _: self._first_paths.pop(key, None))
             self._first_paths[key] = ref, path
             return
@@ -71,14 +71,15 @@ class TiedParameters:
         if old is None or old is module or not self._ties:
             return
         old_names = {
-            id(m): f"{name}.{inner}" if inner else name for inner, m in old.named_modules()
+            id(m): f"{name}.{inner_name}" if inner_name else name
+            for inner_name, m in old.named_modules()
         }
 
         def moved_path(path: _ParameterPath) -> _ParameterPath:
             prefix = old_names.get(id(path.owner()))
             if prefix is None:
                 return path
-            return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.path}")
+            return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.name}")
 
         for tie in self._ties:
             first, second = tie.paths
@@ -91,7 +92,7 @@ class TiedParameters:
         parameter, or replaced it as well.
         """
         for tie in self._ties:
-            first, second = (path.current() for path in tie.paths)
+            first, second = (path.current_parameter() for path in tie.paths)
             # Different parameters that share memory still have equal values.
             if (
                 not (type(first) is type(second) is Parameter)

@@ -1,7 +1,6 @@
 """Learns which step pattern follows which, so that the next pattern can be predicted.
 
-Usually a pattern follows itself. If two optimizers alternate, the pattern of each one follows that
-of the other.
+Usually a pattern follows itself. If two optimizers alternate, their two patterns follow each other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,12 +20,12 @@ _UNUSUAL_FLAGS = frozenset({"scaled", "closure", "by scaler", "in backward", "ed
 """Event flags of steps that are always recorded fully."""
 
 _MIN_REPEATS = 256
-"""Number of times that a pattern must follow another one before it is predicted after it."""
+"""Number of times that a pattern B must follow a pattern A before B is predicted after A."""
 
-_MIN_REPEATS_KNOWN = 8
-"""Number of times that suffices if the pattern is already predicted after a different one. For
-example, the usual pattern is already predicted after itself. Once per epoch, it also follows the
-pattern of the first step of the epoch."""
+_MIN_REPEATS_IF_PREDICTED = 8
+"""Number of times that suffices if B is already predicted after a different pattern. For example,
+the usual pattern is already predicted after itself. Once per epoch, it also follows the pattern of
+the first step of the epoch."""
 
 _MAX_PATTERNS = 64
 """Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
@@ -43,7 +42,7 @@ class StepPatterns:
         self._interner, self._objects = interner, objects
         self._patterns: dict[tuple[int, ...], StepPattern] = {}
         """Patterns by their codes and thread index."""
-        self._last: dict[int, StepPattern] = {}
+        self._last_patterns: dict[int, StepPattern] = {}
         """Pattern of the last step of each thread."""
 
     def get(self, codes: Sequence[int], thread: int) -> StepPattern | None:
@@ -54,8 +53,8 @@ class StepPatterns:
         """Count which pattern follows which in the steps that ended, in their order."""
         for step in steps:
             pattern = self._get_or_add(step)
-            previous = self._last.get(step.thread)
-            self._last[step.thread] = pattern
+            previous = self._last_patterns.get(step.thread)
+            self._last_patterns[step.thread] = pattern
             if previous is not None:
                 self._count(previous, pattern, 1)
             is_repeated = not step.ended_ns
@@ -67,7 +66,7 @@ class StepPatterns:
 
     def keeps_gradients(self, pattern: StepPattern) -> bool:
         """Return whether a step of the pattern uses gradients that were not cleared before it."""
-        # The last code before the sentinel is that of the optimizer step.
+        # The last code before the sentinel is the code of the optimizer step.
         _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
         return "carried" in flags
 
@@ -97,7 +96,9 @@ class StepPatterns:
         counts[pattern] = count = old_count + num_times
         is_predicted_elsewhere = pattern.optimizer_entry is not None  # set at its first prediction
         is_due_early = (
-            is_predicted_elsewhere and previous.successor is None and count >= _MIN_REPEATS_KNOWN
+            is_predicted_elsewhere
+            and previous.successor is None
+            and count >= _MIN_REPEATS_IF_PREDICTED
         )
         # Otherwise, the prediction is updated when the count reaches a multiple of _MIN_REPEATS.
         if not is_due_early and count // _MIN_REPEATS == old_count // _MIN_REPEATS:

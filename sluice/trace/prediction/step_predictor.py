@@ -172,7 +172,7 @@ class StepPredictor:
             if zero_grad_code in codes_since_step or (codes_since_step and clears_silently):
                 tracker.is_cleared = True
             elif i >= 0:
-                # The gradients of its last step are still in place.
+                # The gradients of the optimizer's last step are still in place.
                 has_backward = not backward_codes.isdisjoint(codes_since_step)
                 tracker.record_gradients(may_have_changed=has_backward)
 

@@ -73,8 +73,8 @@ class EventInterner:
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the codes with repeated blocks kept once, and their original positions.
 
-        The position of the last event of a repeated block is that in the last repeat, so that its
-        time is the end of the block.
+        The last event of a repeated block gets its position in the last repeat, so that the time
+        of the event is the end of the block.
         """
         folded: list[int] = []
         positions: list[int] = []

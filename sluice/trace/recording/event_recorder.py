@@ -75,9 +75,10 @@ class EventRecorder:
         self.record(thread, self.code(kind, object_id, related_id, flags))
 
     def mark_cleared_before_update(self, thread: ThreadState) -> None:
-        """Correct the step event recorded last: gradients were cleared before weights were updated.
+        """Correct the latest step event: gradients were cleared before the weights were updated.
 
-        A "zero" event is inserted before it, and the state of its gradients becomes "zero".
+        A "zero" event is inserted before the step event, and the gradient state in the flags of the
+        step event becomes "zero".
         """
         events = thread.step.events
         code, time_ns = events[-2:]

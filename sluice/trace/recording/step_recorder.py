@@ -82,7 +82,7 @@ class StepRecorder:
             self.last = next(self.numbers)
             thread.num_steps += 1
             entry.num_steps += 1
-            if step.pending is not None:
+            if step.pending_statistics is not None:
                 self._sampling.after_step(step, entry, self.last)
             if thread.index < 0:  # its first event was a step, so it has no index yet
                 self._events.assign_index(thread)
@@ -145,9 +145,11 @@ class StepRecorder:
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     """Return the flags of a step event; see ``TraceEventKind``."""
-    # Also if a gradient that was nonzero after the backward pass is zero now.
+    # All gradients may be zero after ``zero_grad``, or if a gradient that was nonzero after the
+    # backward pass is zero now.
     may_be_zero = thread.backward.is_followed_by_zeroing or (
-        entry.gradient_check.last_nonzero is not None and entry.gradient_check.pop_was_zeroed()
+        entry.gradient_check.last_nonzero_gradient is not None
+        and entry.gradient_check.pop_was_zeroed()
     )
     flags = entry.gradient_tracker.record_step(entry, may_be_zero=may_be_zero)
     if thread.optimizer_call.has_closure:

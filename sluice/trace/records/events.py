@@ -129,6 +129,7 @@ class RecentStep(Record):
     )
     began_us: int | None = Field(
         None,
-        description="End of the previous step in the same thread [us since the start of the "
-        "trace]; None if unknown.",
+        description="End of the previous step in the same thread; for its first step, the time at "
+        "which the trace began or the thread recorded its first event [us since the start of the "
+        "trace]. None if unknown.",
     )

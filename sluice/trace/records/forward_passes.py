@@ -29,7 +29,7 @@ class ForwardPassRecord(Record):
     """One forward pass with gradients enabled: its module calls, in the order of their returns.
 
     Recorded before the first step, after about 1, 2, 4, 8, ... steps, at the start of a new
-    training phase, and after an input sequence that is much longer than all earlier ones.
+    training phase, and when an input sequence is much longer than all earlier ones.
     """
 
     step: int = Field(description="Number of optimizer steps before the pass.")
@@ -69,7 +69,7 @@ class ProbeRecord(Record):
     - padding: The embeddings of padding are changed, and in other passes those of real tokens. The
       outputs at the real tokens that are not changed are compared. Outputs without positions are
       compared as a whole.
-    - rows: Every second row of a batch is replaced by the one before it. The outputs of the other
+    - rows: Every second row of a batch is replaced by the row before it. The outputs of the other
       rows are compared. Only for networks with a layer that may process the rows of the input as
       positions.
     - weights: Parameters without a gradient are changed. The outputs that the loss depends on are
@@ -80,8 +80,8 @@ class ProbeRecord(Record):
     network: int
     probe: Literal["later tokens", "own tokens", "padding", "rows", "weights"]
     changed: int = Field(
-        description="Number of changed positions, rows or parameters. For 'padding', of changed "
-        "padding positions."
+        description="Number of changed positions, rows or parameters. For 'padding': number of "
+        "changed padding positions."
     )
     largest_effect: float = Field(
         description="Largest change of a compared output, as a share of the largest output."

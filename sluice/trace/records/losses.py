@@ -52,9 +52,9 @@ class NextTokenTargets(Record):
 class LossRecord(Record):
     """One call of a loss function of ``torch.nn.functional``, or of a loss of the program itself.
 
-    These calls are recorded: the first calls of each function and network, calls at some steps with
-    statistics, cross entropies before a backward pass of a non-finite loss, and calls of
-    binary_cross_entropy that raise an error.
+    These calls are recorded: the first calls of each function and network; calls at some steps with
+    statistics; the last call before the backward pass of a non-finite loss, if it is a cross
+    entropy; and calls of binary_cross_entropy that raise an error.
     """
 
     step: int = Field(description="Number of optimizer steps before the call.")
@@ -68,7 +68,7 @@ class LossRecord(Record):
         description="Whether the loss requires gradients. If the loss is not available, such as "
         "after an error: whether gradients are enabled."
     )
-    reduction: str = Field(description="'mean', 'sum' or 'none'.")
+    reduction: str = Field(description="'mean', 'sum', 'none' or, for kl_div, 'batchmean'.")
     producer_node: str = Field(
         description="Autograd node that computed the input, such as 'SoftmaxBackward0', ignoring "
         "changes of shape; '' without a graph."

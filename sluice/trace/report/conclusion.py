@@ -51,8 +51,8 @@ def conclude(trace: Trace) -> Conclusion:
         ending=ending,
         what=what,
         fix=fix,
-        checked=tuple(recorded for recorded, _ in evidence if recorded),
-        unchecked=tuple(missing for recorded, missing in evidence if not recorded),
+        checked=tuple(checked for checked, _ in evidence if checked),
+        unchecked=tuple(unchecked for checked, unchecked in evidence if not checked),
     )
 
 

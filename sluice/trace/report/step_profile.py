@@ -143,7 +143,8 @@ def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phas
             phases[position] = next(
                 (phase for phase in _PHASES_SLOWEST_FIRST if phase in block), block[-1]
             )
-    # The last event is usually the start of optimizer.step(), so the time after it counts for it.
+    # The last event is usually the start of optimizer.step(), so the time after it counts for the
+    # optimizer.
     for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times_us), strict=True):
         time_by_phase[phase] = time_by_phase.get(phase, 0) + max(end - start, 0)
     return time_by_phase

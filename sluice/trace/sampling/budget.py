@@ -37,7 +37,7 @@ class SamplingBudget:
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = 0
         """Number of steps so far."""
-        self._num_untimed = 0
+        self._num_untimed_steps = 0
         """Number of steps from ``add_repeats`` since the last ``add_step``."""
         self._due_step = 0
         """Number of steps after which the next statistics are due."""
@@ -70,7 +70,7 @@ class SamplingBudget:
     def add_repeats(self, num_steps: int) -> None:
         """Add steps without statistics; their time is included in the next ``add_step``."""
         self._num_steps += num_steps
-        self._num_untimed += num_steps
+        self._num_untimed_steps += num_steps
 
     def add_step(self, *, step_ns: int, cost_ns: int) -> bool:
         """Add the time of a step, including the steps of ``add_repeats`` before it.
@@ -85,8 +85,8 @@ class SamplingBudget:
         Returns:
             Whether the next step has statistics.
         """
-        self._step_times.append((step_ns - cost_ns) // (self._num_untimed + 1))
-        self._num_untimed = 0
+        self._step_times.append((step_ns - cost_ns) // (self._num_untimed_steps + 1))
+        self._num_untimed_steps = 0
         if cost_ns and self._num_steps >= self._due_step:
             self._schedule_next(cost_ns)
         self._num_steps += 1

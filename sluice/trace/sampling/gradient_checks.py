@@ -48,7 +48,7 @@ class _GradientChecks:
 
     def _reset(self) -> None:
         self._num_passes = 0
-        """Number of backward passes so far, without those of a scaled loss."""
+        """Number of backward passes so far; passes of a scaled loss do not count."""
         self._num_records = 0
         """Number of records of non-finite gradients so far."""
 
@@ -119,7 +119,7 @@ class _GradientChecks:
         if record.parameters:
             self._num_records += 1
             sink.recorder.write("gradient", record)
-            # The program may end before the next step.
+            # The first sample is usually taken at the next step, but the program may end before it.
             sink.sampling.membership.ensure_first_sample(sink.steps.last)
 
 

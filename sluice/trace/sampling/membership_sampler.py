@@ -20,7 +20,8 @@ class MembershipSampler:
         self._last_step = self._restart_step = 0
         """Number of steps before the last sample of the membership, and before the last restart."""
         self._next_membership_step = self._next_values_step = 0
-        """Number of steps after which the membership is sampled next; the same for the values."""
+        """Number of steps after which the membership is sampled next, and after which the values
+        are sampled next."""
         self._num_samples = 0
         """Number of samples of the membership so far."""
         self._unwritten_values: list[list[ParameterValuesRecord]] = []

@@ -94,12 +94,14 @@ class Sampling:
         began = self._clock()
         self.membership.sample_if_due(step)
         if self.samples_norms:
-            open_step.pending = begin_statistics(entry, sample_size=self._settings.sampled_weights)
+            open_step.pending_statistics = begin_statistics(
+                entry, sample_size=self._settings.sampled_weights
+            )
         open_step.add_cost(self._clock() - began)
 
     def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
         """Request the statistics of step number ``step``, if ``before_step`` sampled it."""
-        pending = open_step.pending
+        pending = open_step.pending_statistics
         if pending is None:
             return
         began = self._clock()
@@ -111,7 +113,7 @@ class Sampling:
             sample_size=self._settings.sampled_weights,
         )
         self._unwritten_statistics.append((step, statistics, open_step.output_statistics))
-        open_step.pending, open_step.output_statistics = None, []
+        open_step.pending_statistics, open_step.output_statistics = None, []
         open_step.add_cost(self._clock() - began)
 
     def add_steps(self, steps: Sequence[EndedStep]) -> None:

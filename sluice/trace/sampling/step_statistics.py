@@ -20,7 +20,7 @@ _HALF_PRECISION_DTYPES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(slots=True)
-class PendingStep:
+class PendingStatistics:
     """Statistics computed before a step, and samples of the weights."""
 
     parameters: list[Tensor]
@@ -38,7 +38,7 @@ class PendingStep:
     """Learning rate of each parameter group."""
 
 
-def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStep:
+def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStatistics:
     """Compute the norms of gradients and weights, and copy a sample of the weights.
 
     Args:
@@ -53,7 +53,7 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStep:
     ]
     with torch.no_grad():
         samples = [_sample(p, sample_size).clone() for p in parameters]
-        return PendingStep(
+        return PendingStatistics(
             parameters=parameters,
             weights_before=samples,
             norm_factors=[
@@ -68,7 +68,7 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStep:
 
 def end_statistics(
     entry: OptimizerEntry,
-    pending: PendingStep,
+    pending: PendingStatistics,
     objects: ObjectTracker,
     device_reads: BatchedDeviceReads,
     *,
@@ -199,7 +199,7 @@ def _sample(parameter: Tensor, sample_size: int) -> Tensor:
 
 
 def _changed_shares(
-    pending: PendingStep, weights_after: list[Tensor], sample_size: int
+    pending: PendingStatistics, weights_after: list[Tensor], sample_size: int
 ) -> list[Tensor]:
     """Return for each parameter the share of sampled elements that the step changed.
 
@@ -241,7 +241,7 @@ def _moment_norms(
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """Return the norm of each kind of optimizer state by name, and the step count of the state.
 
-    A norm is that of the state tensors of all parameters together. Kinds whose tensors are on
+    Each norm is taken over the state tensors of all parameters together. Kinds whose tensors are on
     several devices are omitted.
     """
     tensors_by_name: dict[str, list[Tensor]] = {}

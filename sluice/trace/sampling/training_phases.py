@@ -18,12 +18,12 @@ from sluice.trace.recording.ended_step import EndedStep
 _MIN_STEPS = 64
 """Minimum number of steps of the first phase, before a second one begins."""
 
-_NUM_RECENT = 32
+_NUM_RECENT_LOSSES = 32
 """Number of latest losses that are compared with the baseline. The loss has jumped if their median
 exceeds the maximum of the baseline, or if all of them are 0. Possible causes are other data,
 another loss function, or a failure."""
 
-_NUM_BASELINE = 256
+_NUM_BASELINE_LOSSES = 256
 """Number of losses in the baseline, which precede the recent losses."""
 
 _COMPARISON_INTERVAL = 16
@@ -41,7 +41,7 @@ class TrainingPhases:
     def __init__(self) -> None:
         self._next_phase_step = _MIN_STEPS
         """Number of steps after which another phase may begin."""
-        self._losses: deque[float] = deque(maxlen=_NUM_RECENT + _NUM_BASELINE)
+        self._losses: deque[float] = deque(maxlen=_NUM_RECENT_LOSSES + _NUM_BASELINE_LOSSES)
         """Latest losses of the current phase: the baseline, then the recent losses."""
         self._pending_reads, self._has_device_losses = BatchedDeviceReads(), False
         """Losses that are not read yet, and whether any of them is on a device."""
@@ -51,7 +51,7 @@ class TrainingPhases:
         """Whether the loss has jumped since the current phase began."""
 
     def may_begin(self, step: int) -> bool:
-        """Return whether a phase may begin after ``step`` steps, long enough after the last one."""
+        """Return whether a phase may begin after ``step`` steps; False soon after another one."""
         return step >= self._next_phase_step
 
     def begin(self, step: int) -> None:
@@ -89,9 +89,9 @@ class TrainingPhases:
             self._num_since_comparison += 1
             if (
                 self._num_since_comparison >= _COMPARISON_INTERVAL
-                and len(self._losses) == _NUM_RECENT + _NUM_BASELINE
+                and len(self._losses) == _NUM_RECENT_LOSSES + _NUM_BASELINE_LOSSES
             ):
                 self._num_since_comparison, values = 0, [*self._losses]
-                recent, baseline = values[_NUM_BASELINE:], values[:_NUM_BASELINE]
+                recent, baseline = values[_NUM_BASELINE_LOSSES:], values[:_NUM_BASELINE_LOSSES]
                 if statistics.median(recent) > max(baseline) or not any(recent):
                     self.has_loss_jump = True

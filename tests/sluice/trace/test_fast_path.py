@@ -22,7 +22,7 @@ from sluice.trace.trace_reader import find_traces, read_trace
 def early_prediction(monkeypatch):
     """Predict a pattern after a few repeats instead of hundreds."""
     monkeypatch.setattr(step_patterns, "_MIN_REPEATS", 8)
-    monkeypatch.setattr(step_patterns, "_MIN_REPEATS_KNOWN", 3)
+    monkeypatch.setattr(step_patterns, "_MIN_REPEATS_IF_PREDICTED", 3)
 
 
 @pytest.fixture

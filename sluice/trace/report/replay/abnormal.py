@@ -28,14 +28,14 @@ def first_abnormal(trace: Trace) -> AbnormalTensor | None:
     A trace does not cover every tensor at every step. A tensor may therefore have become abnormal
     before the step that is returned.
     """
-    abnormal = [
+    abnormal_tensors = [
         *_inputs(trace),
         *_statistics(trace),
         *_gradients(trace),
         *_weights(trace),
         *_losses(trace),
     ]
-    return min(abnormal, key=lambda entry: entry[:2], default=(0, 0, None))[2]
+    return min(abnormal_tensors, key=lambda entry: entry[:2], default=(0, 0, None))[2]
 
 
 _INPUT, _OUTPUT, _LOSS, _GRADIENT, _WEIGHT, _DEAD = range(6)

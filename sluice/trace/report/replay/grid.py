@@ -37,11 +37,11 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
         required_steps: For each of these steps, the nearest sampled step is included, and the two
             sampled steps on each side of it.
     """
-    chosen_steps = _choose_steps(trace, required_steps)
+    chosen_statistics = _choose_statistics(trace, required_steps)
     owner_names = _owner_names(trace)
     rows: dict[str, dict[str, dict[int, float]]] = {}  # values by module, statistic and column
     class_names: dict[str, str] = {}  # by module
-    for column, statistics in enumerate(chosen_steps):
+    for column, statistics in enumerate(chosen_statistics):
         for output in statistics.outputs:
             name = network_name(trace.membership, output.network)
             module = f"{name}.{output.module}" if output.module else name
@@ -69,12 +69,12 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
                 row["update"][column] = math.sqrt(update / weight) if weight > 0 else math.nan
 
     def values(statistic: str) -> Values:
-        columns = range(len(chosen_steps))
+        columns = range(len(chosen_statistics))
         return [[row[statistic].get(column) for column in columns] for row in rows.values()]
 
     return ModuleGrid(
         modules=tuple(_labels(list(rows), class_names)),
-        steps=tuple(statistics.step for statistics in chosen_steps),
+        steps=tuple(statistics.step for statistics in chosen_statistics),
         forward=values("forward"),
         backward=values("backward"),
         update=values("update"),
@@ -82,26 +82,26 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
     )
 
 
-def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
+def _choose_statistics(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
     """Return statistics of evenly spaced sampled steps, and of those near required steps."""
-    sampled_steps = [s for s in trace.statistics if s.outputs or s.optimizers]
-    if len(sampled_steps) <= MAX_STEPS:
-        return sampled_steps
-    indices = range(len(sampled_steps))
-    chosen = set[int]()
+    sampled_statistics = [s for s in trace.statistics if s.outputs or s.optimizers]
+    if len(sampled_statistics) <= MAX_STEPS:
+        return sampled_statistics
+    indices = range(len(sampled_statistics))
+    chosen_indices = set[int]()
     for step in required_steps:
-        nearest = min(indices, key=lambda i: abs(sampled_steps[i].step - step))
-        chosen.update(indices[max(nearest - 2, 0) : nearest + 3])
+        nearest = min(indices, key=lambda i: abs(sampled_statistics[i].step - step))
+        chosen_indices.update(indices[max(nearest - 2, 0) : nearest + 3])
     # Spaced by step, not by index: of a long run, the trace has more samples of the first and the
     # last steps than of those between them.
     index = 0
     for i in range(MAX_STEPS):
-        while index < len(sampled_steps) - 1 and (
-            sampled_steps[index].step < sampled_steps[-1].step * (i + 1) / MAX_STEPS
+        while index < len(sampled_statistics) - 1 and (
+            sampled_statistics[index].step < sampled_statistics[-1].step * (i + 1) / MAX_STEPS
         ):
             index += 1
-        chosen.add(index)
-    return [sampled_steps[i] for i in sorted(chosen)]
+        chosen_indices.add(index)
+    return [sampled_statistics[i] for i in sorted(chosen_indices)]
 
 
 def _labels(modules: Sequence[str], class_names: Mapping[str, str]) -> Iterator[str]:

@@ -46,18 +46,18 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
     """
     program = _command_line(trace.start.program)
     title = f"Replay of {_program_name(trace.start.program)}"
-    abnormal, conclusion = first_abnormal(trace), conclude(trace)
+    abnormal_tensor, conclusion = first_abnormal(trace), conclude(trace)
     parts = [
-        f"<h1>{escape(title)} {_outcome_tag(diagnoses, abnormal, conclusion)}</h1>",
+        f"<h1>{escape(title)} {_outcome_tag(diagnoses, abnormal_tensor, conclusion)}</h1>",
         f'<p class="soft">{escape(_subtitle(trace, program))}</p>',
         _ending_card(conclusion),
         *(_diagnosis_card(diagnosis) for diagnosis in diagnoses),
-        "" if diagnoses else _no_diagnosis_card(abnormal, conclusion),
-        _abnormal_card(abnormal),
+        "" if diagnoses else _no_diagnosis_card(abnormal_tensor, conclusion),
+        _abnormal_card(abnormal_tensor),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
         _step_time_section(profile_steps(trace)),
-        _data_script(trace, diagnoses, abnormal),
+        _data_script(trace, diagnoses, abnormal_tensor),
     ]
     return html_page(
         title,
@@ -95,14 +95,14 @@ def _program_name(program: Sequence[str]) -> str:
 
 
 def _outcome_tag(
-    diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None, conclusion: Conclusion
+    diagnoses: Sequence[Diagnosis], abnormal_tensor: AbnormalTensor | None, conclusion: Conclusion
 ) -> str:
     severities = [diagnosis.finding.severity for diagnosis in diagnoses]
     if "error" in severities:
         return tag(diagnoses[0].fault, "bad")
     if conclusion.ending != "ended":
         return tag(conclusion.ending, "bad" if conclusion.ending == "failed" else "unsure")
-    if severities or abnormal is not None:
+    if severities or abnormal_tensor is not None:
         return tag("needs review", "unsure")
     return tag("no problem found", "good")
 
@@ -117,8 +117,8 @@ def _ending_card(conclusion: Conclusion) -> str:
     )
 
 
-def _no_diagnosis_card(abnormal: AbnormalTensor | None, conclusion: Conclusion) -> str:
-    is_sound = abnormal is None and conclusion.ending == "ended"
+def _no_diagnosis_card(abnormal_tensor: AbnormalTensor | None, conclusion: Conclusion) -> str:
+    is_sound = abnormal_tensor is None and conclusion.ending == "ended"
     text = "No problem was found." if is_sound else "No rule found the cause."
     lists = [("checked", conclusion.checked), ("not checked", conclusion.unchecked)]
     rows = "".join(f"<dt>{name}</dt><dd>{escape('; '.join(items))}</dd>" for name, items in lists)
@@ -161,13 +161,14 @@ def _jump_button(step: int) -> str:
     return f'<button class="jump" data-step="{step}">show step {step:,}</button>'
 
 
-def _abnormal_card(abnormal: AbnormalTensor | None) -> str:
-    if abnormal is None:
+def _abnormal_card(abnormal_tensor: AbnormalTensor | None) -> str:
+    if abnormal_tensor is None:
         return ""
     return (
         '<div class="card bad"><h3>First abnormal tensor '
-        f"{_jump_button(abnormal.step)}</h3><p><code>{escape(abnormal.tensor)}</code> at step "
-        f"{abnormal.step:,}: {escape(abnormal.what)}.</p></div>"
+        f"{_jump_button(abnormal_tensor.step)}</h3>"
+        f"<p><code>{escape(abnormal_tensor.tensor)}</code> at step {abnormal_tensor.step:,}: "
+        f"{escape(abnormal_tensor.what)}.</p></div>"
     )
 
 
@@ -197,9 +198,11 @@ def _step_time_section(profile: StepProfile | None) -> str:
 
 
 def _data_script(
-    trace: Trace, diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None
+    trace: Trace, diagnoses: Sequence[Diagnosis], abnormal_tensor: AbnormalTensor | None
 ) -> str:
-    marked_steps = tuple(d.step for d in diagnoses) + (() if abnormal is None else (abnormal.step,))
+    marked_steps = tuple(d.step for d in diagnoses) + (
+        () if abnormal_tensor is None else (abnormal_tensor.step,)
+    )
     data: dict[str, Any] = {
         "steps": max((sequence.last_step for sequence in trace.sequences), default=0),
         "curves": curves(trace),
@@ -209,7 +212,7 @@ def _data_script(
             for d in diagnoses
             for f in (d.findings[0], *d.consequences)
         ],
-        "abnormal": None if abnormal is None else abnormal.model_dump(),
+        "abnormal": None if abnormal_tensor is None else abnormal_tensor.model_dump(),
         "sequences": _sequence_data(trace),
     }
     # A "<" in the data could close the script element.
@@ -229,7 +232,8 @@ def _to_json_values(value: Any) -> Any:
 
 
 def _sequence_data(trace: Trace) -> list[dict[str, Any]]:
-    frequent = sorted(trace.sequences, key=lambda sequence: -sequence.count)[:_MAX_SEQUENCES]
+    by_count = sorted(trace.sequences, key=lambda sequence: -sequence.count)
+    frequent_sequences = by_count[:_MAX_SEQUENCES]
     return [
         {
             "first": sequence.first_step,
@@ -238,7 +242,7 @@ def _sequence_data(trace: Trace) -> list[dict[str, Any]]:
             "is_open": sequence.is_open,
             "events": list(_event_labels(trace, sequence)),
         }
-        for sequence in sorted(frequent, key=lambda sequence: sequence.first_step)
+        for sequence in sorted(frequent_sequences, key=lambda sequence: sequence.first_step)
     ]
 
 

@@ -11,7 +11,8 @@ MAX_POINTS = 1500
 """Maximum number of points of a curve. A chart has fewer pixels in width."""
 
 _CLIP_WINDOW = 100
-"""Number of latest recorded clip calls of which the share above max_norm is computed."""
+"""Number of latest recorded clip calls over which the share with a norm above max_norm is
+computed."""
 
 Point = tuple[int, float]
 """Step and value."""
@@ -33,7 +34,7 @@ def curves(trace: Trace) -> dict[str, dict[str, Curve]]:
             "max_norm": [(step, clip.max_norm) for step, clip in clips],
             **gradient_norms,
         },
-        "share of clip calls above max_norm": {
+        "share of clip calls with a norm above max_norm": {
             f"last {_CLIP_WINDOW} recorded calls": _clipped_shares(clips)
         },
         "update-to-weight ratio": update_ratios,
@@ -63,10 +64,13 @@ def decimate(curve: Curve, max_points: int = MAX_POINTS) -> Curve:
     kept_points: Curve = []
     for _, group in groupby(enumerate(curve), key=lambda item: item[0] // segment_length):
         points = [point for _, point in group]
-        finite = [point for point in points if math.isfinite(point[1])]
+        finite_points = [point for point in points if math.isfinite(point[1])]
         chosen_points = {next((p for p in points if not math.isfinite(p[1])), points[0])}
-        if finite:
-            chosen_points |= {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])}
+        if finite_points:
+            chosen_points |= {
+                min(finite_points, key=lambda p: p[1]),
+                max(finite_points, key=lambda p: p[1]),
+            }
         kept_points += sorted(chosen_points)
     return kept_points
 
@@ -100,8 +104,10 @@ def _clipped_shares(clips: Sequence[tuple[int, ClippingRecord]]) -> Curve:
     """Return after each clip call the share of the latest calls whose norm exceeded max_norm."""
     shares: Curve = []
     for end, (step, _) in enumerate(clips, 1):
-        latest = clips[max(0, end - _CLIP_WINDOW) : end]
-        shares.append((step, sum(clip.norm > clip.max_norm for _, clip in latest) / len(latest)))
+        latest_clips = clips[max(0, end - _CLIP_WINDOW) : end]
+        shares.append(
+            (step, sum(clip.norm > clip.max_norm for _, clip in latest_clips) / len(latest_clips))
+        )
     return shares
 
 

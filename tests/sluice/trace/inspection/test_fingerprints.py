@@ -30,6 +30,6 @@ def test_the_first_indices_continue_after_a_digest():
     order.add([3, 1])
     order.digests()
     order.add([2, *range(100)])
-    assert order.first == (3, 1, 2, *range(29))
+    assert order.first_indices == (3, 1, 2, *range(29))
     order.digests()
-    assert order.first == (3, 1, 2, *range(29))
+    assert order.first_indices == (3, 1, 2, *range(29))
