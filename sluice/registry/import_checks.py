@@ -64,9 +64,9 @@ def find_import_problem(
     problem = find_name_problem(lineage.model)
     if problem:
         return problem
-    missing = lineage.missing_fields()
-    if missing:
-        return f"its lineage lacks {', '.join(missing)}"
+    missing_fields = lineage.missing_fields()
+    if missing_fields:
+        return f"its lineage lacks {', '.join(missing_fields)}"
     for role, digest in (lineage.other_artifacts() | lineage.weights()).items():
         if _DIGEST.fullmatch(digest) is None:
             return f"the digest of its {role[:80]!r} is malformed: {digest[:80]!r}"

@@ -91,8 +91,8 @@ def removed_settings(version: Version) -> tuple[RemovedSetting, ...]:
         SettingsError: The workload cannot be imported.
         UntrustedCode: See ``rebuild_workload``.
     """
-    stored = version.lineage.resolved_config["workload_settings"]
-    return migrate_settings(stored, _workload_type(version).settings_type)[1]
+    stored_settings = version.lineage.resolved_config["workload_settings"]
+    return migrate_settings(stored_settings, _workload_type(version).settings_type)[1]
 
 
 def _workload_type(version: Version) -> type[Workload]:

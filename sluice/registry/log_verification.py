@@ -70,8 +70,8 @@ def check_rows(
     """Yield every inconsistency of the selected rows, their log lines and the end of the log.
 
     Each log line must be linked with the lines before and after it. This finds rows that were
-    edited or added outside Sluice, with or without a log line. It does not find a completely
-    rewritten chain, nor does ``check``: that requires signatures.
+    edited or added outside Sluice, with or without a log line. Neither this function nor ``check``
+    finds a completely rewritten chain. Only signatures reveal it.
 
     Cost:
         Reads the selected rows and three log lines for each of them, and counts all lines.

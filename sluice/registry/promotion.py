@@ -181,9 +181,10 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
 def _subject_before_search(
     linked_receipts: Sequence[LinkedReceipt], lineage: Lineage
 ) -> dict[str, str] | None:
-    """Return the subject of the settings from which the search started; None without a search.
+    """Return the subject that the POC gate judged before a search; None without a search.
 
-    The POC gate judged these settings. The search then selected the version's settings.
+    It contains the digest of the settings from which the search started. The search then selected
+    the version's settings.
     """
     # The role "found" has the digest of the settings that the search selected.
     search_subject = {"data": lineage.data, "found": lineage.config}

@@ -168,8 +168,9 @@ def find_version(
     """Return the version with this number or this candidate; None if it does not exist."""
     if number is not None and number > MAX_VERSION_NUMBER:
         return None
-    by_candidate = versions.c.candidate == candidate
-    condition = by_candidate if number is None else versions.c.number == number
+    condition = versions.c.number == number
+    if number is None:
+        condition = versions.c.candidate == candidate
     row = connection.execute(
         sa.select(versions.c.number).where(versions.c.model == model, condition)
     ).first()

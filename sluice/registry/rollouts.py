@@ -235,11 +235,11 @@ class RolloutLedger(Ledger):
 
     @spanned
     @records_refusals("rollout")
-    def record_transition(self, before: Rollout, transition: Transition) -> None:
-        """Store a transition of ``before``. If its outcome is wait, store only the new evidence.
+    def record_transition(self, rollout: Rollout, transition: Transition) -> None:
+        """Store a transition of ``rollout``. If its outcome is wait, store only the new evidence.
 
         Raises:
-            RolloutConflict: The rollout was changed since ``before`` was read.
+            RolloutConflict: The rollout was changed since ``rollout`` was read.
             GateBlocked: The transition starts or promotes; see ``finish_rollout``.
         """
         if transition.outcome in ("start", "promote"):
@@ -248,8 +248,8 @@ class RolloutLedger(Ledger):
                 fix="Use start_rollout and finish_rollout, which check the evidence.",
             )
         with self._write(transition.actor) as connection:
-            queries.lock_model(connection, before.model, at=transition.at)
-            rollout_rows.store_transition(connection, transition, revision=before.revision)
+            queries.lock_model(connection, rollout.model, at=transition.at)
+            rollout_rows.store_transition(connection, transition, revision=rollout.revision)
 
     @spanned
     @records_refusals("rollout")

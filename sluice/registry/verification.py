@@ -99,18 +99,18 @@ def _check_version(
     except SluiceError as error:
         yield finding_from_error(model, number, "lineage", error)
         return
-    missing = version.lineage.missing_fields()
-    if missing:
+    missing_fields = version.lineage.missing_fields()
+    if missing_fields:
         yield RegistryFinding(
             model=model,
             version=number,
             problem="lineage",
-            what=f"{model} version {number} lacks {', '.join(missing)}.",
+            what=f"{model} version {number} lacks {', '.join(missing_fields)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
     weights = version.lineage.weights()
-    is_absent = not missing and lacks_all_weights(version.lineage, store)
+    is_absent = not missing_fields and lacks_all_weights(version.lineage, store)
     if is_absent:
         absent.versions.append(version)
     for role, digest in (weights | version.lineage.other_artifacts()).items():

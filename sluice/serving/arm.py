@@ -195,7 +195,7 @@ class ArmWorker:
         job = _Job(x, loop.create_future(), loop, start_time or StartTime(), is_embedding)
         shared_queue.num_waiting += 1
         shared_queue.jobs.put(job)
-        timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
+        timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout would cost 10 us
         try:
             answer = await job.answer
         finally:

@@ -97,7 +97,7 @@ class ArmProcess:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=dict(environment),
-                    start_new_session=True,  # its children end with it
+                    start_new_session=True,  # end() kills it with its children
                 )
         except OSError:
             server_end.close()

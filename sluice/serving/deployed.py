@@ -135,7 +135,8 @@ class DeployedModel:
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O) in double precision, on the CPU."""
         if self.codec is not None and count_elements(x) > self.codec.max_elements:
-            # Several requests in one batch: their outputs may be larger than those of one request.
+            # The batch contains several requests. It is split, so that its outputs need no more
+            # memory than those of one request.
             parts = split_elements(x, self.codec.max_elements)
             return np.concatenate([self.predict(part, pause) for part in parts], axis=1)
         inputs = as_input(x)
@@ -230,7 +231,7 @@ def _output_contract(workload: Workload) -> OutputContract:
 
 
 def _can_embed(network: nn.Module, codec: Codec) -> bool:
-    """Return whether a network has an embedding; the drift reference says why it has none."""
+    """Return whether a network has an embedding; the drift reference contains a reason if not."""
     try:
         embed(network, codec.example())
     except Exception:  # user code may raise anything, and predictions need no embedding

@@ -32,7 +32,7 @@ class RequestInfo:
     trace_id: str
     """Trace id of the request."""
 
-    began: float
+    arrived_at: float
     """Time at which the request arrived [s, monotonic]."""
 
     log_fields: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class RequestMiddleware:
             return
         headers = dict(scope["headers"])
         traceparent = headers.get(b"traceparent", b"").decode("latin-1")
-        info = RequestInfo(trace_id=self._trace_id(traceparent), began=time.monotonic())
+        info = RequestInfo(trace_id=self._trace_id(traceparent), arrived_at=time.monotonic())
         scope[_INFO_KEY] = info
         status = 500
         trace_header = info.trace_id.encode()
@@ -136,7 +136,7 @@ class RequestMiddleware:
         )
 
     def _log_request(self, info: RequestInfo, *, route: str, method: str, status: int) -> None:
-        seconds = time.monotonic() - info.began
+        seconds = time.monotonic() - info.arrived_at
         self._metrics.count_response(route=route, method=method, status=status, seconds=seconds)
         self._log.info(
             "request",

@@ -173,8 +173,9 @@ class Router:
                     challenger_faults=challenger_faults,
                     production_faults=production_faults,
                 )
-            # The queue limit applies although no repeat is needed: it limits the evidence about
-            # production's faults, and must limit that about the challenger equally.
+            # The queue limit applies although no repeat is needed. It limits the evidence about
+            # faults of production, so it must limit the evidence about faults of the challenger,
+            # too.
             elif self._comparison.can_repeat(challenger_faults, context):
                 self._comparison.add_fault_evidence(
                     "challenger", challenger_faults, production_faults, context

@@ -194,8 +194,8 @@ class SplitSync:
     async def _update_table(self) -> None:
         """Set the router's table for the known split, unless it is already set.
 
-        Loading may take seconds, and a rollback must not wait for it. So this waits for one poll
-        interval only; an unfinished table continues to be built in its thread.
+        Loading may take seconds, and a rollback must not wait for it. So this method waits for one
+        poll interval only; an unfinished table continues to be built in its thread.
         """
         table, known_split = self._router.table, self._known_split
         if self._pending_table is not None and not self._pending_table.has_arms_of(known_split):

@@ -196,7 +196,7 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add the faults of an admitted request that count to the evidence.
+        """Add to the evidence those faults of an admitted request that count.
 
         Args:
             arm: Arm that the request was routed to.
