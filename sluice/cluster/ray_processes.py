@@ -14,7 +14,7 @@ _POLL_INTERVAL_S = 0.005
 
 @contextlib.contextmanager
 def without_unused_processes() -> Iterator[None]:
-    """Let ``ray.init`` in the block start no process that Ray does not need on one machine.
+    """Prevent ``ray.init`` in the block from starting processes that one machine does not need.
 
     Ray's autoscaler adds machines, and its log monitor sends the output of workers to the driver.
     Both are Python processes, each of which needs about 2 s of CPU time while the first worker

@@ -84,7 +84,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
 
 
 def _transitions(rehearsal: Rehearsal) -> str:
-    began = rehearsal.transitions[0].at
+    started_at = rehearsal.transitions[0].at
     rows = []
     for transition in rehearsal.transitions:
         outcome = transition.outcome.replace("_", " ")
@@ -92,7 +92,7 @@ def _transitions(rehearsal: Rehearsal) -> str:
         requests = "" if counts is None else f"{counts.challenger.requests:,}"
         rows.append(
             [
-                f"{(transition.at - began).total_seconds():.1f}",
+                f"{(transition.at - started_at).total_seconds():.1f}",
                 tag(outcome, _OUTCOME_TONES.get(transition.outcome, "plain")),
                 f"{100 * transition.rollout.users_share:g} %",
                 requests,
@@ -126,7 +126,7 @@ def _steps(rehearsal: Rehearsal) -> str:
         "planned",
         "served",
         "requests of the challenger",
-        "of production",
+        "requests of production",
         "duration [s]",
         "strongest evidence",
         "outcome",
@@ -134,7 +134,7 @@ def _steps(rehearsal: Rehearsal) -> str:
     note = (
         '<p class="soft">Served: share of the users\' requests that the challenger answered. At '
         "0 % only production answers users, at 100 % only the challenger. The other arm then gets "
-        "shadow requests; its column counts those.</p>"
+        "shadow requests, which its column counts.</p>"
     )
     return table(names, rows, numbers=frozenset(range(6))) + note
 

@@ -57,7 +57,7 @@ def open_sandbox(
         GateBlocked: The receipts of the real version would not allow its promotion today.
         IntegrityError: An artifact of the real version is missing or changed.
     """
-    cloned = clone(production.lineage)
+    cloned_lineage = clone(production.lineage)
     home = Home(root=folder, registry_url=f"sqlite:///{folder / 'registry.db'}")
     sandbox_store = ArtifactStore(home.artifacts)
     for digest in {
@@ -86,8 +86,11 @@ def open_sandbox(
         )
         challenger = sandbox_ledger.register(
             production.model,
-            cloned,
-            [*receipts, _stand_in_receipt(cloned, reference=production.candidate, at=clock())],
+            cloned_lineage,
+            [
+                *receipts,
+                _stand_in_receipt(cloned_lineage, reference=production.candidate, at=clock()),
+            ],
         ).version
         yield Sandbox(
             home=home,

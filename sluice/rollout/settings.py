@@ -131,9 +131,9 @@ class RolloutSettings(Settings):
         0.05,
         ge=0,
         lt=1,
-        description="Maximum share of shadow requests that are dropped because the server is busy. "
-        "In a step without shadow requests it is the share of failed requests that the other arm "
-        "does not repeat for comparison. No step ends above it.",
+        description="Maximum share of shadow requests that are dropped because the server is busy; "
+        "no step ends while the share is larger. In a step without shadow requests, the share of "
+        "failed requests that were not repeated on the other arm counts instead.",
     )
 
     @model_validator(mode="after")

@@ -151,14 +151,14 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
         "awaiting_promotion": "Every step passed. The challenger waits to be promoted.",
         "promoted": f"The challenger was promoted after {duration}: every step passed.",
         "rolled_back": f"The challenger was rolled back after {duration} at "
-        f"{_share_before(transitions)} of the users, by {escape(last.actor)}.",
+        f"{_users_share_before_end(transitions)} of the users, by {escape(last.actor)}.",
     }[rollout.phase]
     reason = "" if last is first or rollout.phase == "promoted" else f" {escape(last.reason)}"
     remedy = f"<p>{escape(last.remedy)}</p>" if last.remedy else ""
     return f"<p><b>{state}{reason}</b></p>{remedy}<p>{start_text}</p><p>{progress}.</p>"
 
 
-def _share_before(transitions: Sequence[Transition]) -> str:
+def _users_share_before_end(transitions: Sequence[Transition]) -> str:
     return f"{100 * transitions[-2].rollout.share:g} %" if len(transitions) > 1 else "0 %"
 
 
@@ -307,7 +307,8 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
     )
     if not quality:
         return (
-            f"<p>No verdict: fewer than {settings.quality_rows} rows had labels. {requirement}</p>"
+            "<p>No verdict yet: the first one requires labels of "
+            f"{settings.quality_rows} requests that both arms answered. {requirement}</p>"
         )
     rows = [
         [

@@ -39,7 +39,8 @@ def write_runs(
 
     Args:
         lines: Lines of stdin.
-        open_run: Function of (destination, id of the run) and the fields of an 'open' message.
+        open_run: Function that opens a run. Its arguments are the destination, the id of the run,
+            and the fields of the message 'open' as keywords.
         lost_reason: Reason of the runs that are open when stdin ends without a message 'end'.
     """
     messages = map(json.loads, lines)
