@@ -22,16 +22,16 @@ def without_unused_processes() -> Iterator[None]:
     """
     from ray._private import parameter
 
-    original = parameter.RayParams
+    original_params = parameter.RayParams
     parameter.RayParams = functools.partial(  # type: ignore[misc, assignment]
-        original,
+        original_params,
         no_monitor=True,
         include_log_monitor=False,  # type: ignore[arg-type]
     )
     try:
         yield
     finally:
-        parameter.RayParams = original  # type: ignore[misc]
+        parameter.RayParams = original_params  # type: ignore[misc]
 
 
 @contextlib.contextmanager

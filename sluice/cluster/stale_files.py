@@ -1,4 +1,4 @@
-"""Names temporary files in shared folders, and removes those of killed processes.
+"""Names temporary files in shared folders, and removes the files of killed processes.
 
 The name of a file contains the id and the host of its process, so that a later process can
 determine whether the file is stale.

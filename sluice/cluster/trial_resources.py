@@ -27,7 +27,7 @@ def trial_resources(compute: ComputeSettings) -> Any:
 def local_ray_cores(compute: ComputeSettings) -> int | None:
     """Return the number of cores that a local Ray instance needs for ``compute.workers``.
 
-    The number is at most that of this machine. Without a limit of workers the result is None.
+    It is at most the number of cores of this machine. Returns None without a limit of workers.
     """
     if compute.workers is None:
         return None

@@ -179,7 +179,7 @@ class _AlertFile:
             _lock(file)
             file.seek(0)
             content = file.read()
-            if any(known.key == alert.key for known in _parse_alerts(content)):
+            if any(earlier_alert.key == alert.key for earlier_alert in _parse_alerts(content)):
                 return
             # A crash may have left an incomplete last line.
             separator = b"" if not content or content.endswith(b"\n") else b"\n"

@@ -89,7 +89,7 @@ def version_page(
         receipts: Receipts linked to it, oldest first.
         imported_receipts: Receipts imported with it from another registry, oldest first.
         reference: Version that it was last compared with; None if this version is not registered.
-        approval: Approval that its promotion requires, and the recorded one.
+        approval: Whether its promotion requires an approval, and which one is recorded.
     """
     title = Text.assemble(
         (version.model, "bold"), f"  version {version.number}  ", styled_label(version.state)
@@ -114,11 +114,11 @@ def history_table(entries: Sequence[HistoryEntry]) -> Table:
     """Return a table of the history, with the newest entry last."""
     table = _table("When [UTC]", "Action", "Version", "Who", "Why", "Receipt")
     for entry in entries:
-        before = "" if entry.revision is None else f"{entry.from_version or 'none'} -> "
+        from_text = "" if entry.revision is None else f"{entry.from_version or 'none'} -> "
         table.add_row(
             Text(format_time(entry.at)),
             styled_label(entry.action),
-            Text(f"{before}{entry.to_version}"),
+            Text(f"{from_text}{entry.to_version}"),
             Text(entry.actor),
             Text(entry.reason),
             Text(short(entry.receipt) if entry.receipt else ""),

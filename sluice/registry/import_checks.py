@@ -97,13 +97,13 @@ def _find_settings_problem(lineage: Lineage) -> str:
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield all keys and values of nested containers, without recursion."""
-    pending = [value]
-    while pending:
-        item = pending.pop()
+    pending_items = [value]
+    while pending_items:
+        item = pending_items.pop()
         if isinstance(item, dict):
-            pending += [*item.keys(), *item.values()]
+            pending_items += [*item.keys(), *item.values()]
         elif isinstance(item, list):
-            pending += item
+            pending_items += item
         else:
             yield item
 

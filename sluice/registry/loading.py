@@ -237,7 +237,7 @@ def code_findings(version: Version) -> list[RegistryFinding]:
     """Return a finding if a version was trained with other code, or names code not accepted here.
 
     Returns no finding if the workload or network cannot be imported, because the command then
-    probably runs in a folder other than that of the pipeline.
+    probably runs outside the folder of the pipeline.
     """
     try:
         comparison = compare_version(version)

@@ -162,10 +162,11 @@ def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
     Raises:
         IntegrityError: The message contains the first finding.
     """
-    first = next(iter(findings), None)
-    if first is not None:
+    first_finding = next(iter(findings), None)
+    if first_finding is not None:
         raise IntegrityError(
-            f"The log is inconsistent and cannot be signed: {first.what}", fix=first.fix
+            f"The log is inconsistent and cannot be signed: {first_finding.what}",
+            fix=first_finding.fix,
         )
 
 

@@ -56,11 +56,11 @@ def require_valid_log(connection: Connection) -> None:
 
 
 def _require_no_findings(findings: Iterator[RegistryFinding]) -> None:
-    first = next(findings, None)
-    if first is not None:
+    first_finding = next(findings, None)
+    if first_finding is not None:
         raise RegistryInconsistent(
-            f"The log of the registry is inconsistent: {first.what}",
-            fix=f"{first.fix} To list all findings: sluice registry verify",
+            f"The log of the registry is inconsistent: {first_finding.what}",
+            fix=f"{first_finding.fix} To list all findings: sluice registry verify",
         )
 
 

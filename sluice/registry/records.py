@@ -157,7 +157,7 @@ class Approval(Record):
 
 
 class ApprovalStatus(Record):
-    """Approval that the promotion of a version requires, and the one that is recorded."""
+    """Whether the promotion of a version requires an approval, and which one is recorded."""
 
     required: bool
     approval: Approval | None = Field(

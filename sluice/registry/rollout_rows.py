@@ -130,10 +130,10 @@ def _conflict_error(connection: Connection, rollout: Rollout, revision: int) -> 
     transitions = load_transitions(connection, rollout.id)
     cause = ""
     if transitions:
-        last = transitions[-1]
+        last_transition = transitions[-1]
         cause = (
-            f"{last.actor} recorded the transition {last.outcome} at "
-            f"{last.at:%Y-%m-%d %H:%M:%S} UTC."
+            f"{last_transition.actor} recorded the transition {last_transition.outcome} at "
+            f"{last_transition.at:%Y-%m-%d %H:%M:%S} UTC."
         )
     return RolloutConflict(
         f"The rollout of {rollout.model} version {rollout.version} was expected at transition "

@@ -73,15 +73,15 @@ def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) ->
     numbers: dict[str, list[str]] = {}
     for version in absent.versions:
         numbers.setdefault(version.model, []).append(str(version.number))
-    (first, *others) = absent.versions
+    (first_version, *other_versions) = absent.versions
     cause, fix = explain_missing_artifacts(url, store)
     versions_text = "; ".join(
         f"{model} version{'s' * (len(version_numbers) > 1)} {', '.join(version_numbers)}"
         for model, version_numbers in numbers.items()
     )
     return RegistryFinding(
-        model=first.model if len(numbers) == 1 else "",
-        version=None if others else first.number,
+        model=first_version.model if len(numbers) == 1 else "",
+        version=None if other_versions else first_version.number,
         problem="artifact",
         what=f"{store.root} has no weights of {versions_text}: "
         f"{pluralize(len(absent.artifacts), 'artifact')} of these versions and of their decisions "

@@ -173,10 +173,10 @@ def _parse_description(text: bytes, where: str, limits: ImportLimits) -> Exporte
             raise _damaged_error(where, problem)
         exported_version = ExportedVersion.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        field_path = ".".join(str(part)[:80] for part in first["loc"])
+        first_error = error.errors()[0]
+        field_path = ".".join(str(part)[:80] for part in first_error["loc"])
         raise _damaged_error(
-            where, f"its description cannot be read: {field_path}: {first['msg']}"
+            where, f"its description cannot be read: {field_path}: {first_error['msg']}"
         ) from None
     except ValueError as error:
         raise _damaged_error(where, f"its description cannot be read: {error}") from None
@@ -233,8 +233,8 @@ def _read_parts(
 
 def _parse_manifest(text: bytes, where: str) -> Manifest:
     try:
-        parsed = parse_strict_json(text, require_finite=True)
-        number = parsed["format_number"]
+        manifest_fields = parse_strict_json(text, require_finite=True)
+        number = manifest_fields["format_number"]
     except (ValueError, KeyError, TypeError):
         raise _damaged_error(where, "its manifest cannot be read") from None
     if number != FORMAT_NUMBER:
@@ -244,7 +244,7 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
             fix="Export it again with this version of Sluice.",
         )
     try:
-        manifest = Manifest.model_validate(parsed)
+        manifest = Manifest.model_validate(manifest_fields)
     except ValidationError:
         raise _damaged_error(where, "its manifest cannot be read") from None
     if manifest.format != FORMAT:

@@ -118,14 +118,14 @@ def clone(lineage: Lineage) -> Lineage:
         member.model_copy(update={"seed": next_seed[member.seed]}) for member in lineage.members
     )
     draft = lineage.model_copy(update={"members": members, "reference": lineage.candidate})
-    copy = draft.model_copy(update={"candidate": draft.compute_candidate()})
-    if copy.candidate == lineage.candidate:
+    cloned_lineage = draft.model_copy(update={"candidate": draft.compute_candidate()})
+    if cloned_lineage.candidate == lineage.candidate:
         raise ContractError(
             f"A rehearsal needs different networks of at least two seeds, got "
             f"{pluralize(len(seeds), 'seed')} of {lineage.model}.",
             fix="Train with several seeds, which the gate requires anyway.",
         )
-    return copy
+    return cloned_lineage
 
 
 def _stand_in_receipt(lineage: Lineage, *, reference: str, at: datetime) -> Receipt:

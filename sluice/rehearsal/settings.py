@@ -33,7 +33,7 @@ def shorten_steps(
     strategy ``ab`` becomes ``canary``. A REJECT still rolls back.
 
     Args:
-        pipeline_settings: Settings of the pipeline; None takes those of a canary.
+        pipeline_settings: Settings of the pipeline; None takes the default settings.
         seconds: Longest time that a healthy rollout should need [s].
         step_timeout_s: Longest time of a step [s].
     """

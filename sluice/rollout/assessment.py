@@ -139,7 +139,7 @@ def require_same_rollout(rollout: Rollout, traffic: TrafficCounts, quality: Verd
     ):
         if expected != actual:
             raise ContractError(
-                f"The verdict's {role} must be that of the rollout, {short(expected)}, got "
+                f"The verdict's {role} must be the {role} of the rollout, {short(expected)}, got "
                 f"{short(actual)}.",
                 fix="Pass a verdict on the labelled pairs of this rollout's arms.",
             )

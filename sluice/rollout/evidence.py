@@ -143,11 +143,11 @@ def update_log_evidence(
 
     A trial is a faulty response of either arm. It is a success if it is a response of the
     challenger. For each odds ratio r and each server, the evidence is multiplied by a likelihood
-    ratio: that of a binomial distribution with the odds multiplied by r, against
-    Binomial(total_faults, challenger_share). If a fault is the challenger's with probability at
-    most ``challenger_share``, the expectation of this ratio is at most 1. So the evidence is a test
-    supermartingale, and so is the product over servers, because they route independently. The
-    ratio of a server without the challenger is 1.
+    ratio: the likelihood under a binomial distribution with the odds multiplied by r, divided by
+    the likelihood under Binomial(total_faults, challenger_share). If a fault is the challenger's
+    with probability at most ``challenger_share``, the expectation of this ratio is at most 1. So
+    the evidence is a test supermartingale, and so is the product over servers, because they route
+    independently. The ratio of a server without the challenger is 1.
 
     ``mass`` is added before each check with a fault. It is a bet that the harm begins at this
     moment. The initial evidence and the masses of one hour sum to at most 1, which bounds the

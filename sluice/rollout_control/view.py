@@ -110,8 +110,8 @@ def _headline(status: RolloutStatus) -> Text:
         f" at step {rollout.step + 1} of {len(rollout.settings.steps)}",
     )
     if rollout.is_over:
-        current = "nothing" if production is None else f"version {production}"
-        return line.append(f"; in production: {current}")
+        production_text = "nothing" if production is None else f"version {production}"
+        return line.append(f"; in production: {production_text}")
     return line.append(f"; lease ends in {status.lease_left_s:.0f} s")
 
 

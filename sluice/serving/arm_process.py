@@ -189,8 +189,8 @@ class ArmProcess:
         Args:
             now: Current time [s, monotonic].
         """
-        since = self._pending_since
-        return 0.0 if since is None else now - since
+        pending_since = self._pending_since
+        return 0.0 if pending_since is None else now - pending_since
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the process [bytes]; 0 if it has ended."""

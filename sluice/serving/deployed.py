@@ -136,7 +136,7 @@ class DeployedModel:
         """Return the output of each network (M, N, O) in double precision, on the CPU."""
         if self.codec is not None and count_elements(x) > self.codec.max_elements:
             # The batch contains several requests. It is split, so that its outputs need no more
-            # memory than those of one request.
+            # memory than the outputs of one request.
             parts = split_elements(x, self.codec.max_elements)
             return np.concatenate([self.predict(part, pause) for part in parts], axis=1)
         inputs = as_input(x)
@@ -252,8 +252,9 @@ def _column_bounds(
 ) -> tuple[tuple[float, float], ...] | None:
     """Return the accepted range of each column, computed from the input scales of the networks.
 
-    A column that was constant in training has no scale; its range is that of single precision.
-    Returns None if a network has no input scales, or has them for another number of columns.
+    A column that was constant in training has no scale; values up to ``MAX_MAGNITUDE`` are
+    accepted. Returns None if a network has no input scales, or has them for another number of
+    columns.
     """
     # The scales of encoded inputs do not concern the columns that clients send.
     scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None]

@@ -80,7 +80,7 @@ class Router:
         self.counters.set_split(table.compared_split, now=self._clock())
 
     def effective_split(self, split: TrafficSplit) -> TrafficSplit:
-        """Return the split, or that of production alone if the lease of the split has expired.
+        """Return the split, without its challenger if its lease has expired.
 
         An expired lease stays expired even if the clock is set back.
         """

@@ -157,8 +157,8 @@ def stats_settings(settings: TrackingSettings, *, pid: int | None = None) -> dic
 
     Args:
         settings: Settings with ``system_metrics``.
-        pid: Process whose CPU and memory use is collected, beside that of the machine; by default
-            the process that runs wandb.
+        pid: Process whose CPU and memory use is collected in addition to the use of the machine; by
+            default the process that runs wandb.
     """
     if not settings.system_metrics:
         return {}

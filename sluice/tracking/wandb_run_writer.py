@@ -74,7 +74,7 @@ def init_run(
         destination: Project, mode and settings, as sent by ``RunSender``.
         run_id: Id of the run.
         name: Name of the run.
-        config: Config of this run, beside that of the destination.
+        config: Config of this run, in addition to the config in ``destination``.
         job: Type of the job; W&B groups runs by it.
     """
     import wandb
