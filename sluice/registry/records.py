@@ -157,7 +157,7 @@ class Approval(Record):
 
 
 class ApprovalStatus(Record):
-    """Whether the promotion of a version requires an approval, and which one is recorded."""
+    """Requirement of an approval for the promotion of a version, and the recorded approval."""
 
     required: bool
     approval: Approval | None = Field(

@@ -34,7 +34,7 @@ class RolloutStep(Record):
 
 
 class RolloutSettings(Settings):
-    """How a challenger replaces production step by step, and what stops the rollout.
+    """Steps in which a challenger replaces production, and limits that stop the rollout.
 
     Strategies: shadow has shadow requests only. canary has increasing shares of the traffic.
     blue-green has shadow requests first, and then all of the traffic at once. ab has one share,

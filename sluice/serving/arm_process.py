@@ -225,7 +225,7 @@ class ArmProcess:
                 return
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            status = self._process.wait()  # or a zombie process would remain
+            status = self._process.wait()  # prevents a zombie process
             self._crash_site = self._crash_frames()
             self.exit_reason = reason or _describe_exit(status)
 

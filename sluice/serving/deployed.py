@@ -285,7 +285,7 @@ def predict_rows(
         inputs = gather(x, torch.arange(start, min(start + batch_rows, rows.stop)))
         arrays = as_arrays(inputs)
         if deployed.codec is None and isinstance(arrays, np.ndarray):
-            arrays = arrays.astype(np.float32)  # as a client's windows
+            arrays = arrays.astype(np.float32)  # dtype of the windows of clients
         batches.append(deployed.predict(arrays, None).mean(axis=0))
     return np.concatenate(batches)
 

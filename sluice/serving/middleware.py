@@ -84,7 +84,7 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 new_headers = [(b"x-trace-id", trace_header)]
-                if self._is_draining():  # or the client's next request would fail
+                if self._is_draining():  # the next request on this connection would fail
                     new_headers.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *new_headers]
             await send(message)
@@ -154,7 +154,7 @@ async def _send_error(error: HttpError, info: RequestInfo, send: Send) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),  # or the server would have to read the rest of the body
+        (b"connection", b"close"),  # else the server must read the whole body
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

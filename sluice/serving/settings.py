@@ -54,7 +54,7 @@ class ServingSettings(Settings):
         ge=1,
         le=1_000_000,
         description="Maximum number of predictions that may arrive at once. requests_per_s limits "
-        "the rate after that. Each token gets a part of it in proportion to its rate.",
+        "the rate after that. Each token gets a part of this number in proportion to its rate.",
     )
     max_in_flight: int = Field(
         256,

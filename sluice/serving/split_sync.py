@@ -313,7 +313,7 @@ class SplitSync:
 
 def _consume_exception(future: "asyncio.Future[Any]") -> None:
     if not future.cancelled():
-        future.exception()  # or asyncio would log that the exception was never retrieved
+        future.exception()  # prevents a log line about an exception that nobody retrieved
 
 
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:
