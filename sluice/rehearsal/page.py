@@ -99,7 +99,7 @@ def _transitions(rehearsal: Rehearsal) -> str:
                 escape(transition.reason),
             ]
         )
-    names = ("time [s]", "outcome", "share after", "challenger's requests", "reason")
+    names = ("time [s]", "outcome", "share of users after", "challenger's requests", "reason")
     return table(names, rows, numbers=frozenset({0, 2, 3}))
 
 
@@ -123,8 +123,8 @@ def _steps(rehearsal: Rehearsal) -> str:
     ]
     names = (
         "step",
-        "planned",
-        "served",
+        "planned share",
+        "served share",
         "requests of the challenger",
         "requests of production",
         "duration [s]",
@@ -132,9 +132,9 @@ def _steps(rehearsal: Rehearsal) -> str:
         "outcome",
     )
     note = (
-        '<p class="soft">Served: share of the users\' requests that the challenger answered. At '
-        "0 % only production answers users, at 100 % only the challenger. The other arm then gets "
-        "shadow requests, which its column counts.</p>"
+        '<p class="soft">Served share: share of the users\' requests that the challenger answered. '
+        "At 0 % only production answers users, at 100 % only the challenger. The other arm then "
+        "gets shadow requests, which its column counts.</p>"
     )
     return table(names, rows, numbers=frozenset(range(6))) + note
 

@@ -196,7 +196,7 @@ def _transitions(transitions: Sequence[Transition]) -> str:
         ]
         for number, t in enumerate(transitions, start=1)
     ]
-    names = ("number", "time [UTC]", "transition", "share after", "actor", "reason")
+    names = ("number", "time [UTC]", "transition", "share of users after", "actor", "reason")
     return table(names, rows, numbers=frozenset({0, 3}))
 
 
@@ -252,7 +252,7 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
     names = (
         "step",
         "arm",
-        "served",
+        "served share",
         "requests",
         "errors",
         "timeouts",
@@ -260,8 +260,9 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         "slower than p95",
     )
     note = (
-        '<p class="soft">Served: share of the requests that the arm got. An arm without users (the '
-        "challenger at 0 %, production at 100 %) gets shadow requests, which count, too.</p>"
+        '<p class="soft">Served share: share of the requests that the arm got. An arm without '
+        "users (the challenger at 0 %, production at 100 %) gets shadow requests, which count, "
+        "too.</p>"
     )
     return table(names, rows, numbers=frozenset(range(2, 8))) + note
 
