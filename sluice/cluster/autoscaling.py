@@ -103,24 +103,28 @@ def _wait_for_machine(
     bundle = {"CPU": compute.cpus_per_worker}
     if compute.gpus_per_worker:
         bundle["GPU"] = compute.gpus_per_worker
-    required = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
+    required_resources = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
     # The autoscaler adds machines for pending placement groups. This one is only a request; Tune
     # creates its own placement groups later.
     request = placement_group([bundle])
-    started = time.monotonic()
+    started_at = time.monotonic()
     last_message_s = -_MESSAGE_INTERVAL_S
     try:
         while not request.wait(_POLL_S):
-            waited_s = time.monotonic() - started
+            waited_s = time.monotonic() - started_at
             if waited_s - last_message_s >= _MESSAGE_INTERVAL_S:
                 last_message_s = waited_s
-                log(_waiting_message(autoscaler, required, len(machine_resources(ray)), waited_s))
+                log(
+                    _waiting_message(
+                        autoscaler, required_resources, len(machine_resources(ray)), waited_s
+                    )
+                )
     finally:
         remove_placement_group(request)
 
 
 def _waiting_message(
-    autoscaler: AutoscalerPresence, required: str, num_machines: int, waited_s: float
+    autoscaler: AutoscalerPresence, required_resources: str, num_machines: int, waited_s: float
 ) -> str:
     status = (
         "The autoscaler was asked to add one."
@@ -129,7 +133,7 @@ def _waiting_message(
         "until a machine is added manually."
     )
     return (
-        f"No machine of the cluster has the {required} that a trial reserves "
+        f"No machine of the cluster has the {required_resources} that a trial reserves "
         f"({pluralize(num_machines, 'machine')}). {status} Waited {waited_s:.0f} s so far. If no "
         "machine can be that large, stop with Ctrl-C and lower compute.cpus_per_worker or "
         "compute.gpus_per_worker."

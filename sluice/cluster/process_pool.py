@@ -60,16 +60,16 @@ class ProcessPool:
             SluiceError: Raised by a job.
         """
         assert self._running_jobs, "no job is running"
-        ready_pipes = wait([running.worker.pipe for running in self._running_jobs.values()])
-        running = self._running_jobs[ready_pipes[0]]
+        ready_pipes = wait([running_job.worker.pipe for running_job in self._running_jobs.values()])
+        running_job = self._running_jobs[ready_pipes[0]]
         try:
-            content = running.worker.pipe.recv_bytes()
+            content = running_job.worker.pipe.recv_bytes()
         except (EOFError, OSError):
-            return self._replace_lost(running)
-        message = decode_message(running.key, content)
+            return self._replace_lost(running_job)
+        message = decode_message(running_job.key, content)
         if isinstance(message, JobResult):
-            del self._running_jobs[running.worker.pipe]
-            self._idle_workers.append(running.worker)
+            del self._running_jobs[running_job.worker.pipe]
+            self._idle_workers.append(running_job.worker)
         return message
 
     def close(self) -> None:
@@ -85,16 +85,16 @@ class ProcessPool:
         with contextlib.suppress(OSError):
             worker.pipe.send_bytes(pickled_job)
 
-    def _replace_lost(self, running: _RunningJob) -> JobMessage:
+    def _replace_lost(self, running_job: _RunningJob) -> JobMessage:
         """Replace a lost process, and run its job again unless its retries are exhausted."""
-        del self._running_jobs[running.worker.pipe]
-        self._workers.remove(running.worker)
-        description, cause = running.worker.exit_reason()
-        running.worker.pipe.close()
-        message = self._retry_counter.count_loss(running.key, description, cause)
+        del self._running_jobs[running_job.worker.pipe]
+        self._workers.remove(running_job.worker)
+        description, cause = running_job.worker.exit_reason()
+        running_job.worker.pipe.close()
+        message = self._retry_counter.count_loss(running_job.key, description, cause)
         self.add()
         if message.will_retry:
-            self._send(running.key, running.pickled_job)
+            self._send(running_job.key, running_job.pickled_job)
         return message
 
 

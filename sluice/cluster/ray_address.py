@@ -9,7 +9,7 @@ import socket
 from sluice.base.errors import SettingsError
 
 _CONNECT_TIMEOUT_S = 5.0
-"""Time within which the port must answer [s]; that of a running cluster answers in milliseconds."""
+"""Time within which the port must answer [s]. A running cluster answers in milliseconds."""
 _PROBE_METHODS = {
     "": "/ray.rpc.NodeInfoGcsService/CheckAlive",
     "ray://": "/ray.rpc.RayletDriver/ClusterInfo",

@@ -57,7 +57,7 @@ class RayPool:
         """Running jobs, by the object reference that resolves to their next messages."""
         self._jobs_to_retry: deque[tuple[Hashable, bytes]] = deque()
         """Keys and pickled jobs that run again when an actor is idle."""
-        self._undelivered: deque[JobMessage | SluiceError] = deque()
+        self._undelivered_messages: deque[JobMessage | SluiceError] = deque()
         """Messages and errors of jobs that ``next_message`` has not returned or raised yet."""
 
     def add(self, *, num_failed_starts: int = 0) -> None:
@@ -89,31 +89,31 @@ class RayPool:
         """
         while self._jobs_to_retry and self._idle_actors:
             self._run(*self._jobs_to_retry.popleft())
-        if not self._undelivered:
+        if not self._undelivered_messages:
             timeout = None if self._running_jobs else _START_TIMEOUT_S
             references = [*self._running_jobs, *self._starting_actors]
-            ready, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
-            if not ready:
+            ready_references, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
+            if not ready_references:
                 raise _no_worker_error(f"none started within {_START_TIMEOUT_S:g} s")
-            if ready[0] in self._starting_actors:
-                self._finish_start(ready[0])
+            if ready_references[0] in self._starting_actors:
+                self._finish_start(ready_references[0])
                 return None
-            self._receive(ready[0])
-        received = self._undelivered.popleft()
-        if isinstance(received, SluiceError):
-            raise received
-        return received
+            self._receive(ready_references[0])
+        message_or_error = self._undelivered_messages.popleft()
+        if isinstance(message_or_error, SluiceError):
+            raise message_or_error
+        return message_or_error
 
     def close(self) -> None:
         """Kill all actors."""
-        busy_actors = [running.actor for running in self._running_jobs.values()]
+        busy_actors = [running_job.actor for running_job in self._running_jobs.values()]
         starting_actors = [actor for actor, _ in self._starting_actors.values()]
         for actor in [*starting_actors, *self._idle_actors, *busy_actors]:
             self._ray.kill(actor)
 
     def _run(self, key: Hashable, pickled_job: bytes) -> None:
-        running = _RunningJob(actor=self._idle_actors.pop(), key=key, pickled_job=pickled_job)
-        self._running_jobs[running.actor.next_messages.remote(pickled_job)] = running
+        running_job = _RunningJob(actor=self._idle_actors.pop(), key=key, pickled_job=pickled_job)
+        self._running_jobs[running_job.actor.next_messages.remote(pickled_job)] = running_job
 
     def _finish_start(self, reference: Any) -> None:
         """Add an actor that has started to the idle ones; replace it if its start failed."""
@@ -134,35 +134,35 @@ class RayPool:
 
     def _receive(self, reference: Any) -> None:
         """Decode the next messages of a running job; request more unless the job has ended."""
-        running = self._running_jobs.pop(reference)
+        running_job = self._running_jobs.pop(reference)
         try:
             messages = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            self._undelivered.append(self._replace_lost(running, error))
+            self._undelivered_messages.append(self._replace_lost(running_job, error))
             return
         for content in messages:
             try:
-                self._undelivered.append(decode_message(running.key, content))
+                self._undelivered_messages.append(decode_message(running_job.key, content))
             except SluiceError as error:
-                self._undelivered.append(error)
-        if isinstance(self._undelivered[-1], JobProgress):
-            self._running_jobs[running.actor.next_messages.remote(None)] = running
+                self._undelivered_messages.append(error)
+        if isinstance(self._undelivered_messages[-1], JobProgress):
+            self._running_jobs[running_job.actor.next_messages.remote(None)] = running_job
         else:
-            self._idle_actors.append(running.actor)
+            self._idle_actors.append(running_job.actor)
 
-    def _replace_lost(self, running: _RunningJob, error: Exception) -> WorkerLost:
+    def _replace_lost(self, running_job: _RunningJob, error: Exception) -> WorkerLost:
         """Replace a lost actor, and queue its job again unless its retries are exhausted."""
         # The actor is killed, because it may still run although it cannot be reached, and two
         # actors must not run the same job.
-        self._ray.kill(running.actor)
+        self._ray.kill(running_job.actor)
         self.add()
         message = self._retry_counter.count_loss(
-            running.key,
+            running_job.key,
             f"worker on Ray was lost ({type(error).__name__})",
             "The memory of the worker probably ran out, or its machine was lost.",
         )
         if message.will_retry:
-            self._jobs_to_retry.append((running.key, running.pickled_job))
+            self._jobs_to_retry.append((running_job.key, running_job.pickled_job))
         return message
 
 

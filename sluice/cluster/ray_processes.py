@@ -14,7 +14,7 @@ _POLL_INTERVAL_S = 0.005
 
 @contextlib.contextmanager
 def without_unused_processes() -> Iterator[None]:
-    """Let ``ray.init`` in the block start no process that Ray does not need on one machine.
+    """Prevent ``ray.init`` in the block from starting processes that one machine does not need.
 
     Ray's autoscaler adds machines, and its log monitor sends the output of workers to the driver.
     Both are Python processes, each of which needs about 2 s of CPU time while the first worker
@@ -22,16 +22,16 @@ def without_unused_processes() -> Iterator[None]:
     """
     from ray._private import parameter
 
-    original = parameter.RayParams
+    original_params = parameter.RayParams
     parameter.RayParams = functools.partial(  # type: ignore[misc, assignment]
-        original,
+        original_params,
         no_monitor=True,
         include_log_monitor=False,  # type: ignore[arg-type]
     )
     try:
         yield
     finally:
-        parameter.RayParams = original  # type: ignore[misc]
+        parameter.RayParams = original_params  # type: ignore[misc]
 
 
 @contextlib.contextmanager

@@ -137,11 +137,11 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
         )(function).remote(): node_id
         for node_id in hosts
     }
-    done, unanswered = ray.wait(
+    answered_calls, unanswered_calls = ray.wait(
         list(node_by_call), num_returns=len(node_by_call), timeout=_RESPONSE_TIMEOUT_S
     )
     responses: dict[str, MachineResponse[T]] = {}
-    for reference in done:
+    for reference in answered_calls:
         node_id = node_by_call[reference]
         try:
             responses[node_id] = MachineResponse(hosts[node_id], value=ray.get(reference))
@@ -150,7 +150,7 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
             responses[node_id] = MachineResponse(hosts[node_id], error=_RUNTIME_ENV_FAILURE)
         except ray.exceptions.RayError as error:
             responses[node_id] = MachineResponse(hosts[node_id], error=last_line(error))
-    for reference in unanswered:
+    for reference in unanswered_calls:
         ray.cancel(reference, force=True)
         node_id = node_by_call[reference]
         responses[node_id] = MachineResponse(hosts[node_id])
@@ -201,8 +201,8 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
     environment = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}
     previous_flag = ray_constants.ENABLE_RAY_CLUSTER
     previous_values = {name: os.environ.get(name) for name in environment}
-    # Ray uses 127.0.0.1 only if it expects no other machines, as on macOS. Setting this flag to
-    # False has that effect. The argument _node_ip_address="127.0.0.1" does not: Ray then selects
+    # Ray uses only 127.0.0.1 if it expects no other machines, as on macOS. With this flag, it
+    # expects none. The argument _node_ip_address="127.0.0.1" is not enough: Ray then selects
     # another address and listens on all interfaces.
     ray_constants.ENABLE_RAY_CLUSTER = False
     os.environ.update(environment)

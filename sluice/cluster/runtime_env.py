@@ -85,21 +85,21 @@ def resolve_runtime_env(
         SettingsError: A folder or an environment variable does not exist on this machine.
     """
     settings = settings or RuntimeEnvSettings()
-    resolved: dict[str, Any] = {
+    runtime_env: dict[str, Any] = {
         "env_vars": WORKER_ENVIRONMENT
         | {name: _resolve(name, value, environ) for name, value in settings.env_vars.items()}
     }
     if settings.working_dir is not None:
-        resolved["working_dir"] = _url_or_local_path(settings.working_dir, "working_dir")
+        runtime_env["working_dir"] = _url_or_local_path(settings.working_dir, "working_dir")
     if settings.py_modules:
-        resolved["py_modules"] = [
+        runtime_env["py_modules"] = [
             _url_or_local_path(path, "py_modules") for path in settings.py_modules
         ]
     if settings.excludes:
-        resolved["excludes"] = list(settings.excludes)
+        runtime_env["excludes"] = list(settings.excludes)
     if settings.pip:
-        resolved["pip"] = list(settings.pip)
-    return resolved
+        runtime_env["pip"] = list(settings.pip)
+    return runtime_env
 
 
 def hide_values(text: str, runtime_env: Mapping[str, Any]) -> str:

@@ -79,14 +79,14 @@ def _not_enough_resources_error(
         ("GPU", "gpus_per_worker", compute.gpus_per_worker),
         ("CPU", "cpus_per_worker", compute.cpus_per_worker),
     ):
-        largest = max((machine.get(name, 0.0) for machine in machines), default=0.0)
-        if required > largest:
+        largest_amount = max((machine.get(name, 0.0) for machine in machines), default=0.0)
+        if required > largest_amount:
             where = (
                 "this machine" if len(machines) == 1 else f"the largest of {len(machines)} machines"
             )
             return SettingsError(
                 f"A training reserves {required:g} {name} ({setting}), but {where} has "
-                f"{largest:g}.",
+                f"{largest_amount:g}.",
                 fix=fix.format(setting),
             )
     return SettingsError(

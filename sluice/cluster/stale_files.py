@@ -1,4 +1,4 @@
-"""Names temporary files in shared folders, and removes those of killed processes.
+"""Names temporary files in shared folders, and removes the files of killed processes.
 
 The name of a file contains the id and the host of its process, so that a later process can
 determine whether the file is stale.
@@ -48,11 +48,11 @@ def _is_stale(path: Path, pid: int, host: str) -> bool:
     import psutil
 
     try:
-        written_s = path.stat().st_mtime
+        written_at = path.stat().st_mtime
         if host != socket.gethostname():
-            return time.time() - written_s > _MAX_AGE_OTHER_HOST_S
+            return time.time() - written_at > _MAX_AGE_OTHER_HOST_S
         # A process that started after the file was written is another one with the same id.
-        return psutil.Process(pid).create_time() > written_s + _CLOCK_TOLERANCE_S
+        return psutil.Process(pid).create_time() > written_at + _CLOCK_TOLERANCE_S
     except psutil.NoSuchProcess:
         return True
     except (OSError, psutil.Error):

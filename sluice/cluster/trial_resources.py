@@ -27,7 +27,7 @@ def trial_resources(compute: ComputeSettings) -> Any:
 def local_ray_cores(compute: ComputeSettings) -> int | None:
     """Return the number of cores that a local Ray instance needs for ``compute.workers``.
 
-    The number is at most that of this machine. Without a limit of workers the result is None.
+    It is at most the number of cores of this machine. Returns None without a limit of workers.
     """
     if compute.workers is None:
         return None
@@ -63,17 +63,18 @@ def describe_idle_slots(
     low_limits = {name: limit for name, limit in limits.items() if limit < num_slots}
     if not low_limits:
         return ""
-    lowest = min(low_limits, key=low_limits.__getitem__)
+    lowest_limit_name = min(low_limits, key=low_limits.__getitem__)
     return (
-        f"Only {pluralize(low_limits[lowest], 'trial')} can run at a time ({lowest}), but "
-        f"{num_slots} fit on the {pluralize(len(resources), 'machine')} of the cluster: "
-        f"{pluralize(num_slots - low_limits[lowest], 'idle slot')}. Raise "
+        f"Only {pluralize(low_limits[lowest_limit_name], 'trial')} can run at a time "
+        f"({lowest_limit_name}), but {num_slots} fit on the "
+        f"{pluralize(len(resources), 'machine')} of the cluster: "
+        f"{pluralize(num_slots - low_limits[lowest_limit_name], 'idle slot')}. Raise "
         f"{' and '.join(sorted(low_limits))} to use all slots."
     )
 
 
 def _count_slots_without_limit(resources: list[dict[str, float]], compute: ComputeSettings) -> int:
-    """Return the number of trials that fit on the machines if ``workers`` does not limit it."""
+    """Return the number of trials that fit on the machines without the limit ``workers``."""
     try:
         return count_slots(resources, compute.model_copy(update={"workers": None}))
     except SettingsError:

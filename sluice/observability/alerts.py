@@ -114,7 +114,7 @@ def raise_alert(
             ),
         )
     try:
-        pending_alerts = file.pending(alert)
+        pending_alerts = file.alerts_to_post(alert)
     except OSError as error:
         pending_alerts = [alert]
         problems.append(f"Cannot read {home.alerts} ({error.strerror or error}).")
@@ -132,8 +132,8 @@ def raise_alert(
     poster = _AlertPoster(
         url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s
     )
-    # The timeout of urlopen covers neither name resolution nor a server that responds slowly. A
-    # daemon thread can be abandoned, and ends with the process.
+    # A thread posts the alerts, because the timeout of urlopen covers neither name resolution nor a
+    # server that responds slowly. A daemon thread can be abandoned, and ends with the process.
     thread = threading.Thread(target=poster.run, name="alert", daemon=True)
     thread.start()
     thread.join(max_wait_s)
@@ -179,7 +179,7 @@ class _AlertFile:
             _lock(file)
             file.seek(0)
             content = file.read()
-            if any(known.key == alert.key for known in _parse_alerts(content)):
+            if any(earlier_alert.key == alert.key for earlier_alert in _parse_alerts(content)):
                 return
             # A crash may have left an incomplete last line.
             separator = b"" if not content or content.endswith(b"\n") else b"\n"
@@ -188,19 +188,21 @@ class _AlertFile:
     def alerts(self) -> list[Alert]:
         return _parse_alerts(self._path.read_bytes())
 
-    def pending(self, current: Alert) -> list[Alert]:
+    def alerts_to_post(self, current_alert: Alert) -> list[Alert]:
         """Return the alerts to post: the current alert first, then pending ones, newest first."""
         posted_keys = set()
         if self._posted_path.exists():
             posted_keys = set(self._posted_path.read_text().split())
-        by_key = {alert.key: alert for alert in self.alerts()} if self._path.exists() else {}
+        alert_by_key = {alert.key: alert for alert in self.alerts()} if self._path.exists() else {}
         earlier_alerts = [
             alert
-            for alert in by_key.values()
-            if alert.key != current.key and alert.at > current.at - _MAX_AGE
+            for alert in alert_by_key.values()
+            if alert.key != current_alert.key and alert.at > current_alert.at - _MAX_AGE
         ]
         return [
-            alert for alert in (current, *reversed(earlier_alerts)) if alert.key not in posted_keys
+            alert
+            for alert in (current_alert, *reversed(earlier_alerts))
+            if alert.key not in posted_keys
         ]
 
     def record_posted(self, alert: Alert) -> None:

@@ -163,8 +163,7 @@ def server_span(
 
     Args:
         name: Method and route, from a fixed set.
-        trace_id: Trace id, 32 hexadecimal digits. It must be the one in ``traceparent`` if that is
-            valid.
+        trace_id: Trace id, 32 hexadecimal digits. A valid ``traceparent`` must contain the same id.
         traceparent: Header sent by the client.
     """
     if _engine is None:
@@ -257,11 +256,11 @@ class _Engine:
         with trace.use_span(
             otel_span, end_on_exit=True, record_exception=False, set_status_on_exception=False
         ):
-            active = _RecordingSpan(otel_span)
+            active_span = _RecordingSpan(otel_span)
             try:
-                yield active
+                yield active_span
             except BaseException as error:
-                active.set_error(type(error).__name__)
+                active_span.set_error(type(error).__name__)
                 raise
 
     def start_candidate_trace(
@@ -270,14 +269,14 @@ class _Engine:
         from opentelemetry import trace
         from opentelemetry.context import Context
 
-        current = trace.get_current_span().get_span_context()
+        current_context = trace.get_current_span().get_span_context()
         context = _candidate_context(candidate)
         token = _next_span_ids.set((context.trace_id, context.span_id))
         try:
             candidate_span = self._tracer.start_span(
                 "candidate",
                 context=Context(),
-                links=[trace.Link(current)] if current.is_valid else [],
+                links=[trace.Link(current_context)] if current_context.is_valid else [],
                 attributes=_with_prefix({"candidate": candidate, **attributes}),
             )
         finally:

@@ -216,8 +216,12 @@ class ObjectAnchor:
                 names = [str(name) for name in filesystem.ls(root, detail=False, refresh=True)]
             except FileNotFoundError:
                 return None
-            newest = max((name for name in names if name.endswith(".json")), default=None)
-            return None if newest is None else _parse_object(filesystem.cat_file(newest), newest)
+            newest_name = max((name for name in names if name.endswith(".json")), default=None)
+            return (
+                None
+                if newest_name is None
+                else _parse_object(filesystem.cat_file(newest_name), newest_name)
+            )
         except (OSError, ImportError, ValueError) as error:
             raise _unreadable_error(self.location, error) from error
 

@@ -33,8 +33,8 @@ _SQLITE_CATALOG = (
 _MAX_LISTED = 3
 """Maximum number of problems that a finding lists."""
 _FIX = (
-    "Find out who changed them and why, and restore the database from a backup. If you dropped "
-    "them yourself, run: sluice registry restore-triggers"
+    "Find out who changed the triggers and why, and restore the database from a backup. If you "
+    "dropped the triggers yourself, run: sluice registry restore-triggers"
 )
 
 
@@ -54,7 +54,8 @@ def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
 def check(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield one finding if triggers are missing, disabled, changed, or unknown.
 
-    Unknown triggers are reported, because they could undo changes of the registry, or make others.
+    Unknown triggers are reported, because they could undo changes of the registry, or make further
+    changes.
 
     Cost:
         One query.
@@ -95,8 +96,8 @@ def restore_triggers(connection: Connection) -> int:
     is_postgresql = connection.dialect.name == "postgresql"
     quote = connection.dialect.identifier_preparer.quote
     for table, name in _existing_definitions(connection):
-        on = f" ON {quote(table)}" if is_postgresql else ""
-        connection.exec_driver_sql(f"DROP TRIGGER {quote(name)}{on}")
+        table_clause = f" ON {quote(table)}" if is_postgresql else ""
+        connection.exec_driver_sql(f"DROP TRIGGER {quote(name)}{table_clause}")
     create_triggers(connection, APPEND_ONLY_TABLES)
     return len(_expected_definitions(connection.dialect.name))
 

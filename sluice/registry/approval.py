@@ -303,17 +303,21 @@ def _as_approval(receipt: Receipt, requirement: ApprovalSettings) -> Approval:
     )
 
 
-def _describe_missing(newest: Approval | None, approvals: Sequence[Receipt]) -> str:
+def _describe_missing(newest_approval: Approval | None, approvals: Sequence[Receipt]) -> str:
     """Return a sentence that says why no recorded approval is valid."""
-    if newest is not None and newest.expires_at is not None:
-        return f"The approval by {newest.actor} expired at {_format_time(newest.expires_at)}."
-    if newest is not None:
-        return f"The approval by {newest.actor} does not record its time."
-    if approvals:
-        last = approvals[-1]
+    if newest_approval is not None and newest_approval.expires_at is not None:
         return (
-            f"The approval by {last.evidence.get('actor')} at {_format_time(last.decided_at)} is "
-            "about another verdict or production version, or is not signed with the approver's key."
+            f"The approval by {newest_approval.actor} expired at "
+            f"{_format_time(newest_approval.expires_at)}."
+        )
+    if newest_approval is not None:
+        return f"The approval by {newest_approval.actor} does not record its time."
+    if approvals:
+        last_approval = approvals[-1]
+        return (
+            f"The approval by {last_approval.evidence.get('actor')} at "
+            f"{_format_time(last_approval.decided_at)} is about another verdict or production "
+            "version, or is not signed with the approver's key."
         )
     return "No approval of this version is recorded."
 

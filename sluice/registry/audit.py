@@ -115,14 +115,14 @@ def load(
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
     query = log_signatures.select_raw().order_by(signatures.c.line)
     rows = connection.execute(query).all()
-    valid: list[tuple[int, SignatureState, str]] = []
-    others: list[tuple[int, SignatureState, str]] = []
+    valid_signatures: list[tuple[int, SignatureState, str]] = []
+    other_signatures: list[tuple[int, SignatureState, str]] = []
     for row in rows:
         if isinstance(row.line, int):  # SQLite may store text in the column
             state = _signature_state(connection, keys, row)
-            target = valid if state in ("signed", "bridged") else others
+            target = valid_signatures if state in ("signed", "bridged") else other_signatures
             target.append((row.line, state, row.key_id))
-    return _Signatures(valid_signatures=valid, other_signatures=others)
+    return _Signatures(valid_signatures=valid_signatures, other_signatures=other_signatures)
 
 
 def _signature_state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> SignatureState:

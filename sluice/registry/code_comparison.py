@@ -64,7 +64,7 @@ class CodeComparison:
 def collect_own_modules(workload: Workload, model: ModelSettings) -> dict[str, StoredModule]:
     """Return the user's modules used by the workload and the network, by dotted name.
 
-    The source of a module is the one that this process imported, not a later one on disk.
+    Each module has the source that this process imported, even if the file has changed since.
 
     Raises:
         SettingsError: The architecture cannot be imported.

@@ -88,8 +88,8 @@ def version_page(
         version: The version.
         receipts: Receipts linked to it, oldest first.
         imported_receipts: Receipts imported with it from another registry, oldest first.
-        reference: Version that it was last compared with; None if that is not registered.
-        approval: Approval that its promotion requires, and the recorded one.
+        reference: Version that it was last compared with; None if this version is not registered.
+        approval: Whether its promotion requires an approval, and which one is recorded.
     """
     title = Text.assemble(
         (version.model, "bold"), f"  version {version.number}  ", styled_label(version.state)
@@ -114,11 +114,11 @@ def history_table(entries: Sequence[HistoryEntry]) -> Table:
     """Return a table of the history, with the newest entry last."""
     table = _table("When [UTC]", "Action", "Version", "Who", "Why", "Receipt")
     for entry in entries:
-        before = "" if entry.revision is None else f"{entry.from_version or 'none'} -> "
+        from_text = "" if entry.revision is None else f"{entry.from_version or 'none'} -> "
         table.add_row(
             Text(format_time(entry.at)),
             styled_label(entry.action),
-            Text(f"{before}{entry.to_version}"),
+            Text(f"{from_text}{entry.to_version}"),
             Text(entry.actor),
             Text(entry.reason),
             Text(short(entry.receipt) if entry.receipt else ""),
@@ -180,12 +180,14 @@ def _verdict_section(receipt: Receipt, reference: Version | None) -> Group:
         against = f"version {reference.number} ({short(digest)})"
     # The subject, outcome and reason are shown elsewhere. The hashes of rows are for programs, and
     # the number of rows is a separate value.
-    omitted = {*receipt.subject, "outcome", "reason", "rows"}
+    omitted_names = {*receipt.subject, "outcome", "reason", "rows"}
     # The symptoms of the training are omitted if the reason already contains them.
     symptoms = receipt.evidence.get("symptoms") or ()
     if all(str(symptom) in receipt.reason for symptom in symptoms):
-        omitted.add("symptoms")
-    evidence = {name: value for name, value in receipt.evidence.items() if name not in omitted}
+        omitted_names.add("symptoms")
+    evidence = {
+        name: value for name, value in receipt.evidence.items() if name not in omitted_names
+    }
     values = _flatten(evidence)
     long_texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
@@ -207,7 +209,7 @@ def _verdict_section(receipt: Receipt, reference: Version | None) -> Group:
 
 
 def _approval(status: ApprovalStatus) -> Text:
-    """Return who approved the promotion and until when that is valid, or what is missing."""
+    """Return who approved the promotion and the end of the approval, or what is missing."""
     if status.problem:
         return Text.assemble(styled_label("WAITING"), f" {status.problem} {status.remedy}")
     assert status.approval is not None  # otherwise it is not required, and there is no section

@@ -141,13 +141,15 @@ def _check_receipts(
             )
 
 
-def _find_receipt_problem(digest: str, payload: str, expected: dict[str, str | None]) -> str:
+def _find_receipt_problem(
+    digest: str, payload: str, expected_digests: dict[str, str | None]
+) -> str:
     """Return why a receipt does not allow a promotion, as a clause; "" if it does.
 
     Args:
         digest: Digest of the receipt.
         payload: Stored content of the receipt.
-        expected: Digests that its subject must have, by role.
+        expected_digests: Digests that its subject must have, by role.
     """
     try:
         receipt = parse_receipt(digest, payload)
@@ -159,7 +161,7 @@ def _find_receipt_problem(digest: str, payload: str, expected: dict[str, str | N
         return f"whose outcome is {receipt.outcome}"
     wrong_roles = [
         role
-        for role, expected_digest in expected.items()
+        for role, expected_digest in expected_digests.items()
         if receipt.subject.get(role) != expected_digest
     ]
     return f"which is about another {' and '.join(wrong_roles)}" if wrong_roles else ""

@@ -64,9 +64,9 @@ def find_import_problem(
     problem = find_name_problem(lineage.model)
     if problem:
         return problem
-    missing = lineage.missing_fields()
-    if missing:
-        return f"its lineage lacks {', '.join(missing)}"
+    missing_fields = lineage.missing_fields()
+    if missing_fields:
+        return f"its lineage lacks {', '.join(missing_fields)}"
     for role, digest in (lineage.other_artifacts() | lineage.weights()).items():
         if _DIGEST.fullmatch(digest) is None:
             return f"the digest of its {role[:80]!r} is malformed: {digest[:80]!r}"
@@ -97,13 +97,13 @@ def _find_settings_problem(lineage: Lineage) -> str:
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield all keys and values of nested containers, without recursion."""
-    pending = [value]
-    while pending:
-        item = pending.pop()
+    pending_items = [value]
+    while pending_items:
+        item = pending_items.pop()
         if isinstance(item, dict):
-            pending += [*item.keys(), *item.values()]
+            pending_items += [*item.keys(), *item.values()]
         elif isinstance(item, list):
-            pending += item
+            pending_items += item
         else:
             yield item
 

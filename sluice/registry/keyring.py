@@ -170,21 +170,21 @@ def _load(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_key(text: str, listed_in: Path) -> VerifyingKey:
+def _read_key(text: str, list_path: Path) -> VerifyingKey:
     if text.startswith(_FILE_PREFIX):
-        return SigningKey.read(listed_in.parent / text.removeprefix(_FILE_PREFIX))
-    return Ed25519VerifyingKey.parse(text, where=str(listed_in))
+        return SigningKey.read(list_path.parent / text.removeprefix(_FILE_PREFIX))
+    return Ed25519VerifyingKey.parse(text, where=str(list_path))
 
 
 def _require_personal_keys(actors: Mapping[str, VerifyingKey], path: Path) -> None:
     """Require public keys: anyone who can verify with a shared secret can also sign with it."""
-    with_secret = sorted(
+    actors_with_key_file = sorted(
         name for name, key in actors.items() if not isinstance(key, Ed25519VerifyingKey)
     )
-    if with_secret:
+    if actors_with_key_file:
         raise SettingsError(
             f"In {path}, two_person_since requires an Ed25519 public key for every actor, but "
-            f"a key file is listed for {', '.join(with_secret)}.",
+            f"a key file is listed for {', '.join(actors_with_key_file)}.",
             fix="Create a key for each: openssl genpkey -algorithm ed25519 -out NAME.key. List the "
             "middle line of: openssl pkey -in NAME.key -pubout",
         )

@@ -91,7 +91,7 @@ class Ledger(SignedLedger):
             if known_version is not None and was_imported:
                 queries.insert_local_lineage(connection, known_version, lineage, at=at)
                 reason = validation.registration_reason(
-                    reason, imported=known_version.lineage, local=lineage
+                    reason, imported_lineage=known_version.lineage, local_lineage=lineage
                 )
             if known_version is None or was_imported:
                 spans.start_candidate_trace(lineage.candidate, model=model, version=number)
@@ -114,7 +114,7 @@ class Ledger(SignedLedger):
             version = queries.load_version(connection, model, number)
             old_state = known_version.state if known_version else "dev"
             stage_changes.record_stage_change(
-                connection, version, before=old_state, at=at, actor=actor
+                connection, version, old_state=old_state, at=at, actor=actor
             )
         return Registration(version=version, created=known_version is None)
 

@@ -91,8 +91,8 @@ def removed_settings(version: Version) -> tuple[RemovedSetting, ...]:
         SettingsError: The workload cannot be imported.
         UntrustedCode: See ``rebuild_workload``.
     """
-    stored = version.lineage.resolved_config["workload_settings"]
-    return migrate_settings(stored, _workload_type(version).settings_type)[1]
+    stored_settings = version.lineage.resolved_config["workload_settings"]
+    return migrate_settings(stored_settings, _workload_type(version).settings_type)[1]
 
 
 def _workload_type(version: Version) -> type[Workload]:
@@ -237,7 +237,7 @@ def code_findings(version: Version) -> list[RegistryFinding]:
     """Return a finding if a version was trained with other code, or names code not accepted here.
 
     Returns no finding if the workload or network cannot be imported, because the command then
-    probably runs in a folder other than that of the pipeline.
+    probably runs outside the folder of the pipeline.
     """
     try:
         comparison = compare_version(version)

@@ -43,15 +43,19 @@ def require_signed(
     require_anchor_match(connection, keys, head, anchor=anchor)
     if not head.num_lines:
         return
-    last = _find_last_signature(connection, keys, up_to=head.num_lines)
-    if last is None or last.line < head.num_lines:
-        raise _unsigned_error(connection, 1 if last is None else last.line + 1, head.num_lines)
-    problem = find_signature_problem(connection, keys, last)
-    if problem is None and last.digest != head.digest:
-        problem = f"The head of the log does not match the signed line {last.line}."
+    last_signature = _find_last_signature(connection, keys, up_to=head.num_lines)
+    if last_signature is None or last_signature.line < head.num_lines:
+        raise _unsigned_error(
+            connection, 1 if last_signature is None else last_signature.line + 1, head.num_lines
+        )
+    problem = find_signature_problem(connection, keys, last_signature)
+    if problem is None and last_signature.digest != head.digest:
+        problem = f"The head of the log does not match the signed line {last_signature.line}."
     if problem is None:
-        problem = _find_gap(connection, keys, last) or _find_chain_break(
-            connection, since=_last_line_before(connection, last), last=last.line
+        problem = _find_gap(connection, keys, last_signature) or _find_chain_break(
+            connection,
+            since=_last_line_before(connection, last_signature),
+            last=last_signature.line,
         )
     if problem is not None:
         raise _rewritten_error(problem)
@@ -143,11 +147,13 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
     Raises:
         IntegrityError: The signature is invalid.
     """
-    last = _find_last_signature(connection, keys, up_to=None)
-    problem = None if last is None else find_signature_problem(connection, keys, last)
+    last_signature = _find_last_signature(connection, keys, up_to=None)
+    problem = (
+        None if last_signature is None else find_signature_problem(connection, keys, last_signature)
+    )
     if problem is not None:
         raise _rewritten_error(problem)
-    return 0 if last is None else int(last.line)
+    return 0 if last_signature is None else int(last_signature.line)
 
 
 def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
@@ -156,10 +162,11 @@ def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
     Raises:
         IntegrityError: The message contains the first finding.
     """
-    first = next(iter(findings), None)
-    if first is not None:
+    first_finding = next(iter(findings), None)
+    if first_finding is not None:
         raise IntegrityError(
-            f"The log is inconsistent and cannot be signed: {first.what}", fix=first.fix
+            f"The log is inconsistent and cannot be signed: {first_finding.what}",
+            fix=first_finding.fix,
         )
 
 

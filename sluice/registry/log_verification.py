@@ -56,11 +56,11 @@ def require_valid_log(connection: Connection) -> None:
 
 
 def _require_no_findings(findings: Iterator[RegistryFinding]) -> None:
-    first = next(findings, None)
-    if first is not None:
+    first_finding = next(findings, None)
+    if first_finding is not None:
         raise RegistryInconsistent(
-            f"The log of the registry is inconsistent: {first.what}",
-            fix=f"{first.fix} To list all findings: sluice registry verify",
+            f"The log of the registry is inconsistent: {first_finding.what}",
+            fix=f"{first_finding.fix} To list all findings: sluice registry verify",
         )
 
 
@@ -70,8 +70,8 @@ def check_rows(
     """Yield every inconsistency of the selected rows, their log lines and the end of the log.
 
     Each log line must be linked with the lines before and after it. This finds rows that were
-    edited or added outside Sluice, with or without a log line. It does not find a completely
-    rewritten chain, nor does ``check``: that requires signatures.
+    edited or added outside Sluice, with or without a log line. Neither this function nor ``check``
+    finds a completely rewritten chain. Only signatures reveal it.
 
     Cost:
         Reads the selected rows and three log lines for each of them, and counts all lines.

@@ -263,10 +263,10 @@ def _parse(cls: type[R], text: str) -> R:
     try:
         return cls.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        field_path = ".".join(str(part) for part in first["loc"])
+        first_error = error.errors()[0]
+        field_path = ".".join(str(part) for part in first_error["loc"])
         raise IntegrityError(
-            f"A stored {cls.__name__} cannot be read: {field_path}: {first['msg']}.",
+            f"A stored {cls.__name__} cannot be read: {field_path}: {first_error['msg']}.",
             cause="The registry's database was edited manually, or a newer version of Sluice wrote "
             "the row.",
             fix="Run the same version of Sluice on all machines.",

@@ -52,11 +52,11 @@ def require_consistent(connection: Connection, model: str, numbers: Sequence[int
     findings = check(connection, model, numbers)
     if not findings:
         return
-    first, num_others = findings[0], len(findings) - 1
+    first_finding, num_others = findings[0], len(findings) - 1
     error = RegistryInconsistent(
-        f"{first.what}{f' The check found {num_others} more.' if num_others else ''}",
+        f"{first_finding.what}{f' The check found {num_others} more.' if num_others else ''}",
         cause=f"The registry is inconsistent about {model}, so the version is not used.",
-        fix=f"{first.fix.rstrip('.')}. To list all findings: sluice registry verify",
+        fix=f"{first_finding.fix.rstrip('.')}. To list all findings: sluice registry verify",
     )
     error.num_findings = len(findings)
     raise error

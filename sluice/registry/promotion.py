@@ -35,7 +35,7 @@ from sluice.registry.tables import recordings
 def require_expected_version(
     connection: Connection, model: str, expected: int | None, *, action: HistoryAction
 ) -> ProductionPointer:
-    """Return the pointer if the version in production is the one that the caller expects.
+    """Return the pointer if the expected version is in production.
 
     Args:
         connection: Connection of the caller's transaction.
@@ -62,11 +62,11 @@ def _promotion_conflict_error(
     actual = queries.load_pointer(connection, model).version
     cause = ""
     if moves:
-        last = moves[-1]
-        verb = "promoted" if last.action == "promote" else "rolled back to"
+        last_move = moves[-1]
+        verb = "promoted" if last_move.action == "promote" else "rolled back to"
         cause = (
-            f"{last.actor} {verb} version {last.to_version} at {_format_time(last.at)} "
-            f"({last.reason})."
+            f"{last_move.actor} {verb} version {last_move.to_version} at "
+            f"{_format_time(last_move.at)} ({last_move.reason})."
         )
     fix = "Evaluate the candidate against the current production version, then promote again."
     if action == "rollback":
@@ -181,9 +181,10 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
 def _subject_before_search(
     linked_receipts: Sequence[LinkedReceipt], lineage: Lineage
 ) -> dict[str, str] | None:
-    """Return the subject of the settings from which the search started; None without a search.
+    """Return the subject that the POC gate judged before a search; None without a search.
 
-    The POC gate judged these settings. The search then selected the version's settings.
+    It contains the digest of the settings from which the search started. The search then selected
+    the version's settings.
     """
     # The role "found" has the digest of the settings that the search selected.
     search_subject = {"data": lineage.data, "found": lineage.config}
@@ -217,9 +218,9 @@ def commit_move(
     queries.lock_model(connection, version.model, at=at)
     require_consistent(connection, version.model, [version.number])
     revision = pointer.revision
-    last = queries.last_move(connection, version.model)
-    if last is not None:  # the history stays in order even if the clock was set back
-        at = max(at, last.at)
+    last_move = queries.last_move(connection, version.model)
+    if last_move is not None:  # the history stays in order even if the clock was set back
+        at = max(at, last_move.at)
     if not queries.move_pointer(connection, version.model, to=version.number, revision=revision):
         raise _promotion_conflict_error(connection, version.model, pointer.version, action=action)
     queries.append_history(
@@ -316,10 +317,11 @@ def _reject_rolled_back(connection: Connection, version: Version, *, receipt_lin
         if entry.action == "rollback" and entry.from_version == version.number
     ]
     if rollbacks and queries.find_history_line(connection, rollbacks[-1]) > receipt_line:
-        last = rollbacks[-1]
+        last_rollback = rollbacks[-1]
         raise GateBlocked(
-            f"{_version_name(version)} was rolled back by {last.actor} at "
-            f"{_format_time(last.at)} ({last.reason}), after its promotion receipt was recorded.",
+            f"{_version_name(version)} was rolled back by {last_rollback.actor} at "
+            f"{_format_time(last_rollback.at)} ({last_rollback.reason}), after its promotion "
+            "receipt was recorded.",
             fix="Evaluate it on a newer window, or reinstate it deliberately: "
             f"sluice registry promote {version.model} {version.number} --reason '...' --reinstate",
         )

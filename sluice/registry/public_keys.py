@@ -112,7 +112,7 @@ class ExporterPrivateKey:
 class TrustedKeys:
     """Public keys of the exporters that the importer trusts, by local name."""
 
-    by_name: Mapping[str, ExporterPublicKey]
+    key_by_name: Mapping[str, ExporterPublicKey]
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -153,7 +153,7 @@ class TrustedKeys:
     def name_of(self, key: ExporterPublicKey) -> str | None:
         """Return the name of a trusted key; None if the key is not trusted."""
         return next(
-            (name for name, trusted_key in self.by_name.items() if trusted_key == key), None
+            (name for name, trusted_key in self.key_by_name.items() if trusted_key == key), None
         )
 
 
@@ -207,8 +207,8 @@ def make_key_pair(path: Path, *, name: str) -> ExporterPublicKey:
         )
     public_path = path.with_name(f"{path.name}.pub")
     key = Ed25519PrivateKey.generate()
-    public = ExporterPublicKey(key.public_key().public_bytes_raw())
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public_key = ExporterPublicKey(key.public_key().public_bytes_raw())
+    private_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     for target in (path, public_path):
         if target.exists():
             raise SettingsError(
@@ -216,14 +216,14 @@ def make_key_pair(path: Path, *, name: str) -> ExporterPublicKey:
                 fix="Use another file, because an overwritten key cannot be recovered.",
             )
     try:
-        _write_once(path, private, mode=0o600)
-        _write_once(public_path, f"{name} {public.text}\n".encode(), mode=0o644)
+        _write_once(path, private_pem, mode=0o600)
+        _write_once(public_path, f"{name} {public_key.text}\n".encode(), mode=0o644)
     except OSError as error:
         raise StorageError(
             f"The key {path} cannot be written ({error.strerror}).",
             fix="Use a file in a writable folder.",
         ) from error
-    return public
+    return public_key
 
 
 def _write_once(path: Path, content: bytes, *, mode: int) -> None:

@@ -168,8 +168,9 @@ def find_version(
     """Return the version with this number or this candidate; None if it does not exist."""
     if number is not None and number > MAX_VERSION_NUMBER:
         return None
-    by_candidate = versions.c.candidate == candidate
-    condition = by_candidate if number is None else versions.c.number == number
+    condition = versions.c.number == number
+    if number is None:
+        condition = versions.c.candidate == candidate
     row = connection.execute(
         sa.select(versions.c.number).where(versions.c.model == model, condition)
     ).first()
@@ -302,9 +303,10 @@ def _parse(kind: type[R], what: str, values: Mapping[str, Any]) -> R:
 
 def unreadable_error(what: str, error: ValidationError) -> IntegrityError:
     """Return the error for a stored row that cannot be parsed; ``what`` names the row."""
-    first = error.errors()[0]
+    first_error = error.errors()[0]
     return IntegrityError(
-        f"{what} cannot be read: {'.'.join(str(p) for p in first['loc'])}: {first['msg']}.",
+        f"{what} cannot be read: {'.'.join(str(p) for p in first_error['loc'])}: "
+        f"{first_error['msg']}.",
         cause="The registry's database was edited manually or damaged.",
         fix="Restore the database from a backup.",
     )

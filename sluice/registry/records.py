@@ -125,8 +125,8 @@ class Promotion(Record):
                 "changed."
             )
         previous = "nothing" if self.previous is None else f"version {self.previous}"
-        moved = f"{self.model}: production is now version {self.version} (before: {previous})."
-        return f"{moved} {self.code}".rstrip()
+        move_text = f"{self.model}: production is now version {self.version} (before: {previous})."
+        return f"{move_text} {self.code}".rstrip()
 
 
 class Approval(Record):
@@ -145,9 +145,11 @@ class Approval(Record):
     @property
     def summary(self) -> str:
         """Approver, reason and validity in one sentence."""
-        at = "" if self.approved_at is None else f" at {self.approved_at:%Y-%m-%d %H:%M} UTC"
-        until = "" if self.expires_at is None else f", valid until {self.expires_at:%Y-%m-%d %H:%M}"
-        return f"Approved by {self.actor}{at} ({self.reason}){until}{' UTC' if until else ''}."
+        time_text = "" if self.approved_at is None else f" at {self.approved_at:%Y-%m-%d %H:%M} UTC"
+        expiry_text = (
+            "" if self.expires_at is None else f", valid until {self.expires_at:%Y-%m-%d %H:%M} UTC"
+        )
+        return f"Approved by {self.actor}{time_text} ({self.reason}){expiry_text}."
 
     def is_valid_at(self, at: datetime) -> bool:
         """Return whether the approval has an expiry time after ``at``."""
@@ -155,7 +157,7 @@ class Approval(Record):
 
 
 class ApprovalStatus(Record):
-    """Approval that the promotion of a version requires, and the one that is recorded."""
+    """Requirement of an approval for the promotion of a version, and the recorded approval."""
 
     required: bool
     approval: Approval | None = Field(

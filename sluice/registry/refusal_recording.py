@@ -58,9 +58,9 @@ def records_refusals(
                 return method(ledger, *args, **kwargs)
             except SluiceError as error:
                 if not isinstance(error, StorageError) or isinstance(error, IntegrityError):
-                    bound = signature.bind(ledger, *args, **kwargs)
-                    bound.apply_defaults()
-                    ledger._record_refusal(action, bound.arguments, error)
+                    bound_arguments = signature.bind(ledger, *args, **kwargs)
+                    bound_arguments.apply_defaults()
+                    ledger._record_refusal(action, bound_arguments.arguments, error)
                 raise
 
         return call
@@ -70,8 +70,8 @@ def records_refusals(
 
 def _attempt_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return model, versions, actor and reason of an attempt from the arguments of its method."""
-    # record_transition has the arguments "before" and "transition".
-    rollout, transition = arguments.get("before"), arguments.get("transition")
+    # record_transition has the arguments "rollout" and "transition".
+    rollout, transition = arguments.get("rollout"), arguments.get("transition")
     if isinstance(rollout, Rollout) and isinstance(transition, Transition):
         values: dict[str, Any] = {"model": rollout.model, "version": rollout.version}
         values |= {"actor": transition.actor, "reason": transition.reason}

@@ -89,19 +89,19 @@ def store_transition(connection: Connection, transition: Transition, *, revision
     Raises:
         RolloutConflict: The rollout was changed meanwhile, or a newer rollout was started.
     """
-    after = transition.rollout
+    rollout = transition.rollout
     result = connection.execute(
         sa.update(rollout_heads)
         .where(
-            rollout_heads.c.model == after.model,
-            rollout_heads.c.rollout == after.id,
+            rollout_heads.c.model == rollout.model,
+            rollout_heads.c.rollout == rollout.id,
             rollout_heads.c.revision == revision,
         )
-        .values(revision=after.revision, state=after.model_dump_json())
+        .values(revision=rollout.revision, state=rollout.model_dump_json())
     )
     if result.rowcount != 1:
-        raise _conflict_error(connection, after, revision)
-    if after.revision != revision:
+        raise _conflict_error(connection, rollout, revision)
+    if rollout.revision != revision:
         _append_transition(connection, transition)
 
 
@@ -130,10 +130,10 @@ def _conflict_error(connection: Connection, rollout: Rollout, revision: int) -> 
     transitions = load_transitions(connection, rollout.id)
     cause = ""
     if transitions:
-        last = transitions[-1]
+        last_transition = transitions[-1]
         cause = (
-            f"{last.actor} recorded the transition {last.outcome} at "
-            f"{last.at:%Y-%m-%d %H:%M:%S} UTC."
+            f"{last_transition.actor} recorded the transition {last_transition.outcome} at "
+            f"{last_transition.at:%Y-%m-%d %H:%M:%S} UTC."
         )
     return RolloutConflict(
         f"The rollout of {rollout.model} version {rollout.version} was expected at transition "
@@ -152,5 +152,5 @@ def _parse_rollout(text: str, model: str) -> Rollout:
 
 def _transition_fields(rollout: Rollout) -> dict[str, object]:
     """Return the fields of a rollout that only a transition may change."""
-    changed_by_checks = {"evidence", "checked_at", "step_since", "step_times_out_at"}
-    return rollout.model_dump(mode="json", exclude=changed_by_checks)
+    fields_changed_by_checks = {"evidence", "checked_at", "step_since", "step_times_out_at"}
+    return rollout.model_dump(mode="json", exclude=fields_changed_by_checks)

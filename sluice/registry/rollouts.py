@@ -235,11 +235,11 @@ class RolloutLedger(Ledger):
 
     @spanned
     @records_refusals("rollout")
-    def record_transition(self, before: Rollout, transition: Transition) -> None:
-        """Store a transition of ``before``. If its outcome is wait, store only the new evidence.
+    def record_transition(self, rollout: Rollout, transition: Transition) -> None:
+        """Store a transition of ``rollout``. If its outcome is wait, store only the new evidence.
 
         Raises:
-            RolloutConflict: The rollout was changed since ``before`` was read.
+            RolloutConflict: The rollout was changed since ``rollout`` was read.
             GateBlocked: The transition starts or promotes; see ``finish_rollout``.
         """
         if transition.outcome in ("start", "promote"):
@@ -248,8 +248,8 @@ class RolloutLedger(Ledger):
                 fix="Use start_rollout and finish_rollout, which check the evidence.",
             )
         with self._write(transition.actor) as connection:
-            queries.lock_model(connection, before.model, at=transition.at)
-            rollout_rows.store_transition(connection, transition, revision=before.revision)
+            queries.lock_model(connection, rollout.model, at=transition.at)
+            rollout_rows.store_transition(connection, transition, revision=rollout.revision)
 
     @spanned
     @records_refusals("rollout")
@@ -268,8 +268,9 @@ class RolloutLedger(Ledger):
         promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
         why. If only a required approval is missing, the rollout still awaits promotion. An approval
         that was valid when the rollout started does not expire during the rollout. The rollout
-        also awaits promotion if the challenger was trained with other code than that of this
-        process. This is no fault of the challenger, because servers with its code can serve it.
+        also awaits promotion if the challenger was trained with code that differs from the code of
+        this process. This is no fault of the challenger, because servers with its code can serve
+        it.
 
         Args:
             model: Name of the model.
@@ -434,10 +435,11 @@ def _require_no_steps_left(connection: Connection, model: str) -> Rollout:
 
 
 def _active_rollout_error(connection: Connection, rollout: Rollout) -> RolloutConflict:
-    first = rollout_rows.load_transitions(connection, rollout.id)[0]
+    first_transition = rollout_rows.load_transitions(connection, rollout.id)[0]
     return RolloutConflict(
         f"A rollout of {rollout.model} version {rollout.version} is "
         f"{rollout.phase.replace('_', ' ')} already, at {100 * rollout.share:g} % of the traffic.",
-        cause=f"{first.actor} started it at {first.at:%Y-%m-%d %H:%M:%S} UTC ({first.reason}).",
+        cause=f"{first_transition.actor} started it at "
+        f"{first_transition.at:%Y-%m-%d %H:%M:%S} UTC ({first_transition.reason}).",
         fix=f"Wait until it ends, or abort it: sluice rollout abort {rollout.model}",
     )

@@ -51,7 +51,8 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
         model: Name of the model.
         user: User key, which clients send in the field ``user``.
     """
-    if connection.dialect.name == "sqlite":  # or the deleted data would remain in free pages
+    if connection.dialect.name == "sqlite":
+        # Overwrites deleted data, which SQLite otherwise keeps in free pages.
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
     is_of_model = samples.c.model == model
     secret = find_secret(connection, model)

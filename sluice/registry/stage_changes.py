@@ -12,10 +12,10 @@ from sluice.registry.records import Version, VersionState
 
 
 def record_stage_change(
-    connection: Connection, version: Version, *, before: VersionState, at: datetime, actor: str
+    connection: Connection, version: Version, *, old_state: VersionState, at: datetime, actor: str
 ) -> None:
     """Append a history entry if new receipts changed a version between dev and staging."""
-    if {before, version.state} != {"dev", "staging"}:
+    if {old_state, version.state} != {"dev", "staging"}:
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     receipt = [each.receipt for each in linked_receipts if each.receipt.gate == "promotion"][-1]

@@ -42,12 +42,12 @@ when you remove a setting of a workload."""
 
 
 def migrate_settings(
-    stored: Mapping[str, Any], settings_type: type[WorkloadSettings]
+    stored_settings: Mapping[str, Any], settings_type: type[WorkloadSettings]
 ) -> tuple[dict[str, Any], tuple[RemovedSetting, ...]]:
     """Omit the removed settings from stored workload settings.
 
     Args:
-        stored: Workload settings from the lineage of a version.
+        stored_settings: Workload settings from the lineage of a version.
         settings_type: Current settings class of the workload.
 
     Returns:
@@ -58,10 +58,12 @@ def migrate_settings(
     omitted_settings = tuple(
         setting
         for setting in REMOVED_SETTINGS
-        if setting.name in stored
+        if setting.name in stored_settings
         and setting.owner in owners
         and setting.name not in settings_type.model_fields  # a user's class may define it again
     )
     omitted_names = {setting.name for setting in omitted_settings}
-    current = {name: value for name, value in stored.items() if name not in omitted_names}
-    return current, omitted_settings
+    current_settings = {
+        name: value for name, value in stored_settings.items() if name not in omitted_names
+    }
+    return current_settings, omitted_settings

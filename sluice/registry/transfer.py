@@ -63,7 +63,7 @@ def export_version(
         *(linked.receipt for linked in ledger.receipts(model, number)),
     ]
     digests = {*lineage.weights().values(), *lineage.other_artifacts().values()}
-    exported = ExportedVersion(
+    exported_version = ExportedVersion(
         number=number,
         lineage=lineage,
         receipts=tuple({receipt.digest: receipt for receipt in receipts}.values()),
@@ -74,7 +74,7 @@ def export_version(
         ),
     )
     artifacts = {digest: store.get(digest) for digest in digests}
-    file = VersionFile(exported=exported, artifacts=artifacts)
+    file = VersionFile(exported_version=exported_version, artifacts=artifacts)
     content = pack_version(file, key=key, private_key=private_key)
     write_atomic(target, content)
     return digest_bytes(content)
@@ -118,8 +118,8 @@ def import_version(
         SettingsError: ``trusted_paths`` contains a path that the version does not name.
     """
     file = read_version(source, key=key, trusted_keys=trusted_keys, limits=limits)
-    exported = file.exported
-    lineage = exported.lineage
+    exported_version = file.exported_version
+    lineage = exported_version.lineage
     for role, digest in lineage.weights().items():
         require_safetensors(file.artifacts[digest], what=f"{source.name}, {role}")
     problem = lineage.find_contradiction()
@@ -137,13 +137,15 @@ def import_version(
     code = accept_code(lineage, local_paths=local_paths, trusted_paths=trusted_paths)
     for content in file.artifacts.values():
         store.put(content)
-    first_entry = next((entry for entry in exported.history if entry.revision is None), None)
+    first_entry = next(
+        (entry for entry in exported_version.history if entry.revision is None), None
+    )
     registered_text = f", registered {first_entry.at:%Y-%m-%d %H:%M:%S} UTC" if first_entry else ""
     result = ledger.import_version(
         lineage,
-        exported.receipts,
+        exported_version.receipts,
         actor=actor,
-        reason=f"imported from {source.name}: version {exported.number} of its "
+        reason=f"imported from {source.name}: version {exported_version.number} of its "
         f"registry{registered_text}; SHA-256 {file.digest}; {file.signed_by}",
         code=code,
     )

@@ -85,9 +85,11 @@ def _escape_controls(text: str) -> str:
 
 def _describe_row(table: Table, values: Any, key_text: str) -> str:
     if table is history:
-        before = "" if values["from_version"] is None else f" from version {values['from_version']}"
+        from_text = (
+            "" if values["from_version"] is None else f" from version {values['from_version']}"
+        )
         return (
-            f"{values['action']} {values['model']} version {values['to_version']}{before} "
+            f"{values['action']} {values['model']} version {values['to_version']}{from_text} "
             f"({values['reason']})"
         )
     if table is receipts:

@@ -74,31 +74,33 @@ def find_name_problem(model: str) -> str:
     )
 
 
-def require_same_results(imported: Lineage, other: Lineage) -> None:
+def require_same_results(imported_lineage: Lineage, new_lineage: Lineage) -> None:
     """Reject a second import of a candidate whose lineage contradicts the first import.
 
-    The candidate digest does not cover the results, and the registry keeps those of the first file.
-    Without this check, a trusted or signed second file would seem to confirm them.
+    The candidate digest does not cover the results, and the registry keeps the results of the first
+    file. Without this check, a trusted or signed second file would seem to confirm these results.
 
     Raises:
         ContractError: Results, the reference, the parts of the code, or an artifact differ. Logs,
             times and the machine may differ.
     """
-    differences = _result_differences(imported, other)
-    if imported.reference != other.reference:
+    differences = _result_differences(imported_lineage, new_lineage)
+    if imported_lineage.reference != new_lineage.reference:
         differences.append(
-            f"reference was imported as {short(imported.reference)} and is {short(other.reference)}"
+            f"reference was imported as {short(imported_lineage.reference)} and is "
+            f"{short(new_lineage.reference)}"
         )
-    if imported.code_identity != other.code_identity:
+    if imported_lineage.code_identity != new_lineage.code_identity:
         differences.append("the parts of its code differ from the first import")
     differences += [
         f"its {role} differs from the first import"
-        for role, _, _ in iter_differences(_artifacts(imported), _artifacts(other))
+        for role, _, _ in iter_differences(_artifacts(imported_lineage), _artifacts(new_lineage))
     ]
     if differences:
         raise ContractError(
-            f"The candidate {short(imported.candidate)} was imported before, and this file must "
-            f"agree with the first file: {'; '.join(differences[:MAX_LISTED_DIFFERENCES])}.",
+            f"The candidate {short(imported_lineage.candidate)} was imported before, and this "
+            "file must agree with the first file: "
+            f"{'; '.join(differences[:MAX_LISTED_DIFFERENCES])}.",
             cause="One of the two files was forged or comes from another training. The registry "
             "keeps the results of the first file.",
             fix="Find out which file is correct. Import that file into a registry that does not "
@@ -106,12 +108,12 @@ def require_same_results(imported: Lineage, other: Lineage) -> None:
         )
 
 
-def registration_reason(reason: str, *, imported: Lineage, local: Lineage) -> str:
+def registration_reason(reason: str, *, imported_lineage: Lineage, local_lineage: Lineage) -> str:
     """Return the reason for the history entry of a local training of an imported version.
 
     It includes the results that differ from the imported results.
     """
-    differences = _result_differences(imported, local)
+    differences = _result_differences(imported_lineage, local_lineage)
     text = f"{reason} here; the local results replace the imported ones"
     if not differences:
         return text
@@ -123,11 +125,13 @@ def _artifacts(lineage: Lineage) -> dict[str, str]:
     return {role: digest for role, digest in lineage.artifacts.items() if role != "event log"}
 
 
-def _result_differences(imported: Lineage, local: Lineage) -> list[str]:
+def _result_differences(imported_lineage: Lineage, new_lineage: Lineage) -> list[str]:
     return [
-        f"{path} was imported as {one} and is {other}"
-        for path, one, other in iter_differences(_results(imported), _results(local))
-        if not _is_close(one, other)
+        f"{path} was imported as {imported_value} and is {new_value}"
+        for path, imported_value, new_value in iter_differences(
+            _results(imported_lineage), _results(new_lineage)
+        )
+        if not _is_close(imported_value, new_value)
     ]
 
 
@@ -139,12 +143,12 @@ def _results(lineage: Lineage) -> dict[str, Any]:
     return {"metrics": lineage.metrics} | members
 
 
-def _is_close(one: Any, other: Any) -> bool:
-    if not (isinstance(one, int | float) and isinstance(other, int | float)):
+def _is_close(first: Any, second: Any) -> bool:
+    if not (isinstance(first, int | float) and isinstance(second, int | float)):
         return False  # callers pass only values that differ
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
-    return math.isclose(one, other, rel_tol=RESULT_TOLERANCE, abs_tol=RESULT_TOLERANCE)
+    if math.isnan(first) or math.isnan(second):
+        return math.isnan(first) and math.isnan(second)
+    return math.isclose(first, second, rel_tol=RESULT_TOLERANCE, abs_tol=RESULT_TOLERANCE)
 
 
 def decision_key(subject: Mapping[str, str]) -> dict[str, str]:

@@ -73,15 +73,15 @@ def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) ->
     numbers: dict[str, list[str]] = {}
     for version in absent.versions:
         numbers.setdefault(version.model, []).append(str(version.number))
-    (first, *others) = absent.versions
+    (first_version, *other_versions) = absent.versions
     cause, fix = explain_missing_artifacts(url, store)
     versions_text = "; ".join(
         f"{model} version{'s' * (len(version_numbers) > 1)} {', '.join(version_numbers)}"
         for model, version_numbers in numbers.items()
     )
     return RegistryFinding(
-        model=first.model if len(numbers) == 1 else "",
-        version=None if others else first.number,
+        model=first_version.model if len(numbers) == 1 else "",
+        version=None if other_versions else first_version.number,
         problem="artifact",
         what=f"{store.root} has no weights of {versions_text}: "
         f"{pluralize(len(absent.artifacts), 'artifact')} of these versions and of their decisions "
@@ -99,18 +99,18 @@ def _check_version(
     except SluiceError as error:
         yield finding_from_error(model, number, "lineage", error)
         return
-    missing = version.lineage.missing_fields()
-    if missing:
+    missing_fields = version.lineage.missing_fields()
+    if missing_fields:
         yield RegistryFinding(
             model=model,
             version=number,
             problem="lineage",
-            what=f"{model} version {number} lacks {', '.join(missing)}.",
+            what=f"{model} version {number} lacks {', '.join(missing_fields)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
     weights = version.lineage.weights()
-    is_absent = not missing and lacks_all_weights(version.lineage, store)
+    is_absent = not missing_fields and lacks_all_weights(version.lineage, store)
     if is_absent:
         absent.versions.append(version)
     for role, digest in (weights | version.lineage.other_artifacts()).items():

@@ -71,7 +71,7 @@ class Manifest(Record):
 class VersionFile:
     """Content of a version file."""
 
-    exported: ExportedVersion
+    exported_version: ExportedVersion
     artifacts: Mapping[str, bytes]
     """Content of the artifacts, by digest."""
 
@@ -95,7 +95,7 @@ def pack_version(
         private_key: Ed25519 key of the exporter that signs the manifest; None to omit this
             signature.
     """
-    parts = {_DESCRIPTION: _json(file.exported.model_dump(mode="json"))}
+    parts = {_DESCRIPTION: _json(file.exported_version.model_dump(mode="json"))}
     parts |= {f"artifacts/{digest}": content for digest, content in file.artifacts.items()}
     digests = {name: digest_bytes(content) for name, content in parts.items()}
     manifest = Manifest(format=FORMAT, format_number=FORMAT_NUMBER, parts=digests)
@@ -154,11 +154,11 @@ def read_version(
     signed_by = _require_public_signature(parts, str(path), trusted_keys)
     for name in (_SIGNATURE, _PUBLIC_SIGNATURE, _MANIFEST):
         parts.pop(name, None)
-    exported = _parse_description(parts.pop(_DESCRIPTION, b""), str(path), limits)
+    exported_version = _parse_description(parts.pop(_DESCRIPTION, b""), str(path), limits)
     artifacts = {name.removeprefix("artifacts/"): content for name, content in parts.items()}
-    _require_complete(exported.lineage, artifacts, str(path))
+    _require_complete(exported_version.lineage, artifacts, str(path))
     return VersionFile(
-        exported=exported,
+        exported_version=exported_version,
         artifacts=artifacts,
         digest=digest_bytes(content),
         signed_by=signed_by,
@@ -171,21 +171,24 @@ def _parse_description(text: bytes, where: str, limits: ImportLimits) -> Exporte
         problem = find_text_problem(description, limits)
         if problem:
             raise _damaged_error(where, problem)
-        exported = ExportedVersion.model_validate_json(text)
+        exported_version = ExportedVersion.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        field_path = ".".join(str(part)[:80] for part in first["loc"])
+        first_error = error.errors()[0]
+        field_path = ".".join(str(part)[:80] for part in first_error["loc"])
         raise _damaged_error(
-            where, f"its description cannot be read: {field_path}: {first['msg']}"
+            where, f"its description cannot be read: {field_path}: {first_error['msg']}"
         ) from None
     except ValueError as error:
         raise _damaged_error(where, f"its description cannot be read: {error}") from None
     problem = find_import_problem(
-        exported.lineage, receipts=exported.receipts, history=exported.history, limits=limits
+        exported_version.lineage,
+        receipts=exported_version.receipts,
+        history=exported_version.history,
+        limits=limits,
     )
     if problem:
         raise _damaged_error(where, problem)
-    return exported
+    return exported_version
 
 
 def _read_parts(
@@ -230,8 +233,8 @@ def _read_parts(
 
 def _parse_manifest(text: bytes, where: str) -> Manifest:
     try:
-        parsed = parse_strict_json(text, require_finite=True)
-        number = parsed["format_number"]
+        manifest_fields = parse_strict_json(text, require_finite=True)
+        number = manifest_fields["format_number"]
     except (ValueError, KeyError, TypeError):
         raise _damaged_error(where, "its manifest cannot be read") from None
     if number != FORMAT_NUMBER:
@@ -241,7 +244,7 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
             fix="Export it again with this version of Sluice.",
         )
     try:
-        manifest = Manifest.model_validate(parsed)
+        manifest = Manifest.model_validate(manifest_fields)
     except ValidationError:
         raise _damaged_error(where, "its manifest cannot be read") from None
     if manifest.format != FORMAT:
@@ -289,8 +292,8 @@ def _require_public_signature(
     if trusted_keys is not None and name is None:
         state = f"signed by the unknown key {signature.key.text}" if signature else "unsigned"
         raise IntegrityError(
-            f"{where} must be signed by a trusted key ({', '.join(trusted_keys.by_name)}), but is "
-            f"{state}.",
+            f"{where} must be signed by a trusted key ({', '.join(trusted_keys.key_by_name)}), but "
+            f"is {state}.",
             cause="The file was exported without a key, or with a key that is not in the list.",
             fix="Ask the owner of the file to export it with --private-key. Add a key to the list "
             "only after its owner has confirmed it over a separate channel.",

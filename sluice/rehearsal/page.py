@@ -84,7 +84,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
 
 
 def _transitions(rehearsal: Rehearsal) -> str:
-    began = rehearsal.transitions[0].at
+    started_at = rehearsal.transitions[0].at
     rows = []
     for transition in rehearsal.transitions:
         outcome = transition.outcome.replace("_", " ")
@@ -92,14 +92,14 @@ def _transitions(rehearsal: Rehearsal) -> str:
         requests = "" if counts is None else f"{counts.challenger.requests:,}"
         rows.append(
             [
-                f"{(transition.at - began).total_seconds():.1f}",
+                f"{(transition.at - started_at).total_seconds():.1f}",
                 tag(outcome, _OUTCOME_TONES.get(transition.outcome, "plain")),
                 f"{100 * transition.rollout.users_share:g} %",
                 requests,
                 escape(transition.reason),
             ]
         )
-    names = ("time [s]", "outcome", "share after", "challenger's requests", "reason")
+    names = ("time [s]", "outcome", "share of users after", "challenger's requests", "reason")
     return table(names, rows, numbers=frozenset({0, 2, 3}))
 
 
@@ -123,18 +123,18 @@ def _steps(rehearsal: Rehearsal) -> str:
     ]
     names = (
         "step",
-        "planned",
-        "served",
+        "planned share",
+        "served share",
         "requests of the challenger",
-        "of production",
+        "requests of production",
         "duration [s]",
         "strongest evidence",
         "outcome",
     )
     note = (
-        '<p class="soft">Served: share of the users\' requests that the challenger answered. At '
-        "0 % only production answers users, at 100 % only the challenger. The other arm then gets "
-        "shadow requests; its column counts those.</p>"
+        '<p class="soft">Served share: share of the users\' requests that the challenger answered. '
+        "At 0 % only production answers users, at 100 % only the challenger. The other arm then "
+        "gets shadow requests, which its column counts.</p>"
     )
     return table(names, rows, numbers=frozenset(range(6))) + note
 

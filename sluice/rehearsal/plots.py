@@ -75,7 +75,7 @@ def share_png(rehearsal: Rehearsal) -> bytes:
     axes.set_ylabel("challenger's share [%]")
     headline = rehearsal.ended.replace("_", " ")
     detail = (
-        f"after {rehearsal.duration_s:.1f} s (vertical line); solid line: planned, dotted: served"
+        f"after {rehearsal.duration_s:.1f} s (vertical line); planned share solid, served dotted"
     )
     set_headline(axes, headline, detail, colour=colour)
     return as_png(figure)
@@ -93,7 +93,7 @@ def evidence_figure(rehearsal: Rehearsal) -> "Figure":
     figure, all_axes = new_stacked_axes(len(rows), height_in=0.9 + 0.62 * len(rows))
     top = min(100 * max([1.0, *(value for _, points in rows for _, value in points)]), _CEILING)
     for axes, (name, points) in zip(all_axes, rows, strict=True):
-        times, values = [at for at, _ in points], [value for _, value in points]
+        times, values = [time for time, _ in points], [value for _, value in points]
         is_breached = bool(values) and max(values) >= 1
         colour = OUTCOME_COLOUR["REJECT"] if is_breached else VALIDATION
         axes.fill_between(times, values, 0.5 * _FLOOR, color=colour, alpha=0.15, linewidth=0)

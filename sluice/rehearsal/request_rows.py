@@ -49,7 +49,8 @@ class RequestRows:
     """Returns the fields of a request for a row of the frame, without user and key."""
 
     horizon_rows: int
-    """Number of following rows on which a row's target depends. Its label arrives with the last."""
+    """Number of following rows on which a row's target depends. The label arrives with the last of
+    them."""
 
     keys: tuple[str, ...]
     """Key of each row, by which its label is joined to the predictions."""
@@ -79,16 +80,16 @@ class RequestRows:
         return self.frame.iloc[: max(0, int(self.rows_N[index]) + 1 - self.horizon_rows)]
 
 
-def load_request_rows(version: Version, current: Workload) -> RequestRows:
+def load_request_rows(version: Version, current_workload: Workload) -> RequestRows:
     """Return the test rows of the last fold, with features from the version's workload.
 
-    The rows come from the source of ``current``. The source in the version's settings is not used:
-    the author of an imported version could name any URL there, and this machine would send the
-    values of environment variables to it.
+    The rows come from the source of ``current_workload``. The version's own source is not used: the
+    author of an imported version could name any URL there, and this machine would send the values
+    of environment variables to it.
 
     Args:
         version: The version.
-        current: The pipeline's workload, from whose source the rows are read.
+        current_workload: The pipeline's workload, from whose source the rows are read.
 
     Raises:
         SourceError: The rows cannot be read.
@@ -100,13 +101,13 @@ def load_request_rows(version: Version, current: Workload) -> RequestRows:
 
     workload, _ = rebuild_workload(version)
     with wrap_user_errors("load_rows, compute_features, plan_folds or examples of the workload"):
-        raw = current.load_rows()
-        frame = workload.compute_features(raw)
+        raw_rows = current_workload.load_rows()
+        frame = workload.compute_features(raw_rows)
         fold = workload.plan_folds(frame)[-1]
         examples = workload.examples(frame, fold.test)
         codec = workload.codec()
         if not isinstance(codec, WindowsCodec):
-            check_round_trip(workload, codec, raw, frame, fold.test)
+            check_round_trip(workload, codec, raw_rows, frame, fold.test)
     if len(examples) < _MIN_ROWS:
         raise ContractError(
             f"A rehearsal needs at least {_MIN_ROWS} held-out rows, got {len(examples)}.",
@@ -116,7 +117,7 @@ def load_request_rows(version: Version, current: Workload) -> RequestRows:
         frame=frame,
         rows_N=examples.rows,
         x=examples.x,
-        fields_of=lambda row: workload.request_of(raw, frame, np.array([row], np.int64)),
+        fields_of=lambda row: workload.request_of(raw_rows, frame, np.array([row], np.int64)),
         horizon_rows=workload.horizon_rows,
         keys=tuple(row_labels(frame.index[examples.rows]).tolist()),
     )

@@ -53,8 +53,8 @@ class RehearsalSample(Record):
     production: int = Field(description="Number of requests of production in this step so far.")
     evidence: dict[GuardName, float]
     distance: float | None = Field(
-        description="Mean difference of both arms' predictions, as a multiple of that on held-out "
-        "rows; None while unknown."
+        description="Mean difference of both arms' predictions, as a multiple of their difference "
+        "on held-out rows; None while unknown."
     )
 
 

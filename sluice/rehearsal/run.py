@@ -167,7 +167,7 @@ def rehearse(
 
 
 def _require_labels(rows: RequestRows, min_labels: int) -> None:
-    """Require that three quarters of the held-out rows are at least ``min_labels`` rows.
+    """Require at least ``min_labels`` rows in the first three quarters of the held-out rows.
 
     The labels of the last quarter may arrive after the last decision.
 
@@ -332,15 +332,15 @@ class _RehearsalRun:
     def _wait_for_server(self) -> None:
         """Wait until the server's state matches the end of the rollout."""
         ledger, model = self.sandbox.ledger, self.settings.name
-        began = time.monotonic()
+        started_at = time.monotonic()
         split, production = ledger.traffic_split(model), ledger.production_number(model)
         assert split is not None, "production does not change"
-        while time.monotonic() - began < _MAX_SYNC_S:
+        while time.monotonic() - started_at < _MAX_SYNC_S:
             servers = live_servers(ledger, model, now=_now())
             if servers and all(
                 (s.epoch, s.production) == (split.epoch, production) for s in servers
             ):
-                self.sync_delay_s = time.monotonic() - began
+                self.sync_delay_s = time.monotonic() - started_at
                 return
             time.sleep(0.05)
 
@@ -350,7 +350,7 @@ class _RehearsalRun:
         rollout = ledger.rollout(self.settings.name)
         assert rollout is not None, "it was started"
         transitions = ledger.rollout_transitions(rollout.id)
-        last, counts = transitions[-1], self.traffic.counts
+        last_transition, counts = transitions[-1], self.traffic.counts
         status = read_status(ledger, self.settings.name, now=_now())
         return Rehearsal(
             model=self.settings.name,
@@ -361,8 +361,10 @@ class _RehearsalRun:
             started_at=rollout.started_at,
             held_out_rows=len(self.rows.keys),
             ended=_rehearsal_end(rollout),
-            reason=last.reason,
-            duration_s=_duration_s(rollout, last_transition_at=last.at, ended_at=self.ended_at),
+            reason=last_transition.reason,
+            duration_s=_duration_s(
+                rollout, last_transition_at=last_transition.at, ended_at=self.ended_at
+            ),
             sync_delay_s=self.sync_delay_s,
             sent=counts.num_sent,
             answered=counts.num_answered,
@@ -376,15 +378,17 @@ class _RehearsalRun:
         )
 
 
-def merge_problems(before: Sequence[str], servers: Sequence[ServerState]) -> tuple[str, ...]:
+def merge_problems(
+    earlier_problems: Sequence[str], servers: Sequence[ServerState]
+) -> tuple[str, ...]:
     """Return the problems that servers reported, each once.
 
     The problem that a model is still being loaded is removed once no server reports it.
     """
-    current = [problem for server in servers for problem in server.problems]
-    problems = dict.fromkeys([*before, *current])
+    current_problems = [problem for server in servers for problem in server.problems]
+    problems = dict.fromkeys([*earlier_problems, *current_problems])
     return tuple(
-        problem for problem in problems if problem != LOADING_PROBLEM or problem in current
+        problem for problem in problems if problem != LOADING_PROBLEM or problem in current_problems
     )
 
 

@@ -57,7 +57,7 @@ def open_sandbox(
         GateBlocked: The receipts of the real version would not allow its promotion today.
         IntegrityError: An artifact of the real version is missing or changed.
     """
-    cloned = clone(production.lineage)
+    cloned_lineage = clone(production.lineage)
     home = Home(root=folder, registry_url=f"sqlite:///{folder / 'registry.db'}")
     sandbox_store = ArtifactStore(home.artifacts)
     for digest in {
@@ -86,8 +86,11 @@ def open_sandbox(
         )
         challenger = sandbox_ledger.register(
             production.model,
-            cloned,
-            [*receipts, _stand_in_receipt(cloned, reference=production.candidate, at=clock())],
+            cloned_lineage,
+            [
+                *receipts,
+                _stand_in_receipt(cloned_lineage, reference=production.candidate, at=clock()),
+            ],
         ).version
         yield Sandbox(
             home=home,
@@ -115,14 +118,14 @@ def clone(lineage: Lineage) -> Lineage:
         member.model_copy(update={"seed": next_seed[member.seed]}) for member in lineage.members
     )
     draft = lineage.model_copy(update={"members": members, "reference": lineage.candidate})
-    copy = draft.model_copy(update={"candidate": draft.compute_candidate()})
-    if copy.candidate == lineage.candidate:
+    cloned_lineage = draft.model_copy(update={"candidate": draft.compute_candidate()})
+    if cloned_lineage.candidate == lineage.candidate:
         raise ContractError(
             f"A rehearsal needs different networks of at least two seeds, got "
             f"{pluralize(len(seeds), 'seed')} of {lineage.model}.",
             fix="Train with several seeds, which the gate requires anyway.",
         )
-    return copy
+    return cloned_lineage
 
 
 def _stand_in_receipt(lineage: Lineage, *, reference: str, at: datetime) -> Receipt:

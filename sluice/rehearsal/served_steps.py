@@ -15,11 +15,11 @@ class ServedStep:
     """Number of the step, from 1."""
 
     share: float
-    """Planned share of the users that the challenger answers [rate]."""
+    """Planned share of the users that the challenger answers."""
 
     served_share: float
     """Measured share of the requests that the challenger answered; NaN without requests. In a step
-    with shadow requests, the planned share [rate]."""
+    with shadow requests, the planned share."""
 
     is_shadowed: bool
     """Whether the arm that answers no user got shadow requests."""

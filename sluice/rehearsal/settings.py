@@ -21,7 +21,7 @@ _SYNC_LAG_S = 1.5
 
 
 def shorten_steps(
-    configured: RolloutSettings | None, *, seconds: float, step_timeout_s: float
+    pipeline_settings: RolloutSettings | None, *, seconds: float, step_timeout_s: float
 ) -> RolloutSettings:
     """Return settings with shorter steps; the guards stay the same.
 
@@ -33,11 +33,11 @@ def shorten_steps(
     strategy ``ab`` becomes ``canary``. A REJECT still rolls back.
 
     Args:
-        configured: Settings of the pipeline; None takes those of a canary.
+        pipeline_settings: Settings of the pipeline; None takes the default settings.
         seconds: Longest time that a healthy rollout should need [s].
         step_timeout_s: Longest time of a step [s].
     """
-    settings = RolloutSettings() if configured is None else configured
+    settings = RolloutSettings() if pipeline_settings is None else pipeline_settings
     if settings.strategy == "ab":
         settings = settings.model_copy(update={"strategy": "canary", "shares": None})
     # Three quarters of the time are divided among the steps.
@@ -61,7 +61,7 @@ def shorten_steps(
 
 
 def count_requests_to_breach(settings: RolloutSettings, share: float) -> int:
-    """Return the number of its requests after which a faulty challenger is rolled back for errors.
+    """Return the number of requests to a faulty challenger after which its errors cause a rollback.
 
     Args:
         settings: Alpha and ratios of the guards.
@@ -80,9 +80,9 @@ def count_requests_to_breach(settings: RolloutSettings, share: float) -> int:
     return math.ceil(num_errors / FAULTY_SHARE)
 
 
-def shorten_intervals(configured: ServingSettings) -> ServingSettings:
+def shorten_intervals(pipeline_settings: ServingSettings) -> ServingSettings:
     """Return settings of a server that syncs and reports several times a second."""
-    return configured.model_copy(
+    return pipeline_settings.model_copy(
         update={
             "poll_interval_s": 0.1,
             "report_interval_s": 0.25,

@@ -51,13 +51,13 @@ class TrafficGenerator:
         self._rate_per_s = rate_per_s
         self._seconds_per_row = seconds / len(rows.keys)
         self._rng = Random(seed)
-        self._stopped = threading.Event()
-        self._began = 0.0
+        self._stop_event = threading.Event()
+        self._started_at = 0.0
         self._num_scheduled = 0
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
 
     def __enter__(self) -> "TrafficGenerator":
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._thread.start()
         return self
 
@@ -66,7 +66,7 @@ class TrafficGenerator:
 
     def stop(self) -> None:
         """Stop sending, and wait for the open requests."""
-        self._stopped.set()
+        self._stop_event.set()
         self._thread.join(_TIMEOUT_S + 5)
 
     def _run(self) -> None:
@@ -79,14 +79,14 @@ class TrafficGenerator:
     async def _run_client(self) -> None:
         connection: _Connection | None = None
         while True:
-            due_at = self._began + self._num_scheduled / self._rate_per_s
+            due_at = self._started_at + self._num_scheduled / self._rate_per_s
             self._num_scheduled += 1
-            while time.monotonic() < due_at and not self._stopped.is_set():
+            while time.monotonic() < due_at and not self._stop_event.is_set():
                 await asyncio.sleep(min(_PAUSE_S, max(0.0, due_at - time.monotonic())))
-            if self._stopped.is_set():
+            if self._stop_event.is_set():
                 break
             counts = self.counts
-            elapsed_s = time.monotonic() - self._began
+            elapsed_s = time.monotonic() - self._started_at
             index = int(elapsed_s / self._seconds_per_row) % len(self._rows.keys)
             counts.max_index = max(counts.max_index, index)
             counts.num_sent += 1

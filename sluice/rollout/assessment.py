@@ -67,12 +67,12 @@ class Assessment:
         )
         if not elapsed_s >= settings.min_step_s:
             yield f"{math.floor(elapsed_s)} of {settings.min_step_s:g} s have passed."
-        comparable = traffic.comparable_counts
+        comparable_counts = traffic.comparable_counts
         shortfalls = [
             f"{counts.requests} of {settings.min_requests} requests of {name}"
             for name, counts in (
-                ("the challenger", comparable.challenger),
-                ("production", comparable.production),
+                ("the challenger", comparable_counts.challenger),
+                ("production", comparable_counts.production),
             )
             if counts.requests < settings.min_requests
         ]
@@ -86,8 +86,10 @@ class Assessment:
             yield f"Guards warn: {describe_readings(warning_readings, self.rollout.evidence)}."
         num_dropped = self.traffic.shadow_dropped
         is_shadowed = self.rollout.current_step.is_shadowed
-        comparable = self.traffic.comparable_counts
-        num_compared = min(comparable.challenger.requests, comparable.production.requests)
+        comparable_counts = self.traffic.comparable_counts
+        num_compared = min(
+            comparable_counts.challenger.requests, comparable_counts.production.requests
+        )
         num_attempts = num_dropped + num_compared
         if is_shadowed and num_dropped > settings.max_dropped_rate * num_attempts:
             yield (
@@ -137,7 +139,7 @@ def require_same_rollout(rollout: Rollout, traffic: TrafficCounts, quality: Verd
     ):
         if expected != actual:
             raise ContractError(
-                f"The verdict's {role} must be that of the rollout, {short(expected)}, got "
+                f"The verdict's {role} must be the {role} of the rollout, {short(expected)}, got "
                 f"{short(actual)}.",
                 fix="Pass a verdict on the labelled pairs of this rollout's arms.",
             )

@@ -53,7 +53,7 @@ class HarmEvidence(Record):
         return math.fsum(math.exp(min(log, 700.0)) for log in self.log_evidence[guard])
 
     @property
-    def by_server(self) -> Mapping[str, BothArms]:
+    def arms_by_server(self) -> Mapping[str, BothArms]:
         """Counts of each server.
 
         Older versions of Sluice stored only the sum of all servers, which has the name "" here.
@@ -105,14 +105,16 @@ def update_evidence(
         traffic: Counts of this step up to now.
         settings: Settings of the rollout.
     """
-    before, after = evidence.by_server, traffic.by_server
+    old_arms_by_server, new_arms_by_server = evidence.arms_by_server, traffic.arms_by_server
     if not all(
-        _is_monotone(arms, after.get(server, BothArms())) for server, arms in before.items()
+        _is_monotone(arms, new_arms_by_server.get(server, BothArms()))
+        for server, arms in old_arms_by_server.items()
     ):
         is_stale = evidence.until is not None and traffic.until < evidence.until
         return evidence if is_stale else _evidence_at(traffic, evidence.log_evidence)
     increases = [
-        _subtract_arms(arms, before.get(server, BothArms())) for server, arms in after.items()
+        _subtract_arms(arms, old_arms_by_server.get(server, BothArms()))
+        for server, arms in new_arms_by_server.items()
     ]
     complete_increases = [arms for arms in increases if arms is not None]
     if len(complete_increases) < len(increases):
@@ -141,11 +143,11 @@ def update_log_evidence(
 
     A trial is a faulty response of either arm. It is a success if it is a response of the
     challenger. For each odds ratio r and each server, the evidence is multiplied by a likelihood
-    ratio: that of a binomial distribution with the odds multiplied by r, against
-    Binomial(total_faults, challenger_share). If a fault is the challenger's with probability at
-    most ``challenger_share``, the expectation of this ratio is at most 1. So the evidence is a test
-    supermartingale, and so is the product over servers, because they route independently. The
-    ratio of a server without the challenger is 1.
+    ratio: the likelihood under a binomial distribution with the odds multiplied by r, divided by
+    the likelihood under Binomial(total_faults, challenger_share). If a fault is the challenger's
+    with probability at most ``challenger_share``, the expectation of this ratio is at most 1. So
+    the evidence is a test supermartingale, and so is the product over servers, because they route
+    independently. The ratio of a server without the challenger is 1.
 
     ``mass`` is added before each check with a fault. It is a bet that the harm begins at this
     moment. The initial evidence and the masses of one hour sum to at most 1, which bounds the
@@ -199,14 +201,16 @@ def _trials(increase: BothArms, guard: GuardName) -> FaultTrials:
     )
 
 
-def _added_mass(before: datetime | None, until: datetime, settings: RolloutSettings) -> float:
+def _added_mass(
+    last_check_at: datetime | None, checked_at: datetime, settings: RolloutSettings
+) -> float:
     """Return the evidence to add for harm that began since the last check.
 
     The elapsed time is limited to the lease, so that a clock that jumps forward adds little.
     """
-    if before is None:
+    if last_check_at is None:
         return 0.0
-    elapsed_s = min(max((until - before).total_seconds(), 0.0), settings.lease_s)
+    elapsed_s = min(max((checked_at - last_check_at).total_seconds(), 0.0), settings.lease_s)
     return (1 - settings.initial_alpha_share) * elapsed_s / _HOUR_S
 
 
@@ -218,31 +222,32 @@ def _log_sum(log: float, value: float) -> float:
     return high + math.log1p(math.exp(low - high))
 
 
-def _is_monotone(before: BothArms, after: BothArms) -> bool:
+def _is_monotone(old_arms: BothArms, new_arms: BothArms) -> bool:
     """Return whether no count has decreased."""
-    old, new = before.evidence, after.evidence
+    old_evidence, new_evidence = old_arms.evidence, new_arms.evidence
     return all(
         getattr(old_counts, name) <= getattr(new_counts, name)
         for old_counts, new_counts in (
-            (old.production, new.production),
-            (old.challenger, new.challenger),
+            (old_evidence.production, new_evidence.production),
+            (old_evidence.challenger, new_evidence.challenger),
         )
         for name in ArmCounts.model_fields
     )
 
 
-def _subtract_arms(after: BothArms, before: BothArms) -> BothArms | None:
+def _subtract_arms(new_arms: BothArms, old_arms: BothArms) -> BothArms | None:
     """Return the increase of the counts; None if an arm has more new faults than new requests."""
-    challenger = _subtract_counts(after.evidence.challenger, before.evidence.challenger)
-    production = _subtract_counts(after.evidence.production, before.evidence.production)
+    challenger = _subtract_counts(new_arms.evidence.challenger, old_arms.evidence.challenger)
+    production = _subtract_counts(new_arms.evidence.production, old_arms.evidence.production)
     if challenger is None or production is None:
         return None
     return BothArms(production=production, challenger=challenger)
 
 
-def _subtract_counts(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
+def _subtract_counts(new_counts: ArmCounts, old_counts: ArmCounts) -> ArmCounts | None:
     increase = {
-        name: getattr(after, name) - getattr(before, name) for name in ArmCounts.model_fields
+        name: getattr(new_counts, name) - getattr(old_counts, name)
+        for name in ArmCounts.model_fields
     }
     return ArmCounts(**increase) if max(increase.values()) <= increase["requests"] else None
 
@@ -255,6 +260,6 @@ def _evidence_at(
         until=traffic.until,
         production=comparable.production,
         challenger=comparable.challenger,
-        servers=dict(traffic.by_server),
+        servers=dict(traffic.arms_by_server),
         log_evidence=log_evidence,
     )

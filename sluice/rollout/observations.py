@@ -23,7 +23,8 @@ class ArmCounts(Record):
     timeouts: int = Field(
         0,
         ge=0,
-        description="Number of requests that the arm answered after the challenger's deadline.",
+        description="Number of requests that the arm did not answer within "
+        "challenger_deadline_s, or within shadow_deadline_s for a shadow request.",
     )
     not_finite: int = Field(
         0, ge=0, description="Number of requests whose prediction contains NaN or infinity."
@@ -45,7 +46,7 @@ class ArmCounts(Record):
 class EvidenceCounts(Record):
     """The part of the counts that is evidence: faults that only one arm has.
 
-    A fault is not evidence if the other arm failed on the same request as well, or if its client
+    A fault is not evidence if the other arm failed on the same request as well, or if the client
     has reached its limit of faults. Timeouts and slow responses of production are evidence even if
     the challenger failed as well. Requests of clients that send far more than others are excluded.
     """
@@ -108,7 +109,7 @@ class TrafficCounts(Record):
         return self.challenger.requests / total if total else math.nan
 
     @property
-    def by_server(self) -> Mapping[str, BothArms]:
+    def arms_by_server(self) -> Mapping[str, BothArms]:
         """Counts of each server. If servers were not counted separately, the name is ""."""
         return self.servers or {"": self.combined}
 
@@ -129,7 +130,7 @@ class TrafficCounts(Record):
         another load and other users, so its production is not comparable with the challenger. If
         the challenger got no request on any server, this is the evidence of all servers.
         """
-        servers = self.by_server.values()
+        servers = self.arms_by_server.values()
         compared_servers = [arms for arms in servers if arms.challenger.requests] or servers
         return BothArms(
             production=_sum(arms.evidence.production for arms in compared_servers),
@@ -151,12 +152,12 @@ def merge_counts(
         epoch: Epoch of the traffic split; counts of other epochs are ignored.
         since: Start of the step, used if no server has reported.
     """
-    by_server = {
+    step_counts_by_server = {
         server: counts
         for server, counts in counts_by_server.items()
         if (counts.rollout, counts.epoch) == (rollout, epoch)
     }
-    all_counts = list(by_server.values())
+    all_counts = list(step_counts_by_server.values())
     return TrafficCounts(
         rollout=rollout,
         epoch=epoch,
@@ -165,7 +166,7 @@ def merge_counts(
         production=_sum(counts.production for counts in all_counts),
         challenger=_sum(counts.challenger for counts in all_counts),
         shadow_dropped=sum(counts.shadow_dropped for counts in all_counts),
-        servers={server: counts.combined for server, counts in by_server.items()},
+        servers={server: counts.combined for server, counts in step_counts_by_server.items()},
     )
 
 

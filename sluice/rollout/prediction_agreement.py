@@ -26,9 +26,9 @@ predictions. Without a minimum, tiny differences would be a breach if the predic
 on held-out rows are almost equal."""
 
 _MAX_CLIENT_FACTOR = 5
-"""Upper limit of the bound of one client's distance [multiples of ``max_disagreement``]. The bound
-is half the number of clients, at least 2 and at most this number. So with three or more clients,
-one client alone cannot cause a breach."""
+"""Maximum of the bound on one client's distance [multiples of ``max_disagreement``]. A distance
+above the bound counts as the bound. The bound is half the number of clients, but at least 2 and at
+most this number. So with three or more clients, one client alone cannot cause a breach."""
 
 _MAX_SUBNET_SHARE = 0.1
 """Maximum share of one client subnet in the total weight, if there are at least ten subnets."""
@@ -80,7 +80,9 @@ def measure_agreement(
 def measure_prediction_drift(
     samples: Sequence[Sample], agreement: PredictionAgreement, *, limit: float, min_pairs: int
 ) -> PredictionDrift:
-    """Return the distance of the arms on live requests as a multiple of that on held-out rows.
+    """Return how far the predictions of both arms differ on live requests.
+
+    The distance is a multiple of the difference on held-out rows (``PredictionAgreement.unit``).
 
     The distance of a client is the mean over the client's pairs, up to a limit. The result is the
     weighted mean over clients, in which the total weight of one subnet's clients is limited too.

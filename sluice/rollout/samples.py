@@ -81,7 +81,9 @@ class ServerState(Record):
     production: int = Field(description="Number of the version that serves as production.")
     challenger: int | None = Field(None, description="Number of the loaded challenger version.")
     challenger_problem: str = Field(
-        "", description="Why the challenger of the traffic split is not loaded."
+        "",
+        description="Reason why the challenger of the traffic split cannot be loaded; empty "
+        "without one.",
     )
     problems: tuple[str, ...] = ()
     draining: bool = False

@@ -34,7 +34,7 @@ class RolloutStep(Record):
 
 
 class RolloutSettings(Settings):
-    """How a challenger replaces production step by step, and what stops the rollout.
+    """Steps in which a challenger replaces production, and limits that stop the rollout.
 
     Strategies: shadow has shadow requests only. canary has increasing shares of the traffic.
     blue-green has shadow requests first, and then all of the traffic at once. ab has one share,
@@ -131,9 +131,9 @@ class RolloutSettings(Settings):
         0.05,
         ge=0,
         lt=1,
-        description="Maximum share of shadow requests that are dropped because the server is busy. "
-        "In a step without shadow requests it is the share of failed requests that the other arm "
-        "does not repeat for comparison. No step ends above it.",
+        description="Maximum share of shadow requests that are dropped because the server is busy; "
+        "no step ends while the share is larger. In a step without shadow requests, the share of "
+        "failed requests that were not repeated on the other arm counts instead.",
     )
 
     @model_validator(mode="after")

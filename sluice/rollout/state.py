@@ -117,8 +117,8 @@ class PredictionDrift(Record):
     """
 
     distance: float = Field(
-        description="Mean difference of both arms' predictions, as a multiple of that on held-out "
-        "rows; NaN if unknown."
+        description="Mean difference of both arms' predictions, as a multiple of their difference "
+        "on held-out rows; NaN if unknown."
     )
     limit: float = Field(description="Maximum of ``distance``; a larger distance rolls back.")
     rows: int = Field(ge=0, description="Number of requests that both arms answered.")

@@ -36,8 +36,8 @@ def advance(
         traffic: Counts of both arms since the step began.
         now: Current time, from the same clock as at the last check.
         production: Candidate digest of the current production version; None without one.
-        quality: Newest verdict of the gate on labelled pairs of both arms. There must be at most
-            one verdict per batch of labels, because its error rate is valid per verdict.
+        quality: Newest verdict of the gate on labelled pairs of both arms. The gate must decide at
+            most once per batch of labels, because each decision may be wrong.
         drift: Distance of the predictions on the same requests; None if it was not measured.
 
     Returns:
@@ -105,16 +105,16 @@ def _decide(assessment: Assessment) -> Transition:
         )
         return _transition("wait", assessment, rollout, reason, "Resume or abort the rollout.")
     if not obstacles:
-        after = next_step(rollout)
-        is_last = after.phase == "awaiting_promotion"
-        status = "The challenger waits to be promoted" if is_last else "The rollout continues"
-        comparable = assessment.traffic.comparable_counts
+        next_rollout = next_step(rollout)
+        is_complete = next_rollout.phase == "awaiting_promotion"
+        status = "The challenger waits to be promoted" if is_complete else "The rollout continues"
+        comparable_counts = assessment.traffic.comparable_counts
         reason = (
             f"Step {rollout.step + 1} of {len(rollout.settings.steps)} passed on "
-            f"{comparable.challenger.requests:,} requests of the challenger and "
-            f"{comparable.production.requests:,} of production. {status}."
+            f"{comparable_counts.challenger.requests:,} requests of the challenger and "
+            f"{comparable_counts.production.requests:,} of production. {status}."
         )
-        return _transition("advance", assessment, after, reason)
+        return _transition("advance", assessment, next_rollout, reason)
     if assessment.now >= rollout.step_times_out_at:
         reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {obstacles}"
         remedy = "Resume the rollout once this is fixed, or abort it."
@@ -142,13 +142,13 @@ def _with_observations(rollout: Rollout, traffic: TrafficCounts, now: datetime) 
 def _transition(
     outcome: TransitionOutcome,
     assessment: Assessment,
-    after: Rollout,
+    rollout_after: Rollout,
     reason: str,
     remedy: str = "",
 ) -> Transition:
     return Transition(
         outcome=outcome,
-        rollout=after,
+        rollout=rollout_after,
         at=assessment.now,
         actor=CONTROLLER,
         reason=reason,

@@ -112,8 +112,8 @@ def resume(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Trans
     """
     _require_phase(rollout, "resumed", ("paused",))
     times_out_at = _step_timeout_at(rollout.settings, now)
-    after = _with_changes(rollout, phase="rolling", step_times_out_at=times_out_at)
-    return _manual_transition("resume", after, now, actor, reason)
+    resumed_rollout = _with_changes(rollout, phase="rolling", step_times_out_at=times_out_at)
+    return _manual_transition("resume", resumed_rollout, now, actor, reason)
 
 
 def abort(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
@@ -135,8 +135,8 @@ def promote(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Tran
         ContractError: The rollout does not await promotion.
     """
     _require_phase(rollout, "promoted", ("awaiting_promotion",))
-    promoted = _with_changes(rollout, phase="promoted")
-    return _manual_transition("promote", promoted, now, actor, reason)
+    promoted_rollout = _with_changes(rollout, phase="promoted")
+    return _manual_transition("promote", promoted_rollout, now, actor, reason)
 
 
 def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> Transition:
@@ -157,7 +157,7 @@ def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> T
 
 
 def _manual_transition(
-    outcome: TransitionOutcome, after: Rollout, now: datetime, actor: str, reason: str
+    outcome: TransitionOutcome, rollout: Rollout, now: datetime, actor: str, reason: str
 ) -> Transition:
     for name, text in (("an actor", actor), ("a reason", reason)):
         if not text.strip():
@@ -165,7 +165,7 @@ def _manual_transition(
                 f"The transition {outcome} requires {name}, got an empty text.",
                 fix="Give both the actor and the reason.",
             )
-    return Transition(outcome=outcome, rollout=after, at=now, actor=actor, reason=reason)
+    return Transition(outcome=outcome, rollout=rollout, at=now, actor=actor, reason=reason)
 
 
 def _require_phase(rollout: Rollout, participle: str, phases: tuple[RolloutPhase, ...]) -> None:

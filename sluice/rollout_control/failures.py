@@ -182,8 +182,8 @@ def _worst_losses(
     excess_N = challenger_loss_N - production_loss_N
     num_worst = math.ceil(_WORST_LOSS_SHARE * excess_N.size)
     reasons = {
-        int(position_N[n]): f"loss {challenger_loss_N[n]:.4g}, production's "
-        f"{production_loss_N[n]:.4g}"
+        int(position_N[n]): f"the challenger's loss is {challenger_loss_N[n]:.4g}, "
+        f"production's loss {production_loss_N[n]:.4g}"
         for n in np.argsort(-excess_N, kind="stable")[:num_worst]
         if excess_N[n] > 0
     }
@@ -204,7 +204,8 @@ def _largest_disagreements(
     largest_first = sorted(distances, key=lambda position: -distances[position])
     return _limit_failures(
         {
-            position: f"prediction differs from production's by {distances[position]:.4g}"
+            position: f"the challenger's prediction differs from production's by "
+            f"{distances[position]:.4g}"
             for position in largest_first
         }
     )

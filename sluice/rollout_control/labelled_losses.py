@@ -119,11 +119,11 @@ def pairs_by_position(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[in
         if sample.key is not None and sample.production and sample.challenger
     ]
     positions = find_positions([key for key, _ in pairs], frame.index)
-    by_position: dict[int, Sample] = {}
+    pair_by_position: dict[int, Sample] = {}
     for position, (_, sample) in zip(positions.tolist(), pairs, strict=True):
         if position >= 0:
-            by_position.setdefault(position, sample)
-    return by_position
+            pair_by_position.setdefault(position, sample)
+    return pair_by_position
 
 
 def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float64]:

@@ -130,12 +130,12 @@ def rollout_page(
 
 def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime) -> str:
     """Describe the rollout in words: who started it and why, its progress, and its end."""
-    first, last = transitions[0], transitions[-1]
+    first_transition, last_transition = transitions[0], transitions[-1]
     steps = ", ".join(f"{100 * step.share:g} %" for step in rollout.settings.steps)
     start_text = (
-        f"{escape(first.actor)} started the rollout of version {rollout.version} to replace "
-        f"version {rollout.production_version}, strategy {rollout.settings.strategy} ({steps}). "
-        f"Reason: {escape(first.reason)}"
+        f"{escape(first_transition.actor)} started the rollout of version {rollout.version} to "
+        f"replace version {rollout.production_version}, strategy {rollout.settings.strategy} "
+        f"({steps}). Reason: {escape(first_transition.reason)}"
     )
     num_passed = sum(t.outcome == "advance" for t in transitions)
     num_pauses = sum(t.outcome in ("pause", "inconclusive") for t in transitions)
@@ -151,14 +151,18 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
         "awaiting_promotion": "Every step passed. The challenger waits to be promoted.",
         "promoted": f"The challenger was promoted after {duration}: every step passed.",
         "rolled_back": f"The challenger was rolled back after {duration} at "
-        f"{_share_before(transitions)} of the users, by {escape(last.actor)}.",
+        f"{_users_share_before_end(transitions)} of the users, by {escape(last_transition.actor)}.",
     }[rollout.phase]
-    reason = "" if last is first or rollout.phase == "promoted" else f" {escape(last.reason)}"
-    remedy = f"<p>{escape(last.remedy)}</p>" if last.remedy else ""
+    reason = (
+        ""
+        if last_transition is first_transition or rollout.phase == "promoted"
+        else f" {escape(last_transition.reason)}"
+    )
+    remedy = f"<p>{escape(last_transition.remedy)}</p>" if last_transition.remedy else ""
     return f"<p><b>{state}{reason}</b></p>{remedy}<p>{start_text}</p><p>{progress}.</p>"
 
 
-def _share_before(transitions: Sequence[Transition]) -> str:
+def _users_share_before_end(transitions: Sequence[Transition]) -> str:
     return f"{100 * transitions[-2].rollout.share:g} %" if len(transitions) > 1 else "0 %"
 
 
@@ -192,7 +196,7 @@ def _transitions(transitions: Sequence[Transition]) -> str:
         ]
         for number, t in enumerate(transitions, start=1)
     ]
-    names = ("number", "time [UTC]", "transition", "share after", "actor", "reason")
+    names = ("number", "time [UTC]", "transition", "share of users after", "actor", "reason")
     return table(names, rows, numbers=frozenset({0, 3}))
 
 
@@ -248,7 +252,7 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
     names = (
         "step",
         "arm",
-        "served",
+        "served share",
         "requests",
         "errors",
         "timeouts",
@@ -256,8 +260,9 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         "slower than p95",
     )
     note = (
-        '<p class="soft">Served: share of the requests that the arm got. An arm without users (the '
-        "challenger at 0 %, production at 100 %) gets shadow requests, which count, too.</p>"
+        '<p class="soft">Served share: share of the requests that the arm got. An arm without '
+        "users (the challenger at 0 %, production at 100 %) gets shadow requests, which count, "
+        "too.</p>"
     )
     return table(names, rows, numbers=frozenset(range(2, 8))) + note
 
@@ -307,7 +312,8 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
     )
     if not quality:
         return (
-            f"<p>No verdict: fewer than {settings.quality_rows} rows had labels. {requirement}</p>"
+            "<p>No verdict yet: the first one requires labels of "
+            f"{settings.quality_rows} requests that both arms answered. {requirement}</p>"
         )
     rows = [
         [

@@ -61,6 +61,10 @@ def save_rollout_page(
 
 def _newest_state(ledger: RolloutLedger, transitions: list[Transition]) -> Rollout:
     """Return the rollout with the evidence of the last check, which may have made no transition."""
-    last = transitions[-1].rollout
-    current = ledger.rollout(last.model)
-    return current if current is not None and current.id == last.id else last
+    last_rollout = transitions[-1].rollout
+    checked_rollout = ledger.rollout(last_rollout.model)
+    return (
+        checked_rollout
+        if checked_rollout is not None and checked_rollout.id == last_rollout.id
+        else last_rollout
+    )

@@ -48,7 +48,6 @@ def status_view(status: RolloutStatus, *, drift_text: str = "") -> RenderableTyp
         status: Status of the rollout.
         drift_text: Distance of the predictions, from ``describe_drift``; "" if it was not measured.
     """
-    began = status.rollout.started_at
     parts: list[RenderableType] = [_headline(status), _share(status.rollout), Text("")]
     parts += [_arms(status), Text(""), _guards(status.guards)]
     if drift_text:
@@ -58,7 +57,10 @@ def status_view(status: RolloutStatus, *, drift_text: str = "") -> RenderableTyp
             Text(f"labels       {status.quality} on labelled requests that both arms answered")
         )
     parts.append(_servers(status))
-    parts += [Text(""), transitions_table(status.transitions[-_MAX_TRANSITIONS:], since=began)]
+    parts += [
+        Text(""),
+        transitions_table(status.transitions[-_MAX_TRANSITIONS:], since=status.rollout.started_at),
+    ]
     return Group(*parts)
 
 
@@ -108,8 +110,8 @@ def _headline(status: RolloutStatus) -> Text:
         f" at step {rollout.step + 1} of {len(rollout.settings.steps)}",
     )
     if rollout.is_over:
-        current = "nothing" if production is None else f"version {production}"
-        return line.append(f"; in production: {current}")
+        production_text = "nothing" if production is None else f"version {production}"
+        return line.append(f"; in production: {production_text}")
     return line.append(f"; lease ends in {status.lease_left_s:.0f} s")
 
 

@@ -96,15 +96,19 @@ class BodyMemory:
     def remove(self, reading: "BodyReading") -> None:
         """Release all memory of a body."""
         if self._readings.pop(reading, None) is not None:
-            self._share.give_back(reading.holder, reading.num_reserved)
+            self._share.give_back(reading.holder, reading.reserved_bytes)
 
-    def _longest_stalled(self, new: "BodyReading") -> "BodyReading | None":
-        """Return the body with the same token as ``new`` that has stalled longest, or None."""
+    def _longest_stalled(self, new_reading: "BodyReading") -> "BodyReading | None":
+        """Return the longest stalled body with the token of ``new_reading``, or None."""
         stalled_before = time.monotonic() - _STALLED_S
-        for reading, advanced_at in self._readings.items():
-            if advanced_at > stalled_before:
+        for reading, last_progress_at in self._readings.items():
+            if last_progress_at > stalled_before:
                 return None
-            if reading is not new and reading.holder == new.holder and reading.num_reserved:
+            if (
+                reading is not new_reading
+                and reading.holder == new_reading.holder
+                and reading.reserved_bytes
+            ):
                 return reading
         return None
 
@@ -119,8 +123,8 @@ class BodyReading:
         self.num_bytes = 0
         """Number of bytes that have arrived."""
 
-        self.num_reserved = 0
-        """Amount of reserved memory [bytes]."""
+        self.reserved_bytes = 0
+        """Reserved memory [bytes]."""
 
         self.on_evict: Callable[[], None] = _nothing
         """Called when another body needs the memory, so that reading this body stops."""
@@ -143,12 +147,12 @@ class BodyReading:
         if self.num_bytes >= self._next_progress_bytes:
             self._next_progress_bytes = self.num_bytes + _READ_AHEAD_BYTES
             self._memory.record_progress(self)
-        num_missing = max(self.num_bytes, _READ_AHEAD_BYTES) - self.num_reserved
+        num_missing = max(self.num_bytes, _READ_AHEAD_BYTES) - self.reserved_bytes
         if num_missing <= 0:
             return
         if not self._memory.take(self, num_missing, is_shared=self._is_shared):
             raise self.overloaded_error()
-        self.num_reserved += num_missing
+        self.reserved_bytes += num_missing
 
     def evict(self) -> None:
         """Stop reading this body, because its memory was given to another body."""
@@ -159,8 +163,8 @@ class BodyReading:
     def overloaded_error() -> Overloaded:
         """Return the error for a body that gets no memory, or whose memory another body got."""
         return Overloaded(
-            "The request bodies that are being read use all memory for bodies, or those of this "
-            "token use its share of it.",
+            "The memory for request bodies is in use, or the bodies of this token use its share "
+            "of the memory.",
             fix="Try again in a second. Send each body without pauses, and fewer bodies at once.",
         )
 

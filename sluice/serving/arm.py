@@ -87,7 +87,7 @@ class _SharedQueue:
     started_at: float | None = None
     """Time at which the current batch began [s, monotonic]; None without a batch."""
 
-    idle: threading.Event = field(default_factory=threading.Event)
+    idle_event: threading.Event = field(default_factory=threading.Event)
     """Event that is set while no batch is computed."""
 
 
@@ -120,9 +120,9 @@ class ArmWorker:
         return self._queue.num_waiting
 
     @property
-    def idle(self) -> threading.Event:
+    def idle_event(self) -> threading.Event:
         """Event that is set while the arm computes nothing. It does not keep the arm alive."""
-        return self._queue.idle
+        return self._queue.idle_event
 
     def busy_s(self, now: float) -> float:
         """Return for how long the current batch has been computed [s]; 0 without a batch.
@@ -195,7 +195,7 @@ class ArmWorker:
         job = _Job(x, loop.create_future(), loop, start_time or StartTime(), is_embedding)
         shared_queue.num_waiting += 1
         shared_queue.jobs.put(job)
-        timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
+        timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout would cost 10 us
         try:
             answer = await job.answer
         finally:
@@ -217,7 +217,7 @@ def _run_batches(
     torch.set_num_threads(1)
     # Job that did not fit into the last batch, or has another shape.
     deferred_job: _Job | None = None
-    shared_queue.idle.set()
+    shared_queue.idle_event.set()
     while True:
         first_job = deferred_job if deferred_job is not None else shared_queue.jobs.get()
         deferred_job = None
@@ -248,9 +248,9 @@ def _run_batches(
         for job in pending_jobs:
             job.start_time.at = now
         shared_queue.started_at = now
-        shared_queue.idle.clear()
+        shared_queue.idle_event.clear()
         _compute(pending_jobs, deployed, pause)
-        shared_queue.idle.set()
+        shared_queue.idle_event.set()
         shared_queue.started_at = None
         del first_job, batch, pending_jobs
         if is_stopping:

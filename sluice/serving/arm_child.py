@@ -55,14 +55,14 @@ def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
 
     Returns None if the model does not load.
     """
-    loaded: list[ServedModel] = []
+    loaded_models: list[ServedModel] = []
     problems: list[BaseException] = []
 
     def load() -> None:
         if sys.platform == "linux":  # elsewhere niceness applies to the whole process, for good
             os.nice(_LOADING_NICENESS)
         try:
-            loaded.append(_load(pipe.recv_bytes()))
+            loaded_models.append(_load(pipe.recv_bytes()))
         # User code may raise anything, and nothing above this thread would catch it.
         except BaseException as error:
             problems.append(error)
@@ -77,7 +77,7 @@ def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
         text = str(problem) if isinstance(problem, SluiceError) else repr(problem)
         pipe.send_bytes(wire_protocol.LOAD_FAILED + text[:2000].encode())
         return None
-    (model,) = loaded
+    (model,) = loaded_models
     _warm_up(pipe, model)
     info = wire_protocol.ModelInfo(
         version=model.version,
@@ -94,18 +94,18 @@ def _load(request: bytes) -> "ServedModel":
     from sluice.base.imports import import_object
     from sluice.serving.wire_protocol import LoadRequest
 
-    parsed = LoadRequest.model_validate_json(request)
-    load = import_object(parsed.loader.load, what="loader of a challenger")
-    model: ServedModel = load(parsed.candidate, **parsed.loader.arguments)
+    load_request = LoadRequest.model_validate_json(request)
+    load = import_object(load_request.loader.load, what="loader of a challenger")
+    model: ServedModel = load(load_request.candidate, **load_request.loader.arguments)
     return model
 
 
 def _warm_up(pipe: "Connection[bytes, bytes]", model: "ServedModel") -> None:
     """Predict once, because the first prediction of a process takes 200 to 900 ms.
 
-    Without this call a user would wait for it, and the guards would count the delay of this
-    request and of those queued behind it against a healthy challenger. The call uses the same
-    thread and code path as real requests. Its result is ignored: the guards judge real requests.
+    Without this call a user would wait for it, and the guards would count the delay of this request
+    and of the requests queued behind it against a healthy challenger. The call uses the same thread
+    and code path as real requests. Its result is ignored: the guards judge real requests.
     """
     from sluice.serving import wire_protocol
     from sluice.serving.warm_up import warm_up_inputs

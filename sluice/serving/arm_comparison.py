@@ -78,7 +78,7 @@ class ArmComparison:
         other_faults: GuardFaults,
         context: RequestContext,
     ) -> None:
-        """Add the faults that only this arm has to the evidence.
+        """Add to the evidence the faults that only this arm has.
 
         Args:
             arm: Arm that the evidence is about.
@@ -113,7 +113,7 @@ class ArmComparison:
         challenger_faults: GuardFaults,
         production_faults: GuardFaults,
     ) -> None:
-        """Add a request that both arms answered to the evidence of both."""
+        """Add to the evidence of both arms a request that both answered."""
         # A list, because each arm must count the request even if the other does not admit it.
         if all([self.admit_request(arm, context) for arm in ARMS]):
             self.add_fault_evidence("challenger", challenger_faults, production_faults, context)

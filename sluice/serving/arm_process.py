@@ -97,7 +97,7 @@ class ArmProcess:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=dict(environment),
-                    start_new_session=True,  # its children end with it
+                    start_new_session=True,  # end() kills it with its children
                 )
         except OSError:
             server_end.close()
@@ -189,8 +189,8 @@ class ArmProcess:
         Args:
             now: Current time [s, monotonic].
         """
-        since = self._pending_since
-        return 0.0 if since is None else now - since
+        pending_since = self._pending_since
+        return 0.0 if pending_since is None else now - pending_since
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the process [bytes]; 0 if it has ended."""
@@ -225,7 +225,7 @@ class ArmProcess:
                 return
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            status = self._process.wait()  # or a zombie process would remain
+            status = self._process.wait()  # prevents a zombie process
             self._crash_site = self._crash_frames()
             self.exit_reason = reason or _describe_exit(status)
 

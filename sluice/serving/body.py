@@ -33,7 +33,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
     try:
         async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as timeout:
             loop = asyncio.get_running_loop()
-            began = loop.time()
+            started_at = loop.time()
             reading.on_evict = lambda: timeout.reschedule(loop.time())
             while True:
                 message = await request.receive()
@@ -51,7 +51,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                 allowed_s = min(
                     settings.body_grace_s + min_rate_duration_s, settings.body_timeout_s
                 )
-                timeout.reschedule(began + allowed_s)
+                timeout.reschedule(started_at + allowed_s)
     except TimeoutError:
         if reading.is_evicted:
             raise reading.overloaded_error() from None

@@ -191,10 +191,11 @@ class ClientLimits:
     ) -> bool:
         """Count one fault of a client if it is evidence, and return whether it is.
 
-        Both arms have the same limit per client: that of the arm with fewer clients. Otherwise
-        faults that both arms have could count for one arm only. A client may invent user names
-        and change its address within a subnet, so each subnet has a limit as well, in proportion
-        to its requests. If one gateway sends all requests, its limit is that of all clients.
+        The limit per client is the same for both arms. The arm with fewer clients determines it.
+        Otherwise faults that both arms have could count for one arm only. A client may invent user
+        names and change its address within a subnet, so each subnet has a limit as well, in
+        proportion to its requests. A gateway that sends all requests has the limit of all clients
+        together.
         """
         self._advance_period(now)
         bucket, subnet = self._bucket(client), self._subnet(address)
@@ -227,15 +228,15 @@ class ClientLimits:
         num_counted = self._current_period.faults.get((arm, guard, self._bucket(client)), 0)
         client_limit = math.ceil(BREACH_FAULTS / self.num_clients_of_smaller_arm(share))
         # If nearly all clients have faults, for example slow responses, a client is limited only
-        # if it has far more of them than the others.
+        # if it has far more faults than the others.
         typical_limit = 2 * self._typical_faults(self._current_period.all_faults.get(guard, {})) + 1
         if num_counted >= client_limit and num_counted >= typical_limit:
             return False
         num_subnet_counted = self._current_period.subnet_faults.get(
             (arm, guard, self._subnet(address)), 0
         )
-        # All clients of the smaller arm may have BREACH_FAULTS together, and those of the larger
-        # arm more in proportion. The limit of a subnet is its part of this total.
+        # All clients of the smaller arm may have BREACH_FAULTS together, and the clients of the
+        # larger arm proportionally more. The limit of a subnet is its part of this total.
         subnet_part = self._subnet_share(address) * self._relative_share(arm, share)
         return num_subnet_counted < math.ceil(BREACH_FAULTS * subnet_part)
 

@@ -59,8 +59,8 @@ class ConnectionSettings(Settings):
         30.0,
         gt=0,
         le=3600,
-        description="Time after its last response at which a connection without a further request "
-        "is closed [s].",
+        description="Time from the last response on a connection until the connection is closed, "
+        "unless a further request arrives [s].",
     )
     write_timeout_s: float = Field(
         10.0,

@@ -130,7 +130,7 @@ def raise_descriptor_limit(settings: ConnectionSettings) -> int:
 
     The returned limit is the maximum number of open connections. The descriptors that are already
     open and ``reserved_descriptors`` are not used for connections, so that clients cannot use up
-    those of the registry.
+    the descriptors of the registry.
 
     Raises:
         SettingsError: The hard limit allows fewer than ``MIN_CONNECTIONS`` connections.

@@ -28,8 +28,8 @@ class Crowding:
         self._num_elements[subnet] += num_elements
         if len(self._num_elements) == 1:
             return False
-        other_nums = [num for name, num in self._num_elements.items() if name != subnet]
-        return max(other_nums, default=0) > self._num_elements.total() / 2
+        num_by_other_subnet = [num for name, num in self._num_elements.items() if name != subnet]
+        return max(num_by_other_subnet, default=0) > self._num_elements.total() / 2
 
     def leave(self, subnet: str, num_elements: int, result: ArmResult, *, linger_s: float) -> None:
         """Remove a request.

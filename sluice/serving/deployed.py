@@ -135,7 +135,8 @@ class DeployedModel:
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O) in double precision, on the CPU."""
         if self.codec is not None and count_elements(x) > self.codec.max_elements:
-            # Several requests in one batch: their outputs may be larger than those of one request.
+            # The batch contains several requests. It is split, so that its outputs need no more
+            # memory than the outputs of one request.
             parts = split_elements(x, self.codec.max_elements)
             return np.concatenate([self.predict(part, pause) for part in parts], axis=1)
         inputs = as_input(x)
@@ -230,7 +231,7 @@ def _output_contract(workload: Workload) -> OutputContract:
 
 
 def _can_embed(network: nn.Module, codec: Codec) -> bool:
-    """Return whether a network has an embedding; the drift reference says why it has none."""
+    """Return whether a network has an embedding; the drift reference contains a reason if not."""
     try:
         embed(network, codec.example())
     except Exception:  # user code may raise anything, and predictions need no embedding
@@ -251,8 +252,9 @@ def _column_bounds(
 ) -> tuple[tuple[float, float], ...] | None:
     """Return the accepted range of each column, computed from the input scales of the networks.
 
-    A column that was constant in training has no scale; its range is that of single precision.
-    Returns None if a network has no input scales, or has them for another number of columns.
+    A column that was constant in training has no scale; values up to ``MAX_MAGNITUDE`` are
+    accepted. Returns None if a network has no input scales, or has them for another number of
+    columns.
     """
     # The scales of encoded inputs do not concern the columns that clients send.
     scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None]
@@ -283,7 +285,7 @@ def predict_rows(
         inputs = gather(x, torch.arange(start, min(start + batch_rows, rows.stop)))
         arrays = as_arrays(inputs)
         if deployed.codec is None and isinstance(arrays, np.ndarray):
-            arrays = arrays.astype(np.float32)  # as a client's windows
+            arrays = arrays.astype(np.float32)  # dtype of the windows of clients
         batches.append(deployed.predict(arrays, None).mean(axis=0))
     return np.concatenate(batches)
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 _TICK_S = 0.001
-"""Resolution of the timers of uvloop [s]. A callback may run this much too early."""
+"""Resolution of the timers of uvloop [s]. A callback may run too early by at most this time."""
 
 
 class LazyTimer:

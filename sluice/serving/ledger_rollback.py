@@ -59,7 +59,7 @@ class LedgerRollback:
     def handle(self, request: RollbackRequest) -> RollbackResult:
         """Abort the rollout in progress if the alert began to fire after the rollout started.
 
-        Otherwise, roll production back if the action is ``rollback_production``.
+        Otherwise, roll production back if the requested action is ``rollback_production``.
 
         Raises:
             SluiceError: The registry cannot be read or written, or the previous version does not
@@ -75,12 +75,12 @@ class LedgerRollback:
     def _handle(self, request: RollbackRequest) -> RollbackResult:
         rollout = self._ledger.rollout(self._model)
         if rollout is not None and not rollout.is_over:
-            is_older_than_rollout = request.began < rollout.started_at - _MAX_CLOCK_SKEW
+            is_older_than_rollout = request.began_at < rollout.started_at - _MAX_CLOCK_SKEW
             if not is_older_than_rollout:
                 return self._abort(rollout, request)
             if request.action == "rollback":
                 return _no_effect(
-                    f"The alert has fired since {_format_time(request.began)}, before "
+                    f"The alert has fired since {_format_time(request.began_at)}, before "
                     f"{_rollout_name(rollout)} began at {_format_time(rollout.started_at)}. So the "
                     "rollout is not its cause."
                 )
@@ -149,9 +149,9 @@ class LedgerRollback:
                 f"This alert already rolled back to version {moves_by_this_alert[-1].to_version}."
             )
         move = moves[-1]
-        if request.began < move.at - _MAX_CLOCK_SKEW:
+        if request.began_at < move.at - _MAX_CLOCK_SKEW:
             return (
-                f"The alert has fired since {_format_time(request.began)}, before version "
+                f"The alert has fired since {_format_time(request.began_at)}, before version "
                 f"{move.to_version} entered production at {_format_time(move.at)}. So this "
                 "version is not its cause."
             )

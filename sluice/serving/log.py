@@ -25,7 +25,8 @@ class LogStream(Protocol):
 
 def json_log(stream: LogStream) -> Any:
     """Return a logger whose methods take the name of an event, and its fields as keywords."""
-    encode = json.JSONEncoder(default=repr).encode  # creating an encoder costs as much as a line
+    # One encoder for all lines: creating an encoder costs as much as encoding a line.
+    encode = json.JSONEncoder(default=repr).encode
     return structlog.wrap_logger(
         structlog.WriteLogger(stream),  # type: ignore[arg-type]
         processors=[

@@ -32,7 +32,7 @@ class RequestInfo:
     trace_id: str
     """Trace id of the request."""
 
-    began: float
+    arrived_at: float
     """Time at which the request arrived [s, monotonic]."""
 
     log_fields: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class RequestMiddleware:
             return
         headers = dict(scope["headers"])
         traceparent = headers.get(b"traceparent", b"").decode("latin-1")
-        info = RequestInfo(trace_id=self._trace_id(traceparent), began=time.monotonic())
+        info = RequestInfo(trace_id=self._trace_id(traceparent), arrived_at=time.monotonic())
         scope[_INFO_KEY] = info
         status = 500
         trace_header = info.trace_id.encode()
@@ -84,7 +84,7 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 new_headers = [(b"x-trace-id", trace_header)]
-                if self._is_draining():  # or the client's next request would fail
+                if self._is_draining():  # the next request on this connection would fail
                     new_headers.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *new_headers]
             await send(message)
@@ -136,7 +136,7 @@ class RequestMiddleware:
         )
 
     def _log_request(self, info: RequestInfo, *, route: str, method: str, status: int) -> None:
-        seconds = time.monotonic() - info.began
+        seconds = time.monotonic() - info.arrived_at
         self._metrics.count_response(route=route, method=method, status=status, seconds=seconds)
         self._log.info(
             "request",
@@ -154,7 +154,7 @@ async def _send_error(error: HttpError, info: RequestInfo, send: Send) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),  # or the server would have to read the rest of the body
+        (b"connection", b"close"),  # else the server must read the whole body
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

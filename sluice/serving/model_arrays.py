@@ -94,11 +94,11 @@ def element_digests(x: ModelArrays, *, key: bytes = b"", size: int = _DIGEST_BYT
         size: Length of a digest [bytes].
     """
     parts = [x] if isinstance(x, np.ndarray) else [x[name] for name in sorted(x)]
-    contiguous = [np.ascontiguousarray(part) for part in parts]
+    contiguous_parts = [np.ascontiguousarray(part) for part in parts]
     digests = []
     for index in range(count_elements(x)):
         hasher = hashlib.blake2b(digest_size=size, key=key)
-        for part in contiguous:
+        for part in contiguous_parts:
             hasher.update(part[index].tobytes())
         digests.append(hasher.digest())
     return digests

@@ -146,10 +146,10 @@ def _describe_element(context: RequestContext) -> tuple[tuple[float, ...], str |
     if codec is None:
         assert isinstance(context.x, np.ndarray), "windows are one array"
         return tuple(context.x[0, -1].tolist()), None
-    first = first_element(context.x)
-    (digest,) = element_digests(first)
+    first_input = first_element(context.x)
+    (digest,) = element_digests(first_input)
     try:
-        features = codec.watched_values(context.request, as_input(first))
+        features = codec.watched_values(context.request, as_input(first_input))
     except Exception:  # user code may raise anything, and no request may fail because of a sample
         features = ()
     return features, digest.hex()

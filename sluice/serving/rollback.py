@@ -31,7 +31,7 @@ class RollbackRequest:
     """Key that is the same in all notifications of this alert, and differs between alerts."""
 
     reason: str
-    began: datetime
+    began_at: datetime
     """Time at which the alert began to fire."""
 
 

@@ -190,7 +190,7 @@ async def _handle(
     if alert_model != model:
         return RollbackResult(act="nothing", what=f"The alert is about another model than {model}.")
     request = RollbackRequest(
-        action=action, key=alert.key, reason=alert.reason, began=alert.startsAt
+        action=action, key=alert.key, reason=alert.reason, began_at=alert.startsAt
     )
     try:
         # Loading the previous version takes seconds, so it must not run on the event loop.

@@ -80,7 +80,7 @@ class Router:
         self.counters.set_split(table.compared_split, now=self._clock())
 
     def effective_split(self, split: TrafficSplit) -> TrafficSplit:
-        """Return the split, or that of production alone if the lease of the split has expired.
+        """Return the split, without its challenger if its lease has expired.
 
         An expired lease stays expired even if the clock is set back.
         """
@@ -173,8 +173,9 @@ class Router:
                     challenger_faults=challenger_faults,
                     production_faults=production_faults,
                 )
-            # The queue limit applies although no repeat is needed: it limits the evidence about
-            # production's faults, and must limit that about the challenger equally.
+            # The queue limit applies although no repeat is needed. It limits the evidence about
+            # faults of production, so it must limit the evidence about faults of the challenger,
+            # too.
             elif self._comparison.can_repeat(challenger_faults, context):
                 self._comparison.add_fault_evidence(
                     "challenger", challenger_faults, production_faults, context

@@ -21,8 +21,8 @@ class RoutingTable:
     priority."""
 
     compared_split: TrafficSplit = field(init=False)
-    """Split under which the arms are compared: ``split``, or that of production alone while the
-    challenger is not loaded."""
+    """Split under which the arms are compared: ``split``, without the challenger while it is not
+    loaded."""
 
     def __post_init__(self) -> None:
         """Compute ``compared_split`` once instead of for every request."""
@@ -42,10 +42,10 @@ class RequestContext:
 
     table: RoutingTable
     split: TrafficSplit
-    """Split of the table; after the end of its lease, that of production alone."""
+    """Split of the table; after the end of its lease, without the challenger."""
 
     compared_split: TrafficSplit
-    """``compared_split`` of the table; after the end of its lease, that of production alone."""
+    """``compared_split`` of the table; after the end of its lease, without the challenger."""
 
     request: CodecRequest
     x: ModelArrays

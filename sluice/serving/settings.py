@@ -54,7 +54,7 @@ class ServingSettings(Settings):
         ge=1,
         le=1_000_000,
         description="Maximum number of predictions that may arrive at once. requests_per_s limits "
-        "the rate after that. Each token gets a part of it in proportion to its rate.",
+        "the rate after that. Each token gets a part of this number in proportion to its rate.",
     )
     max_in_flight: int = Field(
         256,
@@ -185,9 +185,9 @@ class ServingSettings(Settings):
         2.0,
         ge=0,
         le=1000,
-        description="Rate at which random requests are sampled [1/s]. Their newest row (of images "
-        "and texts, the embedding of the network) and their predictions are stored to detect drift "
-        "and to compare the arms. 0 disables sampling.",
+        description="Rate at which random requests are sampled [1/s]. Their newest row (for "
+        "images and texts: the embedding of the network) and their predictions are stored to "
+        "detect drift and to compare the arms. 0 disables sampling.",
     )
     sample_retention_days: float = Field(
         30.0,
@@ -214,8 +214,8 @@ class ServingSettings(Settings):
         600.0,
         ge=0,
         le=86_400,
-        description="Time during which no alert rolls production back again, after a rollback of "
-        "production or of a rollout [s].",
+        description="Time after a rollback of production, or after the rollback or abort of a "
+        "rollout, during which no alert rolls production back [s].",
     )
     drain_delay_s: float = Field(
         1.0,

@@ -176,7 +176,7 @@ class SplitSync:
             return
         if is_newer(new_split, self._known_split):
             if new_split.challenger != self._known_split.challenger:
-                self.clear_problem("challenger")  # the problem was that of the previous challenger
+                self.clear_problem("challenger")  # it concerned the previous challenger
             # A renewed lease is no reason to retry.
             if _arm_key(new_split) != _arm_key(self._known_split):
                 self._retry_at, self._num_failures = 0.0, 0
@@ -194,8 +194,8 @@ class SplitSync:
     async def _update_table(self) -> None:
         """Set the router's table for the known split, unless it is already set.
 
-        Loading may take seconds, and a rollback must not wait for it. So this waits for one poll
-        interval only; an unfinished table continues to be built in its thread.
+        Loading may take seconds, and a rollback must not wait for it. So this method waits for one
+        poll interval only; an unfinished table continues to be built in its thread.
         """
         table, known_split = self._router.table, self._known_split
         if self._pending_table is not None and not self._pending_table.has_arms_of(known_split):
@@ -286,10 +286,8 @@ class SplitSync:
 
     def _lacks_challenger(self) -> bool:
         """Return whether the split has a challenger that the router's table does not have."""
-        challenger, current = self._known_split.challenger, self._router.table.challenger
-        return challenger is not None and (
-            current is None or current.deployed.candidate != challenger
-        )
+        candidate, worker = self._known_split.challenger, self._router.table.challenger
+        return candidate is not None and (worker is None or worker.deployed.candidate != candidate)
 
     def _update_status(self) -> None:
         table = self._router.table
@@ -315,7 +313,7 @@ class SplitSync:
 
 def _consume_exception(future: "asyncio.Future[Any]") -> None:
     if not future.cancelled():
-        future.exception()  # or asyncio would log that the exception was never retrieved
+        future.exception()  # prevents a log line about an exception that nobody retrieved
 
 
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:

@@ -69,7 +69,7 @@ class StepCounters:
     sets of counts: of all requests, and of those that are evidence (see ``EvidenceCounts``).
 
     Without a challenger there is no step, and nothing is counted. Requests before the challenger
-    was loaded, or after the end of its lease, must not be compared with those of the challenger.
+    was loaded, or after the end of its lease, must not be compared with requests of the challenger.
 
     A response counts as ``slower`` if it takes longer than production's p95 at the start of the
     step plus the overhead of a separate process. A server that has just started has no p95 yet: it
@@ -196,7 +196,7 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add the faults of an admitted request that count to the evidence.
+        """Add to the evidence those faults of an admitted request that count.
 
         Args:
             arm: Arm that the request was routed to.

@@ -113,9 +113,10 @@ def _shadow_worker(
         and user_arm in (previous_table.production, previous_table.challenger)
     ):
         return previous_table.shadow
-    idle = user_arm.idle  # only the event, because the thread must not keep the arm alive
+    # The thread references only the event, because it must not keep the arm alive.
+    idle_event = user_arm.idle_event
     return ArmWorker(
         shadow_arm.deployed,
         max_batch_size=settings.max_batch_windows,
-        pause=lambda: idle.wait(_MAX_YIELD_S),
+        pause=lambda: idle_event.wait(_MAX_YIELD_S),
     )

@@ -32,7 +32,7 @@ class Tls:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
                 cert,
                 key,
-                password=lambda: "",  # or OpenSSL would prompt in the terminal
+                password=lambda: "",  # without it, OpenSSL prompts in the terminal
             )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SettingsError(

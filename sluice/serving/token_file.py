@@ -65,10 +65,10 @@ class TokenFile(Settings):
         token_file = cls.parse_json(text, where=f"The {_FILE_KIND} {path}")
         name_by_digest: dict[str, str] = {}
         for name, entry in token_file.tokens.items():
-            other = name_by_digest.setdefault(entry.sha256, name)
-            if other != name:
+            other_name = name_by_digest.setdefault(entry.sha256, name)
+            if other_name != name:
                 raise SettingsError(
-                    f"The tokens '{other}' and '{name}' in the {_FILE_KIND} {path} must be "
+                    f"The tokens '{other_name}' and '{name}' in the {_FILE_KIND} {path} must be "
                     "different, but have the same digest.",
                     fix="Create a token for each: sluice tokens add",
                 )

@@ -37,7 +37,7 @@ class LineProcess:
 
     def __init__(self, module: str, *, folder: Path, environ: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close and kill
-        self._pending = bytearray()
+        self._pending_bytes = bytearray()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             env=package_environment(environ),
@@ -58,8 +58,8 @@ class LineProcess:
         Raises:
             ClientFailed: The process has ended, or is too slow. It is killed.
         """
-        self._pending += line
-        if len(self._pending) > _MAX_PENDING_BYTES:
+        self._pending_bytes += line
+        if len(self._pending_bytes) > _MAX_PENDING_BYTES:
             self.kill()
             raise ClientFailed("the sending process is too slow")
         self._write()
@@ -72,7 +72,7 @@ class LineProcess:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            while self._pending and time.monotonic() < deadline:
+            while self._pending_bytes and time.monotonic() < deadline:
                 select.select([], [self._stdin_fd], [], max(0.0, deadline - time.monotonic()))
                 self._write()
             assert self._process.stdin is not None
@@ -105,8 +105,8 @@ class LineProcess:
 
     def _write(self) -> None:
         try:
-            while self._pending:
-                del self._pending[: os.write(self._stdin_fd, self._pending)]
+            while self._pending_bytes:
+                del self._pending_bytes[: os.write(self._stdin_fd, self._pending_bytes)]
         except BlockingIOError:
             pass
         except BrokenPipeError:

@@ -71,8 +71,8 @@ def require_client() -> None:
         SettingsError: The client is not installed; the message names the extra.
     """
     if find_spec("mlflow") is None:
-        missing = ModuleNotFoundError(name="mlflow")
-        raise missing_extra_error(missing, "Importing from MLflow") or missing
+        import_error = ModuleNotFoundError(name="mlflow")
+        raise missing_extra_error(import_error, "Importing from MLflow") or import_error
 
 
 def fetch_predictions(
@@ -93,7 +93,7 @@ def fetch_predictions(
         artifact: Path of a CSV or Parquet file among the artifacts of the model's run; None to load
             and run the model.
         features: Parquet file on which the model predicts; only without ``artifact``. The result
-            then has one row for each of its rows, in the same order.
+            then has one row for each row of this file, in the same order.
         folder: Folder for the file.
         timeout_s: Time limit for the requests and the predictions [s].
         environ: Environment variables, with the credentials of MLflow.

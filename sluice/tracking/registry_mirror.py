@@ -115,7 +115,7 @@ def _promotion_receipt(version: Version, ledger: Ledger) -> Receipt | None:
 
 
 def _mlflow_change(version: Version, entry: HistoryEntry, ledger: Ledger) -> MlflowChange:
-    linked = ledger.receipts(version.model, version.number)
+    linked_receipts = ledger.receipts(version.model, version.number)
     receipt = _promotion_receipt(version, ledger)
     return MlflowChange(
         version=version.number,
@@ -127,7 +127,7 @@ def _mlflow_change(version: Version, entry: HistoryEntry, ledger: Ledger) -> Mlf
         registered_ms=int(version.registered_at.timestamp() * 1000),
         config=version.lineage.resolved_config,
         lineage=version.lineage.model_dump(mode="json"),
-        receipts=[link.receipt.model_dump(mode="json") for link in linked],
+        receipts=[link.receipt.model_dump(mode="json") for link in linked_receipts],
     )
 
 

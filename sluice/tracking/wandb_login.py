@@ -20,7 +20,7 @@ def with_wandb_login(environ: Mapping[str, str]) -> dict[str, str] | None:
 def find_wandb_server(environ: Mapping[str, str]) -> str:
     """Return the URL of the server.
 
-    It is that of WANDB_BASE_URL, or of ``wandb login --host``, or else ``DEFAULT_SERVER``.
+    WANDB_BASE_URL comes first, then the host of ``wandb login --host``, then ``DEFAULT_SERVER``.
 
     Args:
         environ: Environment variables; WANDB_CONFIG_DIR, or HOME, says where wandb's settings are.

@@ -67,8 +67,8 @@ def mirror(
         run: The run.
         settings: Destination and time limit.
         folder: Folder for all files of wandb: runs, staged artifacts, caches, configuration.
-        environ: Environment variables of the caller. In online mode the key is that of
-            WANDB_API_KEY, or of ``wandb login``.
+        environ: Environment variables of the caller. In online mode the key is read from
+            WANDB_API_KEY, or else from ``wandb login``.
 
     Returns:
         The result, with ``ok=False`` and the reason if wandb failed or took too long.
@@ -109,8 +109,8 @@ def mirror(
         write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
     except (ClientFailed, OSError, StorageError) as error:
         # An incomplete offline run is deleted, because a later sync would upload it.
-        for incomplete in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
-            shutil.rmtree(incomplete, ignore_errors=True)
+        for incomplete_run in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
+            shutil.rmtree(incomplete_run, ignore_errors=True)
         return result(False, f"Not mirrored to Weights & Biases: {error}")
     sync_hint = f" Send it with: wandb sync {run_folder}" if settings.mode == "offline" else ""
     return result(True, f"Mirrored to Weights & Biases ({settings.mode}).{sync_hint}", run_folder)
@@ -157,14 +157,14 @@ def stats_settings(settings: TrackingSettings, *, pid: int | None = None) -> dic
 
     Args:
         settings: Settings with ``system_metrics``.
-        pid: Process whose CPU and memory use is collected, beside that of the machine; by default
-            the process that runs wandb.
+        pid: Process whose CPU and memory use is collected in addition to the use of the machine; by
+            default the process that runs wandb.
     """
     if not settings.system_metrics:
         return {}
     # With x_disable_machine_info, wandb collects nothing even if x_disable_stats is False.
-    enabled = {"x_disable_stats": False, "x_disable_machine_info": False}
-    return enabled if pid is None else {**enabled, "x_stats_pid": pid}
+    collector_settings = {"x_disable_stats": False, "x_disable_machine_info": False}
+    return collector_settings if pid is None else {**collector_settings, "x_stats_pid": pid}
 
 
 def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -212,13 +212,13 @@ def _log_run(payload: Mapping[str, Any]) -> str:
         session.define_metric("epoch")
         for split in ("train", "val", "test"):
             session.define_metric(f"{split}/*", step_metric="epoch")
-        by_epoch: dict[int, dict[str, float]] = {}
+        values_by_epoch: dict[int, dict[str, float]] = {}
         for name, epoch, value in payload["scalars"]:
             if epoch is None:
                 session.summary[name] = value
             else:
-                by_epoch.setdefault(epoch, {})[name] = value
-        for epoch, values in sorted(by_epoch.items()):
+                values_by_epoch.setdefault(epoch, {})[name] = value
+        for epoch, values in sorted(values_by_epoch.items()):
             session.log({"epoch": epoch, **values})
         artifact = wandb.Artifact(
             f"candidate-{payload['pipeline']}",

@@ -25,7 +25,7 @@ def finish_run(run: Any, *, tags: Sequence[str], state: RunEnd, reason: str) -> 
         run: The run, as returned by ``wandb.init``.
         tags: Tags of the run; a state other than 'finished' is added.
         state: How the run ended.
-        reason: Why; also the notes of a run that did not finish.
+        reason: Why it ended; this text also becomes the notes of a run that did not finish.
     """
     # A resumed run may have the tag of its earlier state.
     run.tags = tuple(tags) if state == "finished" else (*tags, state)

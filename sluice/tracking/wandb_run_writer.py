@@ -39,7 +39,8 @@ def write_runs(
 
     Args:
         lines: Lines of stdin.
-        open_run: Function of (destination, id of the run) and the fields of an 'open' message.
+        open_run: Function that opens a run. Its arguments are the destination, the id of the run,
+            and the fields of the message 'open' as keywords.
         lost_reason: Reason of the runs that are open when stdin ends without a message 'end'.
     """
     messages = map(json.loads, lines)
@@ -73,7 +74,7 @@ def init_run(
         destination: Project, mode and settings, as sent by ``RunSender``.
         run_id: Id of the run.
         name: Name of the run.
-        config: Config of this run, beside that of the destination.
+        config: Config of this run, in addition to the config in ``destination``.
         job: Type of the job; W&B groups runs by it.
     """
     import wandb

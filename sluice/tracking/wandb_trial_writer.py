@@ -46,7 +46,7 @@ class _TrialWriter:
 
         Args:
             state: How the run ended.
-            reason: Reason for that end.
+            reason: Why the run ended.
             done_path: File to create when the run is complete; None if it will be continued.
         """
         finish_run(self._run, tags=self._tags, state=state, reason=reason)

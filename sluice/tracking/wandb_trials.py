@@ -182,8 +182,9 @@ def wandb_callback(
             done_path = (
                 folder / "mirrored" / f"{settings.project}-{group}-{number}-{settings.mode}.json"
             )
-            # ``done_path`` exists if the run is complete, also from before the search was resumed.
-            # If the search was interrupted before that, the run is sent again.
+            # ``done_path`` exists if the run is complete, even if it was completed before the
+            # search was resumed. If the search was interrupted before the run was complete, the run
+            # is sent again.
             if trial not in self._open_trials and (
                 trial in self._closed_trials or done_path.exists()
             ):

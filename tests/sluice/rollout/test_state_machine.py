@@ -261,9 +261,9 @@ def test_counts_or_verdict_about_another_rollout_are_rejected():
     of_other = make_traffic_counts(at.model_copy(update={"id": "r2"}), at=at.checked_at)
     with pytest.raises(ContractError, match="must be of rollout r1, got counts of r2"):
         advance(at, of_other, now=at.checked_at, production=at.production)
-    with pytest.raises(ContractError, match="candidate must be that of the rollout"):
+    with pytest.raises(ContractError, match="candidate must be the candidate of the rollout"):
         assess(at, quality=make_verdict("PROMOTE", candidate="x" * 64))
-    with pytest.raises(ContractError, match="reference must be that of the rollout"):
+    with pytest.raises(ContractError, match="reference must be the reference of the rollout"):
         assess(at, quality=make_verdict("PROMOTE", reference="x" * 64))
 
 

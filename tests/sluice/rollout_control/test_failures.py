@@ -133,7 +133,7 @@ def test_suite_after_a_rejection_has_the_rows_with_the_largest_loss_difference(
     others = {str(row) for row in rows} - chosen
     assert min(map(loss_difference, chosen)) >= max(map(loss_difference, others))
     first = library.load(saved.suite.name).suite.rows[0]
-    assert first.reason.startswith("loss ")
+    assert first.reason.startswith("the challenger's loss is ")
 
 
 def test_suite_after_prediction_drift_has_the_rows_with_the_largest_difference(
@@ -157,7 +157,7 @@ def test_suite_after_prediction_drift_has_the_rows_with_the_largest_difference(
     assert saved.suite is not None
     suite = library.load(saved.suite.name).suite
     assert suite.labels == tuple(map(str, range(500, 545)))
-    assert suite.rows[0].reason == "prediction differs from production's by 50"
+    assert suite.rows[0].reason == "the challenger's prediction differs from production's by 50"
 
 
 def test_unanswered_shadow_requests_are_saved_as_failures(

@@ -118,7 +118,7 @@ def test_a_firing_alert_is_handled_with_its_reason_and_key(
     assert again.json()["changed"] is False
     request = rollbacks.requests[0]
     assert (request.action, request.reason) == ("rollback", "Errors: 9 of 10.")
-    assert request.began == datetime.fromisoformat(STARTED_AT)
+    assert request.began_at == datetime.fromisoformat(STARTED_AT)
     assert rollbacks.requests[1].key == request.key
     assert server.metrics()['sluice_hook_acts_total{act="aborted"}'] == 1
 
@@ -241,7 +241,7 @@ def ledger_rollback(ledger: RolloutLedger, store: ArtifactStore, clock: Clock) -
 def rollback_request(
     clock: Clock, action: Any = "rollback", *, key: str = "f1 t1"
 ) -> RollbackRequest:
-    return RollbackRequest(action=action, key=key, reason="Errors: 9 of 10.", began=clock.now)
+    return RollbackRequest(action=action, key=key, reason="Errors: 9 of 10.", began_at=clock.now)
 
 
 def begin_rollout(ledger: RolloutLedger, store: ArtifactStore, salt: int) -> int:
