@@ -292,7 +292,7 @@ def _store_tables(
 def _card(symptom: MemberSymptom) -> str:
     description = symptom.symptom
     return card(
-        f"{description.fault} in {symptom.members} of {pluralize(symptom.of, 'network')}",
+        f"{description.fault} in {symptom.num_affected} of {pluralize(symptom.num_members, 'network')}",
         "unsure",
         (("seen:", description.what), ("why:", description.cause), ("do:", description.fix)),
     )

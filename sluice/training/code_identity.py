@@ -7,8 +7,8 @@ from pydantic import Field
 from sluice.base.digests import digest_json, short
 from sluice.base.settings import Record
 
-_MAX_LISTED = 5
-"""Number of changes that a description lists; of further changes it gives only the number."""
+_MAX_LISTED_CHANGES = 5
+"""Maximum number of changes that a description lists; it counts the others."""
 
 
 class CodeIdentity(Record):
@@ -55,8 +55,12 @@ def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"
-    more = f" and {len(changes) - _MAX_LISTED} more" if len(changes) > _MAX_LISTED else ""
-    return ", ".join(changes[:_MAX_LISTED]) + more
+    more = (
+        f" and {len(changes) - _MAX_LISTED_CHANGES} more"
+        if len(changes) > _MAX_LISTED_CHANGES
+        else ""
+    )
+    return ", ".join(changes[:_MAX_LISTED_CHANGES]) + more
 
 
 def _iter_changes(

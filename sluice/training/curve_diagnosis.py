@@ -38,14 +38,14 @@ class DiagnosisSettings(Settings):
     gap_share: float = Field(
         0.1,
         gt=0,
-        description="Increase of the validation loss after its best epoch above which a training "
-        "overfits, as a share of the decrease of the train loss.",
+        description="A training overfits if the validation loss increases by more than this share of "
+        "the decrease of the train loss, after the best epoch.",
     )
     unfinished_share: float = Field(
         0.05,
         gt=0,
-        description="Decrease of the validation loss over the last epochs above which a training "
-        "is stopped too early, as a share of the total decrease of the validation loss.",
+        description="A training was stopped too early if the validation loss decreases by more than "
+        "this share of its total decrease, over the last epochs.",
     )
     common_share: float = Field(
         0.5,
@@ -53,7 +53,7 @@ class DiagnosisSettings(Settings):
         le=1,
         description="Minimum share of trainings that must have a symptom before the decision "
         "about the candidate gives advice about it. 'Stopped too early' is also found if the best "
-        "epoch is max_epochs in this share of trainings.",
+        "epoch is max_epochs in at least this share of trainings.",
     )
     trivial_share: float = Field(
         0.99,
@@ -83,8 +83,8 @@ class DiagnosisSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Share of rectifier neurons that are never active above which dead units are "
-        "reported.",
+        description="Dead units are reported if more than this share of the rectifier neurons is "
+        "never active.",
     )
 
 

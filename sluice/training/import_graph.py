@@ -93,7 +93,7 @@ def _read_imports(name: str, module: "_Module", graph: ImportGraph) -> Iterator[
         return
     content = module.file.read_bytes()
     imports = _cached_imports(digest_bytes(content), content)
-    graph.not_followed |= {f"{name}, line {line}: {call}" for line, call in imports.dynamic}
+    graph.not_followed |= {f"{name}, line {line}: {call}" for line, call in imports.dynamic_calls}
     package = name if module.is_package else name.rpartition(".")[0]
     for level, target in imports.targets:
         if not level:
@@ -111,7 +111,7 @@ class _Imports:
     """Imported names as (level, dotted name). Level 0 is an absolute import. For ``from a import
     b``, both 'a' and 'a.b' are targets, because 'b' may be a module or an attribute."""
 
-    dynamic: tuple[tuple[int, str], ...]
+    dynamic_calls: tuple[tuple[int, str], ...]
     """Calls that cannot be followed, as (line, call)."""
 
 
@@ -131,7 +131,7 @@ def _parse(content: bytes) -> _Imports:
     except SyntaxError as error:
         return _Imports((), ((error.lineno or 0, "the source does not parse"),))
     targets: list[tuple[int, str]] = []
-    dynamic: list[tuple[int, str]] = []
+    dynamic_calls: list[tuple[int, str]] = []
     nodes = list(_executed_nodes(tree))
     aliases = {
         alias.asname or alias.name
@@ -155,8 +155,8 @@ def _parse(content: bytes) -> _Imports:
     for node in nodes:
         name = _dynamic_name(node, aliases)
         if name and id(node) not in literal_calls:
-            dynamic.append((node.lineno, f"{name}(...)"))  # type: ignore[attr-defined]
-    return _Imports(tuple(targets), tuple(sorted(set(dynamic))))
+            dynamic_calls.append((node.lineno, f"{name}(...)"))  # type: ignore[attr-defined]
+    return _Imports(tuple(targets), tuple(sorted(set(dynamic_calls))))
 
 
 def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -209,7 +209,7 @@ class _Module:
     """Location of a module."""
 
     file: Path | None
-    """None for a namespace package."""
+    """Source or compiled file; None for a namespace package."""
 
     folders: tuple[Path, ...]
     """Folders of its submodules; empty if the module is not a package."""

@@ -37,8 +37,8 @@ class MemberSymptom(Record):
     symptom: Finding = Field(description="Symptom of the first member that has it.")
     seed: int
     fold_id: int
-    members: int = Field(description="Number of members with this fault.")
-    of: int = Field(description="Number of members that were analysed.")
+    num_affected: int = Field(description="Number of members with this fault.")
+    num_members: int = Field(description="Number of members that were analysed.")
     change: str = Field("", description="Setting to change first, as 'key=value'; '' for none.")
 
     @property
@@ -46,7 +46,7 @@ class MemberSymptom(Record):
         """Observation, example member, cause and first fix, for reports."""
         s = self.symptom
         return (
-            f"{s.fault} in {self.members} of {self.of} members, such as seed {self.seed} fold "
+            f"{s.fault} in {self.num_affected} of {self.num_members} members, such as seed {self.seed} fold "
             f"{self.fold_id}: {s.what} {s.cause} {s.fix}"
         )
 
@@ -56,9 +56,7 @@ class MemberSymptom(Record):
         If no setting is to be changed, the fix of the symptom replaces the command.
         """
         s = self.symptom
-        observation = (
-            f"{s.fault[0].upper()}{s.fault[1:]} in {self.members} of {self.of} trainings: {s.what}"
-        )
+        observation = f"{s.fault[0].upper()}{s.fault[1:]} in {self.num_affected} of {self.num_members} trainings: {s.what}"
         if not self.change:
             return f"{observation} {s.fix}"
         key, _, value = self.change.partition("=")
@@ -120,8 +118,8 @@ def diagnose_members(
             symptom=affected[0][1],
             seed=affected[0][0].seed,
             fold_id=affected[0][0].fold_id,
-            members=len(affected),
-            of=len(members),
+            num_affected=len(affected),
+            num_members=len(members),
         )
         for affected in sorted(members_by_fault.values(), key=len, reverse=True)
     )

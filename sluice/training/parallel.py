@@ -22,7 +22,7 @@ from sluice.training.stale_runs import changes_since_stale_run
 _PRELOADED_MODULES = ("sluice.training.fold_run_job",)
 """Modules that worker processes import before their first job."""
 
-_MAX_LISTED = 5
+_MAX_LISTED_CHANGES = 5
 """Maximum number of changed settings that a 'replaces' event lists."""
 
 
@@ -84,7 +84,7 @@ def train_members(
     for index in remaining_indices:
         changes = changes_since_stale_run(specs[index])
         if changes:
-            reason = "; ".join(changes[:_MAX_LISTED])
+            reason = "; ".join(changes[:_MAX_LISTED_CHANGES])
             on_event(fold_run_event(specs[index], "replaces", 0, reason=reason))
             break  # one event is enough: the settings are the same for all fold runs
     with _interruptible(len(specs), finished_members):

@@ -155,7 +155,7 @@ class _EpochTraining:
             )
         self.state = state
         self.model.load_state_dict(state.model)
-        # As in the uninterrupted training: another device rounds predictions differently.
+        # On the device of the training, because another device rounds predictions differently.
         self.model.to(resolve_device(self.settings.device))
 
     def _keep(self, state: TrainState) -> None:

@@ -74,7 +74,7 @@ def check_split_independence(
     if num_compared == 0:
         return CheckOutcome(
             outcome="insufficient",
-            summary="At least one example must be in a split and in a part of it, got none.",
+            summary="No example could be computed both from a whole split and from a part of it.",
             numbers=numbers,
             cause="There is no fold, or its splits are not much longer than one window.",
             fix="Provide more rows, or shorten seq_len.",
@@ -88,7 +88,10 @@ def check_split_independence(
 
 
 def _last_rows(rows: RowRange, max_rows: int) -> RowRange:
-    """Return the last rows of a split, because the first rows of a table have no earlier rows."""
+    """Return the last rows of a split.
+
+    The first rows of a table may have no examples, because they have no earlier rows.
+    """
     return RowRange(start=max(rows.start, rows.stop - max_rows), stop=rows.stop)
 
 

@@ -9,8 +9,8 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.module_activity import RECTIFIERS, ModuleActivity
 from sluice.models.parameter_names import format_names
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-"""Modules that normalise their inputs."""
+_NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+"""Layers that normalise their inputs, such as batch norm."""
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 """Modules whose inputs are token ids."""
@@ -18,11 +18,11 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _LISTS = (nn.ModuleList, nn.ModuleDict)
 """Containers of modules, some of which may be unused by design, such as experts."""
 
-_BY_DESIGN = (
+_BY_DESIGN_CAUSE = (
     "Parts without influence on these rows: a bias before a normalisation, recurrent weights with "
     "seq_len 1, a rare token, an expert to which no row was routed, or a disabled part."
 )
-_IF_INTENDED = (
+_BY_DESIGN_FIX = (
     "No action is required if this is intended; otherwise check how the named parameters are used."
 )
 
@@ -97,7 +97,7 @@ class _Diagnosis:
             for owner, module in self.modules.items()
         }
         names = {name for parameters in self.trainable.values() for name in parameters}
-        self.with_gradient = names - missing_gradients.parameters
+        self.names_with_nonzero_gradient = names - missing_gradients.parameters
         self.idle_modules = {
             owner
             for owner, parameters in self.trainable.items()
@@ -146,7 +146,7 @@ class _Diagnosis:
         if match is None:
             return None
         dead_layer, description = match
-        blocks_learning = dead_layer in self._zero_layers_and_norms() or any(
+        blocks_learning = dead_layer in self._zero_layers_and_norm_layers() or any(
             o not in self.idle_modules for o in self.zero_layers
         )
         if not blocks_learning:
@@ -183,9 +183,9 @@ class _Diagnosis:
             is_dead = (
                 activity.is_dead
                 and activity.num_units > 1
-                and name in self._zero_layers_and_norms()
+                and name in self._zero_layers_and_norm_layers()
             )
-            if is_dead and self.with_gradient and not self._weights_are_zero(name):
+            if is_dead and self.names_with_nonzero_gradient and not self._weights_are_zero(name):
                 return name, _describe_dead(name, activity)
         return None
 
@@ -230,7 +230,7 @@ class _Diagnosis:
     def find_zero_gradients(self) -> CheckOutcome | None:
         """Return a failure for layers with a gradient of 0 for another reason; None without any."""
         layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
-        are_all_zero = self.missing_gradients.zero and not self.with_gradient
+        are_all_zero = self.missing_gradients.zero and not self.names_with_nonzero_gradient
         if not layers and not are_all_zero:
             return None
         names = self._in_order(
@@ -260,8 +260,8 @@ class _Diagnosis:
             f"parameters got no nonzero gradient in {self._describe_batches()}: "
             f"{format_names(remaining)}.",
             fault="zero gradients",
-            cause=_BY_DESIGN,
-            fix=_IF_INTENDED,
+            cause=_BY_DESIGN_CAUSE,
+            fix=_BY_DESIGN_FIX,
         )
 
     def _is_idle(self, owner: str) -> bool:
@@ -293,7 +293,9 @@ class _Diagnosis:
         return False
 
     def _learns(self, name: str) -> bool:
-        return any(parameter.startswith(f"{name}.") for parameter in self.with_gradient)
+        return any(
+            parameter.startswith(f"{name}.") for parameter in self.names_with_nonzero_gradient
+        )
 
     def _has_run(self, owner: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
@@ -306,15 +308,15 @@ class _Diagnosis:
     def _has_nonzero_input(self, owner: str) -> bool:
         return owner not in self.activity or self.activity[owner].has_nonzero_input is not False
 
-    def _zero_layers_and_norms(self) -> set[str]:
-        norms = {
+    def _zero_layers_and_norm_layers(self) -> set[str]:
+        norm_layers = {
             owner
             for owner, parameters in self.trainable.items()
-            if isinstance(self.modules[owner], _NORMS)
+            if isinstance(self.modules[owner], _NORM_LAYERS)
             and parameters
             and set(parameters) <= self.missing_gradients.zero
         }
-        return self.zero_layers | norms
+        return self.zero_layers | norm_layers
 
     def _weights_are_zero(self, owner: str) -> bool:
         weights = [p for p in self.trainable.get(owner, {}).values() if p.ndim > 1]

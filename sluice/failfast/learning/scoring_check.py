@@ -106,13 +106,16 @@ def check_scoring(
     )
 
 
-def _unknown_guard_finding(unknown: Sequence[str], available: list[str]) -> CheckOutcome:
+def _unknown_guard_finding(
+    unknown_metrics: Sequence[str], available_metrics: list[str]
+) -> CheckOutcome:
     """Return a failure: guards name metrics that metrics() does not return."""
-    names = ", ".join(f"'{name}'" for name in unknown)
+    names = ", ".join(f"'{name}'" for name in unknown_metrics)
     return CheckOutcome(
         outcome="fail",
-        summary=f"guards: the workload does not have the {_noun(unknown)} {names}."
-        f"{suggest_nearest(unknown[0], available)} Available: {', '.join(available)}.",
+        summary=f"guards: the workload does not have the {_noun(unknown_metrics)} {names}."
+        f"{suggest_nearest(unknown_metrics[0], available_metrics)} Available: "
+        f"{', '.join(available_metrics)}.",
         fault="invalid scoring method",
         cause="A guard on a metric that the workload does not compute has no evidence, so a "
         "candidate would be INCONCLUSIVE after its training.",
