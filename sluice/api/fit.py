@@ -292,7 +292,8 @@ def _store_tables(
 def _card(symptom: MemberSymptom) -> str:
     description = symptom.symptom
     return card(
-        f"{description.fault} in {symptom.num_affected} of {pluralize(symptom.num_members, 'network')}",
+        f"{description.fault} in {symptom.num_affected} of "
+        f"{pluralize(symptom.num_members, 'network')}",
         "unsure",
         (("seen:", description.what), ("why:", description.cause), ("do:", description.fix)),
     )

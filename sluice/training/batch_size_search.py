@@ -142,8 +142,8 @@ def _require_valid(
 ) -> None:
     if limit < 1 or memory_bytes < 1 or not 0 <= gap_share < 1:
         raise ContractError(
-            "The maximum batch size (limit_rows, or the number of train rows) and memory_bytes must "
-            "be positive, and gap_share must be at least 0 and below 1; got "
+            "The maximum batch size (limit_rows, or the number of train rows) and memory_bytes "
+            "must be positive, and gap_share must be at least 0 and below 1; got "
             f"{limit}, {memory_bytes} and {gap_share:g}.",
             fix="Correct the value that is out of range.",
         )

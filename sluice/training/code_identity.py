@@ -55,11 +55,8 @@ def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"
-    more = (
-        f" and {len(changes) - _MAX_LISTED_CHANGES} more"
-        if len(changes) > _MAX_LISTED_CHANGES
-        else ""
-    )
+    num_unlisted = len(changes) - _MAX_LISTED_CHANGES
+    more = f" and {num_unlisted} more" if num_unlisted > 0 else ""
     return ", ".join(changes[:_MAX_LISTED_CHANGES]) + more
 
 

@@ -38,14 +38,14 @@ class DiagnosisSettings(Settings):
     gap_share: float = Field(
         0.1,
         gt=0,
-        description="A training overfits if the validation loss increases by more than this share of "
-        "the decrease of the train loss, after the best epoch.",
+        description="A training counts as overfitting only if, after its best epoch, the "
+        "validation loss increases by more than this share of the decrease of the train loss.",
     )
     unfinished_share: float = Field(
         0.05,
         gt=0,
-        description="A training was stopped too early if the validation loss decreases by more than "
-        "this share of its total decrease, over the last epochs.",
+        description="A training counts as stopped too early only if, over the last epochs, the "
+        "validation loss decreases by more than this share of its total decrease.",
     )
     common_share: float = Field(
         0.5,

@@ -46,8 +46,8 @@ class MemberSymptom(Record):
         """Observation, example member, cause and first fix, for reports."""
         s = self.symptom
         return (
-            f"{s.fault} in {self.num_affected} of {self.num_members} members, such as seed {self.seed} fold "
-            f"{self.fold_id}: {s.what} {s.cause} {s.fix}"
+            f"{s.fault} in {self.num_affected} of {self.num_members} members, such as seed "
+            f"{self.seed} fold {self.fold_id}: {s.what} {s.cause} {s.fix}"
         )
 
     def advice(self, pipeline: str) -> str:
@@ -56,7 +56,8 @@ class MemberSymptom(Record):
         If no setting is to be changed, the fix of the symptom replaces the command.
         """
         s = self.symptom
-        observation = f"{s.fault[0].upper()}{s.fault[1:]} in {self.num_affected} of {self.num_members} trainings: {s.what}"
+        fault = f"{s.fault[0].upper()}{s.fault[1:]}"
+        observation = f"{fault} in {self.num_affected} of {self.num_members} trainings: {s.what}"
         if not self.change:
             return f"{observation} {s.fix}"
         key, _, value = self.change.partition("=")

@@ -187,12 +187,12 @@ class ColumnsWorkload(Workload):
 
     def _require_usable_inputs(self, *, is_ordered: bool) -> None:
         names = [column.name for each in self.inputs for column in each.features]
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated_names = sorted({name for name in names if names.count(name) > 1})
         lags = [each.name for each in self.inputs if isinstance(each, Lag)]
-        if not names or repeated or self.target_column in names:
+        if not names or repeated_names or self.target_column in names:
             problem = (
-                f"the features {', '.join(repeated)} twice"
-                if repeated
+                f"the features {', '.join(repeated_names)} twice"
+                if repeated_names
                 else f"the target '{self.target_column}' as a feature"
                 if names
                 else "no features"
@@ -209,11 +209,11 @@ class ColumnsWorkload(Workload):
             )
 
     def _raw_expectations(self) -> tuple[Expectation, ...]:
-        required = [column.name for column in self.raw_schema.columns if not column.nullable]
+        required_names = [column.name for column in self.raw_schema.columns if not column.nullable]
         classes = [InSet(column=self.target_column, values=self.classes)] if self.classes else []
         return (
             RowCount(low=self.required_rows),
-            *(NotNull(column=name) for name in required),
+            *(NotNull(column=name) for name in required_names),
             *classes,
         )
 

@@ -65,12 +65,11 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     """Return the constant baseline and the unit of the workload's loss on the targets ``y``.
 
     The unit is the loss of the best constant output minus the loss of the best outputs that are
-    chosen for each example separately. This is not possible for a loss that can be negative, such
-    as a Gaussian likelihood, because it may be unbounded below. Its unit is three times the gain
-    from hints. The hint for an example says whether its target is above the mean, and at least
-    about nine of ten hints are correct. If a constant is added to a loss, the baseline changes but
-    the unit does not, as long as the loss stays above 0. If a loss is multiplied by a factor, both
-    are.
+    chosen for each example separately. For a loss that can be negative, such as a Gaussian
+    likelihood, this difference may be unbounded. The unit is then three times the gain from hints.
+    The hint for an example says whether its target is above the mean, and at least about nine of
+    ten hints are correct. If a constant is added to a loss, the baseline changes but the unit does
+    not, as long as the loss stays above 0. If a loss is multiplied by a factor, both are.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -181,7 +180,7 @@ def _unavailable_baseline(problem: str) -> ConstantBaseline:
 
 
 def _noisy_hints(y: Tensor) -> NDArray[np.int64]:
-    """Return the side of the mean of each target, 0 or 1, and the wrong side for a few of both."""
+    """Return on which side of the mean each target is (0 or 1), with a few wrong sides."""
     side_N = _side_of_mean(y)
     rows_by_side = [np.flatnonzero(side_N == side) for side in (0, 1)]
     smaller_side = min(map(len, rows_by_side))

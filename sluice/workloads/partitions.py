@@ -204,8 +204,7 @@ def _raw_positions(
 ) -> NDArray[np.int64]:
     """Return the position of each row's raw row: the first one if several have its label."""
     labels = raw.index[partition.rows]
-    unique = labels.unique()
-    label_positions = unique.get_indexer(part.index)
+    label_positions = labels.unique().get_indexer(part.index)
     if (label_positions < 0).any():
         raise ContractError(
             f"The rows of the feature frame must keep their labels from the raw rows, but "
@@ -213,8 +212,8 @@ def _raw_positions(
             "them.",
             fix="Do not change the index in compute_features.",
         )
-    firsts = np.flatnonzero(~labels.duplicated())
-    return partition.rows[firsts[label_positions]]
+    first_positions = np.flatnonzero(~labels.duplicated())
+    return partition.rows[first_positions[label_positions]]
 
 
 def _require_same_columns(
@@ -226,7 +225,7 @@ def _require_same_columns(
     )
     if list(reference_dtypes.items()) == list(dtypes.items()):
         return
-    differing = next(
+    differing_column = next(
         (
             name
             for name in {**reference_dtypes, **dtypes}
@@ -234,7 +233,7 @@ def _require_same_columns(
         ),
         None,
     )
-    if differing is None:
+    if differing_column is None:
         raise ContractError(
             f"All partitions must have the same order of columns, but it is "
             f"{', '.join(reference_dtypes)} in "
@@ -242,9 +241,9 @@ def _require_same_columns(
             fix="Return the columns in a fixed order from compute_features.",
         )
     raise ContractError(
-        f"All partitions must have the same columns and dtypes, but '{differing}' is "
-        f"{reference_dtypes.get(differing, 'missing')} in partition '{first.name}' and "
-        f"{dtypes.get(differing, 'missing')} in '{partition.name}'.",
+        f"All partitions must have the same columns and dtypes, but '{differing_column}' is "
+        f"{reference_dtypes.get(differing_column, 'missing')} in partition '{first.name}' and "
+        f"{dtypes.get(differing_column, 'missing')} in '{partition.name}'.",
         cause="The dtype depends on the values of a partition, such as missing values among "
         "integers, or categories that pandas infers.",
         fix="Set the dtype of the column in compute_features.",

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SAMPLE_RECORDS, _SAMPLE_BYTES = 10_000, 16 * 2**20
-"""Number of JSON records, and their size [bytes], after which enough records are read to infer the
-types of columns."""
+"""The types of columns are inferred from the first JSON records, up to this number of records or
+this total size [bytes], whichever is reached first."""
 
 _TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
-"""Number of records, and their size [bytes], at which the collected records become a table."""
+"""The collected records become a table at this number of records or this total size [bytes]."""
 
 _MAX_LINE_BYTES = 256 * 2**20
 """Lines of this length or more are refused [bytes]. A file without line breaks would fill the
@@ -27,12 +27,12 @@ _CSV_BLOCK_BYTES = 4 * 2**20
 """Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""
 
 
-def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema":
+def infer_schema(files: SourceFiles, declared_types: Mapping[str, str]) -> "pa.Schema":
     """Return names and types of the columns, from the first records of the source.
 
     Args:
         files: Files of the source.
-        declared: Types that the user declared, by column.
+        declared_types: Types that the user declared, by column.
 
     Raises:
         SourceError: A file cannot be read or parsed, or a column has values of several types.
@@ -58,18 +58,18 @@ def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema"
                 if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
                     break
             undeclared = [
-                {key: value for key, value in record.items() if key not in declared}
+                {key: value for key, value in record.items() if key not in declared_types}
                 for record in sample
             ]
             columns = dict.fromkeys(key for record in sample for key in record)
             inferred = infer_columns(undeclared, files.name(0))
             schema = pa.schema(
                 [
-                    (name, pa.null() if name in declared else inferred.field(name).type)
+                    (name, pa.null() if name in declared_types else inferred.field(name).type)
                     for name in columns
                 ]
             )
-    return declare(schema, declared)
+    return declare(schema, declared_types)
 
 
 def read_tables(files: SourceFiles, schema: "pa.Schema", *, skip: int) -> "Iterator[pa.Table]":

@@ -57,7 +57,7 @@ class RawRowsRequest(CodecRequest):
         min_length=1,
         max_length=100_000,
         fail_fast=True,
-        description="Name of each value of a row, the index included. Any order.",
+        description="Names of the values of a row, in any order, the index included.",
     )
     rows: list[RawRows] = Field(
         min_length=1,
@@ -336,8 +336,8 @@ def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "p
         "datetime": (str,),
     }
     for row, value in enumerate(values):
-        is_bool = isinstance(value, bool) and kind != "bool"
-        if value is not None and (is_bool or not isinstance(value, accepted[kind])):
+        is_unexpected_bool = isinstance(value, bool) and kind != "bool"
+        if value is not None and (is_unexpected_bool or not isinstance(value, accepted[kind])):
             raise PayloadError(
                 f"Row {row} of {name} must be of kind {kind}, got {type(value).__name__}.",
                 fix="Send numbers as JSON numbers, and times as ISO 8601 texts.",
