@@ -114,10 +114,10 @@ def _find_similar(module_name: str, *, min_similarity: float = 0.6) -> str:
     modules = sorted(".".join(file.relative_to(cwd).with_suffix("").parts) for file in files)
     last_part = module_name.rpartition(".")[2]
     same_last_part = [name for name in modules if name.rpartition(".")[2] == last_part]
-    similar = same_last_part or difflib.get_close_matches(
+    similar_names = same_last_part or difflib.get_close_matches(
         module_name, modules, n=1, cutoff=min_similarity
     )
-    return (similar or [""])[0]
+    return (similar_names or [""])[0]
 
 
 def _user_line(error: BaseException) -> str:

@@ -102,11 +102,11 @@ def find_largest_batch(
             cause="Weights, gradients and optimizer state alone may exceed this limit.",
             fix="Make the model or seq_len smaller, or raise the memory limit.",
         )
-    best = max(fitting_attempts, key=lambda attempt: attempt.rows)
+    largest_attempt = max(fitting_attempts, key=lambda attempt: attempt.rows)
     return BatchSizeResult(
-        rows=best.rows,
-        peak_bytes=best.peak_bytes,
-        bound="limit_rows" if best.rows == limit else "memory",
+        rows=largest_attempt.rows,
+        peak_bytes=largest_attempt.peak_bytes,
+        bound="limit_rows" if largest_attempt.rows == limit else "memory",
         memory_bytes=memory_bytes,
         attempts=attempts,
     )

@@ -204,9 +204,9 @@ def _decode_progress(
 
 
 def _require_same_subject(
-    path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]
+    path: Path, stored_subject: Mapping[str, Any], expected_subject: Mapping[str, Any]
 ) -> None:
-    differences = format_differences(dict(stored), dict(expected))
+    differences = format_differences(dict(stored_subject), dict(expected_subject))
     if differences:
         raise ContractError(
             f"{path} was written by another training: {'; '.join(differences[:5])}.",

@@ -59,10 +59,10 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
             loaded file; any other module is searched for on ``sys.path``.
     """
     graph, finder = ImportGraph(), _Finder()
-    pending = list(roots)
+    pending_names = list(roots)
     visited: set[str] = set()
-    while pending:
-        name = pending.pop()
+    while pending_names:
+        name = pending_names.pop()
         if name in visited or _is_standard_library(name):
             continue
         visited.add(name)
@@ -78,10 +78,10 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         if distribution is not None:
             graph.distributions[distribution.name] = distribution.version
         else:
-            pending += _parents(name)
+            pending_names += _parents(name)
             if module.file is not None:
                 graph.own_modules[name] = module.file
-                pending += _read_imports(name, module, graph)
+                pending_names += _read_imports(name, module, graph)
     return graph
 
 
@@ -161,14 +161,14 @@ def _parse(content: bytes) -> _Imports:
 
 def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield every node except those under ``if TYPE_CHECKING``, which never run."""
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
+    pending_nodes: list[ast.AST] = [tree]
+    while pending_nodes:
+        node = pending_nodes.pop()
         yield node
         children = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.If) and _is_type_checking(node.test):
             children = list(node.orelse)
-        pending += children
+        pending_nodes += children
 
 
 def _is_type_checking(test: ast.expr) -> bool:

@@ -130,15 +130,15 @@ def _stopped_too_early(
     members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
 ) -> list[tuple[Member, Finding]]:
     """Return the members whose best epoch is ``max_epochs``, if they are a large enough share."""
-    affected = [member for member in members if member.best_epoch == max_epochs]
-    if len(affected) < settings.common_share * len(members):
+    affected_members = [member for member in members if member.best_epoch == max_epochs]
+    if len(affected_members) < settings.common_share * len(members):
         return []
     symptom = Finding.of(
         "stopped too early",
         what=f"the best epoch is the last one, epoch {max_epochs} of {max_epochs}.",
-        evidence={"max_epochs": max_epochs, "members": len(affected)},
+        evidence={"max_epochs": max_epochs, "members": len(affected_members)},
     )
-    return [(member, symptom) for member in affected]
+    return [(member, symptom) for member in affected_members]
 
 
 def _sample_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:

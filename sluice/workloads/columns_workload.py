@@ -231,12 +231,12 @@ class ColumnsWorkload(Workload):
         position_column = "row"
         while position_column in names:
             position_column += "_"
-        ordered = in_hash_order(
+        ordered_rows = in_hash_order(
             values.assign(**{position_column: np.arange(len(values))}), names, name=KEY
         )
-        repeats = ordered.groupby(level=0).cumcount().to_numpy()
-        keys = pd.Index(ordered.index.to_numpy() + repeats, name=KEY)
-        return rows.iloc[ordered[position_column].to_numpy()].set_axis(keys)
+        repeats = ordered_rows.groupby(level=0).cumcount().to_numpy()
+        keys = pd.Index(ordered_rows.index.to_numpy() + repeats, name=KEY)
+        return rows.iloc[ordered_rows[position_column].to_numpy()].set_axis(keys)
 
     def _targets(self, raw: pd.DataFrame) -> Any:
         target = raw[self.target_column]

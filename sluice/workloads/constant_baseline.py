@@ -155,10 +155,10 @@ def _limit_examples(
 
 def _measure_unit(workload: Workload, y: Tensor) -> float:
     loss = constant_baseline_loss(workload, y)
-    lowest = grouped_constant_loss(workload, y, np.arange(len(y)))
+    lowest_loss = grouped_constant_loss(workload, y, np.arange(len(y)))
     # A negative value of the size of rounding errors counts as 0.
-    if lowest >= -1e-9 * abs(loss):
-        return loss - lowest
+    if lowest_loss >= -1e-9 * abs(loss):
+        return loss - lowest_loss
     return _UNIT_PER_HINT * (loss - grouped_constant_loss(workload, y, _noisy_hints(y)))
 
 
@@ -186,8 +186,8 @@ def _noisy_hints(y: Tensor) -> NDArray[np.int64]:
     smaller_side = min(map(len, rows_by_side))
     num_exchanged = max(0, min(math.ceil(_HINT_ERROR_SHARE * smaller_side), smaller_side - 1))
     for side, rows in enumerate(rows_by_side):
-        exchanged = np.linspace(0, len(rows) - 1, num_exchanged).round().astype(np.int64)
-        side_N[rows[exchanged]] = 1 - side
+        exchanged_positions = np.linspace(0, len(rows) - 1, num_exchanged).round().astype(np.int64)
+        side_N[rows[exchanged_positions]] = 1 - side
     return side_N
 
 

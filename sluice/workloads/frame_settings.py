@@ -114,10 +114,11 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
         ContractError: A column is missing, with the nearest name; or two have the same name.
     """
     known = list(frame.columns)
-    repeated = sorted({name for name in known if known.count(name) > 1})
-    if repeated:
+    repeated_names = sorted({name for name in known if known.count(name) > 1})
+    if repeated_names:
         raise ContractError(
-            f"The columns of the frame must have distinct names, got {', '.join(repeated)} twice.",
+            "The columns of the frame must have distinct names, got "
+            f"{', '.join(repeated_names)} twice.",
             fix="Rename or drop one of them.",
         )
     for name in names:

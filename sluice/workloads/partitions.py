@@ -62,9 +62,9 @@ class PeriodPartitions(Settings):
             )
         labels = raw.index.unique()
         names = self._period_names(labels)
-        back, ahead = self.look_back_rows, horizon_rows
+        num_earlier, num_later = self.look_back_rows, horizon_rows
         if is_widened:
-            back, ahead = 2 * back + 10, 2 * ahead + 10
+            num_earlier, num_later = 2 * num_earlier + 10, 2 * num_later + 10
         first_row = np.append(raw.index.searchsorted(labels), len(raw))
         starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
         stops = np.append(starts[1:], len(labels))
@@ -72,7 +72,8 @@ class PeriodPartitions(Settings):
             Partition(
                 name=str(names[start]),
                 rows=np.arange(
-                    first_row[max(start - back, 0)], first_row[min(stop + ahead, len(labels))]
+                    first_row[max(start - num_earlier, 0)],
+                    first_row[min(stop + num_later, len(labels))],
                 ),
             )
             for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)

@@ -57,15 +57,18 @@ def infer_schema(files: SourceFiles, declared_types: Mapping[str, str]) -> "pa.S
                 size += num_bytes
                 if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
                     break
-            undeclared = [
+            undeclared_values = [
                 {key: value for key, value in record.items() if key not in declared_types}
                 for record in sample
             ]
             columns = dict.fromkeys(key for record in sample for key in record)
-            inferred = infer_columns(undeclared, files.name(0))
+            inferred_schema = infer_columns(undeclared_values, files.name(0))
             schema = pa.schema(
                 [
-                    (name, pa.null() if name in declared_types else inferred.field(name).type)
+                    (
+                        name,
+                        pa.null() if name in declared_types else inferred_schema.field(name).type,
+                    )
                     for name in columns
                 ]
             )
@@ -124,9 +127,9 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
         if number < skip:
             continue
         if not record.keys() <= names:
-            extra = next(key for key in record if key not in names)
+            unknown_key = next(key for key in record if key not in names)
             raise SourceError(
-                f"The record at {location} has the key '{extra}', which is not a column.",
+                f"The record at {location} has the key '{unknown_key}', which is not a column.",
                 cause="The columns are the keys of the first records, up to "
                 f"{_SAMPLE_RECORDS:,} records or {_SAMPLE_BYTES // 2**20} MB.",
                 fix="Add the key to the first record, with the value null. If its values are not "
@@ -318,9 +321,9 @@ def _type_error(field: "pa.Field", problem: str) -> SourceError:
     )
 
 
-def _columns_error(name: str, columns: list[str], required: list[str]) -> SourceError:
+def _columns_error(name: str, columns: list[str], required_columns: list[str]) -> SourceError:
     return SourceError(
-        f"{name} must have the columns {', '.join(required)} of the first file, got "
+        f"{name} must have the columns {', '.join(required_columns)} of the first file, got "
         f"{', '.join(columns)}.",
         fix="Pack files with other columns to another folder.",
     )

@@ -100,8 +100,8 @@ class TableRows:
             strides=matrix.strides,
             writeable=False,
         )
-        chosen = torch.from_numpy(windows[starts])
-        return chosen.view(len(starts), self._seq_len, num_columns)
+        chosen_windows = torch.from_numpy(windows[starts])
+        return chosen_windows.view(len(starts), self._seq_len, num_columns)
 
 
 def _starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.int64]:

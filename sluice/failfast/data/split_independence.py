@@ -117,15 +117,15 @@ def _reduce_split(
 
 def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:
     """Return the number of common examples, and a description of the first difference or ""."""
-    common, in_original, in_partial = np.intersect1d(
+    common_rows, in_original, in_partial = np.intersect1d(
         original.rows, partial.rows, return_indices=True
     )
-    if common.size == 0:
+    if common_rows.size == 0:
         return 0, ""
     if not (original.is_in_memory and partial.is_in_memory):
-        positions = spread_rows(common.size, _MAX_READ_ROWS).numpy()
-        common, in_original, in_partial = (
-            common[positions],
+        positions = spread_rows(common_rows.size, _MAX_READ_ROWS).numpy()
+        common_rows, in_original, in_partial = (
+            common_rows[positions],
             in_original[positions],
             in_partial[positions],
         )
@@ -135,11 +135,11 @@ def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:
         is_different = _is_input_different(value, other_value)
         if is_different.any():
             first = int(is_different.argmax())
-            return common.size, (
-                f"{name} of {is_different.sum():,} of {common.size:,} examples, first in row "
-                f"{common[first]}"
+            return common_rows.size, (
+                f"{name} of {is_different.sum():,} of {common_rows.size:,} examples, first in row "
+                f"{common_rows[first]}"
             )
-    return common.size, ""
+    return common_rows.size, ""
 
 
 def _is_input_different(one: ModelInput, two: ModelInput) -> NDArray[np.bool_]:

@@ -172,11 +172,12 @@ def _run(
 
 
 def _needs_data(
-    remaining: list[GateCheck], results: dict[str, CheckResult], poc: PocSettings
+    remaining_checks: list[GateCheck], results: dict[str, CheckResult], poc: PocSettings
 ) -> bool:
     """Return whether a remaining check needs the data that an earlier process had loaded."""
     return results.get("features_are_valid") is not None and any(
-        check.needs and check.planned(poc.times).blocked_by(results) is None for check in remaining
+        check.needs and check.planned(poc.times).blocked_by(results) is None
+        for check in remaining_checks
     )
 
 
@@ -296,15 +297,15 @@ def _is_import_path(name: str) -> bool:
     return bool(colon and before) and not Path(name).exists()
 
 
-def _workload_type(target: Target, resolved: _GateTarget) -> type:
+def _workload_type(target: Target, gate_target: _GateTarget) -> type:
     """Import the user's module or run the script, and return the workload's class.
 
     Does not return if that code calls ``check()`` with the class: the gate then runs in that call.
     """
     if isinstance(target, WorkloadTarget) and target.script is not None:
         return _run_script(target.script, target)
-    sys.argv = [resolved.path]
-    cls: type = import_object(resolved.path, what="workload")
+    sys.argv = [gate_target.path]
+    cls: type = import_object(gate_target.path, what="workload")
     return cls
 
 

@@ -117,19 +117,21 @@ class _Diagnosis:
 
     def find_disconnected(self) -> CheckOutcome | None:
         """Return a failure for parameters that the loss does not depend on; None without any."""
-        disconnected = [
+        disconnected_names = [
             name
             for name in self._in_order(self.missing_gradients.missing)
             if _parent(name) not in self.idle_modules
         ]
-        if not disconnected:
+        if not disconnected_names:
             return None
-        unused = {owner for owner in map(_parent, disconnected) if not self._has_run(owner)}
-        note = f" {format_names(sorted(unused))} never ran." if unused else ""
+        unused_modules = {
+            owner for owner in map(_parent, disconnected_names) if not self._has_run(owner)
+        }
+        note = f" {format_names(sorted(unused_modules))} never ran." if unused_modules else ""
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(disconnected):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no gradient: {format_names(disconnected)}.{note}",
+            summary=f"{len(disconnected_names):,} of {self.missing_gradients.num_trainable:,} "
+            f"trainable parameters got no gradient: {format_names(disconnected_names)}.{note}",
             fault="detached subgraph",
         )
 
@@ -151,11 +153,11 @@ class _Diagnosis:
         )
         if not blocks_learning:
             return CheckOutcome(outcome="warn", summary=f"{description}.", fault="dead units")
-        blocked = self._in_order(self.missing_gradients.zero)
+        blocked_names = self._in_order(self.missing_gradients.zero)
         return CheckOutcome(
             outcome="fail",
-            summary=f"{description}; therefore the gradient of {format_names(blocked)} is exactly "
-            "0.",
+            summary=f"{description}; therefore the gradient of {format_names(blocked_names)} is "
+            "exactly 0.",
             fault="dead units",
         )
 
@@ -251,14 +253,14 @@ class _Diagnosis:
         idle_parameters = {
             name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
         }
-        remaining = self._in_order(self.missing_gradients.zero | idle_parameters)
-        if not remaining:
+        remaining_names = self._in_order(self.missing_gradients.zero | idle_parameters)
+        if not remaining_names:
             return None
         return CheckOutcome(
             outcome="warn",
-            summary=f"{len(remaining):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no nonzero gradient in {self._describe_batches()}: "
-            f"{format_names(remaining)}.",
+            summary=f"{len(remaining_names):,} of {self.missing_gradients.num_trainable:,} "
+            f"trainable parameters got no nonzero gradient in {self._describe_batches()}: "
+            f"{format_names(remaining_names)}.",
             fault="zero gradients",
             cause=_BY_DESIGN_CAUSE,
             fix=_BY_DESIGN_FIX,
