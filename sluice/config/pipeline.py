@@ -68,7 +68,7 @@ class PipelineSettings(Settings):
         None, description="Hyperparameter search before training; by default none."
     )
     space: Space | None = Field(
-        None, description="Search space; by default that of the architecture."
+        None, description="Search space; by default the search space of the architecture."
     )
     seeds: tuple[int, ...] = Field(
         (0, 1, 2, 3, 4, 5, 6, 7),

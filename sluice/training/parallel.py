@@ -67,9 +67,9 @@ def train_members(
             resources than one fold run reserves.
         Interrupted: The user stopped the training (Ctrl-C); all its processes have ended.
     """
-    ranks = compute.ranks_per_training
-    on_ray = compute.address is not None or compute.gpus_per_worker > 0 or ranks > 1
-    specs = [dataclasses.replace(spec, num_ranks=ranks) for spec in specs]
+    num_ranks = compute.ranks_per_training
+    on_ray = compute.address is not None or compute.gpus_per_worker > 0 or num_ranks > 1
+    specs = [dataclasses.replace(spec, num_ranks=num_ranks) for spec in specs]
     specs = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
     specs.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
     finished_members: dict[int, Member] = {}
@@ -88,7 +88,7 @@ def train_members(
             on_event(fold_run_event(specs[index], "replaces", 0, reason=reason))
             break  # one event is enough: the settings are the same for all fold runs
     with _interruptible(len(specs), finished_members):
-        if remaining_indices and ranks > 1:
+        if remaining_indices and num_ranks > 1:
             _fit_on_ranks(
                 specs, remaining_indices, finished_members, on_event, compute=compute, clock=clock
             )

@@ -158,11 +158,11 @@ class ColumnsWorkload(Workload):
     def codec(self) -> Codec:
         """Return how rows of the table become inputs: clients send the columns of ``inputs``.
 
-        Of independent rows, a client sends one for each prediction. In time order, it also sends
-        the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need, with earlier
-        targets if these are inputs. A subclass whose ``compute_features`` uses more earlier rows
-        overrides this method. Clients send windows of features instead if rows have clusters, if
-        their index cannot be continued, or if independent rows form windows.
+        If rows are independent, a client sends one row for each prediction. In time order, it also
+        sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need, with
+        earlier targets if these are inputs. A subclass whose ``compute_features`` uses more earlier
+        rows overrides this method. Clients send windows of features instead if rows have clusters,
+        if their index cannot be continued, or if independent rows form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")

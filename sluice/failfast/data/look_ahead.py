@@ -17,6 +17,7 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Workload
 
 Compute = Callable[[pd.DataFrame], pd.DataFrame]
+"""Function from raw rows to the feature frame."""
 
 
 def check_look_ahead(

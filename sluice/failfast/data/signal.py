@@ -51,7 +51,7 @@ _NUM_RANDOM_COLUMNS = 256
 """Number of random Fourier features of a map."""
 
 _MAX_PRODUCT_INPUTS = 24
-"""Maximum number of values of the last row for which all products of two values are features."""
+"""Maximum number of values of the last row for its products of two values to be features."""
 
 _MAX_TARGETS = 4
 """Maximum number of target columns; more are replaced by this number of random mixtures."""

@@ -187,7 +187,7 @@ def _plan(workload: Workload, target: _GateTarget, checks: list[GateCheck]) -> G
         workload=type(workload).__name__,
         checks=tuple(check.planned(times) for check in checks),
         whole_gate=times.whole_gate,
-        reloading=TimeLimit(
+        reload_limit=TimeLimit(
             typical_s=times.data_loading.typical_s + times.features.typical_s,
             max_s=times.data_loading.max_s + times.features.max_s,
         ),
@@ -259,9 +259,10 @@ def _resolve(target: Target) -> _GateTarget:
 
 
 def _with_settings_advice(target: _GateTarget) -> _GateTarget:
-    """Return a target whose error, if the workload requires settings, names the pipeline file.
+    """Return the target with a better error if the workload requires settings.
 
-    The user named the class itself, so the gate has no settings for it.
+    The user named the class itself, so the gate has no settings for it. The error names the
+    pipeline file that contains them.
     """
 
     def build(cls: type[Workload]) -> Workload:

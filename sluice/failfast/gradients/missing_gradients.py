@@ -87,7 +87,7 @@ class _Diagnosis:
         self.missing_gradients, self.activity = missing_gradients, activity
         self.modules = dict(model.named_modules())
         first_name = {id(parameter): name for name, parameter in model.named_parameters()}
-        self.trainable = {
+        self.trainable_parameters = {
             owner: {
                 # A tied parameter has its first name everywhere, as in ``missing_gradients``.
                 first_name[id(parameter)]: parameter
@@ -96,11 +96,11 @@ class _Diagnosis:
             }
             for owner, module in self.modules.items()
         }
-        names = {name for parameters in self.trainable.values() for name in parameters}
+        names = {name for parameters in self.trainable_parameters.values() for name in parameters}
         self.names_with_nonzero_gradient = names - missing_gradients.parameters
         self.idle_modules = {
             owner
-            for owner, parameters in self.trainable.items()
+            for owner, parameters in self.trainable_parameters.items()
             if parameters
             and set(parameters) <= missing_gradients.parameters
             and self._is_idle(owner)
@@ -108,7 +108,7 @@ class _Diagnosis:
         """Modules without gradient, while an equivalent module gets gradients in their place."""
         self.zero_layers = {
             owner
-            for owner, parameters in self.trainable.items()
+            for owner, parameters in self.trainable_parameters.items()
             if set(parameters) <= missing_gradients.zero
             and any(parameter.ndim > 1 for parameter in parameters.values())
             and not isinstance(self.modules[owner], _EMBEDDINGS)
@@ -238,7 +238,7 @@ class _Diagnosis:
         names = self._in_order(
             self.missing_gradients.zero
             if are_all_zero
-            else {name for owner in layers for name in self.trainable[owner]}
+            else {name for owner in layers for name in self.trainable_parameters[owner]}
         )
         return CheckOutcome(
             outcome="fail",
@@ -313,7 +313,7 @@ class _Diagnosis:
     def _zero_layers_and_norm_layers(self) -> set[str]:
         norm_layers = {
             owner
-            for owner, parameters in self.trainable.items()
+            for owner, parameters in self.trainable_parameters.items()
             if isinstance(self.modules[owner], _NORM_LAYERS)
             and parameters
             and set(parameters) <= self.missing_gradients.zero
@@ -321,13 +321,16 @@ class _Diagnosis:
         return self.zero_layers | norm_layers
 
     def _weights_are_zero(self, owner: str) -> bool:
-        weights = [p for p in self.trainable.get(owner, {}).values() if p.ndim > 1]
+        weights = [p for p in self.trainable_parameters.get(owner, {}).values() if p.ndim > 1]
         return bool(weights) and not any(bool(p.detach().any()) for p in weights)
 
     def _in_order(self, names: Collection[str]) -> list[str]:
         return list(
             dict.fromkeys(
-                n for parameters in self.trainable.values() for n in parameters if n in names
+                n
+                for parameters in self.trainable_parameters.values()
+                for n in parameters
+                if n in names
             )
         )
 

@@ -133,8 +133,8 @@ def _predict_baseline(
 ) -> tuple[object, int, tuple[int, ...]]:
     """Return predictions of the baseline, the number of its rows, and the required shape.
 
-    If the workload does not keep its outputs, only predictions of evenly spaced rows are returned;
-    the number of rows is that of all predictions.
+    If the workload does not keep its outputs, only predictions of evenly spaced rows are returned,
+    but the number of rows counts all predictions.
     """
     baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
     is_source = isinstance(baseline, Tensor | RowSource)
@@ -166,7 +166,7 @@ def _compare_with_simple_rule(
     return (
         f" The mini training has a loss of {trained_loss:.4g} on the held-out rows. This is "
         f"clearly higher than the {best_loss:.4g} of the simple rule '{rule.name}', with which the "
-        "evaluation compares it."
+        "evaluation compares a candidate."
     )
 
 
