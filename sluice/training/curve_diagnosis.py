@@ -182,18 +182,22 @@ def _find_overfitting(
         return None
     # Without the best epoch: it was selected for its low loss, which would bias the slope.
     tail = slice(best + 1, None)
-    rise, is_rise_significant = fit_trend(val_E[tail])
-    gap, is_gap_significant = fit_trend((val_E - train_E)[tail])
+    increase, is_increase_significant = fit_trend(val_E[tail])
+    gap_increase, is_gap_increase_significant = fit_trend((val_E - train_E)[tail])
     decrease = float(train_E[0] - train_E.min())
-    is_large = gap > 0 and rise > settings.gap_share * decrease > 0
-    if not (is_rise_significant and is_gap_significant and is_large):
+    is_large = gap_increase > 0 and increase > settings.gap_share * decrease > 0
+    if not (is_increase_significant and is_gap_increase_significant and is_large):
         return None
     return Finding.of(
         "overfitting",
         what=f"the validation loss is lowest at epoch {epoch_E[best]} ({val_E[best]:.4g}) and "
-        f"increases by {rise:.3g} over the {num_epochs_after} epochs after it, while the "
-        f"gap to the train loss grows by {gap:.3g}.",
-        evidence={"best_epoch": int(epoch_E[best]), "increase": rise, "gap_increase": gap},
+        f"increases by {increase:.3g} over the {num_epochs_after} epochs after it, while the "
+        f"gap to the train loss grows by {gap_increase:.3g}.",
+        evidence={
+            "best_epoch": int(epoch_E[best]),
+            "increase": increase,
+            "gap_increase": gap_increase,
+        },
         cause="The network memorises the train rows: it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
         "hidden. The kept weights are those of the best epoch.",

@@ -115,17 +115,17 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     if not is_repeated.any():
         return no_duplicates
     is_first = ~is_repeated
-    is_repeated = is_repeated & (_count_copies(row_hashes) <= _MAX_COPIES)
+    is_duplicate = is_repeated & (_count_copies(row_hashes) <= _MAX_COPIES)
     if isinstance(raw.index, pd.DatetimeIndex):
-        is_repeated[1:] &= row_hashes[1:] != row_hashes[:-1]
+        is_duplicate[1:] &= row_hashes[1:] != row_hashes[:-1]
     float_columns = [
         raw.iloc[is_first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"
     ]
-    num_expected = _expected_copies(float_columns, len(raw))
-    if 2 * num_expected <= is_repeated.sum():
-        return is_repeated
+    num_expected_copies = _expected_copies(float_columns, len(raw))
+    if 2 * num_expected_copies <= is_duplicate.sum():
+        return is_duplicate
     if _halves_distinguish_rows([hashes[is_first] for hashes in column_hashes]):
-        return is_repeated
+        return is_duplicate
     return no_duplicates
 
 
