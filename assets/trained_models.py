@@ -175,7 +175,7 @@ def trained_models_asset(
             symptoms=tuple(
                 symptom.advice(pipeline)
                 for symptom in symptoms
-                if symptom.members >= diagnosis.common_share * symptom.of
+                if symptom.num_affected >= diagnosis.common_share * symptom.num_members
             ),
         )
         for symptom in symptoms:
@@ -257,7 +257,7 @@ class _TrainingProgress:
         if event.kind in ("finished", "reused"):
             self._num_finished += 1
             self._log.info(f"{self._num_finished}/{self._total} {fold_run} {event.kind}")
-        if event.damaged_checkpoints:
+        if event.num_damaged_checkpoints:
             self._log.warning(
                 f"{fold_run}: skipped a damaged checkpoint and resumed from an older one"
             )

@@ -175,7 +175,7 @@ def fit(
         model=model,
         training=training,
         data_seed=data_seed,
-        ranks=compute.ranks_per_training,
+        num_ranks=compute.ranks_per_training,
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     store = ArtifactStore(home.artifacts)
@@ -249,7 +249,7 @@ def _training_inputs(
     model: ModelSettings,
     training: TrainSettings,
     data_seed: int | None,
-    ranks: int,
+    num_ranks: int,
 ) -> TrainingInputs:
     cls = workload if isinstance(workload, type) else type(workload)
     instance = workload() if isinstance(workload, type) else require_rebuildable(workload)
@@ -270,7 +270,7 @@ def _training_inputs(
         model=model,
         training=training,
         data_seed=data_seed,
-        ranks=ranks,
+        num_ranks=num_ranks,
     )
 
 
@@ -292,7 +292,8 @@ def _store_tables(
 def _card(symptom: MemberSymptom) -> str:
     description = symptom.symptom
     return card(
-        f"{description.fault} in {symptom.members} of {pluralize(symptom.of, 'network')}",
+        f"{description.fault} in {symptom.num_affected} of "
+        f"{pluralize(symptom.num_members, 'network')}",
         "unsure",
         (("seen:", description.what), ("why:", description.cause), ("do:", description.fix)),
     )

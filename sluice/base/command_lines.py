@@ -66,15 +66,15 @@ def program_name(started_as: str, *, cwd: Path, path: str | None) -> str:
         or 'PYTHON -m sluice' with the path of the interpreter if it was started with 'python -m'.
         A path inside the working folder is relative.
     """
-    started = Path(started_as)
-    if started.name == "__main__.py":
+    program_path = Path(started_as)
+    if program_path.name == "__main__.py":
         return f"{_relative_path(Path(sys.executable), cwd)} -m sluice"
-    if started.name != "sluice":
+    if program_path.name != "sluice":
         return "sluice"
     on_path = shutil.which("sluice", path=path)
-    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(cwd / started):
+    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(cwd / program_path):
         return "sluice"
-    return _relative_path(started, cwd)
+    return _relative_path(program_path, cwd)
 
 
 def _relative_path(file: Path, cwd: Path) -> str:

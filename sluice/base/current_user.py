@@ -1,4 +1,4 @@
-"""Name of the user of the operating system, for histories."""
+"""Name of the user of the operating system, which histories record as the actor of a change."""
 
 import getpass
 import os

@@ -32,9 +32,9 @@ def collection_paused() -> Iterator[None]:
 def skip_collection_at_exit() -> None:
     """Let this process end without a search for garbage, which takes up to a second.
 
-    Call it early: exit handlers run in reverse order, so those that are registered later can still
-    collect. Open files are flushed first, because a file in a reference cycle is closed by the
-    collector only.
+    Call it early: exit handlers run in reverse order, so the collector still runs in handlers that
+    are registered later. Open files are flushed first, because a file in a reference cycle is
+    closed by the collector only.
     """
     atexit.register(gc.freeze)
     atexit.register(_flush_open_files)

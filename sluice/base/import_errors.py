@@ -64,8 +64,8 @@ def _module_not_found_error(
 ) -> SettingsError:
     """Return the error for a module of the user that does not exist."""
     name = path.partition(":")[2]
-    similar = _find_similar(module_name)
-    suggestion = f" Did you mean '{similar}:{name}'?" if similar else ""
+    similar_module = _find_similar(module_name)
+    suggestion = f" Did you mean '{similar_module}:{name}'?" if similar_module else ""
     package, dot, _ = module_name.partition(".")
     start = f"in the folder that contains {package}/" if dot else f"in the folder of {package}.py"
     return SettingsError(
@@ -91,8 +91,8 @@ def _missing_dependency_error(prefix: str, location: str, missing_module: str) -
             f"{imports}which the installed package {package} does not have.",
             fix="Check the spelling, or use a version of the package that has it.",
         )
-    similar = _find_similar(missing_module, min_similarity=_MIN_SIMILARITY)
-    suggestion = f" Did you mean '{similar}'?" if similar else ""
+    similar_module = _find_similar(missing_module, min_similarity=_MIN_SIMILARITY)
+    suggestion = f" Did you mean '{similar_module}'?" if similar_module else ""
     return SettingsError(
         f"{imports}which is not installed here.{suggestion}",
         # The fix names no package to install with pip: the package of this name may be another
@@ -114,10 +114,10 @@ def _find_similar(module_name: str, *, min_similarity: float = 0.6) -> str:
     modules = sorted(".".join(file.relative_to(cwd).with_suffix("").parts) for file in files)
     last_part = module_name.rpartition(".")[2]
     same_last_part = [name for name in modules if name.rpartition(".")[2] == last_part]
-    similar = same_last_part or difflib.get_close_matches(
+    similar_names = same_last_part or difflib.get_close_matches(
         module_name, modules, n=1, cutoff=min_similarity
     )
-    return (similar or [""])[0]
+    return (similar_names or [""])[0]
 
 
 def _user_line(error: BaseException) -> str:

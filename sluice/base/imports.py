@@ -76,8 +76,8 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
         file = next((f for f in (folder / f"{top}.py", folder / top) if top and f.exists()), None)
         if file is None:
             continue
-        loaded = getattr(sys.modules.get(top), "__file__", None)
-        used_file = Path(loaded).resolve() if loaded else _pipeline_modules.get(top, file)
+        loaded_file = getattr(sys.modules.get(top), "__file__", None)
+        used_file = Path(loaded_file).resolve() if loaded_file else _pipeline_modules.get(top, file)
         if used_file.exists() and not used_file.is_relative_to(folder):
             if any(used_file.is_relative_to(library) for library in _library_folders()):
                 raise _shadowed_module_error(file, top, path, used_location=str(used_file))
@@ -101,8 +101,8 @@ def _add_working_folder(module_name: str) -> None:
     """
     top = module_name.partition(".")[0]
     _invalidate_caches()
-    loaded = sys.modules.get(top)
-    spec = importlib.util.find_spec(top) if loaded is None else loaded.__spec__
+    loaded_module = sys.modules.get(top)
+    spec = importlib.util.find_spec(top) if loaded_module is None else loaded_module.__spec__
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     is_user_module = any(location and _is_user_path(Path(location)) for location in locations)
     if spec is None or is_user_module:

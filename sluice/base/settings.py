@@ -175,9 +175,9 @@ def _model_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseMod
             continue
         members = list(_nested_models(field.annotation))
         # The path of an error in a member of a tagged union contains the discriminator's value.
-        tagged = [member for member in members if _discriminator(member) in path]
-        if tagged:
-            model = tagged[0]
+        tagged_members = [member for member in members if _discriminator(member) in path]
+        if tagged_members:
+            model = tagged_members[0]
         elif len(members) == 1:
             model = members[0]
     return model

@@ -105,8 +105,8 @@ class DriftSettings(Settings):
     min_loss_increase: float = Field(
         0.0,
         ge=0,
-        description="Increase of the mean loss that must be exceeded significantly for drift "
-        "[loss units].",
+        description="Increase of the mean loss that is tolerated. A window has drift only if its "
+        "increase is significantly larger [loss units].",
     )
 
     max_latency_increase: float = Field(
@@ -122,7 +122,7 @@ class DriftSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _bins_fit(self) -> Self:
+    def _require_enough_cells(self) -> Self:
         if self.psi_bins > self.num_cells:
             raise ValueError(
                 f"psi_bins must not exceed num_cells ({self.num_cells}), got {self.psi_bins}"
@@ -165,7 +165,7 @@ class AlarmDebounceSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _can_be_reached(self) -> Self:
+    def _require_reachable_alarm(self) -> Self:
         if self.min_drifted > self.num_windows:
             raise ValueError(
                 f"min_drifted must not exceed num_windows ({self.num_windows}), "

@@ -68,7 +68,7 @@ class PipelineSettings(Settings):
         None, description="Hyperparameter search before training; by default none."
     )
     space: Space | None = Field(
-        None, description="Search space; by default that of the architecture."
+        None, description="Search space; by default the search space of the architecture."
     )
     seeds: tuple[int, ...] = Field(
         (0, 1, 2, 3, 4, 5, 6, 7),
@@ -113,13 +113,13 @@ class PipelineSettings(Settings):
 
     @field_validator("seeds")
     @classmethod
-    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+    def _require_distinct_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) != len(seeds) or min(seeds) < 0:
             raise ValueError("seeds must be distinct and non-negative")
         return tuple(sorted(seeds))
 
     @model_validator(mode="after")
-    def _enough_seeds(self) -> "PipelineSettings":
+    def _require_enough_seeds(self) -> "PipelineSettings":
         if len(self.seeds) < self.gate.min_seeds:
             raise ValueError(
                 f"the gate requires at least gate.min_seeds = {self.gate.min_seeds} seeds, got "
@@ -128,7 +128,7 @@ class PipelineSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _searchable(self) -> "PipelineSettings":
+    def _require_searchable_space(self) -> "PipelineSettings":
         # A space with settings of the workload is checked by ``resolve``, which builds the
         # workload.
         if self.space is None or not workload_setting_names(self.space):

@@ -126,13 +126,13 @@ def merge_attributes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     if "optimizer" in changes and changes["optimizer"] != base.get("optimizer"):
         result.pop("optimizer_arguments", None)
     for key, value in changes.items():
-        inherited = result.get(key)
+        base_value = result.get(key)
         if (
-            isinstance(inherited, Mapping)
+            isinstance(base_value, Mapping)
             and isinstance(value, Mapping)
-            and _same_kind(inherited, value)
+            and _same_kind(base_value, value)
         ):
-            result[key] = merge_attributes(inherited, value)
+            result[key] = merge_attributes(base_value, value)
         else:
             result[key] = value
     return result

@@ -19,7 +19,7 @@ class TimeLimit(Settings):
     max_s: float = Field(gt=0, le=86_400, description="Duration above which the check fails [s].")
 
     @model_validator(mode="after")
-    def _in_order(self) -> "TimeLimit":
+    def _require_ordered_limits(self) -> "TimeLimit":
         if self.max_s < self.typical_s:
             raise ValueError(
                 f"max_s must not be below typical_s, got {self.max_s} and {self.typical_s}"
@@ -111,8 +111,8 @@ class PredictionSettings(Settings):
     min_distinct: int = Field(
         10,
         ge=2,
-        description="Number of distinct predictions, rounded to 6 decimals, below which the check "
-        "warns. If there are fewer examples, the limit is their number.",
+        description="The check warns if there are fewer distinct predictions than this, after "
+        "rounding to 6 decimals. If there are fewer examples, the limit is their number.",
     )
 
 
@@ -143,15 +143,17 @@ class PocSettings(Settings):
         0.9999,
         gt=0.9,
         le=1,
-        description="Minimum absolute correlation of a feature with the target, for the feature to "
-        "count as a copy. Then the check fails.",
+        description="The check fails if the absolute correlation of a feature with the target is "
+        "at least this value, as for a copy. A feature with other values is exempt if the target "
+        "correlates similarly well with its own previous row.",
     )
     near_target_copy_correlation: float = Field(
         0.99,
         gt=0.5,
         le=1,
-        description="Minimum absolute correlation of a feature with the target, for the feature to "
-        "nearly equal the target. Then the check warns.",
+        description="The check warns if the absolute correlation of a feature with the target is "
+        "at least this value, as for a noisy copy. The exemption of target_copy_correlation "
+        "applies.",
     )
     split_rows: int = Field(
         1024,
@@ -306,7 +308,7 @@ class PocSettings(Settings):
     times: TimeLimits = TimeLimits()
 
     @model_validator(mode="after")
-    def _settings_agree(self) -> "PocSettings":
+    def _require_consistent_settings(self) -> "PocSettings":
         if len(self.selector_epochs) < 2:
             raise ValueError(
                 "the epoch selector needs at least two candidates, got "

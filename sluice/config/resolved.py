@@ -35,7 +35,7 @@ class TrainingInputs:
     model: ModelSettings
     training: TrainSettings
     data_seed: int | None
-    ranks: int
+    num_ranks: int
     """Number of processes that train one model. It affects the weights, because it changes the
     order in which gradients are summed."""
 
@@ -49,7 +49,7 @@ class TrainingInputs:
             "training": self.training.model_dump(mode="json", exclude=set(SETTINGS_WITHOUT_EFFECT)),
             **optimizer_code(self.training),
             "data_seed": self.data_seed,
-            "ranks": self.ranks,
+            "ranks": self.num_ranks,
         }
 
     @property
@@ -123,7 +123,7 @@ class ResolvedPipeline:
             model=self.settings.model,
             training=self.settings.training,
             data_seed=self.settings.data_seed,
-            ranks=self.settings.compute.ranks_per_training,
+            num_ranks=self.settings.compute.ranks_per_training,
         )
 
     @property

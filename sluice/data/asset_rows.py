@@ -39,8 +39,8 @@ def rows_of_asset(key: AssetPath) -> pd.DataFrame:
     Raises:
         SourceError: The asset is not provided, or its value is not a data frame.
     """
-    name, provided = "/".join(key), _provided_asset.get()
-    if provided is None or provided[0] != key:
+    name, provided_asset = "/".join(key), _provided_asset.get()
+    if provided_asset is None or provided_asset[0] != key:
         raise SourceError(
             f"The rows of the asset {name} can only be read inside Dagster.",
             cause="The source of this pipeline is an asset of your Dagster project, whose value is "
@@ -48,7 +48,7 @@ def rows_of_asset(key: AssetPath) -> pd.DataFrame:
             fix="Materialize the pipeline's assets with 'dg dev' or 'dg launch', or set 'source' "
             "to a file.",
         )
-    value = provided[1]
+    value = provided_asset[1]
     convert = getattr(value, "to_pandas", None)  # tables of Polars and Arrow
     frame = convert() if callable(convert) else value
     if not isinstance(frame, pd.DataFrame):

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sluice.data.bar_rules import BarRule, DollarBars, RangeBars, TickBars, TimeBars, VolumeBars
 
 _ROUNDING_FACTOR = 1 - 1e-9
-"""Share of a threshold at which it counts as reached, because sums are rounded: the sum of ten
-sizes of 0.1 is slightly below 1."""
+"""A threshold counts as reached at this share of its value, because sums are rounded: the sum of
+ten sizes of 0.1 is slightly below 1."""
 
 _TENTH_OF_BP = 1e-5
 """A tenth of a basis point, as a share."""

@@ -78,12 +78,12 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
         ContractError: The table has too few rows for the folds and gaps; the message states the
             required number.
     """
-    needed = rows_needed(settings, horizon_rows=horizon_rows, min_train_rows=1)
-    if num_rows < needed:
+    num_required = rows_needed(settings, horizon_rows=horizon_rows, min_train_rows=1)
+    if num_rows < num_required:
         raise ContractError(
-            f"{pluralize(settings.num_folds, 'walk-forward fold')} must have at least {needed} "
-            f"rows, got {num_rows} (first_test_share {settings.first_test_share}, val_share "
-            f"{settings.val_share}, gap {_gap(settings, horizon_rows)} rows).",
+            f"{pluralize(settings.num_folds, 'walk-forward fold')} must have at least "
+            f"{num_required} rows, got {num_rows} (first_test_share {settings.first_test_share}, "
+            f"val_share {settings.val_share}, gap {_gap(settings, horizon_rows)} rows).",
             cause="The history is too short, or the gap is too long for it.",
             fix="Provide more rows, raise first_test_share, or lower embargo_rows or num_folds.",
         )

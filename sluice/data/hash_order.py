@@ -83,10 +83,10 @@ def _text_bytes(rows: pd.DataFrame, columns: Sequence[str]) -> list[bytes]:
     """Return the texts of each row as bytes; the length before each text keeps rows distinct."""
     contents = [b""] * len(rows)
     for column in columns:
-        encoded = [str(text).encode() for text in rows[column]]
+        encoded_texts = [str(text).encode() for text in rows[column]]
         contents = [
             content + len(text).to_bytes(8, "little") + text
-            for content, text in zip(contents, encoded, strict=True)
+            for content, text in zip(contents, encoded_texts, strict=True)
         ]
     return contents
 

@@ -75,7 +75,7 @@ def _missing_variable_error(url: str, name: str, environ: Mapping[str, str]) -> 
     state = "is empty" if name in environ else "is not set"
     return SourceError(
         f"The url {url} needs the environment variable '{name}', which {state}.{hint}",
-        cause="Variables are read in the process that loads the rows, which is that of the asset "
-        "or the command.",
+        cause="Variables are read in the process that loads the rows: the process of the asset or "
+        "of the command.",
         fix=f"Set {name} in that process, or correct its name in 'url'.",
     )

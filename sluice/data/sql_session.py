@@ -65,15 +65,15 @@ def open_read_only(engine: Engine, source: SqlSource) -> Connection:
         SourceError: Sessions of the driver cannot be made read-only.
         SQLAlchemyError: The database cannot be reached.
     """
-    required = DRIVERS.get(engine.dialect.name)
-    if engine.driver != (required or engine.driver) or engine.dialect.is_async:
+    required_driver = DRIVERS.get(engine.dialect.name)
+    if engine.driver != (required_driver or engine.driver) or engine.dialect.is_async:
         raise SourceError(
             f"'url' {source.url} must be read with "
-            f"{f'the driver {required}' if required else 'a synchronous driver'}, got "
-            f"{engine.url.get_driver_name()}.",
+            f"{f'the driver {required_driver}' if required_driver else 'a synchronous driver'}, "
+            f"got {engine.url.get_driver_name()}.",
             cause="With other drivers a query could consist of several statements, and so could "
             "write."
-            if required
+            if required_driver
             else "The rows are read without asyncio.",
             fix=f"Write {engine.dialect.name}:// without a driver in 'url'.",
         )

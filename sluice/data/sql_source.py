@@ -129,10 +129,10 @@ def _run(source: SqlSource, connection: Connection, environ: Mapping[str, str]) 
             fix="Correct 'query', and test it with the database's own client; write a colon before "
             "a word as '\\:'.",
         ) from None
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+    repeated_names = sorted({name for name in names if names.count(name) > 1})
+    if repeated_names:
         raise SourceError(
-            f"The query on {source.url} returns more than one column '{repeated[0]}'.",
+            f"The query on {source.url} returns more than one column '{repeated_names[0]}'.",
             fix="Rename the columns with AS, or select only one of them.",
         )
     return pd.DataFrame(rows, columns=names)

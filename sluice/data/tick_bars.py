@@ -87,8 +87,12 @@ def _bar_columns(
 def _interval_ends(times: pd.DatetimeIndex, length: int) -> pd.DatetimeIndex:
     """Return the end of each time's interval; ``length`` is in the unit of the index."""
     labels = (times.asi8 // length + 1) * length
-    naive = pd.DatetimeIndex(labels.view(f"M8[{times.unit}]"))
-    return naive if times.tz is None else naive.tz_localize("UTC").tz_convert(times.tz)
+    labels_without_zone = pd.DatetimeIndex(labels.view(f"M8[{times.unit}]"))
+    return (
+        labels_without_zone
+        if times.tz is None
+        else labels_without_zone.tz_localize("UTC").tz_convert(times.tz)
+    )
 
 
 def _floats(series: "pd.Series[Any]") -> NDArray[np.float64]:

@@ -63,7 +63,7 @@ def split_batch(
             f"The weight of a batch must be above 0, got {total:g} for {len(y)} rows: the batch "
             "has no items over which the loss could average.",
             cause="All targets of the batch are padding.",
-            fix="Remove such rows from the examples, or raise batch_rows.",
+            fix="Remove examples whose targets are all padding, or raise batch_rows.",
         )
     for (x_part, y_part), weight in zip(parts, weights, strict=True):
         if weight:

@@ -102,11 +102,11 @@ def find_largest_batch(
             cause="Weights, gradients and optimizer state alone may exceed this limit.",
             fix="Make the model or seq_len smaller, or raise the memory limit.",
         )
-    best = max(fitting_attempts, key=lambda attempt: attempt.rows)
+    largest_attempt = max(fitting_attempts, key=lambda attempt: attempt.rows)
     return BatchSizeResult(
-        rows=best.rows,
-        peak_bytes=best.peak_bytes,
-        bound="limit_rows" if best.rows == limit else "memory",
+        rows=largest_attempt.rows,
+        peak_bytes=largest_attempt.peak_bytes,
+        bound="limit_rows" if largest_attempt.rows == limit else "memory",
         memory_bytes=memory_bytes,
         attempts=attempts,
     )
@@ -142,8 +142,8 @@ def _require_valid(
 ) -> None:
     if limit < 1 or memory_bytes < 1 or not 0 <= gap_share < 1:
         raise ContractError(
-            "The smaller of limit_rows and the number of train rows must be positive, so must "
-            "memory_bytes, and gap_share must be at least 0 and below 1; got "
+            "The maximum batch size (limit_rows, or the number of train rows) and memory_bytes "
+            "must be positive, and gap_share must be at least 0 and below 1; got "
             f"{limit}, {memory_bytes} and {gap_share:g}.",
             fix="Correct the value that is out of range.",
         )

@@ -27,7 +27,7 @@ from sluice.training.precision import ScaleState
 from sluice.training.train_state import EpochProgress, EpochResult, TrainState
 from sluice.training.weights import pack_tensors, unpack_tensors
 
-_NUM_KEPT = 2
+_NUM_KEPT_CHECKPOINTS = 2
 _FILE_NAME = re.compile(r"epoch-(\d{6,})(?:-step-(\d{9,}))?-([0-9a-f]{16})\.safetensors")
 _TENSOR_FIELDS = ("model", "best", "optimizer", "rng")
 """Fields of ``TrainState`` that contain tensors by name."""
@@ -77,7 +77,7 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
     content = pack_tensors(tensors, facts)
     path = folder / f"{_position_name(state)}-{digest_bytes(content)[:16]}.safetensors"
     write_atomic(path, content)
-    _remove(_newest_first(folder)[_NUM_KEPT:])
+    _remove(_newest_first(folder)[_NUM_KEPT_CHECKPOINTS:])
     return path
 
 
@@ -204,9 +204,9 @@ def _decode_progress(
 
 
 def _require_same_subject(
-    path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]
+    path: Path, stored_subject: Mapping[str, Any], expected_subject: Mapping[str, Any]
 ) -> None:
-    differences = format_differences(dict(stored), dict(expected))
+    differences = format_differences(dict(stored_subject), dict(expected_subject))
     if differences:
         raise ContractError(
             f"{path} was written by another training: {'; '.join(differences[:5])}.",

@@ -59,10 +59,10 @@ class CheckpointWriter:
         """
         if not (force or self._is_due_after(len(state.history))):
             return
-        started = self._clock()
+        started_at = self._clock()
         save_checkpoint(self._folder, state, subject=self._subject)
         self._last_end = self._clock()
-        self._cost_s = self._last_end - started
+        self._cost_s = self._last_end - started_at
         self.spent_s += self._cost_s
 
     def _is_due_after(self, epochs: int) -> bool:

@@ -2,7 +2,7 @@
 
 The digest covers:
 
-- the module of the workload, and that of an architecture given by import path;
+- the module of the workload, and the module of an architecture given by import path;
 - all user modules that these import, directly or indirectly;
 - the versions of the installed distributions that they import;
 - the data files that the workload declares;

@@ -7,8 +7,8 @@ from pydantic import Field
 from sluice.base.digests import digest_json, short
 from sluice.base.settings import Record
 
-_MAX_LISTED = 5
-"""Number of changes that a description lists; of further changes it gives only the number."""
+_MAX_LISTED_CHANGES = 5
+"""Maximum number of changes that a description lists; it counts the others."""
 
 
 class CodeIdentity(Record):
@@ -55,8 +55,9 @@ def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"
-    more = f" and {len(changes) - _MAX_LISTED} more" if len(changes) > _MAX_LISTED else ""
-    return ", ".join(changes[:_MAX_LISTED]) + more
+    num_unlisted = len(changes) - _MAX_LISTED_CHANGES
+    more = f" and {num_unlisted} more" if num_unlisted > 0 else ""
+    return ", ".join(changes[:_MAX_LISTED_CHANGES]) + more
 
 
 def _iter_changes(

@@ -38,14 +38,14 @@ class DiagnosisSettings(Settings):
     gap_share: float = Field(
         0.1,
         gt=0,
-        description="Increase of the validation loss after its best epoch above which a training "
-        "overfits, as a share of the decrease of the train loss.",
+        description="A training counts as overfitting only if, after its best epoch, the "
+        "validation loss increases by more than this share of the decrease of the train loss.",
     )
     unfinished_share: float = Field(
         0.05,
         gt=0,
-        description="Decrease of the validation loss over the last epochs above which a training "
-        "is stopped too early, as a share of the total decrease of the validation loss.",
+        description="A training counts as stopped too early only if, over the last epochs, the "
+        "validation loss decreases by more than this share of its total decrease.",
     )
     common_share: float = Field(
         0.5,
@@ -53,7 +53,7 @@ class DiagnosisSettings(Settings):
         le=1,
         description="Minimum share of trainings that must have a symptom before the decision "
         "about the candidate gives advice about it. 'Stopped too early' is also found if the best "
-        "epoch is max_epochs in this share of trainings.",
+        "epoch is max_epochs in at least this share of trainings.",
     )
     trivial_share: float = Field(
         0.99,
@@ -83,8 +83,8 @@ class DiagnosisSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Share of rectifier neurons that are never active above which dead units are "
-        "reported.",
+        description="Dead units are reported if more than this share of the rectifier neurons is "
+        "never active.",
     )
 
 
@@ -182,18 +182,22 @@ def _find_overfitting(
         return None
     # Without the best epoch: it was selected for its low loss, which would bias the slope.
     tail = slice(best + 1, None)
-    rise, is_rise_significant = fit_trend(val_E[tail])
-    gap, is_gap_significant = fit_trend((val_E - train_E)[tail])
+    increase, is_increase_significant = fit_trend(val_E[tail])
+    gap_increase, is_gap_increase_significant = fit_trend((val_E - train_E)[tail])
     decrease = float(train_E[0] - train_E.min())
-    is_large = gap > 0 and rise > settings.gap_share * decrease > 0
-    if not (is_rise_significant and is_gap_significant and is_large):
+    is_large = gap_increase > 0 and increase > settings.gap_share * decrease > 0
+    if not (is_increase_significant and is_gap_increase_significant and is_large):
         return None
     return Finding.of(
         "overfitting",
         what=f"the validation loss is lowest at epoch {epoch_E[best]} ({val_E[best]:.4g}) and "
-        f"increases by {rise:.3g} over the {num_epochs_after} epochs after it, while the "
-        f"gap to the train loss grows by {gap:.3g}.",
-        evidence={"best_epoch": int(epoch_E[best]), "increase": rise, "gap_increase": gap},
+        f"increases by {increase:.3g} over the {num_epochs_after} epochs after it, while the "
+        f"gap to the train loss grows by {gap_increase:.3g}.",
+        evidence={
+            "best_epoch": int(epoch_E[best]),
+            "increase": increase,
+            "gap_increase": gap_increase,
+        },
         cause="The network memorises the train rows: it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
         "hidden. The kept weights are those of the best epoch.",

@@ -51,15 +51,15 @@ def device_on_ray(choice: DeviceChoice, *, gpus_per_worker: float) -> DeviceChoi
     Raises:
         SettingsError: A GPU is selected but not reserved, or reserved but not selected.
     """
-    selected: DeviceChoice = "cuda" if gpus_per_worker > 0 else "cpu"
-    if choice not in ("auto", selected):
+    worker_device: DeviceChoice = "cuda" if gpus_per_worker > 0 else "cpu"
+    if choice not in ("auto", worker_device):
         share = "0" if choice == "cpu" else "the number or fraction of GPUs that a training needs"
         raise SettingsError(
             f"training.device is '{choice}', but compute.gpus_per_worker is {gpus_per_worker:g}.",
             cause="A worker on Ray can use only the GPUs that it reserves.",
             fix=f"Set training.device to 'auto', or gpus_per_worker to {share}.",
         )
-    return selected
+    return worker_device
 
 
 def release_memory() -> None:

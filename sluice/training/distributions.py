@@ -1,4 +1,4 @@
-"""Finds the installed distribution that a module belongs to, and the version of it."""
+"""Finds the installed distribution that a module belongs to, and its version."""
 
 import functools
 from dataclasses import dataclass

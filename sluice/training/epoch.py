@@ -138,12 +138,12 @@ def fit_epoch(
     set_changing_arguments(optimizer, settings)
     records, num_finished = StepRecords(start), 0 if start is None else start.steps
     # If no batch remains, no iterator is created, because it would start loader processes.
-    remaining = (
+    remaining_batches = (
         batches.iter_epoch(epoch, first=num_finished)
         if num_finished < batches.steps_per_epoch
         else ()
     )
-    for index, (x, y) in enumerate(remaining, start=num_finished):
+    for index, (x, y) in enumerate(remaining_batches, start=num_finished):
         optimizer.zero_grad(set_to_none=True)
         loss = backward_batch(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
         norm = mixed_precision.clip(optimizer, parameters, settings.clip_norm)

@@ -162,15 +162,15 @@ def _fit(
         "test": workload.examples(frame, fold.test),
     }
     model = prepare_model(workload, spec.model, rows["train"], seed=spec.seed)
-    restored = ranks.broadcast_from_first(lambda: load_checkpoint(folder, subject=subject))
+    loaded_checkpoint = ranks.broadcast_from_first(lambda: load_checkpoint(folder, subject=subject))
     iter_epochs = functools.partial(
-        _iter_epochs, spec, workload, model, rows, restored.state, ranks
+        _iter_epochs, spec, workload, model, rows, loaded_checkpoint.state, ranks
     )
     if not ranks.is_first:
         for _ in iter_epochs(on_state=None):
             pass
         return None
-    history = restored.state.history if restored.state else ()
+    history = loaded_checkpoint.state.history if loaded_checkpoint.state else ()
     log_path = folder / "events.ndjson"
     truncate_log(
         log_path,
@@ -178,7 +178,7 @@ def _fit(
         fold.fold_id,
         rows,
         history,
-        is_resumed=restored.state is not None,
+        is_resumed=loaded_checkpoint.state is not None,
         clock=clock,
     )
     on_event(
@@ -186,8 +186,8 @@ def _fit(
             spec,
             "started",
             len(history),
-            steps=_count_steps_in_epoch(restored.state),
-            num_damaged=len(restored.damaged_paths),
+            steps=_count_steps_in_epoch(loaded_checkpoint.state),
+            num_damaged=len(loaded_checkpoint.damaged_paths),
             history=history,
         )
     )
@@ -224,13 +224,13 @@ def _fit(
             for result in iter_epochs(on_state=on_state, is_due=is_due):
                 on_event(fold_run_event(spec, "epoch", result.epoch, result=result))
 
-        best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
+        best_result = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
         metrics = _test_metrics(workload, model, rows["test"], frame)
         log.write(
             "fold_complete",
             fold_id=fold.fold_id,
             seed=spec.seed,
-            best_epoch=best.epoch,
+            best_epoch=best_result.epoch,
             epochs_run=len(history),
             **{f"test_{name}": value for name, value in metrics.items()},
         )
@@ -239,10 +239,10 @@ def _fit(
         fold_id=fold.fold_id,
         weights=store.put(pack_model(model)),
         event_log=store.put(log_path.read_bytes()),
-        best_epoch=best.epoch,
+        best_epoch=best_result.epoch,
         epochs_run=len(history),
-        train_loss=best.train_loss,
-        val_loss=best.val_loss,
+        train_loss=best_result.train_loss,
+        val_loss=best_result.val_loss,
         test_metrics=metrics,
         trained_through=str(frame.index[max(fold.train.stop, fold.val.stop) - 1]),
         seconds=sum(result.seconds for result in history),

@@ -27,7 +27,7 @@ class FoldRunEvent:
     """Finished steps of the epoch after ``epochs_done``, for kind 'started'."""
     result: EpochResult | None = None
     """Result of the epoch, for kind 'epoch'."""
-    damaged_checkpoints: int = 0
+    num_damaged_checkpoints: int = 0
     """Number of damaged checkpoints that were skipped on resuming, for kind 'started'."""
     history: tuple[EpochResult, ...] = ()
     """Results of the first ``epochs_done`` epochs of a resumed fold run, for kind 'started'."""
@@ -66,7 +66,7 @@ def fold_run_event(
         max_epochs=spec.training.max_epochs,
         steps_done=steps,
         result=result,
-        damaged_checkpoints=num_damaged,
+        num_damaged_checkpoints=num_damaged,
         history=history,
         member=member,
         reason=reason,

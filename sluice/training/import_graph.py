@@ -59,10 +59,10 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
             loaded file; any other module is searched for on ``sys.path``.
     """
     graph, finder = ImportGraph(), _Finder()
-    pending = list(roots)
+    pending_names = list(roots)
     visited: set[str] = set()
-    while pending:
-        name = pending.pop()
+    while pending_names:
+        name = pending_names.pop()
         if name in visited or _is_standard_library(name):
             continue
         visited.add(name)
@@ -78,10 +78,10 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         if distribution is not None:
             graph.distributions[distribution.name] = distribution.version
         else:
-            pending += _parents(name)
+            pending_names += _parents(name)
             if module.file is not None:
                 graph.own_modules[name] = module.file
-                pending += _read_imports(name, module, graph)
+                pending_names += _read_imports(name, module, graph)
     return graph
 
 
@@ -93,7 +93,7 @@ def _read_imports(name: str, module: "_Module", graph: ImportGraph) -> Iterator[
         return
     content = module.file.read_bytes()
     imports = _cached_imports(digest_bytes(content), content)
-    graph.not_followed |= {f"{name}, line {line}: {call}" for line, call in imports.dynamic}
+    graph.not_followed |= {f"{name}, line {line}: {call}" for line, call in imports.dynamic_calls}
     package = name if module.is_package else name.rpartition(".")[0]
     for level, target in imports.targets:
         if not level:
@@ -111,7 +111,7 @@ class _Imports:
     """Imported names as (level, dotted name). Level 0 is an absolute import. For ``from a import
     b``, both 'a' and 'a.b' are targets, because 'b' may be a module or an attribute."""
 
-    dynamic: tuple[tuple[int, str], ...]
+    dynamic_calls: tuple[tuple[int, str], ...]
     """Calls that cannot be followed, as (line, call)."""
 
 
@@ -131,7 +131,7 @@ def _parse(content: bytes) -> _Imports:
     except SyntaxError as error:
         return _Imports((), ((error.lineno or 0, "the source does not parse"),))
     targets: list[tuple[int, str]] = []
-    dynamic: list[tuple[int, str]] = []
+    dynamic_calls: list[tuple[int, str]] = []
     nodes = list(_executed_nodes(tree))
     aliases = {
         alias.asname or alias.name
@@ -155,20 +155,20 @@ def _parse(content: bytes) -> _Imports:
     for node in nodes:
         name = _dynamic_name(node, aliases)
         if name and id(node) not in literal_calls:
-            dynamic.append((node.lineno, f"{name}(...)"))  # type: ignore[attr-defined]
-    return _Imports(tuple(targets), tuple(sorted(set(dynamic))))
+            dynamic_calls.append((node.lineno, f"{name}(...)"))  # type: ignore[attr-defined]
+    return _Imports(tuple(targets), tuple(sorted(set(dynamic_calls))))
 
 
 def _executed_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield every node except those under ``if TYPE_CHECKING``, which never run."""
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop()
+    pending_nodes: list[ast.AST] = [tree]
+    while pending_nodes:
+        node = pending_nodes.pop()
         yield node
         children = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.If) and _is_type_checking(node.test):
             children = list(node.orelse)
-        pending += children
+        pending_nodes += children
 
 
 def _is_type_checking(test: ast.expr) -> bool:
@@ -209,7 +209,7 @@ class _Module:
     """Location of a module."""
 
     file: Path | None
-    """None for a namespace package."""
+    """Source or compiled file; None for a namespace package."""
 
     folders: tuple[Path, ...]
     """Folders of its submodules; empty if the module is not a package."""

@@ -308,12 +308,12 @@ def _local_part(rows: Examples, shard: RankShard) -> Examples:
     """Return the rows that belong to this rank."""
     if shard.world_size == 1:
         return rows
-    local = shard.local_rows(torch.arange(len(rows)))
+    local_positions = shard.local_rows(torch.arange(len(rows)))
     return dataclasses.replace(
         rows,
-        x=_select_rows(rows.x, local),
-        y=_select_rows(rows.y, local),
-        rows=rows.rows[local.numpy()],
+        x=_select_rows(rows.x, local_positions),
+        y=_select_rows(rows.y, local_positions),
+        rows=rows.rows[local_positions.numpy()],
     )
 
 
@@ -413,10 +413,12 @@ def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _missing_epoch_weights_error(selected: int, previous: int, epoch: int) -> ContractError:
-    alternative = f" or its previous result ({previous})" if previous else ""
+def _missing_epoch_weights_error(
+    selected_epoch: int, previous_epoch: int, epoch: int
+) -> ContractError:
+    alternative = f" or its previous result ({previous_epoch})" if previous_epoch else ""
     return ContractError(
-        f"select_epoch must return the current epoch ({epoch}){alternative}, got {selected}.",
+        f"select_epoch must return the current epoch ({epoch}){alternative}, got {selected_epoch}.",
         cause="Only the weights of the selected epoch are kept.",
         fix="Make select_epoch depend only on the scores so far, and return either the current "
         "epoch or its previous result.",

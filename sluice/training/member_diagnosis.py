@@ -37,8 +37,8 @@ class MemberSymptom(Record):
     symptom: Finding = Field(description="Symptom of the first member that has it.")
     seed: int
     fold_id: int
-    members: int = Field(description="Number of members with this fault.")
-    of: int = Field(description="Number of members that were analysed.")
+    num_affected: int = Field(description="Number of members with this fault.")
+    num_members: int = Field(description="Number of members that were analysed.")
     change: str = Field("", description="Setting to change first, as 'key=value'; '' for none.")
 
     @property
@@ -46,8 +46,8 @@ class MemberSymptom(Record):
         """Observation, example member, cause and first fix, for reports."""
         s = self.symptom
         return (
-            f"{s.fault} in {self.members} of {self.of} members, such as seed {self.seed} fold "
-            f"{self.fold_id}: {s.what} {s.cause} {s.fix}"
+            f"{s.fault} in {self.num_affected} of {self.num_members} members, such as seed "
+            f"{self.seed} fold {self.fold_id}: {s.what} {s.cause} {s.fix}"
         )
 
     def advice(self, pipeline: str) -> str:
@@ -56,9 +56,8 @@ class MemberSymptom(Record):
         If no setting is to be changed, the fix of the symptom replaces the command.
         """
         s = self.symptom
-        observation = (
-            f"{s.fault[0].upper()}{s.fault[1:]} in {self.members} of {self.of} trainings: {s.what}"
-        )
+        fault = f"{s.fault[0].upper()}{s.fault[1:]}"
+        observation = f"{fault} in {self.num_affected} of {self.num_members} trainings: {s.what}"
         if not self.change:
             return f"{observation} {s.fix}"
         key, _, value = self.change.partition("=")
@@ -120,8 +119,8 @@ def diagnose_members(
             symptom=affected[0][1],
             seed=affected[0][0].seed,
             fold_id=affected[0][0].fold_id,
-            members=len(affected),
-            of=len(members),
+            num_affected=len(affected),
+            num_members=len(members),
         )
         for affected in sorted(members_by_fault.values(), key=len, reverse=True)
     )
@@ -131,15 +130,15 @@ def _stopped_too_early(
     members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
 ) -> list[tuple[Member, Finding]]:
     """Return the members whose best epoch is ``max_epochs``, if they are a large enough share."""
-    affected = [member for member in members if member.best_epoch == max_epochs]
-    if len(affected) < settings.common_share * len(members):
+    affected_members = [member for member in members if member.best_epoch == max_epochs]
+    if len(affected_members) < settings.common_share * len(members):
         return []
     symptom = Finding.of(
         "stopped too early",
         what=f"the best epoch is the last one, epoch {max_epochs} of {max_epochs}.",
-        evidence={"max_epochs": max_epochs, "members": len(affected)},
+        evidence={"max_epochs": max_epochs, "members": len(affected_members)},
     )
-    return [(member, symptom) for member in affected]
+    return [(member, symptom) for member in affected_members]
 
 
 def _sample_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:

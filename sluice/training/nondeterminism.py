@@ -55,12 +55,12 @@ def find_nondeterministic_operations(
         calls[operation, place, has_ended_run] = calls.get((operation, place, has_ended_run), 0) + 1
 
     with _warn_about_nondeterminism(), warnings.catch_warnings():
-        original = warnings.showwarning
+        original_showwarning = warnings.showwarning
 
         def show(message: Any, *rest: Any) -> None:
             operation = _operation(str(message))
             if operation is None:
-                original(message, *rest)
+                original_showwarning(message, *rest)
             else:
                 record(operation, locate_running_code(sys._getframe()), has_ended_run=False)
 

@@ -33,9 +33,9 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
     """
     tensors: dict[str, Tensor] = {}
     content = optimizer.state_dict()
-    excluded = _FROM_SETTINGS | _argument_names(type(optimizer).__mro__)
+    excluded_keys = _FROM_SETTINGS | _argument_names(type(optimizer).__mro__)
     groups = [
-        {key: value for key, value in group.items() if key not in excluded}
+        {key: value for key, value in group.items() if key not in excluded_keys}
         for group in content[_GROUPS]
     ]
     rest = {key: value for key, value in content.items() if key not in ("state", _GROUPS)}

@@ -169,10 +169,14 @@ def _construct(
 
 
 def _require_defined_momentum(
-    cls: type[Optimizer], settings: TrainSettings, passed: Mapping[str, Any]
+    cls: type[Optimizer], settings: TrainSettings, passed_arguments: Mapping[str, Any]
 ) -> None:
     # torch 2.13 skips a first step that overflows, and then reads uninitialised momentum.
-    if settings.precision == "fp16" and passed.get("fused") and issubclass(cls, torch.optim.SGD):
+    if (
+        settings.precision == "fp16"
+        and passed_arguments.get("fused")
+        and issubclass(cls, torch.optim.SGD)
+    ):
         raise SettingsError(
             f"The optimizer '{settings.optimizer}' cannot be fused in fp16.",
             cause="torch's fused SGD reads uninitialised memory as momentum after a step whose "

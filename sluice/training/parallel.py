@@ -22,7 +22,7 @@ from sluice.training.stale_runs import changes_since_stale_run
 _PRELOADED_MODULES = ("sluice.training.fold_run_job",)
 """Modules that worker processes import before their first job."""
 
-_MAX_LISTED = 5
+_MAX_LISTED_CHANGES = 5
 """Maximum number of changed settings that a 'replaces' event lists."""
 
 
@@ -67,9 +67,9 @@ def train_members(
             resources than one fold run reserves.
         Interrupted: The user stopped the training (Ctrl-C); all its processes have ended.
     """
-    ranks = compute.ranks_per_training
-    on_ray = compute.address is not None or compute.gpus_per_worker > 0 or ranks > 1
-    specs = [dataclasses.replace(spec, num_ranks=ranks) for spec in specs]
+    num_ranks = compute.ranks_per_training
+    on_ray = compute.address is not None or compute.gpus_per_worker > 0 or num_ranks > 1
+    specs = [dataclasses.replace(spec, num_ranks=num_ranks) for spec in specs]
     specs = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
     specs.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
     finished_members: dict[int, Member] = {}
@@ -84,11 +84,11 @@ def train_members(
     for index in remaining_indices:
         changes = changes_since_stale_run(specs[index])
         if changes:
-            reason = "; ".join(changes[:_MAX_LISTED])
+            reason = "; ".join(changes[:_MAX_LISTED_CHANGES])
             on_event(fold_run_event(specs[index], "replaces", 0, reason=reason))
             break  # one event is enough: the settings are the same for all fold runs
     with _interruptible(len(specs), finished_members):
-        if remaining_indices and ranks > 1:
+        if remaining_indices and num_ranks > 1:
             _fit_on_ranks(
                 specs, remaining_indices, finished_members, on_event, compute=compute, clock=clock
             )

@@ -123,7 +123,7 @@ def _complete_group(
             fix="Correct the keys that parameter_groups() returns.",
         )
     params = group["params"]
-    completed = {
+    completed_group = {
         "params": [params] if isinstance(params, Tensor) else list(params),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
         # The group has this key already if it was completed before.
@@ -131,11 +131,11 @@ def _complete_group(
         "rate_share": group.get("rate_share", 1.0),
     }
     for key in ("weight_decay", "rate_share"):
-        value = completed[key]
+        value = completed_group[key]
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ContractError(
                 f"'{key}' of parameter group {index} must be a finite number of at least 0, got "
                 f"{value!r}.",
                 fix=f"Correct '{key}' in the groups that parameter_groups() returns.",
             )
-    return completed
+    return completed_group

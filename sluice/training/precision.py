@@ -84,14 +84,14 @@ class MixedPrecision:
 
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradient of ``loss``, multiplied by the loss scale if there is one."""
-        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled_loss = loss if self._scaler is None else self._scaler.scale(loss)
         if self.precision == "fp32":
-            scaled.backward()
+            scaled_loss.backward()
             return
         dtype = _LOW_PRECISION_DTYPES[self.precision]
         # Needed here too, because activation checkpointing runs layers again in the backward pass.
         with _without_unsupported_one_dnn(dtype, self._device):
-            scaled.backward()
+            scaled_loss.backward()
 
     def clip(
         self,

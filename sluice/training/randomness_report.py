@@ -72,7 +72,7 @@ def examine_randomness(
         SluiceError: The workload breaks its contract.
         Exception: Any exception of the workload's code.
     """
-    run_seed = derive_seed(seed, "unit")  # as in ``training.fold_run``
+    run_seed = derive_seed(seed, "unit")  # as in ``train_fold_run``
     parts = _WorkloadParts(workload, model_settings, training, seed)
     has_augmentation = workload.augmentation is not None
     stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})

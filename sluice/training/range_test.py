@@ -195,9 +195,9 @@ def _iter_batch_rows(num_rows: int, batch_rows: int, seed: int) -> Iterator[Tens
 
 
 def _rate_shares(optimizer: torch.optim.Optimizer) -> list[float]:
-    highest = max(float(group["lr"]) for group in optimizer.param_groups) or 1.0
+    highest_rate = max(float(group["lr"]) for group in optimizer.param_groups) or 1.0
     return [
-        float(group.get("rate_share", float(group["lr"]) / highest))
+        float(group.get("rate_share", float(group["lr"]) / highest_rate))
         for group in optimizer.param_groups
     ]
 

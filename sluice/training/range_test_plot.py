@@ -20,9 +20,13 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
     rates = [point.rate for point in result.curve]
     losses = [point.loss for point in result.curve]
     smoothed = {p.rate: p.smoothed for p in result.curve if p.smoothed is not None}
-    axes.plot(rates, losses, color=TRAIN, linewidth=0.8, label="batch")
+    axes.plot(rates, losses, color=TRAIN, linewidth=0.8, label="loss per batch")
     axes.plot(
-        list(smoothed), list(smoothed.values()), color=VALIDATION, linewidth=2, label="smoothed"
+        list(smoothed),
+        list(smoothed.values()),
+        color=VALIDATION,
+        linewidth=2,
+        label="smoothed loss",
     )
     if result.rate is not None and result.lowest_loss_rate is not None:
         axes.axvline(result.rate, color=INK, linewidth=1.2, label=f"selected {result.rate:.2g}")
@@ -44,7 +48,7 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
     set_headline(
         axes,
         "No descent found" if result.rate is None else f"Steepest descent at {result.rate:.2g}",
-        f"{len(result.curve)} rates, the last {result.ended_at_rate:.2g}: {result.ended}",
+        f"{len(result.curve)} learning rates up to {result.ended_at_rate:.2g} ({result.ended})",
         colour=INK,
     )
     axes.legend(loc="best", frameon=False, fontsize=8.5)

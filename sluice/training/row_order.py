@@ -176,8 +176,13 @@ def _shuffled_parts(rows: Tensor, batch_rows: int, generator: torch.Generator) -
     The incomplete batch is cut out at a random batch boundary, so that its rows are not always the
     longest ones.
     """
-    num_full, num_rest = divmod(len(rows), batch_rows)
-    cut = int(torch.randint(num_full + 1, (), generator=generator)) * batch_rows
-    full = torch.cat([rows[:cut], rows[cut + num_rest :]]).reshape(num_full, batch_rows)
-    parts = [full[number] for number in torch.randperm(num_full, generator=generator).tolist()]
-    return [*parts, rows[cut : cut + num_rest]] if num_rest else parts
+    num_full_batches, num_rest_rows = divmod(len(rows), batch_rows)
+    cut = int(torch.randint(num_full_batches + 1, (), generator=generator)) * batch_rows
+    full_batches = torch.cat([rows[:cut], rows[cut + num_rest_rows :]]).reshape(
+        num_full_batches, batch_rows
+    )
+    parts = [
+        full_batches[number]
+        for number in torch.randperm(num_full_batches, generator=generator).tolist()
+    ]
+    return [*parts, rows[cut : cut + num_rest_rows]] if num_rest_rows else parts

@@ -75,10 +75,12 @@ class TrainingChange(Settings):
     @property
     def paths(self) -> tuple[str, ...]:
         """Dotted paths of the changed settings."""
-        arguments = (f"training.optimizer_arguments.{name}" for name in self.optimizer_arguments)
-        plain = (f"training.{name}" for name in self.values if name in _PLAIN_SETTINGS)
-        dropout = ("model.dropout",) if self.dropout is not None else ()
-        return (*plain, *arguments, *dropout)
+        plain_paths = (f"training.{name}" for name in self.values if name in _PLAIN_SETTINGS)
+        argument_paths = (
+            f"training.optimizer_arguments.{name}" for name in self.optimizer_arguments
+        )
+        dropout_paths = ("model.dropout",) if self.dropout is not None else ()
+        return (*plain_paths, *argument_paths, *dropout_paths)
 
     def merge_with(self, later: "TrainingChange") -> "TrainingChange":
         """Return this change, updated with the values of another change at the same epoch."""

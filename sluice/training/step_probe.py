@@ -47,7 +47,7 @@ _WARM_UP_ROWS = 8
 _SAMPLE_INTERVAL_S = 0.001
 """Interval at which the resident memory is sampled where Linux does not record its peak [s]."""
 
-_COMPARED_ROWS = 2**16
+_LENGTH_SAMPLE_ROWS = 2**16
 """Number of rows that are sampled to find the longest ones. For a batch with more rows, as many
 rows as the batch has are sampled."""
 
@@ -143,7 +143,8 @@ class StepProbe:
         training = self._training
         model = copy.deepcopy(self._model).to(self._device).train()
         optimizer = make_optimizer(self._workload.parameter_groups(model.network), training)
-        # With a loss scale of 1, fp16 skips no step, which would leave out the optimizer state.
+        # With a loss scale of 1, fp16 skips no step. A skipped step would not create the optimizer
+        # state.
         scale = ScaleState(precision=training.precision, scale=1.0)
         mixed_precision = MixedPrecision(scale, self._device)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -174,7 +175,7 @@ def _longest_rows(source: Tensor | RowSource, num_rows: int) -> Tensor:
     lengths_of = find_lengths(source)
     if lengths_of is None:
         return torch.arange(num_rows)
-    rows = spread_rows(len(source), max(num_rows, _COMPARED_ROWS))
+    rows = spread_rows(len(source), max(num_rows, _LENGTH_SAMPLE_ROWS))
     return rows[lengths_of(rows).argsort(descending=True, stable=True)][:num_rows]
 
 

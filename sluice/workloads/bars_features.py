@@ -2,8 +2,8 @@
 
 Every function is pure, vectorised and causal: the value of a row uses only this row and earlier
 rows. It is NaN if there are too few earlier rows. In formulas, ``r`` is the log return
-ln(C_t / C_t-1), and ``n`` is the length of a window [rows]. Bars are assumed to pass
-``validate_bars``.
+ln(C_t / C_t-1), ``n`` is the length of a window [rows], and ``k`` is the number of rows over which
+a momentum is measured (``span_rows``). Bars are assumed to pass ``validate_bars``.
 """
 
 import math

@@ -79,13 +79,13 @@ def describe_label_mismatch(labels: Iterable[str], classes: Iterable[str | int])
     "unknown: squares (did you mean 'square'?); missing: square"
     """
     distinct_labels, class_names = set(labels), list(map(str, classes))
-    missing = [name for name in class_names if name not in distinct_labels]
-    unknown = []
+    missing_names = [name for name in class_names if name not in distinct_labels]
+    unknown_labels = []
     for label in sorted(distinct_labels - set(class_names)):
         # A class without examples is more likely: its examples probably have the unknown label.
-        near = nearest_name(label, missing) or nearest_name(label, class_names)
-        unknown.append(f"{label} (did you mean '{near}'?)" if near else label)
-    groups = (("unknown", unknown), ("missing", missing))
+        near = nearest_name(label, missing_names) or nearest_name(label, class_names)
+        unknown_labels.append(f"{label} (did you mean '{near}'?)" if near else label)
+    groups = (("unknown", unknown_labels), ("missing", missing_names))
     return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in groups if names)
 
 

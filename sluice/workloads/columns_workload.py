@@ -158,11 +158,11 @@ class ColumnsWorkload(Workload):
     def codec(self) -> Codec:
         """Return how rows of the table become inputs: clients send the columns of ``inputs``.
 
-        Of independent rows, a client sends one for each prediction. In time order, it also sends
-        the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need, with earlier
-        targets if these are inputs. A subclass whose ``compute_features`` uses more earlier rows
-        overrides this method. Clients send windows of features instead if rows have clusters, if
-        their index cannot be continued, or if independent rows form windows.
+        If rows are independent, a client sends one row for each prediction. In time order, it also
+        sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need, with
+        earlier targets if these are inputs. A subclass whose ``compute_features`` uses more earlier
+        rows overrides this method. Clients send windows of features instead if rows have clusters,
+        if their index cannot be continued, or if independent rows form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")
@@ -187,12 +187,12 @@ class ColumnsWorkload(Workload):
 
     def _require_usable_inputs(self, *, is_ordered: bool) -> None:
         names = [column.name for each in self.inputs for column in each.features]
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated_names = sorted({name for name in names if names.count(name) > 1})
         lags = [each.name for each in self.inputs if isinstance(each, Lag)]
-        if not names or repeated or self.target_column in names:
+        if not names or repeated_names or self.target_column in names:
             problem = (
-                f"the features {', '.join(repeated)} twice"
-                if repeated
+                f"the features {', '.join(repeated_names)} twice"
+                if repeated_names
                 else f"the target '{self.target_column}' as a feature"
                 if names
                 else "no features"
@@ -209,11 +209,11 @@ class ColumnsWorkload(Workload):
             )
 
     def _raw_expectations(self) -> tuple[Expectation, ...]:
-        required = [column.name for column in self.raw_schema.columns if not column.nullable]
+        required_names = [column.name for column in self.raw_schema.columns if not column.nullable]
         classes = [InSet(column=self.target_column, values=self.classes)] if self.classes else []
         return (
             RowCount(low=self.required_rows),
-            *(NotNull(column=name) for name in required),
+            *(NotNull(column=name) for name in required_names),
             *classes,
         )
 
@@ -231,12 +231,12 @@ class ColumnsWorkload(Workload):
         position_column = "row"
         while position_column in names:
             position_column += "_"
-        ordered = in_hash_order(
+        ordered_rows = in_hash_order(
             values.assign(**{position_column: np.arange(len(values))}), names, name=KEY
         )
-        repeats = ordered.groupby(level=0).cumcount().to_numpy()
-        keys = pd.Index(ordered.index.to_numpy() + repeats, name=KEY)
-        return rows.iloc[ordered[position_column].to_numpy()].set_axis(keys)
+        repeats = ordered_rows.groupby(level=0).cumcount().to_numpy()
+        keys = pd.Index(ordered_rows.index.to_numpy() + repeats, name=KEY)
+        return rows.iloc[ordered_rows[position_column].to_numpy()].set_axis(keys)
 
     def _targets(self, raw: pd.DataFrame) -> Any:
         target = raw[self.target_column]

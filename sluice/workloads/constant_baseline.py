@@ -65,12 +65,11 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     """Return the constant baseline and the unit of the workload's loss on the targets ``y``.
 
     The unit is the loss of the best constant output minus the loss of the best outputs that are
-    chosen for each example separately. This is not possible for a loss that can be negative, such
-    as a Gaussian likelihood, because it may be unbounded below. Its unit is three times the gain
-    from hints. The hint for an example says whether its target is above the mean, and at least
-    about nine of ten hints are correct. If a constant is added to a loss, the baseline changes but
-    the unit does not, as long as the loss stays above 0. If a loss is multiplied by a factor, both
-    are.
+    chosen for each example separately. For a loss that can be negative, such as a Gaussian
+    likelihood, this difference may be unbounded. The unit is then three times the gain from hints.
+    The hint for an example says whether its target is above the mean, and at least about nine of
+    ten hints are correct. If a constant is added to a loss, the baseline changes but the unit does
+    not, as long as the loss stays above 0. If a loss is multiplied by a factor, both are.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -156,10 +155,10 @@ def _limit_examples(
 
 def _measure_unit(workload: Workload, y: Tensor) -> float:
     loss = constant_baseline_loss(workload, y)
-    lowest = grouped_constant_loss(workload, y, np.arange(len(y)))
+    lowest_loss = grouped_constant_loss(workload, y, np.arange(len(y)))
     # A negative value of the size of rounding errors counts as 0.
-    if lowest >= -1e-9 * abs(loss):
-        return loss - lowest
+    if lowest_loss >= -1e-9 * abs(loss):
+        return loss - lowest_loss
     return _UNIT_PER_HINT * (loss - grouped_constant_loss(workload, y, _noisy_hints(y)))
 
 
@@ -181,14 +180,14 @@ def _unavailable_baseline(problem: str) -> ConstantBaseline:
 
 
 def _noisy_hints(y: Tensor) -> NDArray[np.int64]:
-    """Return the side of the mean of each target, 0 or 1, and the wrong side for a few of both."""
+    """Return on which side of the mean each target is (0 or 1), with a few wrong sides."""
     side_N = _side_of_mean(y)
     rows_by_side = [np.flatnonzero(side_N == side) for side in (0, 1)]
     smaller_side = min(map(len, rows_by_side))
     num_exchanged = max(0, min(math.ceil(_HINT_ERROR_SHARE * smaller_side), smaller_side - 1))
     for side, rows in enumerate(rows_by_side):
-        exchanged = np.linspace(0, len(rows) - 1, num_exchanged).round().astype(np.int64)
-        side_N[rows[exchanged]] = 1 - side
+        exchanged_positions = np.linspace(0, len(rows) - 1, num_exchanged).round().astype(np.int64)
+        side_N[rows[exchanged_positions]] = 1 - side
     return side_N
 
 

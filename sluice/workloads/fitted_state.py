@@ -64,9 +64,11 @@ def fit_workload(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Workloa
     """
     if not has_fitted_state(workload):
         return workload
-    fitted = copy.copy(workload)
-    fitted.fitted_state = fit_state(workload, frame.iloc[fold.train.start : fold.train.stop])
-    return fitted
+    fitted_workload = copy.copy(workload)
+    fitted_workload.fitted_state = fit_state(
+        workload, frame.iloc[fold.train.start : fold.train.stop]
+    )
+    return fitted_workload
 
 
 def fit_state(workload: Workload, train_frame: pd.DataFrame) -> dict[str, Tensor]:

@@ -91,8 +91,8 @@ def workload_of_frame(
         rows[name] = as_text(rows[name])
     if settings.labels:
         rows[target] = as_text(rows[target])
-    stored = save_table(rows, _store())
-    return FrameWorkload(settings.model_copy(update={"table": stored.artifact}))
+    record = save_table(rows, _store())
+    return FrameWorkload(settings.model_copy(update={"table": record.artifact}))
 
 
 class FrameWorkload(ColumnsWorkload):

@@ -80,9 +80,9 @@ def describe_frame(
             f"{', '.join(inputs) or 'none'}.",
             fix="Pass the input columns as 'features'.",
         )
-    texts = [name for name in inputs if _is_text(frame[name])]
+    text_columns = [name for name in inputs if _is_text(frame[name])]
     for name in inputs:
-        if name not in texts:
+        if name not in text_columns:
             _require_number(frame[name])
     is_time_ordered = order == "time" or (
         order == "auto" and isinstance(frame.index, pd.DatetimeIndex)
@@ -98,8 +98,8 @@ def describe_frame(
     return FrameSettings(
         table=table,
         target=target,
-        numbers=tuple(name for name in inputs if name not in texts),
-        categories={name: _categories(frame[name]) for name in texts},
+        numbers=tuple(name for name in inputs if name not in text_columns),
+        categories={name: _categories(frame[name]) for name in text_columns},
         labels=_labels(frame[target], task),
         time_ordered=is_time_ordered,
         horizon_rows=(1 if is_time_ordered else 0) if horizon_rows is None else horizon_rows,
@@ -114,10 +114,11 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
         ContractError: A column is missing, with the nearest name; or two have the same name.
     """
     known = list(frame.columns)
-    repeated = sorted({name for name in known if known.count(name) > 1})
-    if repeated:
+    repeated_names = sorted({name for name in known if known.count(name) > 1})
+    if repeated_names:
         raise ContractError(
-            f"The columns of the frame must have distinct names, got {', '.join(repeated)} twice.",
+            "The columns of the frame must have distinct names, got "
+            f"{', '.join(repeated_names)} twice.",
             fix="Rename or drop one of them.",
         )
     for name in names:
@@ -177,8 +178,10 @@ def _labels(target: "pd.Series[Any]", task: Task) -> tuple[str, ...]:
             fix="Drop these rows.",
         )
     is_integer = pd.api.types.is_integer_dtype(target)
-    has_few = target.nunique() <= _MAX_INTEGER_CLASSES
-    is_class = pd.api.types.is_bool_dtype(target) or _is_text(target) or (is_integer and has_few)
+    has_few_values = target.nunique() <= _MAX_INTEGER_CLASSES
+    is_class = (
+        pd.api.types.is_bool_dtype(target) or _is_text(target) or (is_integer and has_few_values)
+    )
     if task == "regression" or (task == "auto" and not is_class):
         if not pd.api.types.is_numeric_dtype(target):
             raise ContractError(

@@ -24,13 +24,13 @@ from sluice.workloads.codecs import Codec, ImagesCodec
 from sluice.workloads.examples import Examples
 from sluice.workloads.workload import Workload, WorkloadSettings
 
-_RAW = (
+_RAW_COLUMNS = (
     Column(name="path", kind="string", description="Path relative to the folder."),
     Column(name="label", kind="string", description="Name of the class."),
     Column(name="content", kind="string", description="Digest of the pixels."),
     Column(name="brightness", unit="share", description="Mean of all pixels."),
 )
-_CLASS = Column(name="class", kind="int", description="Number of the class.")
+_CLASS_COLUMN = Column(name="class", kind="int", description="Number of the class.")
 
 _MIN_TRAIN_ROWS = 16
 
@@ -74,11 +74,13 @@ class ImageFolderWorkload(Workload):
     settings: ImageFolderSettings
     task = "classification"
     scale_inputs = False
-    raw_schema = Schema(columns=_RAW, index_name="image", index_kind="int")
-    feature_schema = Schema(columns=(*_RAW, _CLASS), index_name="image", index_kind="int")
+    raw_schema = Schema(columns=_RAW_COLUMNS, index_name="image", index_kind="int")
+    feature_schema = Schema(
+        columns=(*_RAW_COLUMNS, _CLASS_COLUMN), index_name="image", index_kind="int"
+    )
     feature_columns = ("brightness",)
     display_column = "path"
-    target_column = _CLASS.name
+    target_column = _CLASS_COLUMN.name
     horizon_rows = 0
 
     def __init__(self, settings: ImageFolderSettings | None = None) -> None:
@@ -146,14 +148,14 @@ class ImageFolderWorkload(Workload):
                 fix="Rename the folder to its class, add it to 'classes' of the workload, or move "
                 "it out of the folder of images.",
             )
-        return raw.assign(**{_CLASS.name: raw["label"].map(numbers).astype("int64")})
+        return raw.assign(**{_CLASS_COLUMN.name: raw["label"].map(numbers).astype("int64")})
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return images, uint8 (N, C, H, W), and the numbers of their classes (N,)."""
         part = frame.iloc[rows.start : rows.stop]
         return Examples(
             x=self.images(part),
-            y=torch.tensor(part[_CLASS.name].to_numpy(np.int64)),
+            y=torch.tensor(part[_CLASS_COLUMN.name].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
         )
 

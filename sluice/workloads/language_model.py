@@ -102,8 +102,10 @@ class LanguageModelWorkload(Workload):
         for ids in iter_chunks(inputs):
             assert isinstance(ids, Tensor)
             digests += row_digests(ids)
-            ordered = ids.sort(dim=1).values
-            distinct_shares.append(((ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1) / ids.shape[1])
+            sorted_ids = ids.sort(dim=1).values
+            distinct_shares.append(
+                ((sorted_ids[:, 1:] != sorted_ids[:, :-1]).sum(1) + 1) / ids.shape[1]
+            )
         last_targets = []
         for targets in iter_chunks(self._blocks(offset=1)):
             assert isinstance(targets, Tensor)

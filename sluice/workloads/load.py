@@ -66,6 +66,6 @@ def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str
             fix = f"Correct {origin.filename}:{origin.lineno}, which __init__ runs: {origin.line}"
         raise SettingsError(f"The workload '{path}' cannot be built: {error}.", fix=fix) from error
     for attribute in ("raw_expectations", "feature_expectations"):
-        declared = as_expectations(getattr(workload, attribute), where=f"{path}: {attribute}")
-        setattr(workload, attribute, declared)
+        expectations = as_expectations(getattr(workload, attribute), where=f"{path}: {attribute}")
+        setattr(workload, attribute, expectations)
     return workload

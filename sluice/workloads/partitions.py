@@ -62,9 +62,9 @@ class PeriodPartitions(Settings):
             )
         labels = raw.index.unique()
         names = self._period_names(labels)
-        back, ahead = self.look_back_rows, horizon_rows
+        num_earlier, num_later = self.look_back_rows, horizon_rows
         if is_widened:
-            back, ahead = 2 * back + 10, 2 * ahead + 10
+            num_earlier, num_later = 2 * num_earlier + 10, 2 * num_later + 10
         first_row = np.append(raw.index.searchsorted(labels), len(raw))
         starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
         stops = np.append(starts[1:], len(labels))
@@ -72,7 +72,8 @@ class PeriodPartitions(Settings):
             Partition(
                 name=str(names[start]),
                 rows=np.arange(
-                    first_row[max(start - back, 0)], first_row[min(stop + ahead, len(labels))]
+                    first_row[max(start - num_earlier, 0)],
+                    first_row[min(stop + num_later, len(labels))],
                 ),
             )
             for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
@@ -204,8 +205,7 @@ def _raw_positions(
 ) -> NDArray[np.int64]:
     """Return the position of each row's raw row: the first one if several have its label."""
     labels = raw.index[partition.rows]
-    unique = labels.unique()
-    label_positions = unique.get_indexer(part.index)
+    label_positions = labels.unique().get_indexer(part.index)
     if (label_positions < 0).any():
         raise ContractError(
             f"The rows of the feature frame must keep their labels from the raw rows, but "
@@ -213,8 +213,8 @@ def _raw_positions(
             "them.",
             fix="Do not change the index in compute_features.",
         )
-    firsts = np.flatnonzero(~labels.duplicated())
-    return partition.rows[firsts[label_positions]]
+    first_positions = np.flatnonzero(~labels.duplicated())
+    return partition.rows[first_positions[label_positions]]
 
 
 def _require_same_columns(
@@ -226,7 +226,7 @@ def _require_same_columns(
     )
     if list(reference_dtypes.items()) == list(dtypes.items()):
         return
-    differing = next(
+    differing_column = next(
         (
             name
             for name in {**reference_dtypes, **dtypes}
@@ -234,7 +234,7 @@ def _require_same_columns(
         ),
         None,
     )
-    if differing is None:
+    if differing_column is None:
         raise ContractError(
             f"All partitions must have the same order of columns, but it is "
             f"{', '.join(reference_dtypes)} in "
@@ -242,9 +242,9 @@ def _require_same_columns(
             fix="Return the columns in a fixed order from compute_features.",
         )
     raise ContractError(
-        f"All partitions must have the same columns and dtypes, but '{differing}' is "
-        f"{reference_dtypes.get(differing, 'missing')} in partition '{first.name}' and "
-        f"{dtypes.get(differing, 'missing')} in '{partition.name}'.",
+        f"All partitions must have the same columns and dtypes, but '{differing_column}' is "
+        f"{reference_dtypes.get(differing_column, 'missing')} in partition '{first.name}' and "
+        f"{dtypes.get(differing_column, 'missing')} in '{partition.name}'.",
         cause="The dtype depends on the values of a partition, such as missing values among "
         "integers, or categories that pandas infers.",
         fix="Set the dtype of the column in compute_features.",

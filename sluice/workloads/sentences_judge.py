@@ -65,8 +65,10 @@ def completion_pairs(
                 generator=generator,
                 max_context=context_tokens,
             )
-            completed = [VOCABULARY[token] for token in sampled[0].tolist()]
-            completions.append(completed[: completed.index(END)] if END in completed else completed)
+            sampled_words = [VOCABULARY[token] for token in sampled[0].tolist()]
+            completions.append(
+                sampled_words[: sampled_words.index(END)] if END in sampled_words else sampled_words
+            )
         is_right = [is_grammatical([*prompt, *completion]) for completion in completions]
         winner = "candidate" if is_right[0] else "baseline"
         rows.append(

@@ -23,11 +23,11 @@ from sluice.workloads.codecs import Codec, TextCodec
 from sluice.workloads.examples import Examples
 from sluice.workloads.workload import Workload, WorkloadSettings
 
-_RAW = (
+_RAW_COLUMNS = (
     Column(name="text", kind="string"),
     Column(name="label", kind="string", description="Name of the class."),
 )
-_FEATURES = (
+_FEATURE_COLUMNS = (
     Column(name="words", kind="int", description="Number of words and punctuation marks."),
     Column(
         name="unknown",
@@ -59,8 +59,10 @@ class TextClassifierWorkload(Workload):
     settings: TextClassifierSettings
     task = "classification"
     scale_inputs = False
-    raw_schema = Schema(columns=_RAW, index_name="text_key", index_kind="int")
-    feature_schema = Schema(columns=(*_RAW, *_FEATURES), index_name="text_key", index_kind="int")
+    raw_schema = Schema(columns=_RAW_COLUMNS, index_name="text_key", index_kind="int")
+    feature_schema = Schema(
+        columns=(*_RAW_COLUMNS, *_FEATURE_COLUMNS), index_name="text_key", index_kind="int"
+    )
     feature_columns = ("words", "unknown")
     display_column = "text"
     target_column = "class"

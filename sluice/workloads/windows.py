@@ -52,13 +52,13 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
     if inputs.dtype.kind in "iu":
         values = (4 * values) % _MAX_TABLE_INTEGER
         inputs, dtype = _inputs(workload, source, values)
-    plain = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
-    if inputs.shape != plain.shape:
-        forward_line = _find_forward_line(inputs, plain)
+    plain_NLD = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
+    if inputs.shape != plain_NLD.shape:
+        forward_line = _find_forward_line(inputs, plain_NLD)
         raise _not_windows_error(
-            source, f"returns the shape {inputs.shape} instead of {plain.shape}", forward_line
+            source, f"returns the shape {inputs.shape} instead of {plain_NLD.shape}", forward_line
         )
-    if not np.array_equal(inputs, plain):
+    if not np.array_equal(inputs, plain_NLD):
         raise _not_windows_error(source, "returns windows with other values")
     return dtype
 

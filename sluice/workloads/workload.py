@@ -263,8 +263,8 @@ class Workload(ABC):
 
             def encode(self, x, state):
                 words = state["words"]
-                at = torch.searchsorted(words, x).clamp(max=len(words) - 1)
-                return torch.where(words[at] == x, at + 1, 0)
+                position = torch.searchsorted(words, x).clamp(max=len(words) - 1)
+                return torch.where(words[position] == x, position + 1, 0)
 
         Args:
             x: Inputs of a batch, on the device of the network.
@@ -429,10 +429,10 @@ class Workload(ABC):
         """
         y = examples.targets
         losses = self.losses(output.detach(), y)
-        from_losses = self.metrics_from_losses(losses, examples, frame)
+        loss_metrics = self.metrics_from_losses(losses, examples, frame)
         if self.task == "classification":
-            return {**from_losses, **classifier_metrics(output, y)}
-        return from_losses
+            return {**loss_metrics, **classifier_metrics(output, y)}
+        return loss_metrics
 
     def metrics_from_losses(
         self,
@@ -454,9 +454,9 @@ class Workload(ABC):
     def mistakes(self, output: Tensor, y: Tensor) -> Tensor | None:
         """Return 1 or 0 for each example (B,): whether the predicted class is wrong.
 
-        With it McNemar's test is reported with the gate. None declares that there are no classes,
-        which is the default for regression. A classifier without ``task = "classification"``
-        overrides this method.
+        With these values, the report of the gate contains McNemar's test. None declares that there
+        are no classes, which is the default for regression. A classifier without
+        ``task = "classification"`` overrides this method.
         """
         return class_mistakes(output, y) if self.task == "classification" else None
 

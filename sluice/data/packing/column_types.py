@@ -16,14 +16,14 @@ TYPE_NAMES = (
 """Types that a user can declare for a column."""
 
 
-def parse_columns(declared: Sequence[str]) -> dict[str, str]:
+def parse_columns(declarations: Sequence[str]) -> dict[str, str]:
     """Return the types that texts such as ``price=float64`` declare, by column.
 
     Raises:
         SettingsError: A text has no equals sign, or the type is unknown.
     """
     columns = {}
-    for text in declared:
+    for text in declarations:
         name, separator, kind = text.rpartition("=")
         if not (separator and name and kind in TYPE_NAMES):
             raise SettingsError(
@@ -34,7 +34,7 @@ def parse_columns(declared: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def declare(schema: "pa.Schema", declared: Mapping[str, str]) -> "pa.Schema":
+def declare(schema: "pa.Schema", declared_types: Mapping[str, str]) -> "pa.Schema":
     """Return an inferred schema with the types that the user declared.
 
     A column without values in the sample gets the type string. A dictionary-encoded column gets the
@@ -45,17 +45,17 @@ def declare(schema: "pa.Schema", declared: Mapping[str, str]) -> "pa.Schema":
     """
     import pyarrow as pa
 
-    unknown = [name for name in declared if name not in schema.names]
-    if unknown:
+    unknown_columns = [name for name in declared_types if name not in schema.names]
+    if unknown_columns:
         raise SettingsError(
-            f"The source has no column '{unknown[0]}'."
-            f"{suggest_nearest(unknown[0], list(schema.names))}",
+            f"The source has no column '{unknown_columns[0]}'."
+            f"{suggest_nearest(unknown_columns[0], list(schema.names))}",
             fix=f"Declare types of its columns: {', '.join(schema.names)}.",
         )
     return pa.schema(
         [
-            (field.name, arrow_type(declared[field.name]))
-            if field.name in declared
+            (field.name, arrow_type(declared_types[field.name]))
+            if field.name in declared_types
             else (field.name, _value_type(field.type))
             for field in schema
         ]
@@ -86,7 +86,7 @@ def infer_columns(records: Sequence[Mapping[str, Any]], source: str) -> "pa.Sche
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise SourceError(
                 f"The column '{name}' of {source} must have values of one type: {error}.",
-                cause="Some records have a text where others have a number, or a list.",
+                cause="Some records have a text or a list where others have a number.",
                 fix="Convert the values in the source to one type.",
             ) from None
         fields.append((name, kind))

@@ -25,7 +25,7 @@ _SUFFIXES: dict[str, StreamFormat] = {
     ".pq": "parquet",
 }
 
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 _BUFFER_BYTES = 2**20
 
@@ -168,7 +168,7 @@ def _ignore(num_bytes: int) -> None:
 
 def _detect_format(name: str) -> StreamFormat:
     suffixes = [suffix.lower() for suffix in PurePosixPath(name.partition("?")[0]).suffixes]
-    while suffixes and suffixes[-1] in _COMPRESSED:
+    while suffixes and suffixes[-1] in _COMPRESSION_SUFFIXES:
         suffixes.pop()
     detected = _SUFFIXES.get(suffixes[-1]) if suffixes else None
     if detected is None:

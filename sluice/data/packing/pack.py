@@ -133,7 +133,7 @@ class _Packing:
 
     def __init__(self, folder: Path, on_progress: Callable[[PackProgress], None] | None) -> None:
         self._folder, self._on_progress = folder, on_progress
-        self._rows = self._shards = self._bytes = 0
+        self._num_rows = self._num_shards = self._num_bytes = 0
 
     def run(
         self,
@@ -159,10 +159,10 @@ class _Packing:
         if earlier_index is not None:
             _require_same_source(earlier_index, index, self._folder)
             _require_types(earlier_index, columns, self._folder)
-            kept_shards = self._intact_shards(earlier_index)
-            if len(kept_shards) < len(earlier_index.shards) or not earlier_index.complete:
+            intact_shards = self._intact_shards(earlier_index)
+            if len(intact_shards) < len(earlier_index.shards) or not earlier_index.complete:
                 earlier_index = earlier_index.model_copy(
-                    update={"shards": kept_shards, "complete": False}
+                    update={"shards": intact_shards, "complete": False}
                 )
             index = earlier_index
         num_kept = len(index.shards)
@@ -184,7 +184,7 @@ class _Packing:
         schema = self._schema(files, columns, index)
         names = {field.name: str(field.type) for field in schema}
         index = index.model_copy(update={"columns": names})
-        self._rows, self._shards = index.num_rows, len(index.shards)
+        self._num_rows, self._num_shards = index.num_rows, len(index.shards)
         new_shards = write_shards(
             read_tables(files, schema, skip=index.num_rows),
             schema,
@@ -196,7 +196,7 @@ class _Packing:
         for shard in new_shards:
             index = index.model_copy(update={"shards": (*index.shards, shard)})
             self._save(index)
-            self._rows, self._shards = index.num_rows, len(index.shards)
+            self._num_rows, self._num_shards = index.num_rows, len(index.shards)
             self._report()
         if not index.shards:
             raise SourceError(
@@ -238,14 +238,17 @@ class _Packing:
         write_atomic(self._folder / INDEX_NAME, index.model_dump_json(indent=1).encode())
 
     def _count_bytes(self, num_bytes: int) -> None:
-        self._bytes += num_bytes
+        self._num_bytes += num_bytes
         self._report()
 
     def _report(self, message: str = "") -> None:
         if self._on_progress is not None:
             self._on_progress(
                 PackProgress(
-                    rows=self._rows, shards=self._shards, bytes_read=self._bytes, message=message
+                    rows=self._num_rows,
+                    shards=self._num_shards,
+                    bytes_read=self._num_bytes,
+                    message=message,
                 )
             )
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SAMPLE_RECORDS, _SAMPLE_BYTES = 10_000, 16 * 2**20
-"""Number of JSON records, and their size [bytes], after which enough records are read to infer the
-types of columns."""
+"""The types of columns are inferred from the first JSON records, up to this number of records or
+this total size [bytes], whichever is reached first."""
 
 _TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
-"""Number of records, and their size [bytes], at which the collected records become a table."""
+"""The collected records become a table at this number of records or this total size [bytes]."""
 
 _MAX_LINE_BYTES = 256 * 2**20
 """Lines of this length or more are refused [bytes]. A file without line breaks would fill the
@@ -27,12 +27,12 @@ _CSV_BLOCK_BYTES = 4 * 2**20
 """Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""
 
 
-def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema":
+def infer_schema(files: SourceFiles, declared_types: Mapping[str, str]) -> "pa.Schema":
     """Return names and types of the columns, from the first records of the source.
 
     Args:
         files: Files of the source.
-        declared: Types that the user declared, by column.
+        declared_types: Types that the user declared, by column.
 
     Raises:
         SourceError: A file cannot be read or parsed, or a column has values of several types.
@@ -57,19 +57,22 @@ def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema"
                 size += num_bytes
                 if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
                     break
-            undeclared = [
-                {key: value for key, value in record.items() if key not in declared}
+            undeclared_values = [
+                {key: value for key, value in record.items() if key not in declared_types}
                 for record in sample
             ]
             columns = dict.fromkeys(key for record in sample for key in record)
-            inferred = infer_columns(undeclared, files.name(0))
+            inferred_schema = infer_columns(undeclared_values, files.name(0))
             schema = pa.schema(
                 [
-                    (name, pa.null() if name in declared else inferred.field(name).type)
+                    (
+                        name,
+                        pa.null() if name in declared_types else inferred_schema.field(name).type,
+                    )
                     for name in columns
                 ]
             )
-    return declare(schema, declared)
+    return declare(schema, declared_types)
 
 
 def read_tables(files: SourceFiles, schema: "pa.Schema", *, skip: int) -> "Iterator[pa.Table]":
@@ -124,9 +127,9 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
         if number < skip:
             continue
         if not record.keys() <= names:
-            extra = next(key for key in record if key not in names)
+            unknown_key = next(key for key in record if key not in names)
             raise SourceError(
-                f"The record at {location} has the key '{extra}', which is not a column.",
+                f"The record at {location} has the key '{unknown_key}', which is not a column.",
                 cause="The columns are the keys of the first records, up to "
                 f"{_SAMPLE_RECORDS:,} records or {_SAMPLE_BYTES // 2**20} MB.",
                 fix="Add the key to the first record, with the value null. If its values are not "
@@ -318,9 +321,9 @@ def _type_error(field: "pa.Field", problem: str) -> SourceError:
     )
 
 
-def _columns_error(name: str, columns: list[str], required: list[str]) -> SourceError:
+def _columns_error(name: str, columns: list[str], required_columns: list[str]) -> SourceError:
     return SourceError(
-        f"{name} must have the columns {', '.join(required)} of the first file, got "
+        f"{name} must have the columns {', '.join(required_columns)} of the first file, got "
         f"{', '.join(columns)}.",
         fix="Pack files with other columns to another folder.",
     )

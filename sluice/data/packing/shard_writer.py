@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS, _BATCH_BYTES = 4_096, 4 * 2**20
-"""Number of records, and their size [bytes], at which a record batch of a shard is written."""
+"""A record batch of a shard is written at this number of records or this total size [bytes]."""
 
-_UNKNOWN_BYTES = 64
-"""Size that is assumed for a nested value [bytes]."""
+_ASSUMED_VALUE_BYTES = 64
+"""Size that is assumed for a value of a type without a fixed width, such as a text in a list
+[bytes]."""
 
 
 def write_shards(
@@ -213,4 +214,4 @@ def _width(kind: "pa.DataType") -> int:
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:  # a type without a fixed width
-        return _UNKNOWN_BYTES
+        return _ASSUMED_VALUE_BYTES

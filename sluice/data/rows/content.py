@@ -15,9 +15,8 @@ _CHUNK_ROWS = 256
 def content_digests(source: RowSource | Tensor) -> list[str]:
     """Return a digest of every row, to be stored in a column of the raw rows.
 
-    The digest of a pipeline's data is that of its raw rows. With this column, that digest
-    also changes if a file changes but keeps its name, so that no finished training is reused for
-    other content.
+    The digest of a pipeline's data is computed from its raw rows. With this column, it also changes
+    if a file changes but keeps its name, so that no finished training is reused for other content.
 
     Args:
         source: Rows. The bits of a row must not depend on the other rows that are read with it, so

@@ -120,8 +120,8 @@ def verify_images(
     problems, num_done = [], 0
     # Threads suffice: Pillow decodes without holding the interpreter's lock.
     with ThreadPoolExecutor(workers or count_cores()) as pool:
-        for part, broken in zip(parts, pool.map(find_broken, parts), strict=True):
-            problems += broken
+        for part, broken_images in zip(parts, pool.map(find_broken, parts), strict=True):
+            problems += broken_images
             num_done += len(part)
             if on_progress is not None:
                 on_progress(num_done, len(paths))
@@ -153,9 +153,9 @@ def _without_broken(
 
 def _find_images(folder: Path) -> Iterator[str]:
     """Yield the paths of all images below a folder, relative to it, with slashes."""
-    pending = [("", str(folder))]
-    while pending:
-        prefix, directory = pending.pop()
+    pending_folders = [("", str(folder))]
+    while pending_folders:
+        prefix, directory = pending_folders.pop()
         try:
             entries = os.scandir(directory)
         except OSError as error:
@@ -168,6 +168,6 @@ def _find_images(folder: Path) -> Iterator[str]:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append((f"{prefix}{entry.name}/", entry.path))
+                    pending_folders.append((f"{prefix}{entry.name}/", entry.path))
                 elif entry.name.lower().endswith(IMAGE_SUFFIXES):
                     yield prefix + entry.name

@@ -156,9 +156,9 @@ LengthsOf = Callable[[Tensor], Tensor]
 def find_lengths(source: object) -> LengthsOf | None:
     """Return the function that returns the lengths of chosen examples of a row source.
 
-    It is the method ``lengths_of(rows)`` of the source, such as that of ``TokenRows``; or it reads
-    the attribute ``lengths``, a tensor or an array with one integer per example. None if the source
-    has neither.
+    The function calls the method ``lengths_of(rows)`` of the source, which ``TokenRows`` has; or it
+    reads the attribute ``lengths``, a tensor or an array with one integer per example. None if the
+    source has neither.
     """
     lengths_of: Any = getattr(source, "lengths_of", None)
     if lengths_of is not None:

@@ -17,7 +17,7 @@ from sluice.data.rows.shards import ShardReader
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUMERIC = ("int", "uint", "halffloat", "float", "double", "bool")
+_NUMERIC_TYPE_PREFIXES = ("int", "uint", "halffloat", "float", "double", "bool")
 """Beginnings of the names of numeric Arrow types."""
 
 Collate = Callable[[list[dict[str, Any]]], ModelInput]
@@ -69,7 +69,7 @@ class ShardRows:
         self.columns = _require_columns(columns, self._shards)
         for name in self.columns:
             kind = self._shards.columns[name]
-            if collate is None and not kind.startswith(_NUMERIC):
+            if collate is None and not kind.startswith(_NUMERIC_TYPE_PREFIXES):
                 raise ContractError(
                     f"The column '{name}' of {folder} must be numeric, got {kind}.",
                     cause="Texts, bytes and lists become tensors in a way that only you know.",

@@ -134,11 +134,11 @@ class ShardReader:
             columns: Numeric columns.
         """
         numbers = np.empty((len(rows), len(columns)), np.float32)
-        shards = np.searchsorted(self._first_rows, rows, side="right") - 1
-        for number in np.unique(shards):
-            chosen = np.flatnonzero(shards == number)
-            local = rows[chosen] - self._first_rows[number]
-            numbers[chosen] = self._shard(int(number)).numbers(local, columns)
+        shard_numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
+        for number in np.unique(shard_numbers):
+            positions = np.flatnonzero(shard_numbers == number)
+            shard_rows = rows[positions] - self._first_rows[number]
+            numbers[positions] = self._shard(int(number)).numbers(shard_rows, columns)
         return numbers
 
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.RecordBatch]":
@@ -178,12 +178,12 @@ class _OpenShard:
 
     def numbers(self, rows: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:
         numbers = np.empty((len(rows), len(names)), np.float32)
-        batches = np.searchsorted(self._first_rows, rows, side="right") - 1
-        for number in np.unique(batches).tolist():
-            chosen = np.flatnonzero(batches == number)
-            local = rows[chosen] - self._first_rows[number]
+        batch_numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
+        for number in np.unique(batch_numbers).tolist():
+            positions = np.flatnonzero(batch_numbers == number)
+            batch_rows = rows[positions] - self._first_rows[number]
             for index, name in enumerate(names):
-                numbers[chosen, index] = self._column(number, name)[local]
+                numbers[positions, index] = self._column(number, name)[batch_rows]
         return numbers
 
     def _column(self, number: int, name: str) -> NDArray[Any]:

@@ -76,7 +76,7 @@ class TableRows:
         length = seq_len or 1
         self._starts: range | NDArray[np.int64] = range(len(self._matrix) - length + 1)
         if ends is not None:
-            self._starts = _starts(ends, length, len(self._matrix))
+            self._starts = _window_starts(ends, length, len(self._matrix))
         if not len(self._starts):
             raise ContractError(
                 f"The {len(self._matrix)} rows of {path} contain no window of {length} rows.",
@@ -100,11 +100,11 @@ class TableRows:
             strides=matrix.strides,
             writeable=False,
         )
-        chosen = torch.from_numpy(windows[starts])
-        return chosen.view(len(starts), self._seq_len, num_columns)
+        chosen_windows = torch.from_numpy(windows[starts])
+        return chosen_windows.view(len(starts), self._seq_len, num_columns)
 
 
-def _starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.int64]:
+def _window_starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.int64]:
     end_rows = np.asarray(ends, dtype=np.int64)
     outside = end_rows[(end_rows < length - 1) | (end_rows >= num_rows)]
     if outside.size:

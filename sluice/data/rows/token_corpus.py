@@ -81,17 +81,17 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
         offsets.append(np.zeros(1, np.int64))
         parts: list[NDArray[Any]] = []
         ends: list[int] = []
-        end = num_waiting = 0
+        end = num_buffered_tokens = 0
         for row, document in enumerate(documents):
             ids = _check_document(document, row, vocab_size)
             end += len(ids)
-            num_waiting += len(ids)
+            num_buffered_tokens += len(ids)
             parts.append(ids.astype(dtype))
             ends.append(end)
-            if num_waiting >= _BUFFER_TOKENS:
+            if num_buffered_tokens >= _BUFFER_TOKENS:
                 tokens.append(np.concatenate(parts))
                 offsets.append(np.array(ends, np.int64))
-                parts, ends, num_waiting = [], [], 0
+                parts, ends, num_buffered_tokens = [], [], 0
         if parts:
             tokens.append(np.concatenate(parts))
             offsets.append(np.array(ends, np.int64))

@@ -33,6 +33,7 @@ _SCHEDULE_EPOCHS = 3
 last one is still well above the schedule's end."""
 
 _SUBJECT = {"check": "checkpoint"}
+"""Subject of the checkpoints of this check; see ``save_checkpoint``."""
 
 
 def check_checkpoint(
@@ -82,7 +83,9 @@ def check_checkpoint(
         model = prepare_model(workload, model_settings, sample, seed=model_seed)
         _require_tensors(model)
         groups = complete_groups(workload.parameter_groups(model.network), short_training)
-        return _EpochTraining(workload, model, groups, short_training, sample, seed).stoppable()
+        return _EpochTraining(
+            workload, model, groups, short_training, sample, seed
+        ).as_stoppable_training()
 
     try:
         with deterministic():
@@ -110,7 +113,7 @@ class _EpochTraining:
     state: TrainState | None = None
     epochs: Iterator[EpochResult] | None = None
 
-    def stoppable(self) -> StoppableTraining:
+    def as_stoppable_training(self) -> StoppableTraining:
         return StoppableTraining(
             model=self.model,
             step=self.step,
@@ -155,7 +158,7 @@ class _EpochTraining:
             )
         self.state = state
         self.model.load_state_dict(state.model)
-        # As in the uninterrupted training: another device rounds predictions differently.
+        # On the device of the training, because another device rounds predictions differently.
         self.model.to(resolve_device(self.settings.device))
 
     def _keep(self, state: TrainState) -> None:

@@ -246,9 +246,9 @@ class _Comparison:
 
     def _loads_truncated(self, path: Path, saved_state: Mapping[str, FlatState]) -> bool:
         """Truncate the largest file; return whether load() applies the rest without an error."""
-        largest = max(_files(path), key=lambda file: file.stat().st_size)
-        with largest.open("r+b") as file:
-            file.truncate(largest.stat().st_size // 2)
+        largest_file = max(_files(path), key=lambda file: file.stat().st_size)
+        with largest_file.open("r+b") as file:
+            file.truncate(largest_file.stat().st_size // 2)
         truncated_session = self._session("torn")
         initial_state = truncated_session.registered_state()
         if truncated_session.load(path) is not None:

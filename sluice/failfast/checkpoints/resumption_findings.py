@@ -59,19 +59,21 @@ def nothing_saved_finding() -> CheckOutcome:
     )
 
 
-def load_error_finding(error: Exception, saved: FlatState, initial: FlatState) -> CheckOutcome:
+def load_error_finding(
+    error: Exception, saved_state: FlatState, initial_state: FlatState
+) -> CheckOutcome:
     """Return the finding that the checkpoint could not be loaded.
 
     Args:
         error: Exception raised by load().
-        saved: State of the model when it was saved.
-        initial: State of the model into which it was to be loaded.
+        saved_state: State of the model when it was saved.
+        initial_state: State of the model into which it was to be loaded.
     """
     text = error.what if isinstance(error, SluiceError) else " ".join(str(error).split())
     text = text.removesuffix(".")
     observation = f"The checkpoint could not be loaded: {type(error).__name__}: {text[:400]}"
     location = "" if isinstance(error, SluiceError) else f" (raised {locate_error(error)})"
-    names = _differing_names(saved, initial)
+    names = _differing_names(saved_state, initial_state)
     cause, fix = _wrapper_advice(f"{text} {names}")
     if names:
         observation += f". {names}"
@@ -197,9 +199,9 @@ def _describe_hidden(difference: StateDifference | None) -> str:
     return f" Not stored, and different: {difference}." if difference is not None else ""
 
 
-def _differing_names(saved: FlatState, initial: FlatState) -> str:
-    only_saved = [name for name in saved if name not in initial]
-    only_initial = [name for name in initial if name not in saved]
+def _differing_names(saved_state: FlatState, initial_state: FlatState) -> str:
+    only_saved = [name for name in saved_state if name not in initial_state]
+    only_initial = [name for name in initial_state if name not in saved_state]
     if not (only_saved or only_initial):
         return ""
     sides = [

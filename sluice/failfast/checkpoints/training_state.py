@@ -148,8 +148,10 @@ def _by_parameter_name(
     state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> dict[str, Any]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    name_of = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(ordered)}
+    ordered_parameters = [
+        parameter for group in optimizer.param_groups for parameter in group["params"]
+    ]
+    name_of = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(ordered_parameters)}
     return {
         "state": {name_of.get(i, i): moments for i, moments in state["state"].items()},
         "param_groups": [

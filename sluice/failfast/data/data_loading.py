@@ -27,10 +27,10 @@ _MIN_DISTINCT_SHARE = 0.9
 """Minimum share of the distinct rows that half of the columns must distinguish, so that chance does
 not explain equal rows."""
 
-_NORMAL_CELLS = 2.63
-"""Normal values that are rounded to multiples of their interquartile range collide as often as
-draws from this number of equally likely cells: 2 sqrt(pi) / 1.349. Rounding to a finer step
-corresponds to more cells, in proportion."""
+_CELLS_PER_IQR = 2.63
+"""Number of equally likely cells whose draws collide as often as normal values that are rounded to
+multiples of their interquartile range (IQR): 2 sqrt(pi) / 1.349. If values are rounded to a finer
+step, the number of cells is higher, in proportion."""
 
 
 def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings) -> CheckOutcome:
@@ -104,7 +104,7 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     - with a datetime index, the copy does not directly follow an equal row, as in a standstill.
 
     Assumes:
-        A table with array-valued cells is not compared, and has no duplicates.
+        A table with arrays in its cells has no duplicates, because its rows are not compared.
     """
     no_duplicates = np.zeros(len(raw), bool)
     column_hashes = _cell_hashes(raw)
@@ -115,17 +115,17 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     if not is_repeated.any():
         return no_duplicates
     is_first = ~is_repeated
-    is_repeated = is_repeated & (_count_copies(row_hashes) <= _MAX_COPIES)
+    is_duplicate = is_repeated & (_count_copies(row_hashes) <= _MAX_COPIES)
     if isinstance(raw.index, pd.DatetimeIndex):
-        is_repeated[1:] &= row_hashes[1:] != row_hashes[:-1]
+        is_duplicate[1:] &= row_hashes[1:] != row_hashes[:-1]
     float_columns = [
         raw.iloc[is_first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"
     ]
-    num_expected = _expected_copies(float_columns, len(raw))
-    if 2 * num_expected <= is_repeated.sum():
-        return is_repeated
+    num_expected_copies = _expected_copies(float_columns, len(raw))
+    if 2 * num_expected_copies <= is_duplicate.sum():
+        return is_duplicate
     if _halves_distinguish_rows([hashes[is_first] for hashes in column_hashes]):
-        return is_repeated
+        return is_duplicate
     return no_duplicates
 
 
@@ -190,7 +190,7 @@ def _expected_collisions(sorted_values: NDArray[np.float64], num_rows: int) -> f
     """
     step = float(np.quantile(np.diff(sorted_values), 0.001))
     low, high = np.quantile(sorted_values, [0.25, 0.75])
-    return float(num_rows**2 * step / (2 * _NORMAL_CELLS * (high - low)))
+    return float(num_rows**2 * step / (2 * _CELLS_PER_IQR * (high - low)))
 
 
 def _halves_distinguish_rows(column_hashes: list[NDArray[np.uint64]]) -> bool:

@@ -51,7 +51,7 @@ class FeatureValues:
     def compare(
         self, other: pd.DataFrame, labels: pd.Index, largest_changes: dict[str, ColumnChange]
     ) -> bool:
-        """Compare the features of the rows with some labels, and record the largest changes.
+        """Compare the features of the rows with the given labels, and record the largest changes.
 
         Args:
             other: Features computed from other raw rows.

@@ -110,12 +110,12 @@ def _workload_of_changed_rows(
         seed: Seed of the new order of the rows.
     """
     order = time_order(raw.index)
-    last_train = np.flatnonzero(raw.index[order].isin(frame.index[:stop]))
+    train_positions = np.flatnonzero(raw.index[order].isin(frame.index[:stop]))
     table, _ = change_later_rows(
         raw,
         frame,
         order,
-        cut=int(last_train.max()) + 1,
+        cut=int(train_positions.max()) + 1,
         kept_share=_KEPT_SHARE,
         rng=np.random.default_rng(seed),
     )
@@ -124,7 +124,7 @@ def _workload_of_changed_rows(
         cls, workload.settings, path=f"{cls.__module__}:{cls.__qualname__}"
     )
     changed_workload.load_rows = table.copy  # type: ignore[method-assign]
-    # A table with fewer rows, or in another order, may be refused.
+    # compute_features may reject a table with fewer rows, or with rows in another order.
     with contextlib.suppress(ContractError), wrap_user_errors("compute_features of the workload"):
         changed_workload.compute_features(table.copy())
     return changed_workload

@@ -17,6 +17,7 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Workload
 
 Compute = Callable[[pd.DataFrame], pd.DataFrame]
+"""Function from raw rows to the feature frame."""
 
 
 def check_look_ahead(
@@ -114,7 +115,9 @@ def check_look_ahead(
         # A value that became missing has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         fault="look-ahead",
-        cause=_RENUMBERED if _is_default_index(frame.index) and len(frame) < len(raw) else "",
+        cause=_RENUMBERED_INDEX_CAUSE
+        if _is_default_index(frame.index) and len(frame) < len(raw)
+        else "",
     )
 
 
@@ -172,7 +175,7 @@ def find_look_ahead(
     return search.sorted_changes
 
 
-_RENUMBERED = (
+_RENUMBERED_INDEX_CAUSE = (
     "A feature uses later rows, or compute_features resets the index of the rows it keeps, so that "
     "labels refer to other rows."
 )

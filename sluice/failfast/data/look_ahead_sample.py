@@ -44,7 +44,7 @@ class LookAheadSample:
     def columns_of(self, table_index: int, rng: np.random.Generator) -> tuple[str, ...]:
         """Return the columns to compare in one changed table, rotating between tables.
 
-        A changed table has the rows of the original, but the later ones reordered or dropped.
+        In a changed table, the later rows of the original are reordered, and some are dropped.
 
         Args:
             table_index: Number of the changed table, from 0.

@@ -28,7 +28,9 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
     present_positions = _present_positions(frame, workload.target_column, len(classes))
     if present_positions is None or len(present_positions) == len(classes):
         return None
-    missing_names = [name for number, name in enumerate(classes) if number not in present_positions]
+    missing_names = [
+        name for position, name in enumerate(classes) if position not in present_positions
+    ]
     is_one = len(missing_names) == 1
     subject, verb = _name_classes(missing_names), "has" if is_one else "have"
     return CheckOutcome(
@@ -63,7 +65,7 @@ def find_classes_missing_in_splits(
         present_positions = _present_positions(rows, workload.target_column, len(classes))
         if present_positions is None:
             return []
-        return [name for number, name in enumerate(classes) if number not in present_positions]
+        return [name for position, name in enumerate(classes) if position not in present_positions]
 
     for fold in folds:
         missing_names = names_without_rows(frame.iloc[fold.train.start : fold.train.stop])

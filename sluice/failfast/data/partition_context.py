@@ -21,7 +21,7 @@ def check_partition_context(
         wide_features: Features of the same rows, computed with a larger context.
 
     Raises:
-        ContractError: A value differs by more than rounding, or a row is missing in one of them.
+        ContractError: A value differs by more than rounding, or one of the two frames lacks a row.
     """
     context = (
         f"its own rows, {workload.feature_partitions.look_back_rows} earlier and "

@@ -51,7 +51,7 @@ _NUM_RANDOM_COLUMNS = 256
 """Number of random Fourier features of a map."""
 
 _MAX_PRODUCT_INPUTS = 24
-"""Maximum number of values of the last row for which all products of two values are features."""
+"""Maximum number of values of the last row for its products of two values to be features."""
 
 _MAX_TARGETS = 4
 """Maximum number of target columns; more are replaced by this number of random mixtures."""
@@ -87,9 +87,9 @@ def check_signal(
     The best regression must explain more than after shuffling the targets. The same search runs on
     every shuffle, so the false positive rate is at most ``signal_alpha``.
 
-    Without a detected signal the check fails only where these maps are powerful: enough rows,
-    enough rows per class, and inputs that are numbers and not too many. Otherwise, and when no
-    signal is expected, it warns.
+    If no signal is detected, the check fails only if these regressions would probably have found
+    one: with enough rows, enough rows per class, and inputs that are numbers and not too many.
+    Otherwise, and if no signal is expected, it warns.
 
     Args:
         train: Train examples of a fold.

@@ -74,7 +74,7 @@ def check_split_independence(
     if num_compared == 0:
         return CheckOutcome(
             outcome="insufficient",
-            summary="At least one example must be in a split and in a part of it, got none.",
+            summary="No example could be computed both from a whole split and from a part of it.",
             numbers=numbers,
             cause="There is no fold, or its splits are not much longer than one window.",
             fix="Provide more rows, or shorten seq_len.",
@@ -88,7 +88,10 @@ def check_split_independence(
 
 
 def _last_rows(rows: RowRange, max_rows: int) -> RowRange:
-    """Return the last rows of a split, because the first rows of a table have no earlier rows."""
+    """Return the last rows of a split.
+
+    The first rows of a table may have no examples, because they have no earlier rows.
+    """
     return RowRange(start=max(rows.start, rows.stop - max_rows), stop=rows.stop)
 
 
@@ -114,15 +117,15 @@ def _reduce_split(
 
 def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:
     """Return the number of common examples, and a description of the first difference or ""."""
-    common, in_original, in_partial = np.intersect1d(
+    common_rows, in_original, in_partial = np.intersect1d(
         original.rows, partial.rows, return_indices=True
     )
-    if common.size == 0:
+    if common_rows.size == 0:
         return 0, ""
     if not (original.is_in_memory and partial.is_in_memory):
-        positions = spread_rows(common.size, _MAX_READ_ROWS).numpy()
-        common, in_original, in_partial = (
-            common[positions],
+        positions = spread_rows(common_rows.size, _MAX_READ_ROWS).numpy()
+        common_rows, in_original, in_partial = (
+            common_rows[positions],
             in_original[positions],
             in_partial[positions],
         )
@@ -132,11 +135,11 @@ def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:
         is_different = _is_input_different(value, other_value)
         if is_different.any():
             first = int(is_different.argmax())
-            return common.size, (
-                f"{name} of {is_different.sum():,} of {common.size:,} examples, first in row "
-                f"{common[first]}"
+            return common_rows.size, (
+                f"{name} of {is_different.sum():,} of {common_rows.size:,} examples, first in row "
+                f"{common_rows[first]}"
             )
-    return common.size, ""
+    return common_rows.size, ""
 
 
 def _is_input_different(one: ModelInput, two: ModelInput) -> NDArray[np.bool_]:

@@ -28,8 +28,8 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.hard_examples import find_hard_examples
 from sluice.training.loop import predict
 
-_BOTH: frozenset[Level] = frozenset({"minimum", "full"})
-_FULL: frozenset[Level] = frozenset({"full"})
+_BOTH_LEVELS: frozenset[Level] = frozenset({"minimum", "full"})
+_FULL_LEVEL: frozenset[Level] = frozenset({"full"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class GateCheck:
     select_limit: Callable[[TimeLimits], TimeLimit]
     needs: tuple[str, ...] = ()
     """Names of the prerequisite checks; this check is skipped unless they passed."""
-    levels: frozenset[Level] = _BOTH
+    levels: frozenset[Level] = _BOTH_LEVELS
 
     def planned(self, times: TimeLimits) -> PlannedCheck:
         """Return the check as plain data, without its function."""
@@ -159,7 +159,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=lambda i: check_look_ahead(i.workload, i.raw, i.frame, i.settings, seed=i.seed),
         select_limit=lambda times: times.look_ahead,
         needs=("features_are_valid",),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
     GateCheck(
         check_id="split_independence",
@@ -168,7 +168,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=_split_independence,
         select_limit=lambda times: times.features,
         needs=("features_are_valid",),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
     GateCheck(
         check_id="served_inputs",
@@ -181,7 +181,7 @@ CHECKS: tuple[GateCheck, ...] = (
         select_limit=lambda times: times.features,
         # A feature that looks ahead differs when it is computed for a request, without later rows.
         needs=("features_are_valid", "features_do_not_look_ahead"),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
     GateCheck(
         check_id="signal",
@@ -192,7 +192,7 @@ CHECKS: tuple[GateCheck, ...] = (
         ),
         select_limit=lambda times: times.signal,
         needs=("features_are_valid",),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
     GateCheck(
         check_id="instantiation",
@@ -247,7 +247,7 @@ CHECKS: tuple[GateCheck, ...] = (
         ),
         select_limit=lambda times: times.overfit_one_batch,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
     GateCheck(
         check_id="mini_training",
@@ -264,7 +264,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=_predictions,
         select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
     GateCheck(
         check_id="scoring",
@@ -273,7 +273,7 @@ CHECKS: tuple[GateCheck, ...] = (
         function=_scoring,
         select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
     GateCheck(
         check_id="checkpoint",
@@ -291,6 +291,6 @@ CHECKS: tuple[GateCheck, ...] = (
         ),
         select_limit=lambda times: times.checkpoint,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
-        levels=_FULL,
+        levels=_FULL_LEVEL,
     ),
 )

@@ -172,11 +172,12 @@ def _run(
 
 
 def _needs_data(
-    remaining: list[GateCheck], results: dict[str, CheckResult], poc: PocSettings
+    remaining_checks: list[GateCheck], results: dict[str, CheckResult], poc: PocSettings
 ) -> bool:
     """Return whether a remaining check needs the data that an earlier process had loaded."""
     return results.get("features_are_valid") is not None and any(
-        check.needs and check.planned(poc.times).blocked_by(results) is None for check in remaining
+        check.needs and check.planned(poc.times).blocked_by(results) is None
+        for check in remaining_checks
     )
 
 
@@ -186,7 +187,7 @@ def _plan(workload: Workload, target: _GateTarget, checks: list[GateCheck]) -> G
         workload=type(workload).__name__,
         checks=tuple(check.planned(times) for check in checks),
         whole_gate=times.whole_gate,
-        reloading=TimeLimit(
+        reload_limit=TimeLimit(
             typical_s=times.data_loading.typical_s + times.features.typical_s,
             max_s=times.data_loading.max_s + times.features.max_s,
         ),
@@ -258,9 +259,10 @@ def _resolve(target: Target) -> _GateTarget:
 
 
 def _with_settings_advice(target: _GateTarget) -> _GateTarget:
-    """Return a target whose error, if the workload requires settings, names the pipeline file.
+    """Return the target with a better error if the workload requires settings.
 
-    The user named the class itself, so the gate has no settings for it.
+    The user named the class itself, so the gate has no settings for it. The error names the
+    pipeline file that contains them.
     """
 
     def build(cls: type[Workload]) -> Workload:
@@ -296,15 +298,15 @@ def _is_import_path(name: str) -> bool:
     return bool(colon and before) and not Path(name).exists()
 
 
-def _workload_type(target: Target, resolved: _GateTarget) -> type:
+def _workload_type(target: Target, gate_target: _GateTarget) -> type:
     """Import the user's module or run the script, and return the workload's class.
 
     Does not return if that code calls ``check()`` with the class: the gate then runs in that call.
     """
     if isinstance(target, WorkloadTarget) and target.script is not None:
         return _run_script(target.script, target)
-    sys.argv = [resolved.path]
-    cls: type = import_object(resolved.path, what="workload")
+    sys.argv = [gate_target.path]
+    cls: type = import_object(gate_target.path, what="workload")
     return cls
 
 

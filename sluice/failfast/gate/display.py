@@ -89,7 +89,7 @@ def report_page(report: GateReport) -> RenderableType:
 
     table.add_column("check", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
-    table.add_column("allowed", justify="right", no_wrap=True)
+    table.add_column("max. seconds", justify="right", no_wrap=True)
     table.add_column("result", overflow="fold")
     for result in report.results:
         if result.outcome == "skipped":

@@ -122,8 +122,8 @@ def require_workload(
     """Return the workload, or a workload of the data frame.
 
     Raises:
-        SettingsError: Neither or both were given, a frame without its target, or something else as
-            the workload.
+        SettingsError: Neither a workload nor a frame is given, or both are; the frame or its target
+            is missing; or ``workload`` is not a workload.
     """
     if workload is not None and not _is_workload(workload):
         is_frame = type(workload).__name__ == "DataFrame"

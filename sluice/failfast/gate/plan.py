@@ -55,7 +55,7 @@ class GatePlan:
     workload: str
     checks: tuple[PlannedCheck, ...]
     whole_gate: TimeLimit
-    reloading: TimeLimit
+    reload_limit: TimeLimit
     """Time limit for loading the data again in a new process, after one was stopped."""
     max_memory_share: float
     """Maximum memory of the gate's process, as a share of the memory that was free when the gate

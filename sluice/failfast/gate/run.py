@@ -36,10 +36,10 @@ def run_gate(
         on_result: Called with every result.
         checks: Table of checks; tests pass another one.
     """
-    started = inputs.clock()
+    started_at = inputs.clock()
     level_checks = tuple(check for check in checks if level in check.levels)
     results = run_checks(inputs, level_checks, on_result=on_result)
-    seconds = _seconds_since(started, inputs.clock)
+    seconds = _seconds_since(started_at, inputs.clock)
     time_result = check_total_time(seconds, inputs.settings.times.whole_gate)
     on_result(time_result)
     return GateReport(
@@ -87,19 +87,19 @@ def _run(
     check: GateCheck, inputs: GateInputs, results_by_name: dict[str, CheckResult]
 ) -> CheckResult:
     """Run and time one check; an exception becomes a failed outcome."""
-    planned = check.planned(inputs.settings.times)
-    blocking = planned.blocked_by(results_by_name)
+    planned_check = check.planned(inputs.settings.times)
+    blocking = planned_check.blocked_by(results_by_name)
     if blocking is not None:
-        return planned.skipped_result(blocking)
-    started = inputs.clock()
+        return planned_check.skipped_result(blocking)
+    started_at = inputs.clock()
     try:
         outcome = check.function(inputs)
     except (Exception, SystemExit) as error:  # boundary to user code
         outcome = outcome_from_error(error)
-    seconds = _seconds_since(started, inputs.clock)
-    return planned.result(apply_time_limit(outcome, seconds, planned.limit), seconds)
+    seconds = _seconds_since(started_at, inputs.clock)
+    return planned_check.result(apply_time_limit(outcome, seconds, planned_check.limit), seconds)
 
 
-def _seconds_since(started: datetime, clock: Clock) -> float:
+def _seconds_since(started_at: datetime, clock: Clock) -> float:
     # A duration must not be negative when the wall clock is set back.
-    return max(0.0, (clock() - started).total_seconds())
+    return max(0.0, (clock() - started_at).total_seconds())

@@ -221,7 +221,7 @@ def _check_time(progress: _Progress, process_started_at: float) -> _Stop | None:
             return None
         limit, since, what = STARTUP_LIMIT, process_started_at, "The startup"
     elif progress.running_check == RELOADING_DATA:
-        limit, since, what = plan.reloading, progress.running_since, "Loading the data again"
+        limit, since, what = plan.reload_limit, progress.running_since, "Loading the data again"
     else:
         limit = next(
             check.limit

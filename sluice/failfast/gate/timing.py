@@ -19,10 +19,10 @@ def apply_time_limit(
     ``limit.typical_s``.
     """
     if seconds > limit.max_s and untimed_outcome.outcome in ("pass", "warn"):
-        duration = f"Took {seconds:.1f} s, at most {limit.max_s:g} s is allowed."
+        duration = f"The run time was {seconds:.1f} s; at most {limit.max_s:g} s is allowed."
         return _slow_outcome("fail", "time limit exceeded", duration, untimed_outcome)
     if seconds > limit.typical_s and untimed_outcome.outcome == "pass":
-        duration = f"Took {seconds:.1f} s, {limit.typical_s:g} s is usual."
+        duration = f"The run time was {seconds:.1f} s; up to {limit.typical_s:g} s is usual."
         return _slow_outcome("warn", "slower than usual", duration, untimed_outcome)
     return untimed_outcome
 

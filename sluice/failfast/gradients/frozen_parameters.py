@@ -10,7 +10,7 @@ from sluice.models.parameter_names import format_names
 
 
 def check_frozen(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], declared: Sequence[str]
+    named_parameters: Iterable[tuple[str, nn.Parameter]], frozen_patterns: Sequence[str]
 ) -> CheckOutcome | None:
     """Return a finding when frozen and declared parameters differ, or None.
 
@@ -19,14 +19,14 @@ def check_frozen(
 
     Args:
         named_parameters: Result of ``network.named_parameters()``.
-        declared: Case-sensitive shell patterns of intentionally frozen parameters. Names with the
-            prefix "network.", as shown in other messages, are accepted too.
+        frozen_patterns: Case-sensitive shell patterns of intentionally frozen parameters. Names
+            with the prefix "network.", as shown in other messages, are accepted too.
     """
     requires_grad_by_name = {name: parameter.requires_grad for name, parameter in named_parameters}
     undeclared_names = [
         name
         for name, requires_grad in requires_grad_by_name.items()
-        if not requires_grad and not any(_matches(name, pattern) for pattern in declared)
+        if not requires_grad and not any(_matches(name, pattern) for pattern in frozen_patterns)
     ]
     if undeclared_names:
         return CheckOutcome(
@@ -42,7 +42,7 @@ def check_frozen(
             for name, requires_grad in requires_grad_by_name.items()
             if _matches(name, pattern)
         ]
-        for pattern in declared
+        for pattern in frozen_patterns
     }
     unmatched_patterns = [pattern for pattern, flags in flags_by_pattern.items() if not flags]
     if unmatched_patterns:

@@ -255,21 +255,21 @@ def _find_symmetric_units(model: nn.Module, probe: GradientProbe) -> CheckOutcom
 def _find_large_gradients(report: GradientReport, warn_norm: float) -> CheckOutcome | None:
     if not report.large:
         return None
-    largest, norm = report.largest
+    largest_parameter, norm = report.largest
     return CheckOutcome(
         outcome="warn",
         summary=f"{len(report.large):,} of {len(report.norms):,} gradient norms are above "
-        f"{warn_norm:g}; the largest is {norm:.4g}, of {largest}.",
+        f"{warn_norm:g}; the largest is {norm:.4g}, of {largest_parameter}.",
         fault="explosion",
     )
 
 
 def _numbers(report: GradientReport) -> dict[str, EvidenceValue]:
-    largest, norm = report.largest
+    largest_parameter, norm = report.largest
     return {
         "num_gradients": len(report.norms),
         "largest_norm": norm,
-        "largest_parameter": largest,
+        "largest_parameter": largest_parameter,
         "mean_norm": report.mean_norm,
         "num_missing": len(report.missing),
         "num_zero": len(report.zero),
@@ -287,10 +287,10 @@ def _combine_findings(
     if findings:
         summaries = " ".join(finding.summary for finding in findings)
         return replace(findings[0], summary=summaries, numbers=numbers)
-    largest, norm = report.largest
+    largest_parameter, norm = report.largest
     return CheckOutcome(
         outcome="pass",
         summary=f"{len(report.norms):,} trainable parameters have a finite gradient; the largest "
-        f"norm is {norm:.4g}, of {largest}.",
+        f"norm is {norm:.4g}, of {largest_parameter}.",
         numbers=numbers,
     )

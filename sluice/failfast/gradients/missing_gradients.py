@@ -9,8 +9,8 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.module_activity import RECTIFIERS, ModuleActivity
 from sluice.models.parameter_names import format_names
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-"""Modules that normalise their inputs."""
+_NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+"""Layers that normalise their inputs, such as batch norm."""
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 """Modules whose inputs are token ids."""
@@ -18,11 +18,11 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _LISTS = (nn.ModuleList, nn.ModuleDict)
 """Containers of modules, some of which may be unused by design, such as experts."""
 
-_BY_DESIGN = (
+_BY_DESIGN_CAUSE = (
     "Parts without influence on these rows: a bias before a normalisation, recurrent weights with "
     "seq_len 1, a rare token, an expert to which no row was routed, or a disabled part."
 )
-_IF_INTENDED = (
+_BY_DESIGN_FIX = (
     "No action is required if this is intended; otherwise check how the named parameters are used."
 )
 
@@ -87,7 +87,7 @@ class _Diagnosis:
         self.missing_gradients, self.activity = missing_gradients, activity
         self.modules = dict(model.named_modules())
         first_name = {id(parameter): name for name, parameter in model.named_parameters()}
-        self.trainable = {
+        self.trainable_parameters = {
             owner: {
                 # A tied parameter has its first name everywhere, as in ``missing_gradients``.
                 first_name[id(parameter)]: parameter
@@ -96,11 +96,11 @@ class _Diagnosis:
             }
             for owner, module in self.modules.items()
         }
-        names = {name for parameters in self.trainable.values() for name in parameters}
-        self.with_gradient = names - missing_gradients.parameters
+        names = {name for parameters in self.trainable_parameters.values() for name in parameters}
+        self.names_with_nonzero_gradient = names - missing_gradients.parameters
         self.idle_modules = {
             owner
-            for owner, parameters in self.trainable.items()
+            for owner, parameters in self.trainable_parameters.items()
             if parameters
             and set(parameters) <= missing_gradients.parameters
             and self._is_idle(owner)
@@ -108,7 +108,7 @@ class _Diagnosis:
         """Modules without gradient, while an equivalent module gets gradients in their place."""
         self.zero_layers = {
             owner
-            for owner, parameters in self.trainable.items()
+            for owner, parameters in self.trainable_parameters.items()
             if set(parameters) <= missing_gradients.zero
             and any(parameter.ndim > 1 for parameter in parameters.values())
             and not isinstance(self.modules[owner], _EMBEDDINGS)
@@ -117,19 +117,21 @@ class _Diagnosis:
 
     def find_disconnected(self) -> CheckOutcome | None:
         """Return a failure for parameters that the loss does not depend on; None without any."""
-        disconnected = [
+        disconnected_names = [
             name
             for name in self._in_order(self.missing_gradients.missing)
             if _parent(name) not in self.idle_modules
         ]
-        if not disconnected:
+        if not disconnected_names:
             return None
-        unused = {owner for owner in map(_parent, disconnected) if not self._has_run(owner)}
-        note = f" {format_names(sorted(unused))} never ran." if unused else ""
+        unused_modules = {
+            owner for owner in map(_parent, disconnected_names) if not self._has_run(owner)
+        }
+        note = f" {format_names(sorted(unused_modules))} never ran." if unused_modules else ""
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(disconnected):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no gradient: {format_names(disconnected)}.{note}",
+            summary=f"{len(disconnected_names):,} of {self.missing_gradients.num_trainable:,} "
+            f"trainable parameters got no gradient: {format_names(disconnected_names)}.{note}",
             fault="detached subgraph",
         )
 
@@ -146,16 +148,16 @@ class _Diagnosis:
         if match is None:
             return None
         dead_layer, description = match
-        blocks_learning = dead_layer in self._zero_layers_and_norms() or any(
+        blocks_learning = dead_layer in self._zero_layers_and_norm_layers() or any(
             o not in self.idle_modules for o in self.zero_layers
         )
         if not blocks_learning:
             return CheckOutcome(outcome="warn", summary=f"{description}.", fault="dead units")
-        blocked = self._in_order(self.missing_gradients.zero)
+        blocked_names = self._in_order(self.missing_gradients.zero)
         return CheckOutcome(
             outcome="fail",
-            summary=f"{description}; therefore the gradient of {format_names(blocked)} is exactly "
-            "0.",
+            summary=f"{description}; therefore the gradient of {format_names(blocked_names)} is "
+            "exactly 0.",
             fault="dead units",
         )
 
@@ -183,9 +185,9 @@ class _Diagnosis:
             is_dead = (
                 activity.is_dead
                 and activity.num_units > 1
-                and name in self._zero_layers_and_norms()
+                and name in self._zero_layers_and_norm_layers()
             )
-            if is_dead and self.with_gradient and not self._weights_are_zero(name):
+            if is_dead and self.names_with_nonzero_gradient and not self._weights_are_zero(name):
                 return name, _describe_dead(name, activity)
         return None
 
@@ -230,13 +232,13 @@ class _Diagnosis:
     def find_zero_gradients(self) -> CheckOutcome | None:
         """Return a failure for layers with a gradient of 0 for another reason; None without any."""
         layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
-        are_all_zero = self.missing_gradients.zero and not self.with_gradient
+        are_all_zero = self.missing_gradients.zero and not self.names_with_nonzero_gradient
         if not layers and not are_all_zero:
             return None
         names = self._in_order(
             self.missing_gradients.zero
             if are_all_zero
-            else {name for owner in layers for name in self.trainable[owner]}
+            else {name for owner in layers for name in self.trainable_parameters[owner]}
         )
         return CheckOutcome(
             outcome="fail",
@@ -251,17 +253,17 @@ class _Diagnosis:
         idle_parameters = {
             name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
         }
-        remaining = self._in_order(self.missing_gradients.zero | idle_parameters)
-        if not remaining:
+        remaining_names = self._in_order(self.missing_gradients.zero | idle_parameters)
+        if not remaining_names:
             return None
         return CheckOutcome(
             outcome="warn",
-            summary=f"{len(remaining):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no nonzero gradient in {self._describe_batches()}: "
-            f"{format_names(remaining)}.",
+            summary=f"{len(remaining_names):,} of {self.missing_gradients.num_trainable:,} "
+            f"trainable parameters got no nonzero gradient in {self._describe_batches()}: "
+            f"{format_names(remaining_names)}.",
             fault="zero gradients",
-            cause=_BY_DESIGN,
-            fix=_IF_INTENDED,
+            cause=_BY_DESIGN_CAUSE,
+            fix=_BY_DESIGN_FIX,
         )
 
     def _is_idle(self, owner: str) -> bool:
@@ -293,7 +295,9 @@ class _Diagnosis:
         return False
 
     def _learns(self, name: str) -> bool:
-        return any(parameter.startswith(f"{name}.") for parameter in self.with_gradient)
+        return any(
+            parameter.startswith(f"{name}.") for parameter in self.names_with_nonzero_gradient
+        )
 
     def _has_run(self, owner: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
@@ -306,24 +310,27 @@ class _Diagnosis:
     def _has_nonzero_input(self, owner: str) -> bool:
         return owner not in self.activity or self.activity[owner].has_nonzero_input is not False
 
-    def _zero_layers_and_norms(self) -> set[str]:
-        norms = {
+    def _zero_layers_and_norm_layers(self) -> set[str]:
+        norm_layers = {
             owner
-            for owner, parameters in self.trainable.items()
-            if isinstance(self.modules[owner], _NORMS)
+            for owner, parameters in self.trainable_parameters.items()
+            if isinstance(self.modules[owner], _NORM_LAYERS)
             and parameters
             and set(parameters) <= self.missing_gradients.zero
         }
-        return self.zero_layers | norms
+        return self.zero_layers | norm_layers
 
     def _weights_are_zero(self, owner: str) -> bool:
-        weights = [p for p in self.trainable.get(owner, {}).values() if p.ndim > 1]
+        weights = [p for p in self.trainable_parameters.get(owner, {}).values() if p.ndim > 1]
         return bool(weights) and not any(bool(p.detach().any()) for p in weights)
 
     def _in_order(self, names: Collection[str]) -> list[str]:
         return list(
             dict.fromkeys(
-                n for parameters in self.trainable.values() for n in parameters if n in names
+                n
+                for parameters in self.trainable_parameters.values()
+                for n in parameters
+                if n in names
             )
         )
 

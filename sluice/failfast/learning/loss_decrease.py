@@ -78,7 +78,7 @@ def required_loss_decrease(step_share: float, settings: PocSettings) -> float:
 
 
 def learnable_loss(first_S: NDArray[np.float64], baseline: ConstantBaseline) -> NDArray[np.float64]:
-    """Return the learnable loss of each seed, in the unit of the loss."""
+    """Return the learnable loss of each seed; without a baseline, the absolute first loss."""
     if baseline.problem:
         return np.abs(first_S)
     return np.maximum(first_S - baseline.loss, 0.0) + baseline.unit

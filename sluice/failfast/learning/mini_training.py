@@ -40,18 +40,18 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
 _MAX_UNITS_ABOVE = 10.0
-"""Maximum of the last loss above the constant baseline for a pass [baseline units]. Above it the
-decrease may only show that outputs approach the target's level, so the check warns. Models of a
-rare class (2 %) and of a mixture density were up to 4.5 units above the baseline after a slow
-start, and did learn."""
+"""Maximum excess of the last loss over the constant baseline for a pass [baseline units]. With a
+larger excess, the decrease may only show that outputs approach the target's level, so the check
+warns. Models of a rare class (2 %) and of a mixture density were up to 4.5 units above the baseline
+after a slow start, and did learn."""
 
 _MIN_UNITS_BELOW = 0.05
-"""Minimum of the last loss below the constant baseline that shows that the model uses its inputs
-[baseline units]. With less, the summary says that this is not shown."""
+"""Minimum distance of the last loss below the constant baseline that shows that the model uses its
+inputs [baseline units]. With a smaller distance, the summary says that this is not shown."""
 
 _PRETRAINED_UNITS_BELOW = 0.5
-"""Minimum of the first loss below the constant baseline for a model to count as pretrained
-[baseline units]. If its loss does not decrease, the check warns instead of failing."""
+"""A model counts as pretrained if its first loss is more than this distance below the constant
+baseline [baseline units]. If its loss does not decrease, the check warns instead of failing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

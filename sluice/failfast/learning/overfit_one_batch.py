@@ -161,9 +161,9 @@ def _overfit(
     seed: int,
 ) -> _Attempt:
     baseline_loss = constant_baseline_loss(workload, batch.targets)
-    lowest = grouped_constant_loss(workload, batch.targets, np.arange(len(batch)))
-    max_decrease = baseline_loss - lowest
-    if lowest < 0:
+    lowest_possible_loss = grouped_constant_loss(workload, batch.targets, np.arange(len(batch)))
+    max_decrease = baseline_loss - lowest_possible_loss
+    if lowest_possible_loss < 0:
         max_decrease = min(max_decrease, unit)
     required_loss = baseline_loss - (1 - settings.overfit_loss_share) * max_decrease
     best = (math.inf, 0, _LEARNING_RATES[0])

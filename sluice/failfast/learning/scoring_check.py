@@ -106,13 +106,16 @@ def check_scoring(
     )
 
 
-def _unknown_guard_finding(unknown: Sequence[str], available: list[str]) -> CheckOutcome:
+def _unknown_guard_finding(
+    unknown_metrics: Sequence[str], available_metrics: list[str]
+) -> CheckOutcome:
     """Return a failure: guards name metrics that metrics() does not return."""
-    names = ", ".join(f"'{name}'" for name in unknown)
+    names = ", ".join(f"'{name}'" for name in unknown_metrics)
     return CheckOutcome(
         outcome="fail",
-        summary=f"guards: the workload does not have the {_noun(unknown)} {names}."
-        f"{suggest_nearest(unknown[0], available)} Available: {', '.join(available)}.",
+        summary=f"guards: the workload does not have the {_noun(unknown_metrics)} {names}."
+        f"{suggest_nearest(unknown_metrics[0], available_metrics)} Available: "
+        f"{', '.join(available_metrics)}.",
         fault="invalid scoring method",
         cause="A guard on a metric that the workload does not compute has no evidence, so a "
         "candidate would be INCONCLUSIVE after its training.",
@@ -130,8 +133,8 @@ def _predict_baseline(
 ) -> tuple[object, int, tuple[int, ...]]:
     """Return predictions of the baseline, the number of its rows, and the required shape.
 
-    If the workload does not keep its outputs, only predictions of evenly spaced rows are returned;
-    the number of rows is that of all predictions.
+    If the workload does not keep its outputs, only predictions of evenly spaced rows are returned,
+    but the number of rows counts all predictions.
     """
     baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
     is_source = isinstance(baseline, Tensor | RowSource)
@@ -163,7 +166,7 @@ def _compare_with_simple_rule(
     return (
         f" The mini training has a loss of {trained_loss:.4g} on the held-out rows. This is "
         f"clearly higher than the {best_loss:.4g} of the simple rule '{rule.name}', with which the "
-        "evaluation compares it."
+        "evaluation compares a candidate."
     )
 
 

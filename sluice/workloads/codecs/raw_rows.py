@@ -57,7 +57,7 @@ class RawRowsRequest(CodecRequest):
         min_length=1,
         max_length=100_000,
         fail_fast=True,
-        description="Name of each value of a row, the index included. Any order.",
+        description="Names of the values of a row, in any order, the index included.",
     )
     rows: list[RawRows] = Field(
         min_length=1,
@@ -305,21 +305,21 @@ class RawRowsCodec(Codec):
         for column, value in self._unknown_newest.items():
             cells.loc[len(cells) - 1, column] = value
         if self._as_labels:
-            texts = [column for column, kind in self._kinds.items() if kind == "string"]
-            cells[texts] = cells[texts].map(as_label, na_action="ignore")
-        typed = pd.DataFrame(
+            text_columns = [column for column, kind in self._kinds.items() if kind == "string"]
+            cells[text_columns] = cells[text_columns].map(as_label, na_action="ignore")
+        typed_rows = pd.DataFrame(
             {
                 column: _convert_column(cells[column], kind, f"{name}, column '{column}'")
                 for column, kind in self._kinds.items()
             }
         )
         for column, value in self._unknown.items():
-            typed[column] = value
+            typed_rows[column] = value
         columns = [*schema.names]
         if schema.index_name is None:
-            return typed[columns]
-        index = typed[schema.index_name]
-        return typed[columns].set_axis(pd.Index(index, name=schema.index_name), axis=0)
+            return typed_rows[columns]
+        index = typed_rows[schema.index_name]
+        return typed_rows[columns].set_axis(pd.Index(index, name=schema.index_name), axis=0)
 
 
 def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Series[Any]":
@@ -328,7 +328,7 @@ def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "p
     Raises:
         PayloadError: A cell has another type.
     """
-    accepted: dict[ColumnKind, tuple[type, ...]] = {
+    accepted_types: dict[ColumnKind, tuple[type, ...]] = {
         "float": (int, float),
         "int": (int,),
         "bool": (bool,),
@@ -336,8 +336,10 @@ def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "p
         "datetime": (str,),
     }
     for row, value in enumerate(values):
-        is_bool = isinstance(value, bool) and kind != "bool"
-        if value is not None and (is_bool or not isinstance(value, accepted[kind])):
+        is_unexpected_bool = isinstance(value, bool) and kind != "bool"
+        if value is not None and (
+            is_unexpected_bool or not isinstance(value, accepted_types[kind])
+        ):
             raise PayloadError(
                 f"Row {row} of {name} must be of kind {kind}, got {type(value).__name__}.",
                 fix="Send numbers as JSON numbers, and times as ISO 8601 texts.",

@@ -90,11 +90,13 @@ def describe_invalid(error: ValidationError, request_type: type[CodecRequest]) -
 
 def describe_fields(request_type: type[CodecRequest]) -> str:
     """Return which fields a body must have, and which it may have, in one sentence."""
-    required = [name for name, field in request_type.model_fields.items() if field.is_required()]
-    optional = [name for name in request_type.model_fields if name not in required]
+    required_fields = [
+        name for name, field in request_type.model_fields.items() if field.is_required()
+    ]
+    optional_fields = [name for name in request_type.model_fields if name not in required_fields]
     return (
-        f"A request to this model has {', '.join(map(repr, required))}, and optionally "
-        f"{', '.join(map(repr, optional))}."
+        f"A request to this model has {', '.join(map(repr, required_fields))}, and optionally "
+        f"{', '.join(map(repr, optional_fields))}."
     )
 
 

@@ -150,19 +150,23 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
     Raises:
         PayloadError: A column is missing, unknown or duplicated.
     """
-    known, requested = set(expected), set(columns)
-    if requested == known and len(columns) == len(expected):
+    known_names, requested_names = set(expected), set(columns)
+    if requested_names == known_names and len(columns) == len(expected):
         return
-    missing = [name for name in expected if name not in requested]
-    unknown = [name for name in dict.fromkeys(columns) if name not in known]
-    num_duplicates = len(columns) - len(requested)
+    missing_names = [name for name in expected if name not in requested_names]
+    unknown_names = [name for name in dict.fromkeys(columns) if name not in known_names]
+    num_duplicates = len(columns) - len(requested_names)
     problems = {
-        "missing": _format_names(missing),
-        "unknown": _format_names(unknown),
+        "missing": _format_names(missing_names),
+        "unknown": _format_names(unknown_names),
         "duplicates": f"{num_duplicates:,}" if num_duplicates else "",
     }
     listed = "; ".join(f"{problem}: {names}" for problem, names in problems.items() if names)
-    hint = suggest_nearest(unknown[0][:_MAX_COMPARED_CHARS], missing) if unknown else ""
+    hint = (
+        suggest_nearest(unknown_names[0][:_MAX_COMPARED_CHARS], missing_names)
+        if unknown_names
+        else ""
+    )
     raise PayloadError(
         f"Columns must be exactly the {pluralize(len(expected), what)} of the model; "
         f"{listed}.{hint}",

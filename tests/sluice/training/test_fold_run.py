@@ -215,7 +215,7 @@ def test_damaged_checkpoint_costs_an_epoch_but_changes_no_bit(specs):
     received = []
     member = train_fold_run(cut, received.append)
 
-    assert (received[0].epochs_done, received[0].damaged_checkpoints) == (2, 1)
+    assert (received[0].epochs_done, received[0].num_damaged_checkpoints) == (2, 1)
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
 

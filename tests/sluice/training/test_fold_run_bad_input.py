@@ -52,7 +52,7 @@ def test_training_restarts_and_reports_damage_if_every_checkpoint_is_damaged(spe
     received = []
     member = train_fold_run(cut, received.append)
 
-    assert (received[0].epochs_done, received[0].damaged_checkpoints) == (0, 2)
+    assert (received[0].epochs_done, received[0].num_damaged_checkpoints) == (0, 2)
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
 
@@ -77,7 +77,7 @@ def test_full_disk_during_training_loses_no_finished_epoch(specs, tmp_path, full
         member = train_fold_run(cut, received.append)
 
     assert received[0].epochs_done == full_after_epoch
-    assert received[0].damaged_checkpoints == 0
+    assert received[0].num_damaged_checkpoints == 0
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
 

@@ -66,7 +66,12 @@ def test_first_suggested_change_for_each_fault(fault, change):
 def test_advice_names_the_setting_and_the_command():
     symptom = Finding.of("stopped too early", what="w.", cause="c.", fix="f.", evidence={})
     found = MemberSymptom(
-        symptom=symptom, seed=0, fold_id=0, members=32, of=32, change="training.max_epochs=50"
+        symptom=symptom,
+        seed=0,
+        fold_id=0,
+        num_affected=32,
+        num_members=32,
+        change="training.max_epochs=50",
     )
 
     assert found.advice("demo") == (

@@ -279,7 +279,7 @@ def test_a_pause_between_two_checks_is_not_a_slow_startup():
         workload="W",
         checks=(),
         whole_gate=TimeLimit(typical_s=1000.0, max_s=2000.0),
-        reloading=SHORT_LIMIT,
+        reload_limit=SHORT_LIMIT,
         max_memory_share=1.0,
     )
     now = time.monotonic()
