@@ -36,7 +36,7 @@ def study_metadata(
         home=home,
         environ=os.environ,
     )
-    winner = [
+    winner_values = [
         {"parameter": path, "value": display_value(result.winner.params, path)}
         for path in result.winner.params
     ]
@@ -51,7 +51,7 @@ def study_metadata(
         "trials": result.num_trials,
         "best trial": result.best,
         "validation loss": result.winner.loss,
-        "winner": table(winner),
+        "values of the best trial": table(winner_values),
         **(
             {"settings for the pipeline's YAML": _yaml_settings(study)}
             if study.base != result.setup

@@ -173,7 +173,7 @@ def _check_look_ahead(
         asset,
         passed=not findings,
         message=message,
-        metadata={"found": table([f.model_dump() for f in findings])},
+        metadata={"findings": table([f.model_dump() for f in findings])},
     )
 
 

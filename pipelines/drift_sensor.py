@@ -37,7 +37,7 @@ _CHECK_PREFIX = "drift-check-"
 DRIFT_TAG = "sluice/drift"
 """Run tag with the id of the drift alarm that started the training."""
 _SERVING_SIGNALS = frozenset({"requests", "predictions", "embedding", "latency"})
-"""Signals whose evidence are samples of the servers."""
+"""Signals that are tested on samples of the servers, not on rows of the source."""
 _MAX_TAGGED_COLUMNS = 10
 """Maximum number of columns listed in a run tag."""
 
@@ -146,7 +146,7 @@ def request_training(
     Args:
         pipeline: Name of the pipeline.
         monitor_state: State of the drift monitor; None before the first check.
-        cursor: The last requests.
+        cursor: Last run requests of the sensor.
         active_run: Description of a training in progress; empty for none.
         requested_run: The last training started for this alarm; None if none was started.
         now: Current time.

@@ -189,7 +189,8 @@ def start_server(
 ) -> str:
     """Serve ``folder`` from a child process that ends with this one; return the address.
 
-    This process may replace itself by ``exec``, which keeps its id. Ports as for ``listen``.
+    This process may replace itself by ``exec``, which keeps its id. The port is
+    chosen as in ``listen``.
     """
     with listen(first_port, reserved_port=reserved_port) as listener:
         command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]

@@ -1,4 +1,4 @@
-"""Runs a whole pipeline in this process: trains, decides, promotes. Recorded for the UI."""
+"""Runs a whole pipeline in this process, from raw rows to a promotion. The UI shows the run."""
 
 import time
 import uuid

@@ -140,10 +140,10 @@ def find_changes(
         changes["config"] = None
     else:
         current_subject = search_subject(inputs, best_config.subject["data"])
-        role_names = {"rules": "search"}
+        names_by_role = {"rules": "search"}  # the rules of this subject are the search settings
         for role, digest in current_subject.items():
             if role != "code" and best_config.subject.get(role) != digest:
-                changes[role_names.get(role, role)] = None
+                changes[names_by_role.get(role, role)] = None
     if not is_same_code:
         changes[describe_changes(code, trained_models.code_identity)] = None
     if trained_models.seeds != seeds:

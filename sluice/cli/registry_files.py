@@ -34,7 +34,7 @@ FileOrModel = Annotated[
     Path,
     typer.Argument(
         metavar="FILE|mlflow:/NAME/VERSION",
-        help="A file of sluice registry export, or a registered model of MLflow.",
+        help="A file written by sluice registry export, or a registered model of MLflow.",
         show_default=False,
     ),
 ]
@@ -132,10 +132,10 @@ def import_file(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register the version in a file as dev, or import the predictions of a model of MLflow.
+    """Register the version of a file in state dev, or import the predictions of an MLflow model.
 
-    Every part of a file is verified, and no code in it is run. Its receipts are stored but promote
-    nothing: the gates must pass here. With trusted keys, or with a key, the file must be signed;
+    Every part of a file is verified, and no code in it is run. The receipts in it are stored but
+    promote nothing: the gates must pass here. With trusted keys, or with a key, the file must be signed;
     the signer is printed and recorded in the history.
 
     With mlflow:/NAME/VERSION in place of the file, the predictions of that model are stored as the

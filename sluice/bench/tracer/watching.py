@@ -147,7 +147,7 @@ class PlainMonitor:
     def after_step(self, optimizer: Any) -> None:
         """Record gradients and changes of weights."""
         mean_gradients, update_ratios, unchanged_parameters = [], [], []
-        is_finite, num_all_zero = True, self._num_zero_outputs
+        is_finite, num_all_zero_tensors = True, self._num_zero_outputs
         for index, parameter in enumerate(_optimizer_parameters(optimizer)):
             weights_before = self._weights_before.pop(id(parameter), None)
             if weights_before is None:
@@ -159,7 +159,7 @@ class PlainMonitor:
             mean_gradient = float(parameter.grad.detach().to_dense().double().abs().mean())
             mean_gradients.append(mean_gradient)
             is_finite = is_finite and mean_gradient < float("inf")
-            num_all_zero += mean_gradient == 0
+            num_all_zero_tensors += mean_gradient == 0
             if parameter.dim() > 1:
                 change = float((parameter.detach() - weights_before).double().abs().mean())
                 update_ratios.append(
@@ -171,12 +171,12 @@ class PlainMonitor:
                 step=len(self.steps) + 1,
                 losses=tuple(self._losses_since_step),
                 smallest_gradient=min(mean_gradients, default=nan),
-                has_non_finite=not is_finite
+                has_non_finite_value=not is_finite
                 or any(not abs(x) < 1e308 for x in self._losses_since_step),
-                num_all_zero=num_all_zero,
+                num_all_zero_tensors=num_all_zero_tensors,
                 unchanged_parameters=tuple(unchanged_parameters),
-                smallest_update=min(update_ratios, default=nan),
-                largest_update=max(update_ratios, default=nan),
+                smallest_update_ratio=min(update_ratios, default=nan),
+                largest_update_ratio=max(update_ratios, default=nan),
                 dead_share=self._dead_share,
             )
         )

@@ -34,7 +34,8 @@ _VOCAB_SIZE = 1000
 _MAX_TOKENS = 64
 _IMAGE_PIXELS = 32
 _NUM_VAL_ROWS = 256
-"""Number of validation rows. They fit into one chunk, so both loops predict them at once."""
+"""Number of validation rows. They are so few that the trainer predicts them at once, as the loop
+does."""
 
 
 class LoaderSpeed(Record):

@@ -14,7 +14,8 @@ from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results_console
 
 _NUM_PROCESSES, _NUM_TURNS, _NUM_QUICK_TURNS = 5, 12, 4
-"""Number of processes per program, and of traced turns per process (as many are untraced)."""
+"""Number of processes per program, and numbers of traced turns per process: without and with
+``--quick``. A process has as many untraced turns."""
 
 
 def register(group: typer.Typer) -> None:
