@@ -135,8 +135,8 @@ def import_file(
     """Register the version of a file in state dev, or import the predictions of an MLflow model.
 
     Every part of a file is verified, and no code in it is run. The receipts in it are stored but
-    promote nothing: the gates must pass here. With trusted keys, or with a key, the file must be signed;
-    the signer is printed and recorded in the history.
+    promote nothing: the gates must pass here. With trusted keys, or with a key, the file must be
+    signed; the signer is printed and recorded in the history.
 
     With mlflow:/NAME/VERSION in place of the file, the predictions of that model are stored as the
     baseline of a pipeline that has baseline.predictions: mlflow:/NAME/VERSION.

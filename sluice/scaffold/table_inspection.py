@@ -33,8 +33,8 @@ _MAX_INTEGER_CLASSES = 10
 """Maximum number of distinct integers of a target that count as classes, not as amounts."""
 
 _MIN_CLASS_ROWS = 20
-"""Minimum mean number of rows per distinct integer of a target for the integers to count as classes.
-Two distinct integers always count as classes."""
+"""Minimum mean number of rows per distinct integer of a target with which the integers count as
+classes. Two distinct integers always count as classes."""
 
 _MAX_LAG = 24
 """Maximum lag: distance of a row from the earlier target that is one of its inputs [rows]."""

@@ -13,7 +13,7 @@ MAX_FALSE_ALARM_RATE, MIN_POWER = 0.05, 0.95
 """Targets of the rate of false alarms and of the power."""
 
 _MIN_ORACLE_SHARE = 0.9
-"""Target of the power as a share of ``oracle_power``, if ``oracle_power`` is below ``MIN_POWER``."""
+"""Target of the power as a share of ``oracle_power``; used if the latter is below ``MIN_POWER``."""
 
 
 def reaches_targets(rates: DriftRates) -> bool:

@@ -69,8 +69,8 @@ class WrapperCost(Record):
         "arrival [ms]."
     )
     ordered_cpu_ms: float = Field(
-        description="CPU time of this process per result with ``resumable`` and results applied in a "
-        "fixed order [ms]."
+        description="CPU time of this process per result with ``resumable`` and results applied in "
+        "a fixed order [ms]."
     )
 
 
