@@ -263,13 +263,13 @@ class _SearchReporter:
         """Number of tenths of the trials that had ended when the last table was logged."""
 
     def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
-        num_damaged = sum(each.damaged_checkpoints for each in trials)
+        num_damaged = sum(t.damaged_checkpoints for t in trials)
         if num_damaged > self._num_damaged:
             self._log.warning(
                 f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
         self._num_damaged = num_damaged
-        best_trial = min(trials, key=lambda each: (each.loss, each.id))
+        best_trial = min(trials, key=lambda t: (t.loss, t.id))
         for line in self._messages.new_messages(trials):
             self._log.info(line)
         rows, num_ended = live_rows(trials), self._messages.num_ended

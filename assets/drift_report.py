@@ -235,7 +235,7 @@ def _has_current_settings(
 ) -> bool:
     digest = references.features or references.predictions
     if digest is None:
-        return True  # the training could build neither
+        return True  # features and predictions are both missing
     try:
         stored_settings = load_reference(digest, state.store).settings
         return stored_settings.column_settings == drift.column_settings

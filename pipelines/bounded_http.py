@@ -84,7 +84,7 @@ class BoundedServer(ThreadingHTTPServer):
             if oldest is None:
                 return
             del self._incomplete_connections[oldest]
-            # Its thread then reads the end of the stream.
+            # The thread of this connection then reads the end of the stream.
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
             except OSError:

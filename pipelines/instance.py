@@ -68,7 +68,7 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
-        # Private, because a database URL that is added later contains a password.
+        # The file is private, because a database URL in it may contain a password.
         write_secret(config, INITIAL_CONFIG)
     _reject_log_handlers(config)
     if not os.access(home.dagster, os.W_OK):

@@ -108,7 +108,7 @@ def gate(
             f"A report requires a single candidate, got {len(candidate)}.",
             fix="Leave --html out, or run the command once per candidate.",
         )
-    # Imported in the functions: pandas and scipy take a second to import, and --help needs neither.
+    # Imported here: pandas and scipy take a second to import, and --help needs neither.
     from sluice.evaluation.comparison import compare
     from sluice.evaluation.loss_sources import losses_of
     from sluice.evaluation.multiplicity import adjust_cohort

@@ -242,7 +242,7 @@ def verify(model: OptionalModel = None, key: KeyFile = None, as_json: AsJson = F
         names = ledger.models() if model is None else [model]
         if not findings:
             findings = [f for name in names for f in _code_findings(ledger.production(name))]
-        # versions() would raise on damaged lineage, which is one of the findings.
+        # Versions are counted only without findings, because versions() raises on damaged lineage.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
         print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})

@@ -210,7 +210,7 @@ def _rollout_summary(transitions: "Sequence[Transition]") -> dict[str, Any]:
 
 def _table(histories: "Sequence[Sequence[Transition]]") -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("Rollout", "Version", "Strategy", "Started UTC", "By", "Phase", "Why"):
+    for name in ("Rollout", "Version", "Strategy", "Started UTC", "Started by", "Phase", "Reason"):
         table.add_column(name, overflow="fold", no_wrap=name in ("Rollout", "Started UTC"))
     for transitions in histories:
         first, last = transitions[0], transitions[-1]

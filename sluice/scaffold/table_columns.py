@@ -31,10 +31,10 @@ _MIN_NUMBER_SHARE = 0.8
 texts then count as markers of missing values, such as '?', and the column is left out."""
 
 _COPY_CORRELATION = 0.9999
-"""Absolute correlation with the target above which a column counts as its copy."""
+"""Absolute correlation with the target above which a column counts as a copy of the target."""
 
 _KEY_NAME = re.compile(
-    r"(?i:^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$)|(?<=[a-z])I[dD]$"  # not paid or bid
+    r"(?i:^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$)|(?<=[a-z])I[dD]$"  # userId, not paid
 )
 _DECORATED_NUMBER = re.compile(
     r"^\s*[$\u20ac\u00a3]?\s*-?\d[\d., ]*\s*(%|[a-zA-Z$\u20ac\u00a3]{1,4})?\s*$"

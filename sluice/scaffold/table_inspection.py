@@ -87,10 +87,10 @@ def inspect_table(path: Path, target: str) -> TableGuess:
             )
             + guesses
         )
-    inputs = [each for each in guesses if each.code]
+    inputs = [guess for guess in guesses if guess.code]
     if not inputs:
         guesses_text = (
-            "; ".join(f"{each.name} ({each.reason})" for each in guesses) or "the target alone"
+            "; ".join(f"{guess.name} ({guess.reason})" for guess in guesses) or "the target alone"
         )
         raise ContractError(
             f"{path} has no column from which '{target}' could be predicted: {guesses_text}.",
@@ -107,7 +107,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         classes=classes,
         target_notes=notes,
         inputs=_widen_text(inputs),
-        left_out=tuple(each for each in guesses if not each.code),
+        left_out=tuple(guess for guess in guesses if not guess.code),
         max_duplicate_share=_guess_duplicates(
             rows if time_column is None else rows.drop(columns=time_column)
         ),
@@ -281,17 +281,17 @@ def _guess_order(
 
 def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
     """Return the inputs; if all of them are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
-    if any(each.kind != "Text" for each in inputs):
+    if any(guess.kind != "Text" for guess in inputs):
         return tuple(inputs)
     old, new = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"
     return tuple(
         InputGuess(
-            name=each.name,
-            kind=each.kind,
-            code=each.code.replace(old, new),
-            reason=each.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
+            name=guess.name,
+            kind=guess.kind,
+            code=guess.code.replace(old, new),
+            reason=guess.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
         )
-        for each in inputs
+        for guess in inputs
     )
 
 

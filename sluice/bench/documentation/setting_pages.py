@@ -99,7 +99,7 @@ def add_sections(section: Section, sections: list[Section]) -> None:
     num_keys_by_model = Counter(model for nested in models.values() for model in set(nested))
     for name, nested in models.items():
         for model in nested:
-            # One section describes a class that several keys use.
+            # A class that several keys use has one section, whose path ends with NAME.
             key = "NAME" if num_keys_by_model[model] > 1 else name
             add_sections(Section(f"{section.path}.{key}".strip("."), model), sections)
 

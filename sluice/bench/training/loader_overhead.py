@@ -152,7 +152,7 @@ def _run_trainer(case: _Case, settings: TrainSettings) -> nn.Module:
         settings,
         seed=0,
         on_state=lambda _state: None,
-        is_due=lambda: time.perf_counter() < 0,  # never; as costly as in a real training
+        is_due=lambda: time.perf_counter() < 0,  # never due, but as costly as in a real training
     )
     for _ in epochs:
         pass
