@@ -37,8 +37,9 @@ def retrain_schedule(
         cron_schedule=settings.cron,
         execution_timezone=settings.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Retrains when the source's rows, the code or the settings have changed since "
-        "the newest candidate; else skips with the reason.",
+        description="Retrains when rows of the source, code, settings or seeds have changed since "
+        "the newest candidate, or if the source is too slow to compare its rows. Otherwise skips "
+        "with the reason.",
     )
     def schedule(
         context: dg.ScheduleEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]

@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "run": Command(
         ("orchestration.commands",),
-        "Run a pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.",
+        "Run a pipeline from raw rows to a verdict, and promote a candidate that is better.",
     ),
     "tune": Command(
         ("orchestration.commands",),

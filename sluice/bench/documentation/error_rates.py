@@ -21,7 +21,9 @@ class FaultRates(Record):
 
     planted: int = Field(0, description="Number of runs of programs with this fault.")
     caught: int = Field(
-        0, description="Number of runs with this fault in which the fault was reported."
+        0,
+        description="Number of runs with this fault in which the fault was reported with the "
+        "required severity.",
     )
     first: int = Field(
         0, description="Number of runs with this fault in which the fault was ranked first."

@@ -56,10 +56,13 @@ def register(app: typer.Typer) -> None:
         overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run a pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.
+        """Run a pipeline from raw rows to a verdict, and promote a candidate that is better.
 
-        Exit code 0 when the candidate is in production or its rollout has started; 1 when a gate
-        did not pass or a training failed.
+        If the pipeline has a rollout, the candidate's rollout starts instead. If it requires an
+        approval, the promotion waits for the approval.
+
+        Exit code 0 when the verdict is PROMOTE or the candidate is already in production; 1 when a
+        gate did not pass or a training failed.
 
         Example: sluice run sp500_volatility
         """
