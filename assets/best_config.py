@@ -293,8 +293,8 @@ def apply_best_config(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
         GateBlocked: The settings were selected with another config, other code or other search
             settings. The data are not compared.
     """
-    current = search_subject(inputs, best.subject["data"])
-    for role, digest in current.items():
+    current_subject = search_subject(inputs, best.subject["data"])
+    for role, digest in current_subject.items():
         require_same(
             f"The best config's {role}",
             made_for=best.subject.get(role, ""),

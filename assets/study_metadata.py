@@ -72,8 +72,8 @@ def study_metadata(
 
 
 def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
-    selected = study.result.setup
-    lines = settings_yaml(changed_settings(study.base, selected))
+    best_settings = study.result.setup
+    lines = settings_yaml(changed_settings(study.base, best_settings))
     # ``changes`` are changes of the settings during training, such as those that PBT found.
-    note = f"\n\n{NO_SEARCH_NOTE}" if selected.training.changes else ""
+    note = f"\n\n{NO_SEARCH_NOTE}" if best_settings.training.changes else ""
     return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")

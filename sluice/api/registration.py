@@ -116,8 +116,8 @@ def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel, guards: GuardS
     receipt = report.receipt(subject, _now())
     ledger.record_receipt(receipt)
     if not report.passed:
-        first = (report.blocking_failures or report.results)[0]
-        raise GateBlocked(report.reason, cause=first.cause, fix=first.fix)
+        first_failure = (report.blocking_failures or report.results)[0]
+        raise GateBlocked(report.reason, cause=first_failure.cause, fix=first_failure.fix)
     return receipt
 
 
@@ -144,12 +144,12 @@ def _decide(
     settings_digest = digest_gate_settings(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": settings_digest}
 
-    def judge(earlier: Sequence[Receipt]) -> Receipt:
+    def judge(earlier_receipts: Sequence[Receipt]) -> Receipt:
         verdict = decide_promotion(
             evidence,
             gate,
             guards,
-            earlier_verdicts=[Verdict.of(receipt) for receipt in earlier],
+            earlier_verdicts=[Verdict.of(receipt) for receipt in earlier_receipts],
             directions=workload.metric_directions,
             horizon_rows=workload.horizon_rows,
             unit=workload.loss_unit,

@@ -185,7 +185,7 @@ def _print_exploration(
 
     # Two-sided: a candidate may be better or worse. The verdicts have one-sided p-values.
     p_values = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
-    adjusted = benjamini_hochberg(p_values)
+    adjusted_p_values = benjamini_hochberg(p_values)
     rows: list[dict[str, Any]] = [
         {
             "candidate": file.name,
@@ -196,7 +196,7 @@ def _print_exploration(
             "differs": adjusted_p <= verdict.alpha and not verdict.lacking,
         }
         for file, verdict, p_value, adjusted_p in zip(
-            files, verdicts, p_values, adjusted, strict=True
+            files, verdicts, p_values, adjusted_p_values, strict=True
         )
     ]
     if as_json:

@@ -191,8 +191,8 @@ def import_file(
         )
         return
     note = "" if imported.created else " It was already registered; nothing was changed."
-    registered = f"{version.model} version {version.number}, {version.state}.{note}"
-    show_result(Text(f"{registered} The file is {imported.signed_by}."))
+    registered_text = f"{version.model} version {version.number}, {version.state}.{note}"
+    show_result(Text(f"{registered_text} The file is {imported.signed_by}."))
 
 
 def new_key(
@@ -245,8 +245,8 @@ def sign(
             typer.confirm(question, abort=True, err=True)
         ledger.sign(head, actor=actor or current_user())
     if as_json:
-        covered = [line.model_dump(mode="json") for line in lines]
-        print_json({"lines": head.num_lines, "digest": head.digest, "covered": covered})
+        signed_lines = [line.model_dump(mode="json") for line in lines]
+        print_json({"lines": head.num_lines, "digest": head.digest, "covered": signed_lines})
     elif lines:
         show_result(
             Text(

@@ -66,8 +66,10 @@ def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
     best_format, dates = (sorted_matches or matches)[0]
     note = ""
     if len(matches) > 1:
-        others = ", ".join(date_format for date_format, _ in matches if date_format != best_format)
-        note = f"The dates also fit {others}; {best_format} was chosen."
+        other_formats = ", ".join(
+            date_format for date_format, _ in matches if date_format != best_format
+        )
+        note = f"The dates also fit {other_formats}; {best_format} was chosen."
     return DateColumn(dates=dates, format=best_format, note=note)
 
 

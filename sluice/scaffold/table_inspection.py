@@ -190,16 +190,19 @@ def _guess_task(
         )
     kind = "integers" if is_number else "labels"
     ordered_classes = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
-    rarest = counts.index[-1]
+    rarest_class = counts.index[-1]
     share, num_rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
     notes = []
     if share < _RARE_SHARE / max(1, len(counts) - 1) or share < _RARE_SHARE / 2:
         notes.append(
-            f"Imbalanced: class {rarest!r} has {num_rows:,} of {len(values):,} rows ({share:.1%}). "
-            "Accuracy says little; macro_f1 and balanced_accuracy count every class equally."
+            f"Imbalanced: class {rarest_class!r} has {num_rows:,} of {len(values):,} rows "
+            f"({share:.1%}). Accuracy says little; macro_f1 and balanced_accuracy count every "
+            "class equally."
         )
     if num_rows < _MIN_RARE_ROWS:
-        notes.append(f"Class {rarest!r} has too few rows to be learned or evaluated reliably.")
+        notes.append(
+            f"Class {rarest_class!r} has too few rows to be learned or evaluated reliably."
+        )
     reason = f"{len(counts)} distinct {kind}"
     return (
         Guess(value="classification", reason=reason),

@@ -152,16 +152,16 @@ def settings_table(model: type[BaseModel], sections: list[Section]) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    nested = list(nested_models(field.annotation))
-    return field.description or (_summary(nested[0]) if nested else "")
+    nested_classes = list(nested_models(field.annotation))
+    return field.description or (_summary(nested_classes[0]) if nested_classes else "")
 
 
 def _values(field: FieldInfo, sections: list[Section]) -> str:
-    nested = dict.fromkeys(nested_models(field.annotation))
+    nested_classes = dict.fromkeys(nested_models(field.annotation))
     links = [
         f"[{_kind(section.model) or 'keys'}](#{section.anchor})"
         for section in sections
-        if section.model in nested
+        if section.model in nested_classes
     ]
     text = describe_type(field.annotation)
     if links:

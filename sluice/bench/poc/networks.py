@@ -120,8 +120,8 @@ class Lora(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        last = x[:, -1]
-        state = self.encoder(last) + last @ self.lora_a.T @ self.lora_b.T
+        last_row = x[:, -1]
+        state = self.encoder(last_row) + last_row @ self.lora_a.T @ self.lora_b.T
         output: Tensor = self.head(self.middle(state))
         return output
 

@@ -137,7 +137,7 @@ def execute_runs(
     context = get_context("forkserver")
     context.set_forkserver_preload(list(_PRELOADED))
     with ThreadPoolExecutor(workers) as pool:
-        pending = [
+        futures = [
             pool.submit(
                 _run_in_scratch,
                 run,
@@ -149,10 +149,10 @@ def execute_runs(
             for run in runs
         ]
         try:
-            for future in as_completed(pending):
+            for future in as_completed(futures):
                 yield future.result()
         finally:
-            for future in pending:
+            for future in futures:
                 future.cancel()
 
 
@@ -178,8 +178,8 @@ def _run(
         return result
     update: dict[str, object] = {}
     if checks_bits:
-        untraced, failure = _run_processes(run, "plain", folder / "plain", limit_s)
-        untraced_digests = [outcome.digest for outcome in untraced]
+        untraced_outcomes, failure = _run_processes(run, "plain", folder / "plain", limit_s)
+        untraced_digests = [outcome.digest for outcome in untraced_outcomes]
         digests = [outcome.digest for outcome in outcomes]
         # A program that raises an exception has no network to compare.
         has_same_bits = untraced_digests == digests if all(digests) else None
@@ -199,8 +199,10 @@ def _build_result(
     steps = 0
     try:
         for report in report_traces(traces):
-            reported = {answer.fault for answer in answers}
-            answers += [ReportedCause.of(d) for d in report.diagnoses if d.fault not in reported]
+            reported_faults = {answer.fault for answer in answers}
+            answers += [
+                ReportedCause.of(d) for d in report.diagnoses if d.fault not in reported_faults
+            ]
             notes += report.notes
             steps = max(steps, report.steps)
     except StorageError as error:

@@ -55,7 +55,7 @@ def _run_benchmark(*, num_processes: int, num_turns: int, as_json: bool) -> None
     ):
         settings = TraceSettings()
         for measurement in measure_overhead(
-            Path(name), runs=num_processes, turns=num_turns, settings=settings
+            Path(name), num_processes=num_processes, num_turns=num_turns, settings=settings
         ):
             measurements.append(measurement)
             weights_text = "same" if measurement.has_same_weights else "DIFFERENT"

@@ -58,8 +58,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a pipeline from raw rows to a verdict, and promote a candidate that is better.
 
-        If the pipeline has a rollout, the candidate's rollout starts instead. If it requires an
-        approval, the promotion waits for the approval.
+        If the pipeline has a rollout, and a version is in production, the candidate's rollout
+        starts instead. A required approval must be given first.
 
         Exit code 0 when the verdict is PROMOTE or the candidate is already in production; 1 when a
         gate did not pass or a training failed.
@@ -111,7 +111,7 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Maximum number of parallel trials.")
         ] = None,
         gpus: Annotated[
-            float | None, typer.Option(help="GPUs per trial; fractions are allowed.")
+            float | None, typer.Option(help="GPUs per trial: a fraction up to 1, or an integer.")
         ] = None,
         seed: Annotated[int | None, typer.Option(help="Base seed of the search.")] = None,
         overrides: Overrides = None,
