@@ -214,7 +214,8 @@ def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
 def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -> dict[str, object]:
     """Return what defines a search: the digest of the rows, and all settings by name in the YAML.
 
-    It is stored with the search, to report later what differs from an unfinished one.
+    It is stored with the search. If the search remains unfinished and another one starts, the
+    differences between both are reported.
     """
     assert inputs.search is not None
     return {

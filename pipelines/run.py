@@ -239,7 +239,7 @@ def _execute(
                 instance=instance,
                 run_id=run_id,
                 tags={
-                    **RunProcess.this(run_id).tags,
+                    **RunProcess.current(run_id).tags,
                     TERMINAL_TAG: run_id,
                     **({TRACEPARENT: span.traceparent} if span.traceparent else {}),
                     **(tags or {}),

@@ -84,10 +84,11 @@ def import_file(
         typer.Option(
             "--trust",
             metavar="MODULE:CLASS",
-            help="Code of the version that may run here, including the modules stored in the file; "
-            "may be repeated. The code of Sluice, of the shipped pipeline with the same name, and "
-            "of versions of the model that were trained here is always trusted. For a model of "
-            "MLflow, give mlflow:/NAME/VERSION: the model is then loaded and run.",
+            help="Workload or architecture of the version whose code may run here, also if the "
+            "file contains the code; may be repeated. The code of Sluice, of the shipped pipeline "
+            "with the same name, and of versions of the model that were trained here is always "
+            "trusted. For a model of MLflow, give mlflow:/NAME/VERSION: the model is then loaded "
+            "and run.",
             show_default=False,
         ),
     ] = None,

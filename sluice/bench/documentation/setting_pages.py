@@ -62,7 +62,7 @@ def setting_page() -> dict[str, str]:
     parts = [
         "# Keys of a pipeline file",
         "Keys under `attributes` of a pipeline file, from the settings classes. A key that does "
-        "not exist is refused, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
+        "not exist is rejected, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
         "run`, `tune` and `poc` overrides a key for one run, such as "
         "`--set training.learning_rate=0.01`. A file with `based_on: other.yaml` and a `name` "
         "takes every key that it does not set from the other pipeline file.",

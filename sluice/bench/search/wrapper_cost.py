@@ -1,8 +1,8 @@
 """Overhead of ``resumable``, which makes a scheduler or searcher of Ray Tune resumable.
 
-It is compared with the bare scheduler, on trials that only sleep. The worker processes are real.
-All variants do the same work: the loss of a trial depends only on its value, so ASHA stops bad
-trials at their first rung, in whatever order reports arrive.
+Studies with ``resumable`` are compared with studies under the bare scheduler. Their trials only
+sleep, in real worker processes. All variants do the same work: the loss of a trial depends only on
+its value, so ASHA stops bad trials at their first rung, in whatever order reports arrive.
 """
 
 import json
@@ -52,14 +52,14 @@ class WrapperCost(Record):
         "with the bare scheduler; median over the rounds."
     )
     arrival_range: tuple[float, float] = Field(
-        description="Minimum and maximum of this ratio over the rounds."
+        description="Minimum and maximum of the ratio whose median is ``arrival_ratio``."
     )
     ordered_ratio: float = Field(
         description="Time with ``resumable`` and results applied in a fixed order, divided by the "
         "time with the bare scheduler; median over the rounds."
     )
     ordered_range: tuple[float, float] = Field(
-        description="Minimum and maximum of this ratio over the rounds."
+        description="Minimum and maximum of the ratio whose median is ``ordered_ratio``."
     )
     bare_cpu_ms: float = Field(
         description="CPU time of this process per result with the bare scheduler [ms]."

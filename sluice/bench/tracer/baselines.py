@@ -34,8 +34,8 @@ _MIN_UPDATE_RATIO = 1e-8
 """Ratio of mean |update| to mean |weight| of a parameter below which an alarm is raised."""
 
 _MAX_OVERFIT_RATIO = 0.1
-"""Difference of validation and training loss, divided by the training loss, above which the model
-overfits."""
+"""Excess of the validation loss over the training loss, divided by the training loss, above which
+the model overfits."""
 
 _MAX_IMBALANCE_RATIO = 10.0
 """Ratio of the row counts of the most and the least frequent label above which classes are

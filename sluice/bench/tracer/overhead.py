@@ -107,7 +107,7 @@ def measure_overhead(
         RuntimeError: The process of a program ended without a result.
 
     Cost:
-        At least 2 x num_turns x EPOCH_STEPS steps and 5 seconds of start-up per run and program.
+        At least 2 x num_turns x EPOCH_STEPS steps, and 5 seconds of start-up, per process.
     """
     # Half of the time is untraced. So a doubled flush interval gives as many writes per traced
     # second as in normal use.
