@@ -140,7 +140,7 @@ def _decide(
         deployed_losses=evaluated.candidate.deployed.losses,
         reference_deployed_losses=evaluated.reference.deployed.losses,
     )
-    uncovered_code = "" if identity is None else identity.coverage_warning
+    coverage_warning = "" if identity is None else identity.coverage_warning
     settings_digest = digest_gate_settings(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": settings_digest}
 
@@ -158,7 +158,7 @@ def _decide(
             f"{role} losses": table.digest for role, table in _store_losses(evaluated).items()
         }
         verdict = verdict.model_copy(
-            update={"tables": tables, "caveats": (uncovered_code,) if uncovered_code else ()}
+            update={"tables": tables, "caveats": (coverage_warning,) if coverage_warning else ()}
         )
         return verdict.with_symptoms([symptom.sentence for symptom in fitted.symptoms]).receipt(
             subject, decided_at=_now()

@@ -83,8 +83,8 @@ def _measure(simulated_study: SimulatedStudy, retained_studies: list["Study"]) -
     open_study.journal.close()
     snapshot = simulated_study.journal_path.with_name(simulated_study.journal_path.name + ".copy")
     snapshot_bytes = snapshot.stat().st_size if snapshot.exists() else 0
-    restore_s, restored = time_restore(simulated_study, open_study.study)
-    retained_studies += [open_study.study, restored]
+    restore_s, restored_study = time_restore(simulated_study, open_study.study)
+    retained_studies += [open_study.study, restored_study]
     return ScaleCost(
         proposals=simulated_study.proposals,
         ordered=simulated_study.ordered,
@@ -101,12 +101,12 @@ def _measure(simulated_study: SimulatedStudy, retained_studies: list["Study"]) -
     )
 
 
-def time_restore(simulated_study: SimulatedStudy, original: "Study") -> tuple[float, "Study"]:
+def time_restore(simulated_study: SimulatedStudy, original_study: "Study") -> tuple[float, "Study"]:
     """Open a closed study again; return the duration [s] and the restored study.
 
     Args:
         simulated_study: The study, whose journal is closed.
-        original: State of the study when its journal was closed, for comparison.
+        original_study: State of the study when its journal was closed, for comparison.
 
     Raises:
         ContractError: The restored study differs.
@@ -117,7 +117,7 @@ def time_restore(simulated_study: SimulatedStudy, original: "Study") -> tuple[fl
     open_study.journal.close()
     original_trials, restored_trials = (
         [(trial.config, trial.status, trial.time) for trial in study.trials]
-        for study in (original, open_study.study)
+        for study in (original_study, open_study.study)
     )
     if original_trials != restored_trials:
         num_differing = sum(a != b for a, b in zip(original_trials, restored_trials, strict=False))

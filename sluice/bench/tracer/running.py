@@ -24,7 +24,7 @@ from sluice.bench.tracer.baselines import MonitorRecord, find_alarms
 from sluice.bench.tracer.case import CaseSetup, FaultCase, HealthyCase, NetName
 from sluice.bench.tracer.overhead import weights_digest
 from sluice.bench.tracer.result import ReportedCause, RunResult
-from sluice.bench.tracer.watching import AnomalyFound, PlainMonitor, watched
+from sluice.bench.tracer.watching import AnomalyFound, HookMonitor, watched
 from sluice.trace.attach import traced
 from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
@@ -36,7 +36,7 @@ Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
 """Monitors of a program: the tracer if ``traced``, none if ``plain``, and the hooks of the
 baselines and autograd's anomaly mode if ``watched``."""
 
-_PRELOADED = (
+_PRELOADED_MODULES = (
     "torch._dynamo",  # an optimizer's first step imports it
     "sklearn.datasets",
     "sluice.cli.app",  # the main program is imported again by every process
@@ -135,7 +135,7 @@ def execute_runs(
         limit_s: Time limit of each execution of a program; a run that exceeds it fails [s].
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
+    context.set_forkserver_preload(list(_PRELOADED_MODULES))
     with ThreadPoolExecutor(workers) as pool:
         futures = [
             pool.submit(
@@ -322,7 +322,7 @@ def _run_program(run: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) 
         exception=exception,
         digest=digest,
         cpu_s=time.process_time() - began,
-        record=monitor.record() if isinstance(monitor, PlainMonitor) else None,
+        record=monitor.record() if isinstance(monitor, HookMonitor) else None,
         anomaly_step=anomaly_step,
     )
 

@@ -31,7 +31,7 @@ class TargetRate(Record):
         return share >= self.target if self.higher_is_better else share <= self.target
 
     @property
-    def is_missed(self) -> bool:
+    def is_significantly_missed(self) -> bool:
         """Whether the whole interval of the rate is worse than the target."""
         low, high = self.rate.interval
         return high < self.target if self.higher_is_better else low > self.target
@@ -112,7 +112,7 @@ class FaultReport(Record):
         return not (
             self.failed
             or any(run.has_same_bits is False for run in self.runs)
-            or any(figure.is_missed for figure in self.figures)
+            or any(figure.is_significantly_missed for figure in self.figures)
         )
 
 

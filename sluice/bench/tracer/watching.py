@@ -48,13 +48,13 @@ class AnomalyFound(Exception):
 
 
 @contextmanager
-def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
+def watched(*, with_anomaly_mode: bool) -> Iterator["HookMonitor"]:
     """Install the hooks in this process, which must not be traced, and yield the recording monitor.
 
     Raises:
         AnomalyFound: ``with_anomaly_mode`` is set, and a gradient of a backward pass is NaN.
     """
-    monitor, patches = PlainMonitor(), Patches()
+    monitor, patches = HookMonitor(), Patches()
     hooks = [
         register_optimizer_step_pre_hook(lambda optimizer, *_: monitor.before_step(optimizer)),
         register_optimizer_step_post_hook(lambda optimizer, *_: monitor.after_step(optimizer)),
@@ -79,7 +79,7 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
             hook.remove()
 
 
-class PlainMonitor:
+class HookMonitor:
     """Records the steps, validation passes and labels of a run."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ def _optimizer_parameters(optimizer: Any) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _wrap_backward(monitor: PlainMonitor) -> Callable[..., None]:
+def _wrap_backward(monitor: HookMonitor) -> Callable[..., None]:
     original = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -208,7 +208,7 @@ def _wrap_backward(monitor: PlainMonitor) -> Callable[..., None]:
     return backward
 
 
-def _wrap_scale(monitor: PlainMonitor) -> Callable[..., Any]:
+def _wrap_scale(monitor: HookMonitor) -> Callable[..., Any]:
     original = torch.amp.GradScaler.scale
 
     def scale(scaler: Any, outputs: Any) -> Any:
@@ -219,7 +219,7 @@ def _wrap_scale(monitor: PlainMonitor) -> Callable[..., Any]:
     return scale
 
 
-def _wrap_loss(monitor: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _wrap_loss(monitor: HookMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def loss_function(output: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
         loss = original(output, target, *args, **kwargs)
         monitor.on_loss(loss, target)
