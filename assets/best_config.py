@@ -214,7 +214,8 @@ def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
 def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -> dict[str, object]:
     """Return what defines a search: the digest of the rows, and all settings by name in the YAML.
 
-    It is stored with the search, to report later what differs from an unfinished one.
+    It is stored with the search. If the search remains unfinished and another one starts, the
+    differences between both are reported.
     """
     assert inputs.search is not None
     return {
@@ -263,13 +264,13 @@ class _SearchReporter:
         """Number of tenths of the trials that had ended when the last table was logged."""
 
     def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
-        num_damaged = sum(each.damaged_checkpoints for each in trials)
+        num_damaged = sum(t.damaged_checkpoints for t in trials)
         if num_damaged > self._num_damaged:
             self._log.warning(
                 f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
         self._num_damaged = num_damaged
-        best_trial = min(trials, key=lambda each: (each.loss, each.id))
+        best_trial = min(trials, key=lambda t: (t.loss, t.id))
         for line in self._messages.new_messages(trials):
             self._log.info(line)
         rows, num_ended = live_rows(trials), self._messages.num_ended
@@ -293,8 +294,8 @@ def apply_best_config(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
         GateBlocked: The settings were selected with another config, other code or other search
             settings. The data are not compared.
     """
-    current = search_subject(inputs, best.subject["data"])
-    for role, digest in current.items():
+    current_subject = search_subject(inputs, best.subject["data"])
+    for role, digest in current_subject.items():
         require_same(
             f"The best config's {role}",
             made_for=best.subject.get(role, ""),

@@ -10,7 +10,7 @@ import dagster as dg
 from sluice.base.errors import SettingsError
 
 
-def refuse_config(instead: str, *, why: str) -> dict[str, dg.Field]:
+def reject_config(instead: str, *, why: str) -> dict[str, dg.Field]:
     """Return a config schema that rejects every entry.
 
     Dagster's error prints the names of the expected fields and types, and an Enum without values
@@ -23,7 +23,7 @@ def refuse_config(instead: str, *, why: str) -> dict[str, dg.Field]:
     return {"instead": dg.Field(dg.Enum(instead, []), is_required=False, description=why)}
 
 
-NO_CONFIG = refuse_config(
+NO_CONFIG = reject_config(
     "edit the attributes in the pipeline's YAML, or for one run use "
     "'sluice run NAME_OR_FILE --set training.learning_rate=0.01'",
     why="The assets of a pipeline do not read run config. Receipts and lineage record the "

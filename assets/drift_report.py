@@ -188,7 +188,7 @@ def send_drift_alert(state: MonitorState, alarm: Alarm, home: Home) -> tuple[str
 def collect_monitor_inputs(
     pipeline: str,
     drift: DriftSettings,
-    alarm: AlarmDebounceSettings,
+    alarm_settings: AlarmDebounceSettings,
     state: SluiceState,
     ledger: RolloutLedger,
     raw: pd.DataFrame,
@@ -220,7 +220,7 @@ def collect_monitor_inputs(
         samples=newest_samples(ledger, pipeline, window_rows=drift.window_rows),
         is_served=bool(live_servers(ledger, pipeline, now=now)),
         settings=drift,
-        alarm_settings=alarm,
+        alarm_settings=alarm_settings,
         store=state.store,
         save_page=lambda page, signal: (
             save_page(page(), f"drift/{pipeline}/{signal}", home=state.home, environ=os.environ).url
@@ -235,7 +235,7 @@ def _has_current_settings(
 ) -> bool:
     digest = references.features or references.predictions
     if digest is None:
-        return True  # the training could build neither
+        return True  # features and predictions are both missing
     try:
         stored_settings = load_reference(digest, state.store).settings
         return stored_settings.column_settings == drift.column_settings
@@ -261,7 +261,7 @@ def _metadata(state: MonitorState) -> dict[str, dg.MetadataValue | str | int | b
         "verdict": state.verdict,
         "reason": state.reason,
         "version": state.version,
-        "new windows": state.is_new,
+        "has new windows": state.is_new,
         "signals": table(rows),
         "alarms": table(
             [

@@ -262,7 +262,7 @@ def suite_metadata(
     counts = [
         {
             "suite": f"{result.name} v{result.version}",
-            "scored": f"{len(result.rows)} of {result.num_rows}",
+            "rows scored": f"{len(result.rows)} of {result.num_rows}",
             **{change: result.count(change) for change in CHANGES},
             "suspected data errors": result.count_suspects("data"),
             "gain": result.gain.gain,

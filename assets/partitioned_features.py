@@ -127,7 +127,7 @@ def compute_partitioned_features(
     """
     partitions = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows)
     digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]
-    previous_by_key = {(each.name, each.raw): each for each in previous}
+    previous_by_key = {(partition.name, partition.raw): partition for partition in previous}
     stored_partitions: dict[int, StoredPartition] = {}
     frames: dict[int, pd.DataFrame] = {}
     for number, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):

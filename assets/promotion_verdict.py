@@ -94,7 +94,7 @@ def promotion_verdict_asset(
 
         is_recorded = True  # ``judge`` is called only if no verdict is recorded
 
-        def judge(earlier: Sequence[Receipt]) -> Receipt:
+        def judge(earlier_receipts: Sequence[Receipt]) -> Receipt:
             nonlocal is_recorded
             is_recorded = False
             verdict = decide_promotion(
@@ -102,7 +102,7 @@ def promotion_verdict_asset(
                 gate,
                 guards,
                 suite_guards=suite_report.guard_outcomes,
-                earlier_verdicts=[Verdict.of(receipt) for receipt in earlier],
+                earlier_verdicts=[Verdict.of(receipt) for receipt in earlier_receipts],
                 directions=workload.metric_directions,
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,

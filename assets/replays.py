@@ -64,7 +64,10 @@ def save_replays(
 
 
 def trace_errors(member: Member, *, faults: Container[str] | None = None) -> tuple[str, ...]:
-    """Return one text for each error in a member's trace, but only of ``faults`` if given."""
+    """Return one text for each error in a member's trace.
+
+    If ``faults`` is given, other faults are left out.
+    """
     return tuple(
         f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
         f"False alarm if: {d.finding.contradicted_by}"

@@ -31,7 +31,9 @@ class RolloutReview(Record):
 
     rollout: str = Field(description="Id of the rollout.")
     phase: str = Field(description="Phase of the rollout at the time of the review.")
-    quality: str = Field(description="Reason of the newest verdict on labelled rows, if any.")
+    quality: str = Field(
+        description="Reason of the newest verdict on labelled rows, or that no verdict exists yet."
+    )
     failed: FailedRows | None = Field(
         description="Rows on which the challenger failed; None unless it was rolled back."
     )

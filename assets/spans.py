@@ -19,7 +19,7 @@ R = TypeVar("R")
 def spanned(
     compute: Callable[Concatenate[dg.AssetExecutionContext, P], R],
 ) -> Callable[Concatenate[dg.AssetExecutionContext, P], R]:
-    """Record each call of an asset function as a span; apply it below ``dg.asset``.
+    """Decorate an asset function, below ``dg.asset``, to record each call as a span.
 
     If a run has no parent span, its first span becomes the parent of the others and is stored in
     a tag of the run.

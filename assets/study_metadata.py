@@ -36,7 +36,7 @@ def study_metadata(
         home=home,
         environ=os.environ,
     )
-    winner = [
+    winner_values = [
         {"parameter": path, "value": display_value(result.winner.params, path)}
         for path in result.winner.params
     ]
@@ -51,7 +51,7 @@ def study_metadata(
         "trials": result.num_trials,
         "best trial": result.best,
         "validation loss": result.winner.loss,
-        "winner": table(winner),
+        "values of the best trial": table(winner_values),
         **(
             {"settings for the pipeline's YAML": _yaml_settings(study)}
             if study.base != result.setup
@@ -72,8 +72,8 @@ def study_metadata(
 
 
 def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
-    selected = study.result.setup
-    lines = settings_yaml(changed_settings(study.base, selected))
+    best_settings = study.result.setup
+    lines = settings_yaml(changed_settings(study.base, best_settings))
     # ``changes`` are changes of the settings during training, such as those that PBT found.
-    note = f"\n\n{NO_SEARCH_NOTE}" if selected.training.changes else ""
+    note = f"\n\n{NO_SEARCH_NOTE}" if best_settings.training.changes else ""
     return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")

@@ -148,13 +148,13 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
         ("raw_data", [t.raw for t in trials]),
         ("features", [t.features for t in trials]),
     ):
-        measurable = _window_expectations(_suite(workload, table))  # type: ignore[arg-type]
-        sentences = [describe(e) for e in measurable]
+        window_expectations = _window_expectations(_suite(workload, table))  # type: ignore[arg-type]
+        sentences = [describe(e) for e in window_expectations]
         positions = [i for i, frame in enumerate(frames) if frame is not None]
-        if not measurable or not positions:
+        if not window_expectations or not positions:
             continue
         # W windows, E expectations.
-        is_alarm_WE = find_alarms([f for f in frames if f is not None], measurable)
+        is_alarm_WE = find_alarms([f for f in frames if f is not None], window_expectations)
         for i, is_alarm_E in zip(positions, is_alarm_WE, strict=True):
             alarms_by_window[i][table] = {  # type: ignore[index]
                 sentence

@@ -18,13 +18,14 @@ def candidate_checks(pipeline: str) -> dg.AssetChecksDefinition:
         ins={"candidate": dg.AssetIn(key=asset)},
     )
     def candidate_checks(candidate: Registration) -> dg.AssetCheckResult:
-        missing = candidate.version.lineage.missing_fields()
+        missing_fields = candidate.version.lineage.missing_fields()
         return blocking_result(
             LINEAGE,
             asset,
-            passed=not missing,
-            message=f"Missing in the lineage: {', '.join(missing)}. The version cannot be promoted."
-            if missing
+            passed=not missing_fields,
+            message=f"Missing in the lineage: {', '.join(missing_fields)}. The version cannot be "
+            "promoted."
+            if missing_fields
             else "Data, config, code, git commit, seeds, weights, environment and metrics are "
             "recorded.",
         )

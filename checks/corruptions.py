@@ -161,15 +161,17 @@ CORRUPTIONS = (
 
 def corruptible_columns(corruption: Corruption, schema: Schema) -> Iterator[tuple[str, ...]]:
     """Yield the numeric columns, or pairs with the same unit, that a corruption can change."""
-    numeric = [column for column in schema.columns if column.kind in ("float", "int")]
+    numeric_columns = [column for column in schema.columns if column.kind in ("float", "int")]
     match corruption.inserted_into:
         case "rows":
             yield ()
         case "column":
-            yield from ((column.name,) for column in numeric)
+            yield from ((column.name,) for column in numeric_columns)
         case "pair":
             yield from (
-                (a.name, b.name) for a, b in combinations(numeric, 2) if a.unit and a.unit == b.unit
+                (a.name, b.name)
+                for a, b in combinations(numeric_columns, 2)
+                if a.unit and a.unit == b.unit
             )
 
 

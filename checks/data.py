@@ -173,7 +173,7 @@ def _check_look_ahead(
         asset,
         passed=not findings,
         message=message,
-        metadata={"found": table([f.model_dump() for f in findings])},
+        metadata={"findings": table([f.model_dump() for f in findings])},
     )
 
 
@@ -209,7 +209,7 @@ def _data_docs(
         saved_page = save_page(
             page, "/".join(["expectations", *asset]), home=home, environ=os.environ
         )
-    except Exception as error:  # of the third-party renderer or the file system
+    except Exception as error:  # raised by Great Expectations or the file system
         problem = f"Not built: {type(error).__name__}: {error}"
         return {"data_docs": dg.MetadataValue.text(problem)}
     return {

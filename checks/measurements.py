@@ -145,7 +145,7 @@ def _result(
         expectation=expectation,
         sentence=describe(expectation),
         outcome=outcome,
-        implied=False,
+        implied=False,  # ``validate_table`` sets it for implied expectations
         num_rows=num_rows,
         num_bad=num_bad,
         bad_rate=num_bad / num_rows if num_rows else 0.0,

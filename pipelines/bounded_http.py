@@ -36,7 +36,11 @@ class HttpLimits(Settings):
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Serves a bounded number of connections; an idle one is closed when all are in use."""
+    """Serves a bounded number of connections in parallel.
+
+    When all threads are in use, a new connection closes the one whose header has been incomplete
+    for the longest time.
+    """
 
     daemon_threads = True
     request_queue_size = 128  # with the default of 5, 40 idle connections block others for 5 s
@@ -80,7 +84,7 @@ class BoundedServer(ThreadingHTTPServer):
             if oldest is None:
                 return
             del self._incomplete_connections[oldest]
-            # Its thread then reads the end of the stream.
+            # The thread of this connection then reads the end of the stream.
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
             except OSError:

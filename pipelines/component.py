@@ -63,10 +63,10 @@ class ModelPipeline(dg.Component):
         """Read the attributes, merged with the file that they are based on."""
         assert isinstance(attributes, Attributes)
         file = context.path / "defs.yaml"  # context.path is the folder
-        merged = resolve_base(
+        merged_attributes = resolve_base(
             attributes.model_extra or {}, folder=file.parent, file_chain=(str(file),)
         )
-        return cls(PipelineSettings.parse(merged, where=str(file)))
+        return cls(PipelineSettings.parse(merged_attributes, where=str(file)))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the pipeline's assets, checks, jobs, schedule and sensors, with resources.

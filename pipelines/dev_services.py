@@ -103,7 +103,7 @@ def _safe_python_path() -> Iterator[Path]:
     - It starts Python without ``-P``. The variable PYTHONSAFEPATH has the same effect.
     - It searches a configurable folder first while it loads the pipelines. The callers pass the
       empty folder.
-    - It removes the first folder of ``sys.path`` meanwhile. The empty folder is therefore first.
+    - While it loads them, it removes the first folder of ``sys.path``. This is the empty folder.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
         paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -131,9 +131,9 @@ def _run_code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterat
 def _run_daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the daemon, which runs schedules and sensors; stop it on exit.
 
-    The instance is passed by DAGSTER_HOME: a command line, which could contain database passwords,
-    is readable by all users of the machine. The working folder is empty, because the daemon would
-    read variables such as LD_PRELOAD from a ``.env`` file there.
+    The daemon finds the instance by DAGSTER_HOME, not by arguments. These could contain database
+    passwords, and all users of the machine can read them. The working folder is empty, because the
+    daemon would read variables such as LD_PRELOAD from a ``.env`` file there.
     """
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(

@@ -37,7 +37,7 @@ _CHECK_PREFIX = "drift-check-"
 DRIFT_TAG = "sluice/drift"
 """Run tag with the id of the drift alarm that started the training."""
 _SERVING_SIGNALS = frozenset({"requests", "predictions", "embedding", "latency"})
-"""Signals whose evidence are samples of the servers."""
+"""Signals that are tested on samples of the servers, not on rows of the source."""
 _MAX_TAGGED_COLUMNS = 10
 """Maximum number of columns listed in a run tag."""
 
@@ -146,7 +146,7 @@ def request_training(
     Args:
         pipeline: Name of the pipeline.
         monitor_state: State of the drift monitor; None before the first check.
-        cursor: The last requests.
+        cursor: Last run requests of the sensor.
         active_run: Description of a training in progress; empty for none.
         requested_run: The last training started for this alarm; None if none was started.
         now: Current time.
@@ -207,7 +207,7 @@ def request_drift_check(
         return "The source has no rows."
     samples = newest_samples(ledger, pipeline, window_rows=settings.window_rows)
     try:
-        pending = find_pending_windows(
+        pending_windows = find_pending_windows(
             _source_index(version, source_state.index, store, horizon_rows=horizon_rows),
             samples,
             monitor_state,
@@ -216,10 +216,16 @@ def request_drift_check(
         )
     except SluiceError as error:
         return f"New windows cannot be determined: {error}"
-    if monitor_state is not None and not pending.signals:
-        return " ".join(pending.wait_reasons) or "Neither the source nor a server has new data."
+    if monitor_state is not None and not pending_windows.signals:
+        return (
+            " ".join(pending_windows.wait_reasons)
+            or "Neither the source nor a server has new data."
+        )
     key = _run_key_of_check(
-        version, pending, str(source_state.index[-1]), samples[-1].at.isoformat() if samples else ""
+        version,
+        pending_windows,
+        str(source_state.index[-1]),
+        samples[-1].at.isoformat() if samples else "",
     )
     if key == cursor.last_check:
         return _no_new_check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
@@ -228,7 +234,7 @@ def request_drift_check(
         job_name=drift_job_name(pipeline),
         tags={
             "sluice/version": str(version.number),
-            "sluice/new": ", ".join(pending.signals) or "the version",
+            "sluice/new": ", ".join(pending_windows.signals) or "the version",
         },
     )
 
@@ -260,7 +266,7 @@ def _source_index(
 
 
 def _run_key_of_check(
-    version: Version, pending: PendingWindows, last_row: str, last_sample_time: str
+    version: Version, pending_windows: PendingWindows, last_row: str, last_sample_time: str
 ) -> str:
     """Return the run key of a check. New data change it, so that a failed check is repeated.
 
@@ -269,11 +275,13 @@ def _run_key_of_check(
     """
     evidence = {
         "rows": last_row
-        if {"rows", "losses"} & set(pending.signals) or not pending.signals
+        if {"rows", "losses"} & set(pending_windows.signals) or not pending_windows.signals
         else "",
-        "samples": last_sample_time if _SERVING_SIGNALS & set(pending.signals) else "",
+        "samples": last_sample_time if _SERVING_SIGNALS & set(pending_windows.signals) else "",
     }
-    return f"{_CHECK_PREFIX}{digest_json([version.candidate, pending.signals, evidence])[:16]}"
+    return (
+        f"{_CHECK_PREFIX}{digest_json([version.candidate, pending_windows.signals, evidence])[:16]}"
+    )
 
 
 def _advance_cursor(

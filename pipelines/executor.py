@@ -31,7 +31,7 @@ class ProcessRecordingExecutor(InProcessExecutor):
     ) -> Iterator[dg.DagsterEvent]:
         """Record the process, then execute the steps."""
         run_id = plan_context.run_id
-        plan_context.instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
+        plan_context.instance.add_run_tags(run_id, RunProcess.current(run_id).tags)
         with interruptible_pools():
             yield from super().execute(plan_context, execution_plan)
 

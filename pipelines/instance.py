@@ -68,7 +68,7 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
-        # Private, because a database URL that is added later contains a password.
+        # The file is private, because a database URL in it may contain a password.
         write_secret(config, INITIAL_CONFIG)
     _reject_log_handlers(config)
     if not os.access(home.dagster, os.W_OK):
@@ -183,10 +183,12 @@ def close_killed_runs(instance: dg.DagsterInstance) -> int:
         process = RunProcess.of(run.run_id, run.tags)
         if process is None or not process.is_gone:
             continue
-        current = instance.get_run_by_id(run.run_id)
+        current_run = instance.get_run_by_id(run.run_id)
         # The run may have ended in the meantime.
-        if current is not None and current.status in EXECUTING_STATUSES:
-            instance.report_run_failed(current, "The process that executed this run was killed.")
+        if current_run is not None and current_run.status in EXECUTING_STATUSES:
+            instance.report_run_failed(
+                current_run, "The process that executed this run was killed."
+            )
             num_closed += 1
     storage = instance.event_log_storage
     for run_id in (

@@ -194,16 +194,20 @@ def _next_retry_at(at: datetime) -> datetime:
 
 def _rollout_obstacle(model: str, version: int, status: ModelStatus) -> str:
     """Return why no rollout of a version can start now; empty when it can."""
-    last = status.rollout
-    if last is not None and not last.is_over:
+    last_rollout = status.rollout
+    if last_rollout is not None and not last_rollout.is_over:
         return (
-            f"The rollout of version {last.version} is in progress ({last.phase}): sluice rollout "
-            f"status {model}"
-        )
-    if last is not None and last.version == version and last.phase == "rolled_back":
-        return (
-            f"Version {version} was rolled back ({last.id[:8]}) and is not retried automatically: "
+            f"The rollout of version {last_rollout.version} is in progress ({last_rollout.phase}): "
             f"sluice rollout status {model}"
+        )
+    if (
+        last_rollout is not None
+        and last_rollout.version == version
+        and last_rollout.phase == "rolled_back"
+    ):
+        return (
+            f"Version {version} was rolled back ({last_rollout.id[:8]}) and is not retried "
+            f"automatically: sluice rollout status {model}"
         )
     if not status.num_servers:
         return (

@@ -93,7 +93,7 @@ class ReportHandler(BoundedHandler):
         if file is None:
             self.send_error(HTTPStatus.NOT_FOUND, "No such report")
         elif file.name == "index.html" and not path.endswith(("/", ".html")):
-            self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # so that relative links work
+            self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # with a slash, relative links work
             relative_path = file.parent.relative_to(self.server.folder).as_posix()
             self.send_header("Location", f"/{quote(relative_path)}/")
             self.send_header("Content-Length", "0")
@@ -189,7 +189,8 @@ def start_server(
 ) -> str:
     """Serve ``folder`` from a child process that ends with this one; return the address.
 
-    This process may replace itself by ``exec``, which keeps its id. Ports as for ``listen``.
+    This process may replace itself by ``exec``, which keeps its id. The port is
+    chosen as in ``listen``.
     """
     with listen(first_port, reserved_port=reserved_port) as listener:
         command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]
@@ -197,7 +198,7 @@ def start_server(
             [*command, str(folder), str(listener.fileno()), str(os.getpid()), *trusted_hosts],
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # a pipe would wait for the server
+            stdout=subprocess.DEVNULL,  # readers of an inherited pipe would wait for the server
         )
         return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 

@@ -6,12 +6,12 @@ from typing import cast
 
 import dagster as dg
 
-from sluice.assets.config_schema import refuse_config
+from sluice.assets.config_schema import reject_config
 from sluice.assets.record_io_manager import RecordIOManager
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, ignore_progress
 from sluice.base.home import Home
 
-_NO_CONFIG = refuse_config(
+_NO_CONFIG = reject_config(
     "set SLUICE_HOME, SLUICE_REGISTRY_URL and SLUICE_REGISTRY_KEY where Sluice is started",
     why="Folders, addresses and keys are fixed when Sluice starts.",
 )

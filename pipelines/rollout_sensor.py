@@ -19,8 +19,8 @@ from sluice.rollout_control.notifications import publish_transitions
 
 POLL_INTERVAL_S = 5
 REVIEW_EVERY_S = 600
-"""Interval of reviews during a rollout [s], if requests name their rows so that labels can be
-matched with them later."""
+"""Interval of reviews during a rollout [s]. There are reviews only if requests name their rows, so
+that labels can be matched with the requests later."""
 PROMOTE_EVERY_S = 300
 """Interval at which the promotion is requested again while the rollout awaits promotion [s]. A run
 key starts one run only, so a failed run is repeated at the next request."""
@@ -28,7 +28,8 @@ FAILED_ROWS_REVIEW_EVERY_S = 86_400
 """Interval of the reviews after a rollback [s]. The rows on which the challenger failed may enter
 the source days after their requests."""
 MAX_FAILED_ROWS_REVIEWS = 7
-"""Maximum number of reviews in addition to the first one, which follows the rollback at once."""
+"""Maximum number of reviews after a rollback, in addition to the first one, which starts
+immediately."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 

@@ -1,4 +1,4 @@
-"""Runs a whole pipeline in this process: trains, decides, promotes. Recorded for the UI."""
+"""Runs a whole pipeline in this process, from raw rows to a promotion. The UI shows the run."""
 
 import time
 import uuid
@@ -92,7 +92,7 @@ class RunReport(Record):
 
 
 def run_pipeline(
-    pipeline: ResolvedPipeline, home: Home, console: RunConsole, *, started: float
+    pipeline: ResolvedPipeline, home: Home, console: RunConsole, *, start_s: float
 ) -> RunReport:
     """Run the pipeline from raw rows to a verdict.
 
@@ -103,7 +103,7 @@ def run_pipeline(
         pipeline: The pipeline.
         home: State folder.
         console: Shows stages and their progress.
-        started: ``time.perf_counter()`` at the start of the command [s].
+        start_s: ``time.perf_counter()`` at the start of the command [s].
 
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
@@ -147,7 +147,7 @@ def run_pipeline(
         (home.records / name / "promotion_verdict.json").read_bytes()
     )
     is_rolling_out = rollout is not None and rollout.version == number and not rollout.is_over
-    wall_s = time.perf_counter() - started
+    wall_s = time.perf_counter() - start_s
     return RunReport(
         pipeline=name,
         run_id=run_id,
@@ -239,7 +239,7 @@ def _execute(
                 instance=instance,
                 run_id=run_id,
                 tags={
-                    **RunProcess.this(run_id).tags,
+                    **RunProcess.current(run_id).tags,
                     TERMINAL_TAG: run_id,
                     **({TRACEPARENT: span.traceparent} if span.traceparent else {}),
                     **(tags or {}),

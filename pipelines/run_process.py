@@ -32,7 +32,7 @@ class RunProcess:
     """Start time after boot [s], because process ids are reused and clocks are changed."""
 
     @classmethod
-    def this(cls, run_id: str) -> "RunProcess":
+    def current(cls, run_id: str) -> "RunProcess":
         """Return the present process as the executor of a run."""
         pid = os.getpid()
         return cls(run_id=run_id, host=socket.gethostname(), pid=pid, started_s=_started_s(pid))

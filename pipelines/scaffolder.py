@@ -50,7 +50,7 @@ class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
         try:
             self._write(request)
         except SluiceError as error:
-            with contextlib.suppress(OSError):  # the folder is not empty
+            with contextlib.suppress(OSError):  # if the folder is not empty
                 request.target_path.rmdir()
             raise click.ClickException(str(error)) from None
 

@@ -37,8 +37,9 @@ def retrain_schedule(
         cron_schedule=settings.cron,
         execution_timezone=settings.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Retrains when the source's rows, the code or the settings have changed since "
-        "the newest candidate; else skips with the reason.",
+        description="Retrains when rows of the source, code, settings or seeds have changed since "
+        "the newest candidate, or if the source is too slow to compare its rows. Otherwise skips "
+        "with the reason.",
     )
     def schedule(
         context: dg.ScheduleEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -140,10 +141,10 @@ def find_changes(
         changes["config"] = None
     else:
         current_subject = search_subject(inputs, best_config.subject["data"])
-        role_names = {"rules": "search"}
+        names_by_role = {"rules": "search"}  # the rules of this subject are the search settings
         for role, digest in current_subject.items():
             if role != "code" and best_config.subject.get(role) != digest:
-                changes[role_names.get(role, role)] = None
+                changes[names_by_role.get(role, role)] = None
     if not is_same_code:
         changes[describe_changes(code, trained_models.code_identity)] = None
     if trained_models.seeds != seeds:

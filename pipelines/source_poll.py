@@ -1,4 +1,4 @@
-"""Polls the source for sensors and schedules, which Dagster stops after a minute."""
+"""Polls the source on behalf of sensors and schedules, whose ticks Dagster stops after a minute."""
 
 import contextlib
 from concurrent.futures import FIRST_COMPLETED, Future, wait

@@ -123,7 +123,12 @@ def _headline(report: RunReport) -> str:
 
 def _metrics(report: RunReport) -> Table:
     table = Table(
-        "on the test rows", "candidate", report.compared_with, "better is", box=None, pad_edge=False
+        "metric on the test rows",
+        "candidate",
+        report.compared_with,
+        "better is",
+        box=None,
+        pad_edge=False,
     )
     for column in table.columns[1:3]:
         column.justify = "right"

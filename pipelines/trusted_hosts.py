@@ -23,4 +23,4 @@ def is_trusted_host(host: str, extra_names: Iterable[str] = ()) -> bool:
         return False
     if name is None or parts.netloc != host or parts.username is not None:
         return False
-    return name in LOOPBACK_NAMES | {each.lower() for each in extra_names}
+    return name in LOOPBACK_NAMES | {extra_name.lower() for extra_name in extra_names}

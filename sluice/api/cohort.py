@@ -29,7 +29,7 @@ class CohortComparison:
     @property
     def promoted(self) -> tuple[str, ...]:
         """Names of the candidates with the verdict PROMOTE, in the given order."""
-        return tuple(name for name, each in self.comparisons.items() if each.passed)
+        return tuple(name for name, comparison in self.comparisons.items() if comparison.passed)
 
     @property
     def passed(self) -> bool:

@@ -115,11 +115,15 @@ def evaluate(model: FittedModel, *, reference: Version | None = None) -> Evaluat
     if reference is None:
         baseline = choose_baseline(workload, frame, model.folds, BaselineSettings())
         scores = score_baseline(workload, frame, model.folds, baseline, subject=BASELINE)
-        reference_scores, name = ModelScores(by_seed=scores, deployed=scores), baseline.name
+        reference_scores = ModelScores(by_seed=scores, deployed=scores)
+        reference_name = baseline.name
     else:
         raw = load_table(model.raw, store)
         reference_scores = score_version(reference, workload, raw, frame, model.folds, store)
-        name = f"version {reference.number}"
+        reference_name = f"version {reference.number}"
     return EvaluatedModel(
-        model=model, candidate=candidate_scores, reference=reference_scores, reference_name=name
+        model=model,
+        candidate=candidate_scores,
+        reference=reference_scores,
+        reference_name=reference_name,
     )

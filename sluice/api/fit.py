@@ -290,12 +290,12 @@ def _store_tables(
 
 
 def _card(symptom: MemberSymptom) -> str:
-    description = symptom.symptom
+    shown_symptom = symptom.symptom
     return card(
-        f"{description.fault} in {symptom.num_affected} of "
+        f"{shown_symptom.fault} in {symptom.num_affected} of "
         f"{pluralize(symptom.num_members, 'network')}",
         "unsure",
-        (("seen:", description.what), ("why:", description.cause), ("do:", description.fix)),
+        (("seen:", shown_symptom.what), ("why:", shown_symptom.cause), ("do:", shown_symptom.fix)),
     )
 
 

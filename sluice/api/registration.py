@@ -116,8 +116,8 @@ def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel, guards: GuardS
     receipt = report.receipt(subject, _now())
     ledger.record_receipt(receipt)
     if not report.passed:
-        first = (report.blocking_failures or report.results)[0]
-        raise GateBlocked(report.reason, cause=first.cause, fix=first.fix)
+        first_failure = (report.blocking_failures or report.results)[0]
+        raise GateBlocked(report.reason, cause=first_failure.cause, fix=first_failure.fix)
     return receipt
 
 
@@ -140,16 +140,16 @@ def _decide(
         deployed_losses=evaluated.candidate.deployed.losses,
         reference_deployed_losses=evaluated.reference.deployed.losses,
     )
-    uncovered_code = "" if identity is None else identity.coverage_warning
+    coverage_warning = "" if identity is None else identity.coverage_warning
     settings_digest = digest_gate_settings(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": settings_digest}
 
-    def judge(earlier: Sequence[Receipt]) -> Receipt:
+    def judge(earlier_receipts: Sequence[Receipt]) -> Receipt:
         verdict = decide_promotion(
             evidence,
             gate,
             guards,
-            earlier_verdicts=[Verdict.of(receipt) for receipt in earlier],
+            earlier_verdicts=[Verdict.of(receipt) for receipt in earlier_receipts],
             directions=workload.metric_directions,
             horizon_rows=workload.horizon_rows,
             unit=workload.loss_unit,
@@ -158,7 +158,7 @@ def _decide(
             f"{role} losses": table.digest for role, table in _store_losses(evaluated).items()
         }
         verdict = verdict.model_copy(
-            update={"tables": tables, "caveats": (uncovered_code,) if uncovered_code else ()}
+            update={"tables": tables, "caveats": (coverage_warning,) if coverage_warning else ()}
         )
         return verdict.with_symptoms([symptom.sentence for symptom in fitted.symptoms]).receipt(
             subject, decided_at=_now()

@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "run": Command(
         ("orchestration.commands",),
-        "Run a pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.",
+        "Run a pipeline from raw rows to a verdict, and promote a candidate that is better.",
     ),
     "tune": Command(
         ("orchestration.commands",),
@@ -149,7 +149,7 @@ def _app_for(arguments: Sequence[str]) -> typer.Typer:
     """Return the application with the commands that the arguments need."""
     if arguments and arguments[0] in COMMANDS:
         return build_app(arguments[0])
-    # A command after an option of the program itself, such as 'sluice --version run'.
+    # A command may follow an option of the program itself, as in 'sluice --version run'.
     return build_app() if COMMANDS.keys() & set(arguments) else build_outline()
 
 

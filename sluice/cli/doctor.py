@@ -75,11 +75,12 @@ def examine(
     """
     from sluice.config.pipeline import known_pipelines
 
+    is_supported = sys.version_info >= (3, 11)
     yield Examination(
         name="python",
-        healthy=sys.version_info >= (3, 11),
+        healthy=is_supported,
         seen=sys.version.split()[0],
-        fix="Install Python 3.11 or newer and run the set-up again.",
+        fix="" if is_supported else "Install Python 3.11 or newer and run the set-up again.",
     )
     for package in PACKAGES:
         yield _run_check(f"package {package}", lambda p=package: _installed_version(p))  # type: ignore[misc]

@@ -118,12 +118,12 @@ def _print_report(report: "DriftReport") -> None:
     table = Table(title=report.verdict, title_justify="left")
     for name in ("column", "verdict", "adjusted p", "effect", "why"):
         table.add_column(name, justify="right" if name in ("adjusted p", "effect") else "left")
-    stable = [column for column in report.columns if column.verdict == "STABLE"]
-    inconclusive = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
+    stable_columns = [column for column in report.columns if column.verdict == "STABLE"]
+    inconclusive_columns = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
     ranked_columns = [
         *report.drifted_columns,
-        *inconclusive,
-        *sorted(stable, key=lambda column: column.p_value),
+        *inconclusive_columns,
+        *sorted(stable_columns, key=lambda column: column.p_value),
     ]
     for column in ranked_columns[:_MAX_COLUMNS_SHOWN]:
         numbers = (_format_number(column.adjusted_p), _format_number(column.effect))

@@ -108,7 +108,7 @@ def gate(
             f"A report requires a single candidate, got {len(candidate)}.",
             fix="Leave --html out, or run the command once per candidate.",
         )
-    # Imported in the functions: pandas and scipy take a second to import, and --help needs neither.
+    # Imported here: pandas and scipy take a second to import, and --help needs neither.
     from sluice.evaluation.comparison import compare
     from sluice.evaluation.loss_sources import losses_of
     from sluice.evaluation.multiplicity import adjust_cohort
@@ -185,7 +185,7 @@ def _print_exploration(
 
     # Two-sided: a candidate may be better or worse. The verdicts have one-sided p-values.
     p_values = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
-    adjusted = benjamini_hochberg(p_values)
+    adjusted_p_values = benjamini_hochberg(p_values)
     rows: list[dict[str, Any]] = [
         {
             "candidate": file.name,
@@ -196,7 +196,7 @@ def _print_exploration(
             "differs": adjusted_p <= verdict.alpha and not verdict.lacking,
         }
         for file, verdict, p_value, adjusted_p in zip(
-            files, verdicts, p_values, adjusted, strict=True
+            files, verdicts, p_values, adjusted_p_values, strict=True
         )
     ]
     if as_json:

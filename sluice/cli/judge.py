@@ -42,16 +42,22 @@ def judge(
         ),
     ],
     min_self_agreement: Annotated[
-        float, typer.Option(help="Minimum share of pairs on which all repeated answers agree.")
+        float,
+        typer.Option(
+            help="The share of pairs on which all answers of the model are the same must be "
+            "significantly above this value."
+        ),
     ] = _DEFAULTS.min_self_agreement,
     min_human_agreement: Annotated[
         float,
         typer.Option(
-            help="Minimum share of labelled pairs on which the model agrees with the person."
+            help="The share of labelled pairs on which the model agrees with the person must be "
+            "significantly above this value."
         ),
     ] = _DEFAULTS.min_human_agreement,
     min_labelled: Annotated[
-        int, typer.Option(help="Minimum number of labelled pairs [pairs].")
+        int,
+        typer.Option(help="Minimum number of labelled pairs for the model to be trusted [pairs]."),
     ] = _DEFAULTS.min_labelled,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -75,7 +75,7 @@ def pack(
     from sluice.data.packing.column_types import parse_columns
     from sluice.data.packing.pack import pack as pack_source
 
-    declared = parse_columns(column or ())
+    declared_columns = parse_columns(column or ())
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
@@ -95,7 +95,7 @@ def pack(
             folder,
             environ=os.environ,
             format=format,
-            columns=declared,
+            columns=declared_columns,
             max_shard_bytes=shard_mb * _MIB,
             on_progress=report_progress,
         )

@@ -93,25 +93,25 @@ def show(
 ) -> None:
     """Show one version: state, numbers of the gate, lineage, metrics, receipts."""
     with open_ledger() as ledger:
-        selected = _select_version(ledger, model, version)
-        receipts = [linked.receipt for linked in ledger.receipts(model, selected.number)]
-        imported = ledger.imported_receipts(model, selected.number)
+        selected_version = _select_version(ledger, model, version)
+        receipts = [linked.receipt for linked in ledger.receipts(model, selected_version.number)]
+        imported_receipts = ledger.imported_receipts(model, selected_version.number)
         decisions = [receipt for receipt in receipts if receipt.gate == "promotion"]
         reference_digest = decisions[-1].subject.get("reference", "") if decisions else ""
         reference = ledger.version_of(model, reference_digest)
-        approval = ledger.approval_status(model, selected.number)
+        approval = ledger.approval_status(model, selected_version.number)
     if as_json:
         print_json(
-            selected.model_dump(mode="json")
+            selected_version.model_dump(mode="json")
             | {
                 "receipts": [_receipt_fields(receipt) for receipt in receipts],
-                "imported_receipts": [_receipt_fields(receipt) for receipt in imported],
+                "imported_receipts": [_receipt_fields(receipt) for receipt in imported_receipts],
                 "approval": approval.model_dump(mode="json"),
             }
         )
     else:
         page = display.version_page(
-            selected, receipts, imported, reference=reference, approval=approval
+            selected_version, receipts, imported_receipts, reference=reference, approval=approval
         )
         show_result(page)
 
@@ -242,7 +242,7 @@ def verify(model: OptionalModel = None, key: KeyFile = None, as_json: AsJson = F
         names = ledger.models() if model is None else [model]
         if not findings:
             findings = [f for name in names for f in _code_findings(ledger.production(name))]
-        # versions() would raise on damaged lineage, which is one of the findings.
+        # Versions are counted only without findings, because versions() raises on damaged lineage.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
         print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})

@@ -34,7 +34,7 @@ FileOrModel = Annotated[
     Path,
     typer.Argument(
         metavar="FILE|mlflow:/NAME/VERSION",
-        help="A file of sluice registry export, or a registered model of MLflow.",
+        help="A file written by sluice registry export, or a registered model of MLflow.",
         show_default=False,
     ),
 ]
@@ -84,10 +84,11 @@ def import_file(
         typer.Option(
             "--trust",
             metavar="MODULE:CLASS",
-            help="Code of the version that may run here, including the modules stored in the file; "
-            "may be repeated. The code of Sluice, of the shipped pipeline with the same name, and "
-            "of versions of the model that were trained here is always trusted. For a model of "
-            "MLflow, give mlflow:/NAME/VERSION: the model is then loaded and run.",
+            help="Workload or architecture of the version whose code may run here, also if the "
+            "file contains the code; may be repeated. The code of Sluice, of the shipped pipeline "
+            "with the same name, and of versions of the model that were trained here is always "
+            "trusted. For a model of MLflow, give mlflow:/NAME/VERSION: the model is then loaded "
+            "and run.",
             show_default=False,
         ),
     ] = None,
@@ -132,11 +133,11 @@ def import_file(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register the version in a file as dev, or import the predictions of a model of MLflow.
+    """Register the version of a file in state dev, or import the predictions of an MLflow model.
 
-    Every part of a file is verified, and no code in it is run. Its receipts are stored but promote
-    nothing: the gates must pass here. With trusted keys, or with a key, the file must be signed;
-    the signer is printed and recorded in the history.
+    Every part of a file is verified, and no code in it is run. The receipts in it are stored but
+    promote nothing: the gates must pass here. With trusted keys, or with a key, the file must be
+    signed; the signer is printed and recorded in the history.
 
     With mlflow:/NAME/VERSION in place of the file, the predictions of that model are stored as the
     baseline of a pipeline that has baseline.predictions: mlflow:/NAME/VERSION.
@@ -191,8 +192,8 @@ def import_file(
         )
         return
     note = "" if imported.created else " It was already registered; nothing was changed."
-    registered = f"{version.model} version {version.number}, {version.state}.{note}"
-    show_result(Text(f"{registered} The file is {imported.signed_by}."))
+    registered_text = f"{version.model} version {version.number}, {version.state}.{note}"
+    show_result(Text(f"{registered_text} The file is {imported.signed_by}."))
 
 
 def new_key(
@@ -245,8 +246,8 @@ def sign(
             typer.confirm(question, abort=True, err=True)
         ledger.sign(head, actor=actor or current_user())
     if as_json:
-        covered = [line.model_dump(mode="json") for line in lines]
-        print_json({"lines": head.num_lines, "digest": head.digest, "covered": covered})
+        signed_lines = [line.model_dump(mode="json") for line in lines]
+        print_json({"lines": head.num_lines, "digest": head.digest, "covered": signed_lines})
     elif lines:
         show_result(
             Text(

@@ -191,8 +191,8 @@ def _record_change(
 
 
 def _rollout_summary(transitions: "Sequence[Transition]") -> dict[str, Any]:
-    first, last = transitions[0], transitions[-1]
-    rollout = last.rollout
+    first_transition, last_transition = transitions[0], transitions[-1]
+    rollout = last_transition.rollout
     return {
         "id": rollout.id,
         "model": rollout.model,
@@ -200,29 +200,29 @@ def _rollout_summary(transitions: "Sequence[Transition]") -> dict[str, Any]:
         "replaces": rollout.production_version,
         "strategy": rollout.settings.strategy,
         "phase": rollout.phase,
-        "started_at": first.at.isoformat(),
-        "started_by": first.actor,
-        "last": last.outcome,
-        "last_at": last.at.isoformat(),
-        "reason": last.reason,
+        "started_at": first_transition.at.isoformat(),
+        "started_by": first_transition.actor,
+        "last": last_transition.outcome,
+        "last_at": last_transition.at.isoformat(),
+        "reason": last_transition.reason,
     }
 
 
 def _table(histories: "Sequence[Sequence[Transition]]") -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("Rollout", "Version", "Strategy", "Started UTC", "By", "Phase", "Why"):
+    for name in ("Rollout", "Version", "Strategy", "Started UTC", "Started by", "Phase", "Reason"):
         table.add_column(name, overflow="fold", no_wrap=name in ("Rollout", "Started UTC"))
     for transitions in histories:
-        first, last = transitions[0], transitions[-1]
-        rollout = last.rollout
+        first_transition, last_transition = transitions[0], transitions[-1]
+        rollout = last_transition.rollout
         cells = (
             rollout.id[:12],
             f"{rollout.version} for {rollout.production_version}",
             rollout.settings.strategy,
-            f"{first.at:%Y-%m-%d %H:%M}",
-            first.actor,
+            f"{first_transition.at:%Y-%m-%d %H:%M}",
+            first_transition.actor,
             rollout.phase.replace("_", " "),
-            last.reason,
+            last_transition.reason,
         )
         table.add_row(*map(Text, cells))
     return table

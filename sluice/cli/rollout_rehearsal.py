@@ -135,11 +135,11 @@ def _traffic(counts: "RequestCounts") -> Text:
 def _parse_fault(name: str) -> "InjectedFault":
     from sluice.rehearsal.faults import InjectedFault
 
-    known = list(get_args(InjectedFault))
-    if name not in known:
+    known_faults = list(get_args(InjectedFault))
+    if name not in known_faults:
         raise SettingsError(
-            f"--fault must be one of {', '.join(known)}, got "
-            f"'{name}'.{suggest_nearest(name, known)}",
+            f"--fault must be one of {', '.join(known_faults)}, got "
+            f"'{name}'.{suggest_nearest(name, known_faults)}",
             fix="Give one of these names.",
         )
     return cast("InjectedFault", name)

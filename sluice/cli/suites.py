@@ -243,7 +243,7 @@ def _print_report(report: "SuiteReport") -> None:
     from sluice.evaluation.suites.result import CHANGES
 
     table = Table(box=None, pad_edge=False)
-    for column in ("suite", "scored", *CHANGES, "reference", "candidate", "gain"):
+    for column in ("suite", "rows scored", *CHANGES, "reference", "candidate", "gain"):
         table.add_column(column, justify="left" if column == "suite" else "right")
     for result in report.results:
         table.add_row(

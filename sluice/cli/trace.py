@@ -32,7 +32,7 @@ class _TraceGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Reject a program without two dashes, and options of ``run`` before another command."""
-        known = sorted(set(self.commands) - {_RUN})
+        known_commands = sorted(set(self.commands) - {_RUN})
         is_known = args[0] in self.commands
         has_run_options = any(
             ctx.params[option.name] != option.get_default(ctx)
@@ -42,9 +42,9 @@ class _TraceGroup(TyperGroup):
         if has_run_options or not is_known:
             raise SettingsError(
                 "A program to trace must follow two dashes, which are missing before "
-                f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known)}",
-                cause=f"Without dashes, only the commands {', '.join(known)} are accepted, with "
-                "their options after their name.",
+                f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known_commands)}",
+                cause=f"Without dashes, only the commands {', '.join(known_commands)} are "
+                "accepted, with their options after their name.",
                 fix=f"Leave out the options before '{args[0]}'. For the options of this command: "
                 f"sluice trace {args[0]} --help"
                 if is_known

@@ -115,8 +115,8 @@ def _first_fold(workload: "Workload") -> "tuple[Workload, Examples]":
 
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
-    fitted = fit_workload(workload, frame, fold)
-    return fitted, fitted.examples(frame, fold.train)
+    fitted_workload = fit_workload(workload, frame, fold)
+    return fitted_workload, fitted_workload.examples(frame, fold.train)
 
 
 def _run_range_test(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":

@@ -118,7 +118,7 @@ def _write_pipeline(folder: Path, files: dict[str, str], description: _Descripti
 
 
 def _describe_table(guess: TableGuess) -> _Description:
-    columns = tuple(dict.fromkeys(each.name for each in guess.inputs))
+    columns = tuple(dict.fromkeys(column.name for column in guess.inputs))
     order = "in time order" if guess.order.value == "time" else "without a time order"
     return _Description(
         task=str(guess.task.value),
@@ -126,7 +126,7 @@ def _describe_table(guess: TableGuess) -> _Description:
         f"({guess.task.reason}), {pluralize(guess.num_rows, 'row')} {order}, "
         f"{pluralize(len(columns), 'input')}. {_REASONS_NOTE}",
         inputs=columns,
-        left_out=tuple((each.name, each.reason) for each in guess.left_out),
+        left_out=tuple((column.name, column.reason) for column in guess.left_out),
     )
 
 

@@ -53,15 +53,23 @@ def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
     if iso is not None:
         return DateColumn(dates=iso, format=None)
     formats = [date + time for date in _DATE_FORMATS for time in _TIME_FORMATS]
-    matches = [(each, dates) for each in formats if (dates := _convert(texts, each)) is not None]
+    matches = [
+        (date_format, dates)
+        for date_format in formats
+        if (dates := _convert(texts, date_format)) is not None
+    ]
     if not matches:
         return None
-    sorted_matches = [(each, dates) for each, dates in matches if dates.is_monotonic_increasing]
+    sorted_matches = [
+        (date_format, dates) for date_format, dates in matches if dates.is_monotonic_increasing
+    ]
     best_format, dates = (sorted_matches or matches)[0]
     note = ""
     if len(matches) > 1:
-        others = ", ".join(each for each, _ in matches if each != best_format)
-        note = f"The dates also fit {others}; {best_format} was chosen."
+        other_formats = ", ".join(
+            date_format for date_format, _ in matches if date_format != best_format
+        )
+        note = f"The dates also fit {other_formats}; {best_format} was chosen."
     return DateColumn(dates=dates, format=best_format, note=note)
 
 
@@ -84,7 +92,7 @@ def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
 def _convert(texts: "pd.Series[Any]", date_format: str) -> "pd.Series[Any] | None":
     try:
         dates = pd.to_datetime(texts, format=date_format, errors="coerce")
-    except ValueError:  # several UTC offsets
+    except ValueError:  # the dates have several UTC offsets
         return None
     if dates.isna().any() or dates.dt.tz is not None:
         return None

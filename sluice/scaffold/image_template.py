@@ -44,7 +44,7 @@ def image_files(guess: ImageGuess, names: PipelineNames) -> dict[str, str]:
 
 
 def _code(guess: ImageGuess, names: PipelineNames) -> str:
-    listed = ", ".join(map(quote, guess.classes))
+    quoted_classes = ", ".join(map(quote, guess.classes))
     return join_lines(
         [
             f'"""Classifies the images in {json.dumps(guess.data)[1:-1]}."""',
@@ -59,7 +59,7 @@ def _code(guess: ImageGuess, names: PipelineNames) -> str:
             "",
             *(comment(note, indent=4) for note in guess.class_notes),
             with_comment(
-                f"classes = ({listed})",
+                f"classes = ({quoted_classes})",
                 "Names of the subfolders. The position of a name is the number of its class.",
                 indent=4,
             ).rstrip(","),

@@ -88,11 +88,11 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
         ContractError: A file exists.
         StorageError: A file cannot be written.
     """
-    existing = sorted({name.split("/")[0] for name in files if (folder / name).exists()})
-    if existing:
+    existing_names = sorted({name.split("/")[0] for name in files if (folder / name).exists()})
+    if existing_names:
         raise ContractError(
-            f"{', '.join(existing)} exist{'s' if len(existing) == 1 else ''} already in "
-            f"{folder.resolve()}; nothing was written.",
+            f"{', '.join(existing_names)} exist{'s' if len(existing_names) == 1 else ''} already "
+            f"in {folder.resolve()}; nothing was written.",
             fix="Choose another name for the pipeline, or remove what exists if you do not need "
             "it.",
         )

@@ -19,20 +19,22 @@ TEXT_WIDTH, TEXT_WIDTH_ALONE = 64, 256
 """Number of features of a text beside other inputs, and of a text without other inputs."""
 
 _MIN_TEXT_WORDS = 3.0
-"""Minimum mean number of words per row for a column to count as text."""
+"""Minimum mean number of words per row with which a column counts as text, if it has more than
+``MAX_CATEGORY_VALUES`` distinct values."""
 
 _MAX_DISTINCT_SHARE = 0.5
-"""Ratio of distinct values to rows above which a column of single words counts as an identifier."""
+"""Ratio of distinct values to rows above which a column counts as an identifier, if it is neither
+text nor a number and has more than ``MAX_CATEGORY_VALUES`` distinct values."""
 
 _MIN_NUMBER_SHARE = 0.8
-"""Share of numbers among the texts of a column above which its other texts count as markers of
-missing values, such as '?'."""
+"""Share of numbers among the texts of a column above which the column counts as numeric. Its other
+texts then count as markers of missing values, such as '?', and the column is left out."""
 
 _COPY_CORRELATION = 0.9999
-"""Absolute correlation with the target above which a column counts as its copy."""
+"""Absolute correlation with the target above which a column counts as a copy of the target."""
 
 _KEY_NAME = re.compile(
-    r"(?i:^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$)|(?<=[a-z])I[dD]$"  # not paid or bid
+    r"(?i:^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$)|(?<=[a-z])I[dD]$"  # userId, not paid
 )
 _DECORATED_NUMBER = re.compile(
     r"^\s*[$\u20ac\u00a3]?\s*-?\d[\d., ]*\s*(%|[a-zA-Z$\u20ac\u00a3]{1,4})?\s*$"

@@ -30,10 +30,11 @@ MAX_CLASSES = 50
 """Maximum number of classes of a target."""
 
 _MAX_INTEGER_CLASSES = 10
-"""Maximum number of distinct integers of a target for them to count as classes, not as amounts."""
+"""Maximum number of distinct integers of a target that count as classes, not as amounts."""
 
 _MIN_CLASS_ROWS = 20
-"""Minimum mean number of rows per distinct integer of a target for them to count as classes."""
+"""Minimum mean number of rows per distinct integer of a target with which the integers count as
+classes. Two distinct integers always count as classes."""
 
 _MAX_LAG = 24
 """Maximum lag: distance of a row from the earlier target that is one of its inputs [rows]."""
@@ -86,10 +87,10 @@ def inspect_table(path: Path, target: str) -> TableGuess:
             )
             + guesses
         )
-    inputs = [each for each in guesses if each.code]
+    inputs = [guess for guess in guesses if guess.code]
     if not inputs:
         guesses_text = (
-            "; ".join(f"{each.name} ({each.reason})" for each in guesses) or "the target alone"
+            "; ".join(f"{guess.name} ({guess.reason})" for guess in guesses) or "the target alone"
         )
         raise ContractError(
             f"{path} has no column from which '{target}' could be predicted: {guesses_text}.",
@@ -106,7 +107,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         classes=classes,
         target_notes=notes,
         inputs=_widen_text(inputs),
-        left_out=tuple(each for each in guesses if not each.code),
+        left_out=tuple(guess for guess in guesses if not guess.code),
         max_duplicate_share=_guess_duplicates(
             rows if time_column is None else rows.drop(columns=time_column)
         ),
@@ -189,16 +190,19 @@ def _guess_task(
         )
     kind = "integers" if is_number else "labels"
     ordered_classes = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
-    rarest = counts.index[-1]
+    rarest_class = counts.index[-1]
     share, num_rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
     notes = []
     if share < _RARE_SHARE / max(1, len(counts) - 1) or share < _RARE_SHARE / 2:
         notes.append(
-            f"Imbalanced: class {rarest!r} has {num_rows:,} of {len(values):,} rows ({share:.1%}). "
-            "Accuracy says little; macro_f1 and balanced_accuracy count every class equally."
+            f"Imbalanced: class {rarest_class!r} has {num_rows:,} of {len(values):,} rows "
+            f"({share:.1%}). Accuracy says little; macro_f1 and balanced_accuracy count every "
+            "class equally."
         )
     if num_rows < _MIN_RARE_ROWS:
-        notes.append(f"Class {rarest!r} has too few rows to be learned or evaluated reliably.")
+        notes.append(
+            f"Class {rarest_class!r} has too few rows to be learned or evaluated reliably."
+        )
     reason = f"{len(counts)} distinct {kind}"
     return (
         Guess(value="classification", reason=reason),
@@ -280,17 +284,17 @@ def _guess_order(
 
 def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
     """Return the inputs; if all of them are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
-    if any(each.kind != "Text" for each in inputs):
+    if any(guess.kind != "Text" for guess in inputs):
         return tuple(inputs)
     old, new = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"
     return tuple(
         InputGuess(
-            name=each.name,
-            kind=each.kind,
-            code=each.code.replace(old, new),
-            reason=each.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
+            name=guess.name,
+            kind=guess.kind,
+            code=guess.code.replace(old, new),
+            reason=guess.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
         )
-        for each in inputs
+        for guess in inputs
     )
 
 

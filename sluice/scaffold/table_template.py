@@ -25,7 +25,7 @@ def table_files(guess: TableGuess, names: PipelineNames) -> dict[str, str]:
 
 
 def _code(guess: TableGuess, names: PipelineNames) -> str:
-    kinds = sorted({each.kind for each in guess.inputs})
+    kinds = sorted({column.kind for column in guess.inputs})
     return join_lines(
         [
             f'"""Predicts {_one_line(guess.target)} of {_one_line(guess.data)}: its columns, and '
@@ -50,12 +50,12 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
             *_repeated_labels_lines(guess),
             "",
             "    inputs = (",
-            *(with_comment(f"{each.code},", each.reason, indent=8) for each in guess.inputs),
+            *(with_comment(f"{column.code},", column.reason, indent=8) for column in guess.inputs),
             "    )",
             *([comment("Left out:", indent=4)] if guess.left_out else []),
             *(
-                comment(f"- {_one_line(each.name)}: {each.reason}", indent=4)
-                for each in guess.left_out
+                comment(f"- {_one_line(column.name)}: {column.reason}", indent=4)
+                for column in guess.left_out
             ),
         ]
     )

@@ -42,7 +42,7 @@ Runner = Callable[[PipelineSettings, Home], RunReport]
 
 def run_line(pipeline: PipelineSettings, home: Home) -> RunReport:
     with RunConsole(Console(stderr=True)) as console:
-        return run_pipeline(resolve(pipeline), home, console, started=time.perf_counter())
+        return run_pipeline(resolve(pipeline), home, console, start_s=time.perf_counter())
 
 
 def ledger_of(home: Home) -> Ledger:

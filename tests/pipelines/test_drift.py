@@ -473,7 +473,7 @@ def test_schedule_waits_for_an_active_training(home: Home, echo: PipelineSetting
             definitions.resolve_job_def("echo_training"),
             status=dg.DagsterRunStatus.STARTED,
         )
-        this_process = RunProcess.this(killed.run_id)
+        this_process = RunProcess.current(killed.run_id)
         instance.add_run_tags(killed.run_id, dataclasses.replace(this_process, pid=NO_PROCESS).tags)
         instance.report_run_canceled(run)
         after = tick()

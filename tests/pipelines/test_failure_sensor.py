@@ -82,7 +82,7 @@ def run_failing_training(echo, home, workload, *, run_id=None, tags=None):
 @pytest.mark.slow
 def test_failed_check_is_posted_once_with_its_finding(echo, home, webhook):
     # Every run has tags of its process. A re-execution in the UI copies those of the first run.
-    tags = {**RunProcess.this("first").tags, TERMINAL_TAG: "first"}
+    tags = {**RunProcess.current("first").tags, TERMINAL_TAG: "first"}
     skipped, run_id = run_failing_training(echo, home, LOST_COLUMN, tags=tags)
 
     assert skipped == [None, None]

@@ -64,7 +64,7 @@ def test_run_is_active_until_its_process_is_killed(home: Home, tmp_path: Path) -
 
 
 def test_process_is_gone_when_its_pid_is_free_or_reused() -> None:
-    this_process = RunProcess.this(RUN)
+    this_process = RunProcess.current(RUN)
 
     assert not this_process.is_gone
     assert dataclasses.replace(this_process, pid=NO_PROCESS).is_gone
@@ -76,7 +76,7 @@ def test_process_is_gone_when_its_pid_is_free_or_reused() -> None:
 def test_zombie_process_is_gone() -> None:
     child = subprocess.Popen(["sleep", "600"])
     started_s = psutil.Process(child.pid).create_time() - psutil.boot_time()
-    other = dataclasses.replace(RunProcess.this(RUN), pid=child.pid, started_s=started_s)
+    other = dataclasses.replace(RunProcess.current(RUN), pid=child.pid, started_s=started_s)
     assert not other.is_gone
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -87,7 +87,7 @@ def test_zombie_process_is_gone() -> None:
 
 @pytest.mark.slow
 def test_reexecuted_run_ignores_the_process_tags_of_the_first_run(home: Home) -> None:
-    first = dataclasses.replace(RunProcess.this(RUN), pid=NO_PROCESS)
+    first = dataclasses.replace(RunProcess.current(RUN), pid=NO_PROCESS)
     assert RunProcess.of(RUN, first.tags) == dataclasses.replace(
         first, started_s=round(first.started_s, 2)
     )
@@ -120,7 +120,9 @@ def test_queued_run_is_reported_as_queued(home: Home) -> None:
 @pytest.mark.slow
 def test_run_of_another_host_is_active_and_the_message_explains_how_to_close_it(home: Home) -> None:
     """A recreated container has another host name, and the old process is not visible in it."""
-    on_other_host = dataclasses.replace(RunProcess.this(RUN), host="old-container", pid=NO_PROCESS)
+    on_other_host = dataclasses.replace(
+        RunProcess.current(RUN), host="old-container", pid=NO_PROCESS
+    )
     with open_instance(home) as instance:
         run = instance.create_run_for_job(
             dg.GraphDefinition("training").to_job(),

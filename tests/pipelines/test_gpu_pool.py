@@ -97,7 +97,7 @@ def test_run_that_waits_for_the_gpu_reports_it_and_can_be_interrupted(
         # The run that uses the GPU is killed while another one waits for it.
         process = start_stuck_job(marker)
         await_block(instance, process, num_runs=2)
-        killed = dataclasses.replace(RunProcess.this(holder.run_id), pid=NO_PROCESS)
+        killed = dataclasses.replace(RunProcess.current(holder.run_id), pid=NO_PROCESS)
         instance.add_run_tags(holder.run_id, killed.tags)
         instance.report_run_failed(holder, "It was killed.")
         await_until(marker.exists, process)
@@ -117,7 +117,7 @@ def hold_gpu(instance: dg.DagsterInstance) -> dg.DagsterRun:
     storage = instance.event_log_storage
     storage.initialize_concurrency_limit_to_default("gpu")
     run = instance.create_run_for_job(_nothing)
-    instance.add_run_tags(run.run_id, RunProcess.this(run.run_id).tags)
+    instance.add_run_tags(run.run_id, RunProcess.current(run.run_id).tags)
     assert storage.claim_concurrency_slot("gpu", run.run_id, "train").is_claimed
     return run
 

@@ -109,7 +109,7 @@ def test_metadata_of_best_config_has_plots_and_a_table(
 
     for name in ("trial losses", "parameter importance"):
         assert metadata[name].value.startswith("![")
-    assert RATE in metadata["winner"].value
+    assert RATE in metadata["values of the best trial"].value
     rate = read_best_config(home).setup.training.learning_rate
     written = f"```yaml\ntraining:\n  learning_rate: {rate}\n```"
     assert metadata["settings for the pipeline's YAML"].value == written

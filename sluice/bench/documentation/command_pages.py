@@ -48,10 +48,10 @@ def parameters_of(command: Any) -> list[Any]:
     """
     children = getattr(command, "commands", None)
     if children is not None:
-        hidden = [child for child in children.values() if child.hidden]
+        hidden_commands = [child for child in children.values() if child.hidden]
         parameters = [
             parameter
-            for child in hidden
+            for child in hidden_commands
             for parameter in child.params
             if parameter.param_type_name == "option"
         ]

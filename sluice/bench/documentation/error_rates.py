@@ -21,7 +21,9 @@ class FaultRates(Record):
 
     planted: int = Field(0, description="Number of runs of programs with this fault.")
     caught: int = Field(
-        0, description="Number of runs with this fault in which the fault was reported."
+        0,
+        description="Number of runs with this fault in which the fault was reported with the "
+        "required severity.",
     )
     first: int = Field(
         0, description="Number of runs with this fault in which the fault was ranked first."
@@ -61,23 +63,23 @@ class ErrorRates(Record):
         Raises:
             ContractError: There is no run with a fault.
         """
-        finished = [run for run in runs if not run.failed]
-        faulty = [run for run in finished if run.kind == "fault"]
-        healthy = [run for run in finished if run.kind != "fault"]
-        if not faulty:
+        finished_runs = [run for run in runs if not run.failed]
+        faulty_runs = [run for run in finished_runs if run.kind == "fault"]
+        healthy_runs = [run for run in finished_runs if run.kind != "fault"]
+        if not faulty_runs:
             raise ContractError(
                 "The results contain no run with a fault.",
                 fix="Give the output of 'sluice bench faults --json'.",
             )
         counts: dict[str, Counter[str]] = {}
-        for run in faulty:
-            reported = [answer.fault for answer in run.answers]
-            for fault in [cause for cause in run.right if cause in reported] or run.right:
+        for run in faulty_runs:
+            reported_faults = [answer.fault for answer in run.answers]
+            for fault in [cause for cause in run.right if cause in reported_faults] or run.right:
                 count = counts.setdefault(fault, Counter())
                 count["planted"] += 1
-                count["caught"] += fault in reported and run.correct_rank is not None
-                count["first"] += reported[:1] == [fault] and run.correct_rank == 1
-        for run in healthy:
+                count["caught"] += fault in reported_faults and run.correct_rank is not None
+                count["first"] += reported_faults[:1] == [fault] and run.correct_rank == 1
+        for run in healthy_runs:
             errors = {answer.fault for answer in run.answers if answer.severity == "error"}
             for fault in errors:
                 counts.setdefault(fault, Counter())["false_errors"] += 1
@@ -85,10 +87,10 @@ class ErrorRates(Record):
                 counts.setdefault(fault, Counter())["false_others"] += 1
         return cls(
             commit=commit,
-            seeds=tuple(sorted({run.seed for run in faulty})),
-            faulty_runs=len(faulty),
-            healthy_runs=len(healthy),
-            failed_runs=len(runs) - len(finished),
+            seeds=tuple(sorted({run.seed for run in faulty_runs})),
+            faulty_runs=len(faulty_runs),
+            healthy_runs=len(healthy_runs),
+            failed_runs=len(runs) - len(finished_runs),
             faults={fault: FaultRates(**counts[fault]) for fault in sorted(counts)},
         )
 

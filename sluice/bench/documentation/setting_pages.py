@@ -62,7 +62,7 @@ def setting_page() -> dict[str, str]:
     parts = [
         "# Keys of a pipeline file",
         "Keys under `attributes` of a pipeline file, from the settings classes. A key that does "
-        "not exist is refused, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
+        "not exist is rejected, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
         "run`, `tune` and `poc` overrides a key for one run, such as "
         "`--set training.learning_rate=0.01`. A file with `based_on: other.yaml` and a `name` "
         "takes every key that it does not set from the other pipeline file.",
@@ -99,7 +99,7 @@ def add_sections(section: Section, sections: list[Section]) -> None:
     num_keys_by_model = Counter(model for nested in models.values() for model in set(nested))
     for name, nested in models.items():
         for model in nested:
-            # One section describes a class that several keys use.
+            # A class that several keys use has one section, whose path ends with NAME.
             key = "NAME" if num_keys_by_model[model] > 1 else name
             add_sections(Section(f"{section.path}.{key}".strip("."), model), sections)
 
@@ -152,16 +152,16 @@ def settings_table(model: type[BaseModel], sections: list[Section]) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    nested = list(nested_models(field.annotation))
-    return field.description or (_summary(nested[0]) if nested else "")
+    nested_classes = list(nested_models(field.annotation))
+    return field.description or (_summary(nested_classes[0]) if nested_classes else "")
 
 
 def _values(field: FieldInfo, sections: list[Section]) -> str:
-    nested = dict.fromkeys(nested_models(field.annotation))
+    nested_classes = dict.fromkeys(nested_models(field.annotation))
     links = [
         f"[{_kind(section.model) or 'keys'}](#{section.anchor})"
         for section in sections
-        if section.model in nested
+        if section.model in nested_classes
     ]
     text = describe_type(field.annotation)
     if links:

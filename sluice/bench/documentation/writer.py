@@ -41,22 +41,24 @@ def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
 def stored_pages(docs: Path) -> dict[str, str]:
     """Return the text of every stored page that was generated, by its path in the documentation."""
     paths = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
-    shared = [
+    shared_paths = [
         path
         for path in sorted((docs / SHARED_FOLDER).glob("*.md"))
         if path.read_text().startswith(NOTICE)
     ]
-    return {path.relative_to(docs).as_posix(): path.read_text() for path in (*paths, *shared)}
+    return {path.relative_to(docs).as_posix(): path.read_text() for path in (*paths, *shared_paths)}
 
 
 def write_pages(docs: Path, app: typer.Typer) -> tuple[str, ...]:
     """Write new and changed pages, and remove outdated pages; return the paths of all of these."""
-    generated, stored = generated_pages(docs, app), stored_pages(docs)
-    outdated_paths = sorted(stored.keys() - generated.keys())
+    generated_texts, stored_texts = generated_pages(docs, app), stored_pages(docs)
+    outdated_paths = sorted(stored_texts.keys() - generated_texts.keys())
     for path in outdated_paths:
         (docs / path).unlink()
-    changed_paths = tuple(path for path, text in generated.items() if stored.get(path) != text)
+    changed_paths = tuple(
+        path for path, text in generated_texts.items() if stored_texts.get(path) != text
+    )
     for path in changed_paths:
         (docs / path).parent.mkdir(parents=True, exist_ok=True)
-        (docs / path).write_text(generated[path])
+        (docs / path).write_text(generated_texts[path])
     return (*changed_paths, *outdated_paths)

@@ -39,7 +39,7 @@ _WINDOWS_PER_REFERENCE = 10
 reference, so the rates include the estimation error of references."""
 
 _GAP_ROWS = 300
-"""Gap before each window, so that it is independent of the rows before [rows]."""
+"""Gap before each window, which makes the window independent of earlier rows [rows]."""
 
 
 class DriftScenario(Record):

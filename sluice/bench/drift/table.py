@@ -13,7 +13,7 @@ MAX_FALSE_ALARM_RATE, MIN_POWER = 0.05, 0.95
 """Targets of the rate of false alarms and of the power."""
 
 _MIN_ORACLE_SHARE = 0.9
-"""Minimum power as a share of ``oracle_power``, if that is below ``MIN_POWER``."""
+"""Target of the power as a share of ``oracle_power``; used if the latter is below ``MIN_POWER``."""
 
 
 def reaches_targets(rates: DriftRates) -> bool:
@@ -37,7 +37,7 @@ def rate_table(all_rates: Sequence[DriftRates]) -> Table:
     """
     table = Table(
         box=box.SIMPLE_HEAD,
-        title="Windows of AR(1) columns reported as DRIFT [%]",
+        title="Drift detection on windows of AR(1) columns [% of windows]",
         title_justify="left",
     )
     for name in (

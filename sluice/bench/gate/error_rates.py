@@ -24,7 +24,7 @@ from sluice.evaluation.settings import GateSettings
 ORACLE_POWER = 0.8
 """Power of a test that knows the standard error, at the gain that is simulated."""
 
-_CHUNK = 50
+_CHUNK_SIMULATIONS = 50
 """Number of simulations per task of a worker process. Each task has its own seed, so results do not
 depend on the number of processes."""
 
@@ -92,9 +92,14 @@ def measure_scenarios(
         About 5 ms per simulation of 2 x 8 seeds and 1,000 rows.
     """
     chunks = [
-        (scenario, settings, min(_CHUNK, num_simulations - start), (seed, number, start))
+        (
+            scenario,
+            settings,
+            min(_CHUNK_SIMULATIONS, num_simulations - start),
+            (seed, number, start),
+        )
         for number, scenario in enumerate(scenarios)
-        for start in range(0, num_simulations, _CHUNK)
+        for start in range(0, num_simulations, _CHUNK_SIMULATIONS)
     ]
     count_C = np.zeros(2 + len(NAIVE_BOUNDS), np.int64)
     num_done = 0
@@ -139,10 +144,10 @@ def measure_retraining(
             settings,
             num_attempts,
             is_same_recipe,
-            min(_CHUNK, num_simulations - start),
+            min(_CHUNK_SIMULATIONS, num_simulations - start),
             (seed, start),
         )
-        for start in range(0, num_simulations, _CHUNK)
+        for start in range(0, num_simulations, _CHUNK_SIMULATIONS)
     ]
     num_with_shared_alpha, num_with_full_alpha = np.sum(
         list(_run(_count_false_retrainings, chunks, num_processes)), axis=0

@@ -199,9 +199,13 @@ class TwoParameterGroups(Cancer):
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return a group for the encoder and one for the other layers."""
-        named = dict(network.named_parameters())
-        encoder_parameters = [p for name, p in named.items() if name.startswith("encoder")]
-        other_parameters = [p for name, p in named.items() if not name.startswith("encoder")]
+        named_parameters = dict(network.named_parameters())
+        encoder_parameters = [
+            p for name, p in named_parameters.items() if name.startswith("encoder")
+        ]
+        other_parameters = [
+            p for name, p in named_parameters.items() if not name.startswith("encoder")
+        ]
         return [
             {"params": encoder_parameters, "rate_share": 0.3},
             {"params": other_parameters, "weight_decay": 0.0},

@@ -67,7 +67,7 @@ class DividesByZero(Mlp):
         return super().forward(x) / torch.zeros(())
 
 
-class Detached(ConvNet):
+class DetachedBody(ConvNet):
     """Detaches the output of the body, so only the head is trained."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class LayerInPlainList(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        state = torch.relu(self.unregistered_layers[0](self.between(self.encoder(x[:, -1]))))
+        state = torch.relu(self.unregistered_layers[0](self.middle(self.encoder(x[:, -1]))))
         output: Tensor = self.head(state)
         return output
 
@@ -191,7 +191,7 @@ class UnsavedGenerator(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        state = self.between(self.encoder(x[:, -1]))
+        state = self.middle(self.encoder(x[:, -1]))
         if self.training:
             state = state * torch.from_numpy(self.rng.random(state.shape) < 0.9)
         output: Tensor = self.head(state)

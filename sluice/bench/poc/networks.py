@@ -18,16 +18,16 @@ class Mlp(nn.Module):
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
         self.encoder = nn.Linear(num_features, settings.hidden)
-        self.between = self.make_between(settings)
+        self.middle = self.make_middle(settings)
         self.head = nn.Linear(settings.hidden, num_outputs)
 
-    def make_between(self, settings: ModelSettings) -> nn.Module:
+    def make_middle(self, settings: ModelSettings) -> nn.Module:
         """Return the module between the two linear layers, (B, H) to (B, H)."""
         return nn.Sequential(nn.ReLU(), nn.Dropout(settings.dropout))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        output: Tensor = self.head(self.between(self.encoder(x[:, -1])))
+        output: Tensor = self.head(self.middle(self.encoder(x[:, -1])))
         return output
 
 
@@ -42,7 +42,7 @@ class MlpWithoutOutputAxis(Mlp):
 class TanhMlp(Mlp):
     """Has activations that saturate."""
 
-    def make_between(self, settings: ModelSettings) -> nn.Module:
+    def make_middle(self, settings: ModelSettings) -> nn.Module:
         """Return tanh and dropout."""
         return nn.Sequential(nn.Tanh(), nn.Dropout(settings.dropout))
 
@@ -50,7 +50,7 @@ class TanhMlp(Mlp):
 class NormMlp(Mlp):
     """Has layer norm and GELU between the linear layers."""
 
-    def make_between(self, settings: ModelSettings) -> nn.Module:
+    def make_middle(self, settings: ModelSettings) -> nn.Module:
         """Return normalisation, activation and dropout."""
         return nn.Sequential(nn.LayerNorm(settings.hidden), nn.GELU(), nn.Dropout(settings.dropout))
 
@@ -58,7 +58,7 @@ class NormMlp(Mlp):
 class BatchNormMlp(Mlp):
     """Has batch norm after a layer with a bias. The gradient of this bias is 0 by construction."""
 
-    def make_between(self, settings: ModelSettings) -> nn.Module:
+    def make_middle(self, settings: ModelSettings) -> nn.Module:
         """Return normalisation, activation and dropout."""
         return nn.Sequential(
             nn.BatchNorm1d(settings.hidden), nn.ReLU(), nn.Dropout(settings.dropout)
@@ -68,7 +68,7 @@ class BatchNormMlp(Mlp):
 class DeepMlp(Mlp):
     """Has three more hidden layers."""
 
-    def make_between(self, settings: ModelSettings) -> nn.Module:
+    def make_middle(self, settings: ModelSettings) -> nn.Module:
         """Return layers and activations in turn."""
         width = settings.hidden
         layers = [module for _ in range(3) for module in (nn.ReLU(), nn.Linear(width, width))]
@@ -93,7 +93,7 @@ class ZeroGatedResidual(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        state = self.between(self.encoder(x[:, -1]))
+        state = self.middle(self.encoder(x[:, -1]))
         for gate, branch in zip(self.gates, self.branches, strict=True):
             state = state + gate * torch.tanh(branch(state))
         output: Tensor = self.head(state)
@@ -120,9 +120,9 @@ class Lora(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
-        last = x[:, -1]
-        state = self.encoder(last) + last @ self.lora_a.T @ self.lora_b.T
-        output: Tensor = self.head(self.between(state))
+        last_row = x[:, -1]
+        state = self.encoder(last_row) + last_row @ self.lora_a.T @ self.lora_b.T
+        output: Tensor = self.head(self.middle(state))
         return output
 
 

@@ -122,7 +122,7 @@ NETWORK_DEFECTS: tuple[Defect, ...] = (
         check="gradients_reach_all_parameters",
         summary_texts=("body.1.weight",),
         advice_text="detach",
-        setup=make_setup(workloads.DigitImages, faulty_network("Detached", hidden=8)),
+        setup=make_setup(workloads.DigitImages, faulty_network("DetachedBody", hidden=8)),
     ),
     PlantedDefect(
         name="unused layer",

@@ -23,8 +23,8 @@ def defect_line(result: DefectResult) -> Text:
         f"'{result.outcome}' of {result.first_check}",
         "wrong response": f"{result.check} did not report {missing_texts}",
     }[result.verdict]
-    reported = f" Reported: {result.summary}" if result.summary else ""
-    text = f"{result.name}: {difference}.{reported}"
+    report_text = f" Reported: {result.summary}" if result.summary else ""
+    text = f"{result.name}: {difference}.{report_text}"
     return result_line(result.verdict, "bold red", text, seconds=result.seconds)
 
 

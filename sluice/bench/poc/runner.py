@@ -89,23 +89,23 @@ def judge_defect(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResu
         objections = [
             result for result in results if result.outcome == "warn" and result.name == defect.check
         ]
-    first = next(iter(objections), None)
-    if first is None:
+    first_objection = next(iter(objections), None)
+    if first_objection is None:
         return _defect_result(defect, None, "missed", (), results)
-    if first.name != defect.check or first.outcome != defect.expected_outcome:
-        return _defect_result(defect, first, "other check", (), results)
-    advice = f"{first.cause} {first.fix}".lower()
-    summary = first.summary.lower()
+    if first_objection.name != defect.check or first_objection.outcome != defect.expected_outcome:
+        return _defect_result(defect, first_objection, "other check", (), results)
+    advice = f"{first_objection.cause} {first_objection.fix}".lower()
+    summary = first_objection.summary.lower()
     missing_texts = [text for text in defect.summary_texts if text.lower() not in summary]
     missing_texts += [defect.advice_text] if defect.advice_text.lower() not in advice else []
-    missing_texts += [name for name in ("cause", "fix") if not getattr(first, name)]
+    missing_texts += [name for name in ("cause", "fix") if not getattr(first_objection, name)]
     verdict: Verdict = "wrong response" if missing_texts else "caught"
-    return _defect_result(defect, first, verdict, tuple(missing_texts), results)
+    return _defect_result(defect, first_objection, verdict, tuple(missing_texts), results)
 
 
 def _defect_result(
     defect: Defect,
-    first: CheckResult | None,
+    first_objection: CheckResult | None,
     verdict: Verdict,
     missing_texts: tuple[str, ...],
     results: tuple[CheckResult, ...],
@@ -114,11 +114,11 @@ def _defect_result(
         name=defect.name,
         check=defect.check,
         verdict=verdict,
-        first_check=first.name if first else "",
-        outcome=first.outcome if first else "pass",
-        summary=first.summary if first else "",
-        cause=first.cause if first else "",
-        fix=first.fix if first else "",
+        first_check=first_objection.name if first_objection else "",
+        outcome=first_objection.outcome if first_objection else "pass",
+        summary=first_objection.summary if first_objection else "",
+        cause=first_objection.cause if first_objection else "",
+        fix=first_objection.fix if first_objection else "",
         missing_texts=missing_texts,
         seconds=sum(result.seconds for result in results if result.name != WHOLE_GATE_CHECK),
     )

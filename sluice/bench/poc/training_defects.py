@@ -60,8 +60,8 @@ class HeadNotInGroups(DigitImages):
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return one group, with the parameters of the body."""
-        named = network.named_parameters()
-        return [{"params": [p for name, p in named if name.startswith("body")]}]
+        named_parameters = network.named_parameters()
+        return [{"params": [p for name, p in named_parameters if name.startswith("body")]}]
 
 
 class ParameterInTwoGroups(Wine):

@@ -21,7 +21,7 @@ from sluice.rollout.state import Rollout
 from sluice.rollout.state_machine import advance
 from sluice.rollout.transitions import first_transition
 
-_CHUNK = 20
+_CHUNK_ROLLOUTS = 20
 """Number of rollouts per task of a worker process."""
 
 _NEVER_S = float("inf")
@@ -116,9 +116,9 @@ def measure_rollouts(
         About 0.1 ms per assessment: 0.2 s for an hour with an assessment every 2 s.
     """
     chunks = [
-        (scenario, min(_CHUNK, num_rollouts - start), (seed, number, start))
+        (scenario, min(_CHUNK_ROLLOUTS, num_rollouts - start), (seed, number, start))
         for number, scenario in enumerate(scenarios)
-        for start in range(0, num_rollouts, _CHUNK)
+        for start in range(0, num_rollouts, _CHUNK_ROLLOUTS)
     ]
     outcomes: list[_Outcome] = []
     for (scenario, *_), chunk_outcomes in zip(chunks, _run(chunks, num_processes), strict=True):

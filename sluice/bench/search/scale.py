@@ -59,65 +59,65 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
     """
     costs: list[ScaleCost] = []
     # Studies are kept, because memory that is freed would hide the growth by the next study.
-    retained: list[Study] = []
+    retained_studies: list[Study] = []
     _warm_up(folder)
     for proposals in _PROPOSALS:
         for ordered in (False, True):
-            simulated = SimulatedStudy(
+            simulated_study = SimulatedStudy(
                 proposals=proposals,
                 ordered=ordered,
                 num_trials=num_trials,
                 num_workers=num_workers,
                 folder=folder / f"{proposals}-{'ordered' if ordered else 'arrival'}",
             )
-            costs.append(_measure(simulated, retained))
+            costs.append(_measure(simulated_study, retained_studies))
     return tuple(costs)
 
 
-def _measure(simulated: SimulatedStudy, retained: list["Study"]) -> ScaleCost:
-    resident_before = _resident_bytes()
-    opened = simulated.open()
-    cluster = VirtualCluster(opened)
+def _measure(simulated_study: SimulatedStudy, retained_studies: list["Study"]) -> ScaleCost:
+    resident_bytes_before = _resident_bytes()
+    open_study = simulated_study.open()
+    cluster = VirtualCluster(open_study)
     cluster.run()
-    growth_bytes = _resident_bytes() - resident_before
-    opened.journal.close()
-    snapshot = simulated.journal_path.with_name(simulated.journal_path.name + ".copy")
+    growth_bytes = _resident_bytes() - resident_bytes_before
+    open_study.journal.close()
+    snapshot = simulated_study.journal_path.with_name(simulated_study.journal_path.name + ".copy")
     snapshot_bytes = snapshot.stat().st_size if snapshot.exists() else 0
-    restore_s, restored = time_restore(simulated, opened.study)
-    retained += [opened.study, restored]
+    restore_s, restored_study = time_restore(simulated_study, open_study.study)
+    retained_studies += [open_study.study, restored_study]
     return ScaleCost(
-        proposals=simulated.proposals,
-        ordered=simulated.ordered,
-        num_trials=simulated.num_trials,
-        num_workers=simulated.num_workers,
+        proposals=simulated_study.proposals,
+        ordered=simulated_study.ordered,
+        num_trials=simulated_study.num_trials,
+        num_workers=simulated_study.num_workers,
         num_results=cluster.num_results,
         result_ms=1000 * math.fsum(cluster.decisions_s) / cluster.num_results,
         result_cpu_ms=1000 * cluster.cpu_s / cluster.num_results,
         slowest_decision_ms=1000 * max(cluster.decisions_s),
         memory_mib=growth_bytes / _MIB,
-        journal_mib=opened.journal.size / _MIB,
+        journal_mib=open_study.journal.size / _MIB,
         snapshot_mib=snapshot_bytes / _MIB,
         restore_s=restore_s,
     )
 
 
-def time_restore(simulated: SimulatedStudy, original: "Study") -> tuple[float, "Study"]:
+def time_restore(simulated_study: SimulatedStudy, original_study: "Study") -> tuple[float, "Study"]:
     """Open a closed study again; return the duration [s] and the restored study.
 
     Args:
-        simulated: The study, whose journal is closed.
-        original: State of the study when its journal was closed, for comparison.
+        simulated_study: The study, whose journal is closed.
+        original_study: State of the study when its journal was closed, for comparison.
 
     Raises:
         ContractError: The restored study differs.
     """
     began = time.perf_counter()
-    opened = simulated.open()
+    open_study = simulated_study.open()
     seconds = time.perf_counter() - began
-    opened.journal.close()
+    open_study.journal.close()
     original_trials, restored_trials = (
         [(trial.config, trial.status, trial.time) for trial in study.trials]
-        for study in (original, opened.study)
+        for study in (original_study, open_study.study)
     )
     if original_trials != restored_trials:
         num_differing = sum(a != b for a, b in zip(original_trials, restored_trials, strict=False))
@@ -125,9 +125,9 @@ def time_restore(simulated: SimulatedStudy, original: "Study") -> tuple[float, "
             f"A restored study must have the same trials. It has {len(restored_trials)} of "
             f"{len(original_trials)} trials, and {num_differing} of them differ.",
             cause="A decision depended on state that is not in the journal.",
-            fix=f"Keep {simulated.journal_path} and report it.",
+            fix=f"Keep {simulated_study.journal_path} and report it.",
         )
-    return seconds, opened.study
+    return seconds, open_study.study
 
 
 def _resident_bytes() -> int:
@@ -141,13 +141,13 @@ def _resident_bytes() -> int:
 def _warm_up(folder: Path) -> None:
     """Run small studies, so that the import of libraries is not attributed to the first study."""
     for proposals in _PROPOSALS:
-        simulated = SimulatedStudy(
+        simulated_study = SimulatedStudy(
             proposals=proposals,
             ordered=False,
             num_trials=12,
             num_workers=2,
             folder=folder / f"warm-{proposals}",
         )
-        opened = simulated.open()
-        VirtualCluster(opened).run()
-        opened.journal.close()
+        open_study = simulated_study.open()
+        VirtualCluster(open_study).run()
+        open_study.journal.close()

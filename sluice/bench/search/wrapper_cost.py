@@ -1,8 +1,8 @@
 """Overhead of ``resumable``, which makes a scheduler or searcher of Ray Tune resumable.
 
-It is compared with the bare scheduler, on trials that only sleep. The worker processes are real.
-All variants do the same work: the loss of a trial depends only on its value, so ASHA stops bad
-trials at their first rung, in whatever order reports arrive.
+Studies with ``resumable`` are compared with studies under the bare scheduler. Their trials only
+sleep, in real worker processes. All variants do the same work: the loss of a trial depends only on
+its value, so ASHA stops bad trials at their first rung, in whatever order reports arrive.
 """
 
 import json
@@ -26,11 +26,11 @@ Variant = Literal["bare", "arrival", "ordered"]
 
 _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
-_GOOD_X_BELOW = 0.5
-"""A trial is good if its value 'x' is below this. Its loss is then 1, otherwise 2."""
+_GOOD_X_LIMIT = 0.5
+"""A trial whose value 'x' is below this limit is good: its loss is 1. The loss of others is 2."""
 
 _FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
-"""Values of the first trials. All are good, so that bad trials never define the cutoff."""
+"""Values of the first trials. All are good, so that bad trials never define the cutoff of ASHA."""
 
 
 class WrapperCost(Record):
@@ -48,27 +48,29 @@ class WrapperCost(Record):
         "the rounds [s]."
     )
     arrival_ratio: float = Field(
-        description="Time with ``resumable`` by arrival, divided by that with the bare scheduler; "
-        "median over the rounds."
+        description="Time with ``resumable`` and results applied by arrival, divided by the time "
+        "with the bare scheduler; median over the rounds."
     )
     arrival_range: tuple[float, float] = Field(
-        description="Minimum and maximum over the rounds of the ratio by arrival."
+        description="Minimum and maximum of the ratio whose median is ``arrival_ratio``."
     )
     ordered_ratio: float = Field(
-        description="Time with ordered ``resumable``, divided by that with the bare scheduler; "
-        "median over the rounds."
+        description="Time with ``resumable`` and results applied in a fixed order, divided by the "
+        "time with the bare scheduler; median over the rounds."
     )
     ordered_range: tuple[float, float] = Field(
-        description="Minimum and maximum over the rounds of the ordered ratio."
+        description="Minimum and maximum of the ratio whose median is ``ordered_ratio``."
     )
     bare_cpu_ms: float = Field(
         description="CPU time of this process per result with the bare scheduler [ms]."
     )
     arrival_cpu_ms: float = Field(
-        description="CPU time of this process per result with ``resumable`` by arrival [ms]."
+        description="CPU time of this process per result with ``resumable`` and results applied by "
+        "arrival [ms]."
     )
     ordered_cpu_ms: float = Field(
-        description="CPU time of this process per result with ordered ``resumable`` [ms]."
+        description="CPU time of this process per result with ``resumable`` and results applied in "
+        "a fixed order [ms]."
     )
 
 
@@ -248,7 +250,7 @@ def sleeping_trial(config: dict[str, Any], *, sleep_s: float, epochs: int) -> No
     if checkpoint := tune.get_checkpoint():
         with checkpoint.as_directory() as name:
             last_epoch = json.loads(Path(name, "epoch.json").read_text())
-    loss = 1.0 if config["x"] < _GOOD_X_BELOW else 2.0
+    loss = 1.0 if config["x"] < _GOOD_X_LIMIT else 2.0
     for epoch in range(last_epoch + 1, epochs + 1):
         time.sleep(sleep_s)
         with tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:

@@ -26,8 +26,9 @@ class LoadResult:
 
     def quantile_ms(self, share: float) -> float:
         """Return the latency that the given share of responses did not exceed [ms]."""
-        sorted_s = sorted(self.latencies_s)
-        return 1e3 * sorted_s[min(len(sorted_s) - 1, int(share * len(sorted_s)))]
+        sorted_latencies_s = sorted(self.latencies_s)
+        position = min(len(sorted_latencies_s) - 1, int(share * len(sorted_latencies_s)))
+        return 1e3 * sorted_latencies_s[position]
 
 
 def run_paced_load(port: int, body: bytes, *, requests_per_s: float, seconds: float) -> LoadResult:

@@ -125,7 +125,7 @@ def _measure_model_alone(seconds: float) -> LoadResult:
     latencies: list[float] = []
 
     def work() -> None:
-        torch.set_num_threads(1)  # per thread, see sluice/serving/arm.py
+        torch.set_num_threads(1)  # of this thread; sluice/serving/arm.py states the reason
         deployed.predict(x_NLD, None)
         while jobs.get():
             start = time.monotonic()

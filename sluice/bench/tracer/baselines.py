@@ -34,7 +34,8 @@ _MIN_UPDATE_RATIO = 1e-8
 """Ratio of mean |update| to mean |weight| of a parameter below which an alarm is raised."""
 
 _MAX_OVERFIT_RATIO = 0.1
-"""Ratio of validation loss minus training loss to training loss, above which the model overfits."""
+"""Excess of the validation loss over the training loss, divided by the training loss, above which
+the model overfits."""
 
 _MAX_IMBALANCE_RATIO = 10.0
 """Ratio of the row counts of the most and the least frequent label above which classes are
@@ -52,8 +53,10 @@ class MonitoredStep(Record):
         description="Smallest mean absolute gradient of a parameter; NaN if no parameter has a "
         "gradient."
     )
-    has_non_finite: bool = Field(description="Whether a gradient or a loss is NaN or infinite.")
-    num_all_zero: int = Field(
+    has_non_finite_value: bool = Field(
+        description="Whether a gradient or a loss is NaN or infinite."
+    )
+    num_all_zero_tensors: int = Field(
         description="Number of gradients, and of outputs of modules without children, in which "
         "every element is 0."
     )
@@ -61,11 +64,11 @@ class MonitoredStep(Record):
         description="Indices, in the optimizer of the step, of the parameters whose elements the "
         "step changed by at most 1e-5 of their value, plus 1e-8."
     )
-    smallest_update: float = Field(
+    smallest_update_ratio: float = Field(
         description="Smallest ratio of mean |update| to mean |weight| of a parameter with a "
         "gradient and at least two dimensions; NaN without such a parameter."
     )
-    largest_update: float = Field(
+    largest_update_ratio: float = Field(
         description="Largest ratio of mean |update| to mean |weight| of a parameter with a "
         "gradient and at least two dimensions; NaN without such a parameter."
     )
@@ -114,7 +117,7 @@ def _detect_vanishing_gradient(record: MonitorRecord) -> int | None:
 
 
 def _detect_exploding_tensor(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.has_non_finite)
+    return _first(step.step for step in record.steps if step.has_non_finite_value)
 
 
 def _detect_dead_relu(record: MonitorRecord) -> int | None:
@@ -136,7 +139,8 @@ def _detect_update_ratio(record: MonitorRecord) -> int | None:
     return _first(
         step.step
         for step in record.steps
-        if step.largest_update > _MAX_UPDATE_RATIO or step.smallest_update < _MIN_UPDATE_RATIO
+        if step.largest_update_ratio > _MAX_UPDATE_RATIO
+        or step.smallest_update_ratio < _MIN_UPDATE_RATIO
     )
 
 
@@ -159,7 +163,7 @@ def _detect_overfit(record: MonitorRecord) -> int | None:
 
 
 def _detect_all_zero_tensor(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.num_all_zero)
+    return _first(step.step for step in record.steps if step.num_all_zero_tensors)
 
 
 def _detect_class_imbalance(record: MonitorRecord) -> int | None:

@@ -85,8 +85,8 @@ class _ProcessTimes:
 def measure_overhead(
     folder: Path,
     *,
-    runs: int,
-    turns: int,
+    num_processes: int,
+    num_turns: int,
     programs: Mapping[str, TimedProgram] = PROGRAMS,
     settings: TraceSettings,
     clock: Callable[[], float] = time.process_time,
@@ -95,9 +95,9 @@ def measure_overhead(
 
     Args:
         folder: Folder of the traces.
-        runs: Number of processes, which run one after another. The median of their ratios is
-            reported.
-        turns: Number of traced turns per process, and also of untraced turns.
+        num_processes: Number of processes, which run one after another. The median of their ratios
+            is reported.
+        num_turns: Number of traced turns per process, and also of untraced turns.
         programs: Programs by name. They are importable functions, because they run in child
             processes. Their epochs have ``EPOCH_STEPS`` steps, so a turn consists of whole epochs.
         settings: Settings of the tracer.
@@ -107,7 +107,7 @@ def measure_overhead(
         RuntimeError: The process of a program ended without a result.
 
     Cost:
-        At least 2 x turns x EPOCH_STEPS steps and 5 seconds of start-up per run and program.
+        At least 2 x num_turns x EPOCH_STEPS steps, and 5 seconds of start-up, per process.
     """
     # Half of the time is untraced. So a doubled flush interval gives as many writes per traced
     # second as in normal use.
@@ -120,9 +120,14 @@ def measure_overhead(
         }
         times: list[_ProcessTimes] = [
             _run_in_process(
-                name, _time_turns, program, (folder / f"{name}-{run}", doubled_flush), turns, clock
+                name,
+                _time_turns,
+                program,
+                (folder / f"{name}-{run}", doubled_flush),
+                num_turns,
+                clock,
             )
-            for run in range(runs)
+            for run in range(num_processes)
         ]
         yield _build_overhead(name, times, has_same_weights=len(digests) == 1)
 
@@ -192,7 +197,7 @@ def _train_and_digest(program: TimedProgram, trace_arguments: _TraceArguments) -
 def _time_turns(
     program: TimedProgram,
     trace_arguments: tuple[Path, TraceSettings],
-    turns: int,
+    num_turns: int,
     clock: Callable[[], float],
 ) -> _ProcessTimes:
     """Train in alternating turns, and return the times.
@@ -203,7 +208,7 @@ def _time_turns(
     program(2 * EPOCH_STEPS, lambda: step_ends_s.append(clock()))
     step_s = (step_ends_s[-1] - step_ends_s[0]) / (len(step_ends_s) - 1)
     turn_steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
-    are_traced = [turn % 4 in (0, 3) for turn in range(2 * turns)]
+    are_traced = [turn % 4 in (0, 3) for turn in range(2 * num_turns)]
     step_s_by_traced: dict[bool, list[float]] = {True: [], False: []}
     # ``pause`` contains the context that pauses the tracer, during an untraced turn.
     pause, steps_done, began = ExitStack(), 0, 0.0

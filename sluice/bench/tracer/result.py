@@ -101,17 +101,17 @@ class RunResult(Record):
         """Return the result of one run of a case."""
         fault_case = case if isinstance(case, FaultCase) else None
         kind: Kind = "fault" if has_fault else "healthy" if fault_case is None else "twin"
-        expected = fault_case if has_fault else None
+        expected_case = fault_case if has_fault else None
         return cls(
             number=case.number,
             name=case.name,
             kind=kind,
             net=net,
             seed=seed,
-            right=() if expected is None else tuple(sorted(expected.correct_causes)),
-            needs="error" if expected is None else expected.required_severity,
-            starts_at=1 if expected is None else expected.starts_at,
-            within=0 if expected is None else expected.max_late_steps,
+            right=() if expected_case is None else tuple(sorted(expected_case.correct_causes)),
+            needs="error" if expected_case is None else expected_case.required_severity,
+            starts_at=1 if expected_case is None else expected_case.starts_at,
+            within=0 if expected_case is None else expected_case.max_late_steps,
             steps=steps,
             seconds=seconds,
             answers=answers,

@@ -24,7 +24,7 @@ from sluice.bench.tracer.baselines import MonitorRecord, find_alarms
 from sluice.bench.tracer.case import CaseSetup, FaultCase, HealthyCase, NetName
 from sluice.bench.tracer.overhead import weights_digest
 from sluice.bench.tracer.result import ReportedCause, RunResult
-from sluice.bench.tracer.watching import AnomalyFound, PlainMonitor, watched
+from sluice.bench.tracer.watching import AnomalyFound, HookMonitor, watched
 from sluice.trace.attach import traced
 from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
@@ -36,7 +36,7 @@ Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
 """Monitors of a program: the tracer if ``traced``, none if ``plain``, and the hooks of the
 baselines and autograd's anomaly mode if ``watched``."""
 
-_PRELOADED = (
+_PRELOADED_MODULES = (
     "torch._dynamo",  # an optimizer's first step imports it
     "sklearn.datasets",
     "sluice.cli.app",  # the main program is imported again by every process
@@ -135,9 +135,9 @@ def execute_runs(
         limit_s: Time limit of each execution of a program; a run that exceeds it fails [s].
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
+    context.set_forkserver_preload(list(_PRELOADED_MODULES))
     with ThreadPoolExecutor(workers) as pool:
-        pending = [
+        futures = [
             pool.submit(
                 _run_in_scratch,
                 run,
@@ -149,10 +149,10 @@ def execute_runs(
             for run in runs
         ]
         try:
-            for future in as_completed(pending):
+            for future in as_completed(futures):
                 yield future.result()
         finally:
-            for future in pending:
+            for future in futures:
                 future.cancel()
 
 
@@ -178,8 +178,8 @@ def _run(
         return result
     update: dict[str, object] = {}
     if checks_bits:
-        untraced, failure = _run_processes(run, "plain", folder / "plain", limit_s)
-        untraced_digests = [outcome.digest for outcome in untraced]
+        untraced_outcomes, failure = _run_processes(run, "plain", folder / "plain", limit_s)
+        untraced_digests = [outcome.digest for outcome in untraced_outcomes]
         digests = [outcome.digest for outcome in outcomes]
         # A program that raises an exception has no network to compare.
         has_same_bits = untraced_digests == digests if all(digests) else None
@@ -199,8 +199,10 @@ def _build_result(
     steps = 0
     try:
         for report in report_traces(traces):
-            reported = {answer.fault for answer in answers}
-            answers += [ReportedCause.of(d) for d in report.diagnoses if d.fault not in reported]
+            reported_faults = {answer.fault for answer in answers}
+            answers += [
+                ReportedCause.of(d) for d in report.diagnoses if d.fault not in reported_faults
+            ]
             notes += report.notes
             steps = max(steps, report.steps)
     except StorageError as error:
@@ -320,7 +322,7 @@ def _run_program(run: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) 
         exception=exception,
         digest=digest,
         cpu_s=time.process_time() - began,
-        record=monitor.record() if isinstance(monitor, PlainMonitor) else None,
+        record=monitor.record() if isinstance(monitor, HookMonitor) else None,
         anomaly_step=anomaly_step,
     )
 

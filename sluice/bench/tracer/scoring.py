@@ -31,7 +31,7 @@ class TargetRate(Record):
         return share >= self.target if self.higher_is_better else share <= self.target
 
     @property
-    def is_missed(self) -> bool:
+    def is_significantly_missed(self) -> bool:
         """Whether the whole interval of the rate is worse than the target."""
         low, high = self.rate.interval
         return high < self.target if self.higher_is_better else low > self.target
@@ -112,36 +112,40 @@ class FaultReport(Record):
         return not (
             self.failed
             or any(run.has_same_bits is False for run in self.runs)
-            or any(figure.is_missed for figure in self.figures)
+            or any(figure.is_significantly_missed for figure in self.figures)
         )
 
 
 def score(runs: Sequence[RunResult]) -> FaultReport:
     """Return the scores of runs. In a faulty run that failed, the fault counts as not detected."""
-    ordered = sorted(runs, key=lambda run: (run.kind, run.number, run.net, run.seed))
-    faulty = [run for run in ordered if run.kind == "fault"]
+    ordered_runs = sorted(runs, key=lambda run: (run.kind, run.number, run.net, run.seed))
+    faulty_runs = [run for run in ordered_runs if run.kind == "fault"]
     # Programs that did not complete are not scored as healthy.
-    healthy = [run for run in ordered if run.kind != "fault" and not run.failed]
+    healthy_runs = [run for run in ordered_runs if run.kind != "fault" and not run.failed]
     return FaultReport(
-        figures=tuple(_target_rates(faulty, healthy)),
-        faults=tuple(_score_fault(runs_of_case) for runs_of_case in _group_by_case(faulty)),
-        silence=tuple(_score_healthy(runs_of_case) for runs_of_case in _group_by_case(healthy)),
-        causes=_score_causes([*faulty, *healthy]),
-        baselines=_score_baselines(faulty, healthy),
-        runs=tuple(ordered),
+        figures=tuple(_target_rates(faulty_runs, healthy_runs)),
+        faults=tuple(_score_fault(runs_of_case) for runs_of_case in _group_by_case(faulty_runs)),
+        silence=tuple(
+            _score_healthy(runs_of_case) for runs_of_case in _group_by_case(healthy_runs)
+        ),
+        causes=_score_causes([*faulty_runs, *healthy_runs]),
+        baselines=_score_baselines(faulty_runs, healthy_runs),
+        runs=tuple(ordered_runs),
     )
 
 
-def _target_rates(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable[TargetRate]:
-    scores = score_planted(faulty, healthy)
-    caught = [run for run in faulty if run.is_caught]
+def _target_rates(
+    faulty_runs: list[RunResult], healthy_runs: list[RunResult]
+) -> Iterable[TargetRate]:
+    scores = score_planted(faulty_runs, healthy_runs)
+    caught_runs = [run for run in faulty_runs if run.is_caught]
     for name, rate, target in (
         ("faults detected", scores.caught, 0.95),
         ("correct cause first", scores.first, 0.90),
-        ("correct cause among the first three", rate_of(faulty, _is_among_first_three), 0.98),
+        ("correct cause among the first three", rate_of(faulty_runs, _is_among_first_three), 0.98),
         (
             "cause at the correct step, if detected",
-            rate_of(caught, lambda run: run.is_in_time),
+            rate_of(caught_runs, lambda run: run.is_in_time),
             0.95,
         ),
     ):
@@ -153,9 +157,9 @@ def _target_rates(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable
     ):
         if rate is not None:
             yield TargetRate(name=name, rate=rate, target=target, higher_is_better=False)
-    compared = [run for run in (*faulty, *healthy) if run.has_same_bits is not None]
-    if compared:
-        rate = _rate(compared, lambda run: bool(run.has_same_bits))
+    compared_runs = [run for run in (*faulty_runs, *healthy_runs) if run.has_same_bits is not None]
+    if compared_runs:
+        rate = _rate(compared_runs, lambda run: bool(run.has_same_bits))
         yield TargetRate(name="final weights identical", rate=rate, target=1.0)
 
 
@@ -205,17 +209,19 @@ def _score_causes(runs: Sequence[RunResult]) -> tuple[CauseScore, ...]:
 
 
 def _score_baselines(
-    faulty: Sequence[RunResult], healthy: Sequence[RunResult]
+    faulty_runs: Sequence[RunResult], healthy_runs: Sequence[RunResult]
 ) -> tuple[BaselineScore, ...]:
-    monitored_faulty = [run for run in faulty if run.alarms is not None]
-    monitored_healthy = [run for run in healthy if run.alarms is not None]
-    if not monitored_faulty:
+    monitored_faulty_runs = [run for run in faulty_runs if run.alarms is not None]
+    monitored_healthy_runs = [run for run in healthy_runs if run.alarms is not None]
+    if not monitored_faulty_runs:
         return ()
     return tuple(
         BaselineScore(
             name=name,
-            caught=_rate(monitored_faulty, _has_alarm(name)),
-            false=_rate(monitored_healthy, _has_alarm(name)) if monitored_healthy else None,
+            caught=_rate(monitored_faulty_runs, _has_alarm(name)),
+            false=_rate(monitored_healthy_runs, _has_alarm(name))
+            if monitored_healthy_runs
+            else None,
         )
         for name in BASELINES
     )

@@ -48,13 +48,13 @@ class AnomalyFound(Exception):
 
 
 @contextmanager
-def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
+def watched(*, with_anomaly_mode: bool) -> Iterator["HookMonitor"]:
     """Install the hooks in this process, which must not be traced, and yield the recording monitor.
 
     Raises:
         AnomalyFound: ``with_anomaly_mode`` is set, and a gradient of a backward pass is NaN.
     """
-    monitor, patches = PlainMonitor(), Patches()
+    monitor, patches = HookMonitor(), Patches()
     hooks = [
         register_optimizer_step_pre_hook(lambda optimizer, *_: monitor.before_step(optimizer)),
         register_optimizer_step_post_hook(lambda optimizer, *_: monitor.after_step(optimizer)),
@@ -79,7 +79,7 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
             hook.remove()
 
 
-class PlainMonitor:
+class HookMonitor:
     """Records the steps, validation passes and labels of a run."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class PlainMonitor:
     def after_step(self, optimizer: Any) -> None:
         """Record gradients and changes of weights."""
         mean_gradients, update_ratios, unchanged_parameters = [], [], []
-        is_finite, num_all_zero = True, self._num_zero_outputs
+        is_finite, num_all_zero_tensors = True, self._num_zero_outputs
         for index, parameter in enumerate(_optimizer_parameters(optimizer)):
             weights_before = self._weights_before.pop(id(parameter), None)
             if weights_before is None:
@@ -159,7 +159,7 @@ class PlainMonitor:
             mean_gradient = float(parameter.grad.detach().to_dense().double().abs().mean())
             mean_gradients.append(mean_gradient)
             is_finite = is_finite and mean_gradient < float("inf")
-            num_all_zero += mean_gradient == 0
+            num_all_zero_tensors += mean_gradient == 0
             if parameter.dim() > 1:
                 change = float((parameter.detach() - weights_before).double().abs().mean())
                 update_ratios.append(
@@ -171,12 +171,12 @@ class PlainMonitor:
                 step=len(self.steps) + 1,
                 losses=tuple(self._losses_since_step),
                 smallest_gradient=min(mean_gradients, default=nan),
-                has_non_finite=not is_finite
+                has_non_finite_value=not is_finite
                 or any(not abs(x) < 1e308 for x in self._losses_since_step),
-                num_all_zero=num_all_zero,
+                num_all_zero_tensors=num_all_zero_tensors,
                 unchanged_parameters=tuple(unchanged_parameters),
-                smallest_update=min(update_ratios, default=nan),
-                largest_update=max(update_ratios, default=nan),
+                smallest_update_ratio=min(update_ratios, default=nan),
+                largest_update_ratio=max(update_ratios, default=nan),
                 dead_share=self._dead_share,
             )
         )
@@ -198,7 +198,7 @@ def _optimizer_parameters(optimizer: Any) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _wrap_backward(monitor: PlainMonitor) -> Callable[..., None]:
+def _wrap_backward(monitor: HookMonitor) -> Callable[..., None]:
     original = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -208,7 +208,7 @@ def _wrap_backward(monitor: PlainMonitor) -> Callable[..., None]:
     return backward
 
 
-def _wrap_scale(monitor: PlainMonitor) -> Callable[..., Any]:
+def _wrap_scale(monitor: HookMonitor) -> Callable[..., Any]:
     original = torch.amp.GradScaler.scale
 
     def scale(scaler: Any, outputs: Any) -> Any:
@@ -219,7 +219,7 @@ def _wrap_scale(monitor: PlainMonitor) -> Callable[..., Any]:
     return scale
 
 
-def _wrap_loss(monitor: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _wrap_loss(monitor: HookMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def loss_function(output: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
         loss = original(output, target, *args, **kwargs)
         monitor.on_loss(loss, target)

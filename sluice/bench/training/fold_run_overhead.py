@@ -146,7 +146,7 @@ def _stop_at_checkpoint(spec: FoldRunSpec) -> None:
         return
     raise ContractError(
         f"{spec.name} must write a checkpoint before its last epoch, and wrote none.",
-        cause="It has a single epoch.",
+        cause="The fold run has a single epoch.",
         fix="Raise max_epochs.",
     )
 

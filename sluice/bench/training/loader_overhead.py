@@ -34,7 +34,8 @@ _VOCAB_SIZE = 1000
 _MAX_TOKENS = 64
 _IMAGE_PIXELS = 32
 _NUM_VAL_ROWS = 256
-"""Number of validation rows. They fit into one chunk, so both loops predict them at once."""
+"""Number of validation rows. They are so few that the trainer predicts them at once, as the loop
+does."""
 
 
 class LoaderSpeed(Record):
@@ -151,7 +152,7 @@ def _run_trainer(case: _Case, settings: TrainSettings) -> nn.Module:
         settings,
         seed=0,
         on_state=lambda _state: None,
-        is_due=lambda: time.perf_counter() < 0,  # never; as costly as in a real training
+        is_due=lambda: time.perf_counter() < 0,  # never due, but as costly as in a real training
     )
     for _ in epochs:
         pass

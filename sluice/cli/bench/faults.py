@@ -93,8 +93,8 @@ def _plan_runs(
 
     permitted = get_args(NetName)
     requested_nets: list[NetName] = [net for net in permitted if net in nets]
-    _refuse_unknown("--nets", nets, permitted)
-    _refuse_unknown("--faults", fault_numbers, [case.number for case in FAULT_CASES])
+    _reject_unknown("--nets", nets, permitted)
+    _reject_unknown("--faults", fault_numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
             f"--seeds must be non-negative integers; got {seeds or 'none'}.",
@@ -164,7 +164,7 @@ def _parse_numbers(text: str, option: str) -> list[int]:
         ) from None
 
 
-def _refuse_unknown(option: str, requested: Sequence[object], permitted: Sequence[object]) -> None:
+def _reject_unknown(option: str, requested: Sequence[object], permitted: Sequence[object]) -> None:
     unknown = [item for item in requested if item not in permitted]
     if unknown or (option == "--nets" and not requested):
         raise ContractError(

@@ -14,7 +14,8 @@ from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results_console
 
 _NUM_PROCESSES, _NUM_TURNS, _NUM_QUICK_TURNS = 5, 12, 4
-"""Number of processes per program, and of traced turns per process (as many are untraced)."""
+"""Number of processes per program, and numbers of traced turns per process: without and with
+``--quick``. A process has as many untraced turns."""
 
 
 def register(group: typer.Typer) -> None:
@@ -54,7 +55,7 @@ def _run_benchmark(*, num_processes: int, num_turns: int, as_json: bool) -> None
     ):
         settings = TraceSettings()
         for measurement in measure_overhead(
-            Path(name), runs=num_processes, turns=num_turns, settings=settings
+            Path(name), num_processes=num_processes, num_turns=num_turns, settings=settings
         ):
             measurements.append(measurement)
             weights_text = "same" if measurement.has_same_weights else "DIFFERENT"

@@ -56,14 +56,17 @@ def register(app: typer.Typer) -> None:
         overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run a pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.
+        """Run a pipeline from raw rows to a verdict, and promote a candidate that is better.
 
-        Exit code 0 when the candidate is in production or its rollout has started; 1 when a gate
-        did not pass or a training failed.
+        If the pipeline has a rollout, and a version is in production, the candidate's rollout
+        starts instead. A required approval must be given first.
+
+        Exit code 0 when the verdict is PROMOTE or the candidate is already in production; 1 when a
+        gate did not pass or a training failed.
 
         Example: sluice run sp500_volatility
         """
-        started = time.perf_counter()
+        start_s = time.perf_counter()
         with collection_paused():
             from sluice.base.artifacts import ArtifactStore
             from sluice.config.pipeline import defs_folder, find_pipeline
@@ -78,7 +81,7 @@ def register(app: typer.Typer) -> None:
             SuiteLibrary(home.suites / settings.name, ArtifactStore(home.artifacts)),
             settings.suites.guarded_suites,
         )
-        _run(resolved, home, name=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
+        _run(resolved, home, name=pipeline, rehearsal=rehearsal, as_json=as_json, start_s=start_s)
 
     @app.command()
     def tune(
@@ -108,7 +111,7 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Maximum number of parallel trials.")
         ] = None,
         gpus: Annotated[
-            float | None, typer.Option(help="GPUs per trial; fractions are allowed.")
+            float | None, typer.Option(help="GPUs per trial: a fraction up to 1, or an integer.")
         ] = None,
         seed: Annotated[int | None, typer.Option(help="Base seed of the search.")] = None,
         overrides: Overrides = None,
@@ -174,7 +177,7 @@ def register(app: typer.Typer) -> None:
         _require_free_port(port)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         named_files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
-        # The same file twice would define its assets twice.
+        # Without repetitions: a file that is given twice would define its assets twice.
         files = list(dict.fromkeys(named_files))
         for file in files:
             read_pipeline(file)
@@ -188,7 +191,7 @@ def register(app: typer.Typer) -> None:
                 [os.environ.get("PYTHONWARNINGS", ""), *IGNORED_WARNINGS]
             ).strip(","),
         }
-        # An absolute path: the component would resolve a relative one against the project's root.
+        # The path is absolute: the component would resolve a relative one in the project's root.
         if home.registry_key is not None:
             os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
         host_names = trusted_hosts or []
@@ -267,7 +270,8 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     address = start_server(
         home.reports, first_port=first_port, reserved_port=port, trusted_hosts=trusted_hosts
     )
-    # Another host is a proxy in front of this server: the links of the pages keep its name.
+    # If the variable names another host, that is a proxy in front of this server, and the links
+    # of the pages keep its name.
     if is_local or not configured.hostname:
         os.environ[ADDRESS_VARIABLE] = address
     return address
@@ -307,7 +311,7 @@ def _run(
     name: str,
     rehearsal: bool,
     as_json: bool,
-    started: float,
+    start_s: float,
 ) -> None:
     with collection_paused():
         from sluice.pipelines.console import RunConsole
@@ -317,7 +321,7 @@ def _run(
 
     stderr = Console(stderr=True)
     with spans.span("sluice run", pipeline=pipeline.settings.name), RunConsole(stderr) as console:
-        report = run_pipeline(pipeline, home, console, started=started)
+        report = run_pipeline(pipeline, home, console, start_s=start_s)
     if rehearsal:
         report = with_rehearsal(report, pipeline, home, stderr)
     if as_json:

@@ -90,7 +90,7 @@ def _overview(report: SuiteReport) -> str:
         ]
         for result in report.results
     ]
-    names = ["suite", "scored", *CHANGES, "reference", "candidate", "baseline", "gain"]
+    names = ["suite", "rows scored", *CHANGES, "reference", "candidate", "baseline", "gain"]
     return table(names, rows, numbers=frozenset(range(1, 9)))
 
 

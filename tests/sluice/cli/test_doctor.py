@@ -46,3 +46,11 @@ def test_home_without_the_artifacts_of_a_shared_registry_is_reported(tmp_path: P
 )
 def test_nouns_agree_with_their_number(number: int, expected: str) -> None:
     assert pluralize(number, "row") == expected
+
+
+def test_supported_python_needs_no_fix(tmp_path: Path) -> None:
+    home = Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
+
+    python = next(iter(examine(home, tmp_path, DoctorSettings())))
+
+    assert (python.name, python.healthy, python.fix) == ("python", True, "")

@@ -87,7 +87,7 @@ def no_zero_grad(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def cleared_before_step(setup: CaseSetup) -> list[nn.Module]:
+def gradients_cleared_before_step(setup: CaseSetup) -> list[nn.Module]:
     """Clear the gradients between the backward pass and the step, which then has none."""
     torch.manual_seed(setup.seed)
     x, y = digits(setup.net, setup.seed)[0][:]
@@ -107,7 +107,7 @@ def cleared_before_step(setup: CaseSetup) -> list[nn.Module]:
 
 
 def clip_while_scaled(setup: CaseSetup) -> list[nn.Module]:
-    """Clip gradients before they are unscaled, which then makes them almost 0."""
+    """Clip gradients while they are scaled. Unscaling them afterwards makes them almost 0."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -157,7 +157,7 @@ CALL_ORDER_CASES: tuple[FaultCase, ...] = (
     FaultCase(
         number=31,
         name="zero_grad between backward and step",
-        program=cleared_before_step,
+        program=gradients_cleared_before_step,
         correct_causes=frozenset({"misplaced zero_grad"}),
         max_late_steps=1,
         nets=_ALL_NETS,

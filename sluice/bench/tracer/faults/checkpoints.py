@@ -19,7 +19,7 @@ _SCHEDULE_STEPS = 160
 _STEPS_BEFORE_RESUME = 69
 """Number of steps before the resume: three epochs of 23 batches."""
 
-_BEST_EPOCH_STEPS = 12
+_WRONG_METRIC_EPOCH_STEPS = 12
 """Number of steps of an epoch in ``best_by_wrong_metric``."""
 
 
@@ -148,6 +148,6 @@ CHECKPOINT_CASES = (
         correct_causes=frozenset({"stale best checkpoint"}),
         max_late_steps=ANY_STEP,
         nets=("mlp", "cnn", "gru"),
-        starts_at=_BEST_EPOCH_STEPS + 1,  # after the first evaluation
+        starts_at=_WRONG_METRIC_EPOCH_STEPS + 1,  # after the first evaluation
     ),
 )

@@ -16,7 +16,7 @@ _BATCH_ROWS = 48
 """Number of rows per batch."""
 
 
-class _Noisy(Dataset[tuple[Tensor, Tensor]]):
+class _NoisyRows(Dataset[tuple[Tensor, Tensor]]):
     """Rows with a little noise, which the generator of the dataset draws."""
 
     def __init__(self, rows: TensorDataset, seed: int) -> None:
@@ -44,7 +44,7 @@ def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     loader = DataLoader(
-        _Noisy(digits(setup.net, setup.seed)[0], setup.seed),
+        _NoisyRows(digits(setup.net, setup.seed)[0], setup.seed),
         batch_size=_BATCH_ROWS,
         shuffle=True,
         num_workers=2,

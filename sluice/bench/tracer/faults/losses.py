@@ -12,7 +12,7 @@ from sluice.bench.tracer.nets import classifier
 _BATCH_ROWS = 32
 
 
-def not_divided(setup: CaseSetup) -> list[nn.Module]:
+def accumulation_not_divided(setup: CaseSetup) -> list[nn.Module]:
     """Accumulate the gradients of four batches without dividing the loss."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
@@ -121,7 +121,7 @@ CASES = (
     FaultCase(
         number=35,
         name="accumulation not divided",
-        program=not_divided,
+        program=accumulation_not_divided,
         correct_causes=frozenset({"unnormalized gradient accumulation"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "gru"),

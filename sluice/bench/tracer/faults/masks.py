@@ -16,7 +16,7 @@ _SEARCHED_WORD = 5
 """Id of the word whose presence is the label of a sentence."""
 
 
-class _Bag(nn.Module):
+class _BagOfTokens(nn.Module):
     """A small network per token, the mean over the real tokens, and a head."""
 
     def __init__(self, width: int = 24) -> None:
@@ -78,7 +78,7 @@ def padding_inverted(setup: CaseSetup) -> list[nn.Module]:
     if setup.net == "transformer":
         model = _Encoder(is_inverted=setup.has_fault)
     else:  # self-attention takes the place of the cnn, which has no padding mask
-        model = _Bag() if setup.net == "mlp" else _SelfAttention()
+        model = _BagOfTokens() if setup.net == "mlp" else _SelfAttention()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(5):
         for x, y in DataLoader(TensorDataset(ids, labels), batch_size=48, shuffle=True):
@@ -124,7 +124,7 @@ class _GruLanguageModel(nn.Module):
         return {"loss": loss, "logits": logits}
 
 
-def not_causal(setup: CaseSetup) -> list[nn.Module]:
+def model_not_causal(setup: CaseSetup) -> list[nn.Module]:
     """Train a language model that sees future tokens."""
     torch.manual_seed(setup.seed)
     ids = pad_sentences(sentences(setup.seed), 18)
@@ -168,7 +168,7 @@ MASK_CASES = (
     FaultCase(
         number=12,
         name="no causal mask",
-        program=not_causal,
+        program=model_not_causal,
         correct_causes=frozenset({"future token leak"}),
         max_late_steps=1,
         nets=("cnn", "gru", "transformer"),

@@ -28,7 +28,7 @@ def underflow(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def rounded_away(setup: CaseSetup) -> list[nn.Module]:
+def updates_rounded_away(setup: CaseSetup) -> list[nn.Module]:
     """Train bfloat16 weights with a small learning rate, instead of float32 under autocast."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -148,7 +148,7 @@ NUMERIC_CASES = (
     FaultCase(
         number=28,
         name="bfloat16 weights with a small learning rate",
-        program=rounded_away,
+        program=updates_rounded_away,
         correct_causes=frozenset({"updates lost to rounding"}),
         max_late_steps=10,
         nets=_ALL_NETS,

@@ -153,13 +153,13 @@ def frozen_head(setup: CaseSetup) -> list[nn.Module]:
             parameter.requires_grad = isinstance(module, norms)
     if not setup.has_fault:
         head.requires_grad_(True)
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trainable, lr=5e-3)
+    trainable_parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trainable_parameters, lr=5e-3)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=64, shuffle=True):
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
-            nn.utils.clip_grad_norm_(trainable, 1.0)
+            nn.utils.clip_grad_norm_(trainable_parameters, 1.0)
             optimizer.step()
     return [model]
 
@@ -206,7 +206,7 @@ def pad_sentences(rows: list[list[int]], length: int) -> Tensor:
     return torch.tensor([row + [PAD] * (length - len(row)) for row in rows])
 
 
-def untied(setup: CaseSetup) -> list[nn.Module]:
+def untied_output_layer(setup: CaseSetup) -> list[nn.Module]:
     """Train a language model whose output layer has a copy of the tied embedding."""
     torch.manual_seed(setup.seed)
     ids = pad_sentences(sentences(setup.seed), 18)
@@ -267,7 +267,7 @@ STRUCTURE_CASES = (
     FaultCase(
         number=24,
         name="tied weights split",
-        program=untied,
+        program=untied_output_layer,
         correct_causes=frozenset({"tied weights broken"}),
         max_late_steps=1,
         nets=("cnn", "gru", "transformer"),

@@ -56,11 +56,11 @@ def answers_cut(setup: CaseSetup) -> list[nn.Module]:
     """Train on the answers at the end of texts; truncation removes them from long texts."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
-    short = [row for row in rows if len(row) < _MIN_CUT_TOKENS][
+    short_rows = [row for row in rows if len(row) < _MIN_CUT_TOKENS][
         : (_FIRST_CUT_BATCH - 1) * _BATCH_ROWS
     ]
     # Short texts come first, as in a file sorted by length.
-    rows = [*short, *(row for row in rows if len(row) >= _MIN_CUT_TOKENS)]
+    rows = [*short_rows, *(row for row in rows if len(row) >= _MIN_CUT_TOKENS)]
     model, criterion = LanguageModel(setup.net), nn.CrossEntropyLoss(ignore_index=PAD)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     max_tokens = _MAX_INPUT_TOKENS + 1 if setup.has_fault else max(map(len, rows))

@@ -12,7 +12,7 @@ from sluice.bench.tracer.nets import classifier
 _ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 
-def plain(setup: CaseSetup) -> list[nn.Module]:
+def plain_training(setup: CaseSetup) -> list[nn.Module]:
     """Fit digits, with validation after every epoch."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
@@ -122,7 +122,7 @@ def warmup(setup: CaseSetup) -> list[nn.Module]:
 
 
 CASES = (
-    HealthyCase(number=1, name="plain baseline", program=plain, nets=_ALL_NETS),
+    HealthyCase(number=1, name="plain baseline", program=plain_training, nets=_ALL_NETS),
     HealthyCase(number=2, name="frozen backbone", program=frozen_backbone, nets=_ALL_NETS),
     HealthyCase(number=3, name="accumulation x 8", program=accumulation, nets=_ALL_NETS),
     HealthyCase(number=4, name="warmup from 0", program=warmup, nets=_ALL_NETS),

@@ -71,7 +71,7 @@ def summed_loss(setup: CaseSetup) -> list[nn.Module]:
 
 
 def gan(setup: CaseSetup) -> list[nn.Module]:
-    """Train a generator of the points of ``real_points`` against a discriminator."""
+    """Train a GAN; its discriminator compares generated points with those of ``real_points``."""
     torch.manual_seed(setup.seed)
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
     discriminator = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))

@@ -84,13 +84,13 @@ def test_counts_are_reproducible_and_complete_with_another_chunk_size(monkeypatc
 
     assert [rates.scenario for rates in results] == [SHORT, other]
     assert results == measure(SHORT, other, simulations=12)
-    monkeypatch.setattr(error_rates, "_CHUNK", 5)
+    monkeypatch.setattr(error_rates, "_CHUNK_SIMULATIONS", 5)
     assert [cell.power.total for cell in measure(SHORT, other, simulations=12)] == [12, 12]
 
 
 @pytest.mark.exhaustive
 def test_counts_do_not_depend_on_the_number_of_processes(monkeypatch):
-    monkeypatch.setattr(error_rates, "_CHUNK", 5)
+    monkeypatch.setattr(error_rates, "_CHUNK_SIMULATIONS", 5)
 
     assert measure(SHORT, simulations=10, processes=2) == measure(SHORT, simulations=10)
 

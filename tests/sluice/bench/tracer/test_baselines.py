@@ -20,11 +20,11 @@ def make_step(number, **fields):
         "step": number,
         "losses": (1 / number,),
         "smallest_gradient": 0.1,
-        "has_non_finite": False,
-        "num_all_zero": 0,
+        "has_non_finite_value": False,
+        "num_all_zero_tensors": 0,
         "unchanged_parameters": (),
-        "smallest_update": 1e-3,
-        "largest_update": 1e-2,
+        "smallest_update_ratio": 1e-3,
+        "largest_update_ratio": 1e-2,
         "dead_share": 0.1,
     }
     return MonitoredStep(**(healthy | fields))
@@ -57,11 +57,11 @@ def test_healthy_run_has_only_the_constant_alarm():
         (with_step(15, losses=(0.5,)), "loss spike", 15),
         (with_step(15, losses=(0.5,)), "debugger: loss not decreasing", 15),
         (with_step(3, smallest_gradient=9e-8), "debugger: vanishing gradient", 3),
-        (with_step(3, has_non_finite=True), "debugger: exploding tensor", 3),
+        (with_step(3, has_non_finite_value=True), "debugger: exploding tensor", 3),
         (with_step(3, dead_share=0.6), "debugger: dead ReLU", 3),
-        (with_step(3, largest_update=11.0), "debugger: weight update ratio", 3),
-        (with_step(3, smallest_update=1e-9), "debugger: weight update ratio", 3),
-        (with_step(3, num_all_zero=1), "debugger: all-zero tensor", 3),
+        (with_step(3, largest_update_ratio=11.0), "debugger: weight update ratio", 3),
+        (with_step(3, smallest_update_ratio=1e-9), "debugger: weight update ratio", 3),
+        (with_step(3, num_all_zero_tensors=1), "debugger: all-zero tensor", 3),
         (make_record(*HEALTHY_STEPS, label_counts={0: 55, 1: 5}), "debugger: class imbalance", 1),
         (
             make_record(
@@ -92,7 +92,7 @@ def test_each_threshold_raises_its_own_alarm(record, name, at):
     "record",
     [
         with_step(15, losses=(0.15,)),
-        with_step(3, dead_share=0.5, largest_update=10.0, smallest_update=1e-8),
+        with_step(3, dead_share=0.5, largest_update_ratio=10.0, smallest_update_ratio=1e-8),
         make_record(
             *(make_step(n, unchanged_parameters=(4,) if n % 3 else ()) for n in range(1, 21))
         ),

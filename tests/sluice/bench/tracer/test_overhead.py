@@ -12,8 +12,8 @@ pytestmark = pytest.mark.slow
 def measure_program(folder, program, *, runs=1, turns=2):
     (found,) = measure_overhead(
         folder,
-        runs=runs,
-        turns=turns,
+        num_processes=runs,
+        num_turns=turns,
         programs={"one": program},
         settings=TraceSettings(),
         clock=paced.clock,
