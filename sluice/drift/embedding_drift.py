@@ -71,7 +71,7 @@ def evaluate_embeddings(
         reference: Reference with at least two different rows.
         window_NE: Embeddings of requests by the same network, in time order.
         settings: False alarm rate and minimum size of a window.
-        embedding_settings: Sample size, permutations and tolerated discrepancy.
+        embedding_settings: Sample size, permutations and allowed discrepancy.
         window: Identifier of the window in the report.
         seed: Seed of the permutations.
 
@@ -91,7 +91,7 @@ def evaluate_embeddings(
         if len(sample) < required_rows
     ]
     if not shortages and not _can_reach(settings.alpha, length, reference_NE, window_NE):
-        shortages = [f"blocks of {length} rows cannot have a p-value of {settings.alpha:g}"]
+        shortages = [f"with blocks of {length} rows, no p-value is as small as {settings.alpha:g}"]
     test = None
     if not shortages:
         test = mmd_test(
@@ -150,12 +150,12 @@ def _decide(
     )
     if not test.p_value <= settings.alpha:
         return "STABLE", f"No drift in the embedding of the network: {details}.", "Nothing to do."
-    allowed = embedding_settings.min_discrepancy
-    if not test.mmd_squared > allowed:
+    allowed_discrepancy = embedding_settings.min_discrepancy
+    if not test.mmd_squared > allowed_discrepancy:
         return (
             "STABLE",
             f"The drift in the embedding of the network is not larger than allowed: {details}; "
-            f"{allowed:g} allowed (drift.embedding.min_discrepancy).",
+            f"{allowed_discrepancy:g} allowed (drift.embedding.min_discrepancy).",
             "Nothing to do.",
         )
     return (

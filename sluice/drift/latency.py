@@ -66,7 +66,7 @@ def evaluate_latency(
     Args:
         reference_N: Latencies of earlier requests, in time order [s].
         window_N: Latencies of the newest requests, in time order [s].
-        settings: False alarm rate, minimum number of requests, and tolerated increase.
+        settings: False alarm rate, minimum number of requests, and allowed increase.
         window: Identifier of the window in the report.
         seed: Seed of the block bootstrap.
 

@@ -31,7 +31,7 @@ def monitor_page(state: MonitorState) -> str:
         "<h2>Signals</h2>",
         f'<div class="card">{_signal_table(state)}</div>',
         "<h2>Windows</h2>",
-        f'<div class="card">{_windows(state)}</div>',
+        f'<div class="card">{_window_table(state)}</div>',
         "<h2>How to read this</h2>",
         f'<div class="card">{_LEGEND}</div>',
     ]
@@ -102,7 +102,7 @@ def _link(signal: SignalState) -> str:
     return f' <a href="{escape(page, quote=True)}">report</a>' if page else ""
 
 
-def _windows(state: MonitorState) -> str:
+def _window_table(state: MonitorState) -> str:
     evaluated = [(window, state.signal) for state in state.signals for window in state.windows]
     evaluated.sort(key=lambda pair: pair[0].at, reverse=True)
     rows = [

@@ -60,18 +60,18 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
 
 def _plots(report: DriftReport, reference: DriftReference) -> str:
     by_name = {column.name: column for column in reference.columns}
-    plotted = [
+    plotted_columns = [
         result
         for result in report.drifted_columns
         if result.share and result.finding != "missing_values"
     ]
-    if not plotted:
+    if not plotted_columns:
         return ""
     images = [
         _image(column_png(result, by_name[result.column]), f"drift of {result.column}")
-        for result in plotted[:_MAX_PLOTS]
+        for result in plotted_columns[:_MAX_PLOTS]
     ]
-    num_hidden = len(plotted) - len(images)
+    num_hidden = len(plotted_columns) - len(images)
     note = f"The table contains {pluralize(num_hidden, 'more drifted column')}."
     note_html = f'<p class="soft">{note}</p>' if num_hidden else ""
     plots = f'<div class="pair">{"".join(images)}</div>'
@@ -86,7 +86,7 @@ def _column_table(report: DriftReport) -> str:
     )
     names = (
         *("column", "verdict", "reason", "distances (threshold)", "adjusted p", "effect"),
-        "missing",
+        "missing values",
     )
     rows = [
         [

@@ -134,7 +134,7 @@ def build_reference(
     per_test_alpha = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
         measured = pool.map(
-            lambda at: reference_column(frame.iloc[:, at], settings, per_test_alpha),
+            lambda i: reference_column(frame.iloc[:, i], settings, per_test_alpha),
             range(frame.shape[1]),
         )
         columns = tuple(_report_progress(measured, frame.shape[1], "measured", on_progress))

@@ -63,7 +63,7 @@ def compare(
 
     Raises:
         ContractError: The arms were scored on different windows or rows.
-        SettingsError: ``horizon_rows`` is negative, or ``settings.block_length`` is shorter.
+        SettingsError: ``horizon_rows`` is negative, or exceeds ``settings.block_length``.
 
     Cost:
         O(seeds x N); about 3 ms for 2 x 8 seeds and 3,000 rows.

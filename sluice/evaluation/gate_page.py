@@ -137,7 +137,7 @@ def _decision(verdict: Verdict) -> str:
         ("Test rows", verdict.rows_summary, ""),
         ("Alpha", verdict.alpha_summary, "false promotion rate spent on this decision"),
     )
-    return table(("quantity", "value", ""), [[escape(cell) for cell in row] for row in rows])
+    return table(("quantity", "value", "details"), [[escape(cell) for cell in row] for row in rows])
 
 
 def _guards(verdict: Verdict) -> str:
@@ -147,7 +147,7 @@ def _guards(verdict: Verdict) -> str:
         [escape(guard.name), tag(guard.result, _TONE[guard.result]), escape(guard.reason)]
         for guard in verdict.guards
     ]
-    guards_table = table(("guard", "", "reason"), rows)
+    guards_table = table(("guard", "result", "reason"), rows)
     return f'<h2>Guards</h2>\n<div class="card">{guards_table}</div>'
 
 
@@ -181,7 +181,7 @@ def _secondary_tests(verdict: Verdict, tests: SecondaryTests) -> str:
             f"gain / standard deviation over seeds; {format_number(verdict.effect_size)} over rows",
         ),
     )
-    return table(("test", "result", ""), [[escape(cell) for cell in row] for row in rows])
+    return table(("test", "result", "details"), [[escape(cell) for cell in row] for row in rows])
 
 
 def _worst_rows(

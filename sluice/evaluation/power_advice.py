@@ -52,7 +52,8 @@ def advise_sample_size(
         (f"{evidence.observation}s", evidence.num_rows, evidence.row_variance),
     )
     total = math.fsum(variance for _, _, variance in sources)
-    # Of each sample size that suffices alone: the factor by which it must grow, name and value.
+    # For each sample size that suffices alone: the factor by which it must grow, and its name and
+    # present value.
     options = [
         (variance / (target_variance - (total - variance)), name, count)
         for name, count, variance in sources

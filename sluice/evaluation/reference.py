@@ -54,8 +54,8 @@ def score_version(
 
     If the current code differs from that of the version, the version must first reproduce its
     recorded losses. Otherwise it might be scored with other features or another network. If the
-    recorded losses cannot be compared, a version with other modules of the user is refused, and any
-    other version is scored with a note.
+    recorded losses cannot be compared, a version with other modules of the user is rejected, and
+    any other version is scored with a note.
 
     Args:
         version: Version with its workload, model and members.
@@ -69,8 +69,8 @@ def score_version(
 
     Raises:
         UntrustedCode: The version was imported, and refers to or contains untrusted code.
-        CodeMismatch: The version has other modules of the user, and its losses cannot be
-            compared, or its stored code was requested and is missing.
+        CodeMismatch: The version has other modules of the user, and its recorded losses cannot be
+            compared. Or its stored code was requested and is missing.
         ContractError: The version predicts another target, cannot be scored on these rows, or
             does not reproduce its recorded losses.
         IntegrityError: The weights of the version are missing or damaged.

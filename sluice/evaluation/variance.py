@@ -39,7 +39,7 @@ def choose_block_length(gain_N: NDArray[np.float64], horizon_rows: int) -> int:
     Source:
         Politis & White (2004), Econometric Reviews 23(1); Patton, Politis & White (2009).
     """
-    # Imported here: arch takes about a second and Dagster loads every module.
+    # Imported here, because arch takes about a second and Dagster loads every module.
     from arch.bootstrap import optimal_block_length
 
     with np.errstate(all="ignore"):

@@ -138,17 +138,19 @@ def read_events(path: str | Path) -> EventsRead:
         StorageError: The file cannot be read.
     """
     events: list[dict[str, Any]] = []
-    invalid: EventLine | None = None
+    invalid_line: EventLine | None = None
     for line in read_lines(path):
-        if invalid is not None:  # only the last line may be incomplete
-            raise _invalid_line(path, invalid)
+        if invalid_line is not None:  # only the last line may be incomplete
+            raise _invalid_line(path, invalid_line)
         if line.record is None:
-            invalid = line
+            invalid_line = line
         else:
             events.append(line.record)
-    if invalid is not None and invalid.has_newline:
-        raise _invalid_line(path, invalid)
-    return EventsRead(events=events, torn_line=invalid.text if invalid is not None else None)
+    if invalid_line is not None and invalid_line.has_newline:
+        raise _invalid_line(path, invalid_line)
+    return EventsRead(
+        events=events, torn_line=invalid_line.text if invalid_line is not None else None
+    )
 
 
 def _invalid_line(path: str | Path, line: EventLine) -> ContractError:

@@ -75,7 +75,7 @@ def ranking_metrics(
     values = {"judged_share": len(judged_masks) / len(query_masks)}
     if not judged_masks:
         reason = (
-            f"the relevance of documents differs within none of the queries ({len(query_masks)})"
+            f"no query has documents of different relevance (number of queries: {len(query_masks)})"
         )
         return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
     pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in judged_masks]

@@ -23,7 +23,8 @@ class TaskMetrics:
     """Finite numbers by name."""
 
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Reason why a metric is undefined on these rows, by name; it is never reported as 0."""
+    """Reason why a metric is undefined on these rows, by name. Such a metric is never reported as
+    0."""
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -74,7 +74,7 @@ def probe_gradients(
         About five passes per tensor; for a tensor of at most 16 elements, two forward passes per
         element. Seconds for a small network.
     """
-    require_rows(x, at_least=1)
+    require_rows(x, min_rows=1)
     with evaluation_copy(network, seed=seed) as network_copy, double_by_default():
         network_copy = network_copy.double()
         x, y = _add_jitter(x), y.double() if y.is_floating_point() else y
@@ -235,7 +235,7 @@ def _check_zero_gradient(
         observation=f"Perturbing {name} by {_LARGE_CHANGE:.0%} changes the output by {change:.3g} "
         f"of the largest output, but the gradient of {name} is "
         f"{'missing' if gradient is None else '0'}.",
-        why=f"Non-differentiable operation on its path: {operation}.",
+        why=f"Non-differentiable operation between {name} and the output: {operation}.",
         fix="Replace it by a differentiable operation, or declare the parameter frozen.",
         tensor_name=name,
     )

@@ -25,7 +25,8 @@ _NUM_RANKS = 2
 """Number of ranks over which the trainer's split of the rows is tested."""
 
 _MAX_GRADIENT_ROWS = 2
-"""Maximum number of rows with which gradients are tested; the time is proportional to it."""
+"""Maximum number of rows with which gradients are tested. The
+time is proportional to this number."""
 
 
 def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:
@@ -100,7 +101,7 @@ def _tokenizers(subject: Subject) -> ProbeResult:
         return skipped(
             "tokenizers",
             "The workload has no tokenizers().",
-            why="A workload with text returns its training and serving tokenizers from it.",
+            why="A workload with text returns both its tokenizers from this method.",
         )
     pair = provider()
     if not isinstance(pair, tuple) or len(pair) != 2:

@@ -121,7 +121,9 @@ def importance_png(importance: Importance) -> bytes:
         axes.barh(
             row, report.share, height=0.6, color=_WARNING_COLOUR if report.edge else VALIDATION
         )
-        note = f" {report.share:.0%}" + (f", best at its {report.edge} end" if report.edge else "")
+        note = f" {report.share:.0%}" + (
+            f", best value at the {report.edge} end" if report.edge else ""
+        )
         axes.text(report.share, row, note, va="center", color=INK, fontsize=8.5)
     axes.set_yticks(range(len(reports)), [report.path for report in reports])
     axes.invert_yaxis()
@@ -200,7 +202,7 @@ def sensitivity_png(
         edge_title if report.edge else f"Loss over {report.path}",
         f"{report.share:.0%} of the importance; best trial: {_value_text(parameter, report.best)}"
         + (
-            f"; {pluralize(len(losses_when_off), 'trial')} with it off (dotted)"
+            f"; {pluralize(len(losses_when_off), 'trial')} with the parameter off (dotted)"
             if losses_when_off
             else ""
         ),

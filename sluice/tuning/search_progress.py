@@ -67,8 +67,8 @@ def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
     best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
     num_changed = sum(len(trial.schedule) > 1 for trial in trials)
     return [
-        f"population after epoch {epoch}: best loss {losses[best]:.4g} (trial {best}), worst "
-        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(copying_ids)} copied another "
-        f"trial's weights ({', '.join(map(str, copying_ids)) or 'none'}), {num_changed} of "
-        f"{len(trials)} have changed values"
+        f"population after epoch {epoch}: best loss {losses[best]:.4g} (trial {best}), worst loss "
+        f"of a trial that keeps its weights {losses[worst]:.4g} (trial {worst}); {len(copying_ids)} copied "
+        f"another trial's weights ({', '.join(map(str, copying_ids)) or 'none'}); the values of "
+        f"{num_changed} of {len(trials)} trials were changed so far"
     ]

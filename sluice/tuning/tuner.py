@@ -218,12 +218,12 @@ def _quiet_ray_logs() -> Iterator[None]:
 @contextlib.contextmanager
 def tune_environment() -> Iterator[None]:
     """Set the environment variables of Tune, and restore them afterwards."""
-    previous = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    previous_values = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
-        for name, value in previous.items():
+        for name, value in previous_values.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

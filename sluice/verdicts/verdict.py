@@ -327,7 +327,7 @@ def _html_numbers(verdict: Verdict) -> list[tuple[str, str]]:
 
 def _html_folds(verdict: Verdict) -> str:
     return text_table(
-        ("fold", "gain", "low", "high", "rows"),
+        ("fold", "gain", "lower bound", "upper bound", "rows"),
         [
             (
                 str(fold.fold_id),

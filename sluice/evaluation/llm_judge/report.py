@@ -19,8 +19,8 @@ Trust = Literal["trusted", "not trusted", "insufficient"]
 class AgreementRate(Record):
     """Share of pairs with agreement, and the exact lower confidence bound of the share."""
 
-    count: int
-    of: int
+    count: int = Field(description="Number of pairs with agreement.")
+    of: int = Field(description="Number of all pairs that were compared.")
     lower: float = Field(description="One-sided exact lower confidence bound of the share.")
 
     @property
@@ -188,12 +188,12 @@ def _significant_winner(
     return "candidate" if wins["candidate"] > wins["baseline"] else "baseline"
 
 
-def _agreement_rate(count: int, of: int, settings: JudgeSettings) -> AgreementRate:
-    # Imported here: scipy.stats takes a second.
+def _agreement_rate(count: int, total: int, settings: JudgeSettings) -> AgreementRate:
+    # Imported here, because scipy.stats takes a second.
     from scipy.stats import beta
 
-    lower = float(beta.ppf(1 - settings.confidence, count, of - count + 1)) if count else 0.0
-    return AgreementRate(count=count, of=of, lower=lower)
+    lower = float(beta.ppf(1 - settings.confidence, count, total - count + 1)) if count else 0.0
+    return AgreementRate(count=count, of=total, lower=lower)
 
 
 def _sign_test(candidate_wins: int, baseline_wins: int) -> float:

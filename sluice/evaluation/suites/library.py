@@ -170,7 +170,7 @@ class SuiteLibrary:
 
 
 def require_guarded_suites(library: SuiteLibrary, guarded_suites: Sequence[str]) -> None:
-    """Refuse a guard on a suite that does not exist.
+    """Raise an error for a guard on a suite that does not exist.
 
     The hard suite counts as known, because the evaluation itself creates it.
 

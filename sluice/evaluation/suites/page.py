@@ -90,7 +90,8 @@ def _overview(report: SuiteReport) -> str:
         ]
         for result in report.results
     ]
-    names = ["suite", "scored", *CHANGES, "reference", "candidate", "baseline", "gain"]
+    losses = [f"{arm} loss" for arm in ("reference", "candidate", "baseline")]
+    names = ["suite", "scored rows", *CHANGES, *losses, "gain"]
     return table(names, rows, numbers=frozenset(range(1, 9)))
 
 
@@ -123,9 +124,9 @@ def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) 
         "row",
         "change",
         "suspect",
-        "candidate",
-        "reference",
-        "baseline",
+        "candidate loss",
+        "reference loss",
+        "baseline loss",
         "reason",
         *example_column,
     ]

@@ -133,11 +133,13 @@ class OrderedStudy(Study):
 
     def _advance(self) -> Iterator[StudyEvent]:
         """Apply received events while the next due event is among them; yield each."""
-        while (due := self._clock.next_due_trial()) is not None and due in self._pending_events:
-            queue = self._pending_events[due]
+        while (
+            number := self._clock.next_due_trial()
+        ) is not None and number in self._pending_events:
+            queue = self._pending_events[number]
             event = queue.popleft()
             if not queue:
-                del self._pending_events[due]
+                del self._pending_events[number]
             self._write_line(self._lines.encode(event), True)
             self._apply_and_fill_slots(event, is_new=True)
             yield event
