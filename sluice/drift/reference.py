@@ -49,7 +49,7 @@ class DriftReference:
     """Reference of the joint test; None for a single column."""
 
     calibration: Calibration
-    left_out: tuple[str, ...] = ()
+    excluded_columns: tuple[str, ...] = ()
     """Names of the columns that ``max_columns`` excludes from the comparison."""
 
     @property
@@ -65,12 +65,12 @@ class DriftReference:
     @property
     def omission(self) -> str:
         """Sentence on the columns that ``max_columns`` excludes; empty if none."""
-        if not self.left_out:
+        if not self.excluded_columns:
             return ""
-        num_columns = len(self.columns) + len(self.left_out)
+        num_columns = len(self.columns) + len(self.excluded_columns)
         return (
-            f"{len(self.left_out):,} of {num_columns:,} columns are left out: only a random sample "
-            f"of {pluralize(len(self.columns), 'column')} is compared (drift.max_columns)."
+            f"{len(self.excluded_columns):,} of {num_columns:,} columns are left out: only a "
+            f"random sample of {pluralize(len(self.columns), 'column')} is compared (drift.max_columns)."
         )
 
     @property
@@ -129,7 +129,7 @@ def build_reference(
     Assumes:
         The reference is free of drift; changes within it are considered normal.
     """
-    frame, left_out = _sample_columns(with_text_names(frame), settings.max_columns, seed)
+    frame, excluded_columns = _sample_columns(with_text_names(frame), settings.max_columns, seed)
     _require_rows(frame, settings)
     per_test_alpha = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
@@ -152,7 +152,7 @@ def build_reference(
         columns=columns,
         joint=joint,
         calibration=calibration,
-        left_out=left_out,
+        excluded_columns=excluded_columns,
     )
 
 

@@ -94,7 +94,7 @@ class SignalEvaluator:
         predictions = self._reference("predictions")
         num_outputs = 0
         if not isinstance(predictions, str):
-            num_outputs = len(predictions.columns) + len(predictions.left_out)
+            num_outputs = len(predictions.columns) + len(predictions.excluded_columns)
         names = serving_samples.prediction_columns(num_outputs)
         prediction_rows = serving_samples.prediction_frame(self._new_samples("predictions"), names)
         has_features = not self._samples or any(sample.features for sample in self._samples)

@@ -75,7 +75,9 @@ def evaluate_window(
     columns, joint = adjust_results(
         [evaluation.result for evaluation in evaluations], joint, alpha=reference.settings.alpha
     )
-    reference_names = {column.name for column in reference.columns} | set(reference.left_out)
+    reference_names = {column.name for column in reference.columns} | set(
+        reference.excluded_columns
+    )
     verdict, reason, remedy = summarize(columns, joint, num_rows=len(frame))
     return DriftReport(
         verdict=verdict,

@@ -155,12 +155,12 @@ def _with_past(
     if start == part.start:
         return rows
     try:
-        past = workload.examples(frame, RowRange(start=start, stop=part.start))
+        past_examples = workload.examples(frame, RowRange(start=start, stop=part.start))
     except ContractError:  # the rows are too close to the start of the frame for a window
         return rows
     return RuleData(
-        y=torch.cat([past.targets, rows.y]),
-        rows=np.concatenate([past.rows, rows.rows]),
+        y=torch.cat([past_examples.targets, rows.y]),
+        rows=np.concatenate([past_examples.rows, rows.rows]),
         input_NK=None,
     )
 

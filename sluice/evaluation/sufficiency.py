@@ -40,29 +40,29 @@ def find_missing_evidence(
         is_dependent: Whether gains are autocorrelated although each row is a separate block.
         observation: Singular name of a row of the tables, for messages.
     """
-    missing = []
+    missing_evidence = []
     if candidate.subject == reference.subject:
-        missing.append(
+        missing_evidence.append(
             MissingEvidence(
                 "candidate and reference are the same model", "There is nothing to promote."
             )
         )
     for name, arm in (("candidate", candidate), ("reference", reference)):
-        missing += _nonfinite_losses(name, arm)
+        missing_evidence += _nonfinite_losses(name, arm)
         # The reference may be a rule without seeds. The candidate needs seeds even if it is a rule,
         # because only a model with seeds can be promoted.
         if arm is candidate or not arm.is_deterministic:
-            missing += _too_few_seeds(name, arm, settings.min_seeds)
-    missing += _too_few_rows(candidate, settings.min_rows, block_length, observation)
+            missing_evidence += _too_few_seeds(name, arm, settings.min_seeds)
+    missing_evidence += _too_few_rows(candidate, settings.min_rows, block_length, observation)
     if is_constant:
-        missing.append(
+        missing_evidence.append(
             MissingEvidence(
                 "the gain is the same on every row of a fold, so its variance is unknown",
                 "Check that the two models have different predictions.",
             )
         )
     if is_dependent:
-        missing.append(
+        missing_evidence.append(
             MissingEvidence(
                 "rows are declared independent, but gains of neighbouring rows are significantly "
                 "autocorrelated",
@@ -70,7 +70,7 @@ def find_missing_evidence(
                 "block_length to the number of dependent rows.",
             )
         )
-    return tuple(missing)
+    return tuple(missing_evidence)
 
 
 def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
@@ -111,10 +111,10 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
 def _too_few_rows(
     candidate: LossTable, required: int, block_length: int, observation: str
 ) -> list[MissingEvidence]:
-    missing = []
+    missing_evidence = []
     short_name = observation.removeprefix("test ")
     if candidate.num_rows < required:
-        missing.append(
+        missing_evidence.append(
             MissingEvidence(
                 f"the window has {pluralize(candidate.num_rows, observation)}, required {required}",
                 f"Score {pluralize(required - candidate.num_rows, f'more {short_name}')}.",
@@ -129,5 +129,5 @@ def _too_few_rows(
                 f": two blocks of the {block_length} {short_name}s over which gains depend on each "
                 "other"
             )
-        missing.append(MissingEvidence(what, "Use fewer folds or a longer test window."))
-    return missing
+        missing_evidence.append(MissingEvidence(what, "Use fewer folds or a longer test window."))
+    return missing_evidence

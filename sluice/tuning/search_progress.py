@@ -68,7 +68,8 @@ def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
     num_changed = sum(len(trial.schedule) > 1 for trial in trials)
     return [
         f"population after epoch {epoch}: best loss {losses[best]:.4g} (trial {best}), worst loss "
-        f"of a trial that keeps its weights {losses[worst]:.4g} (trial {worst}); {len(copying_ids)} copied "
-        f"another trial's weights ({', '.join(map(str, copying_ids)) or 'none'}); the values of "
-        f"{num_changed} of {len(trials)} trials were changed so far"
+        f"of a trial that keeps its weights {losses[worst]:.4g} (trial {worst}); "
+        f"{len(copying_ids)} copied another trial's weights "
+        f"({', '.join(map(str, copying_ids)) or 'none'}); the values of {num_changed} "
+        f"of {len(trials)} trials were changed so far"
     ]

@@ -181,14 +181,15 @@ def require_guarded_suites(library: SuiteLibrary, guarded_suites: Sequence[str])
     Raises:
         GateBlocked: A guarded suite does not exist; the message lists the known ones.
     """
-    existing = library.names()
-    known = sorted({HARD_SUITE, *existing})
+    existing_names = library.names()
+    known_names = sorted({HARD_SUITE, *existing_names})
+    other_names = [name for name in existing_names if name != HARD_SUITE]
     for name in guarded_suites:
-        if name not in known:
+        if name not in known_names:
             raise GateBlocked(
-                f"Suite '{name}' has a guard but does not exist.{suggest_nearest(name, known)} "
-                "Suites in this home: "
-                f"{', '.join(n for n in existing if n != HARD_SUITE) or 'only the hard suite'}.",
+                f"Suite '{name}' has a guard but does not exist."
+                f"{suggest_nearest(name, known_names)} Suites in this home: "
+                f"{', '.join(other_names) or 'only the hard suite'}.",
                 cause="Without the suite its guard cannot pass. Suites are stored in a home, not "
                 "in the registry.",
                 fix="Add the suite (sluice suites add --help), or remove its guard from the "

@@ -58,7 +58,7 @@ def test_an_invalid_pairs_file_is_rejected(tmp_path: Path) -> None:
 
     with pytest.raises(ContractError, match="got the columns prompt, response and 1 row"):
         read_pairs(tmp_path / "a.csv")
-    with pytest.raises(ContractError, match="got 0 rows"):
+    with pytest.raises(ContractError, match="and 0 rows"):
         read_pairs(tmp_path / "empty.csv")
     with pytest.raises(SourceError, match="cannot be read"):
         read_pairs(tmp_path / "none.csv")
