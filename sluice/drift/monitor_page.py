@@ -103,8 +103,10 @@ def _link(signal: SignalState) -> str:
 
 
 def _window_table(state: MonitorState) -> str:
-    evaluated = [(window, state.signal) for state in state.signals for window in state.windows]
-    evaluated.sort(key=lambda pair: pair[0].at, reverse=True)
+    evaluated_windows = [
+        (window, state.signal) for state in state.signals for window in state.windows
+    ]
+    evaluated_windows.sort(key=lambda pair: pair[0].at, reverse=True)
     rows = [
         [
             f"{window.at:%Y-%m-%d %H:%M}",
@@ -114,7 +116,7 @@ def _window_table(state: MonitorState) -> str:
             tag(window.verdict, TONE[window.verdict]),
             f'<a href="{escape(window.page, quote=True)}">report</a>' if window.page else "",
         ]
-        for window, signal in evaluated
+        for window, signal in evaluated_windows
     ]
     if not rows:
         return "<p>No window was evaluated yet.</p>"

@@ -80,7 +80,7 @@ def _plots(report: DriftReport, reference: DriftReference) -> str:
 
 def _column_table(report: DriftReport) -> str:
     order: dict[DriftVerdict, int] = {"DRIFT": 0, "INCONCLUSIVE": 1, "STABLE": 2}
-    ranked = sorted(
+    ranked_results = sorted(
         report.columns,
         key=lambda c: (order[c.verdict], c.p_value if c.p_value >= 0 else -1.0),
     )
@@ -102,7 +102,7 @@ def _column_table(report: DriftReport) -> str:
             _number(result.effect),
             f"{_rate(result.missing_rate)}<br>was {_rate(result.reference_missing_rate)}",
         ]
-        for result in ranked
+        for result in ranked_results
     ]
     return table(names, rows, numbers=frozenset({3, 4, 5, 6}))
 

@@ -93,10 +93,10 @@ def quantiles(
     share_G: NDArray[np.float64], edges: NDArray[np.float64], level_Q: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return quantiles (Q,) from cell shares, by linear interpolation inside each cell."""
-    below = np.cumsum(share_G)[:-1]
+    share_below = np.cumsum(share_G)[:-1]
     # With empty cells, several edges have the same level; the last of them is the quantile.
-    is_last_at_level = np.concatenate((below[1:] > below[:-1], [True]))
-    return np.interp(level_Q, below[is_last_at_level], edges[is_last_at_level])
+    is_last_at_level = np.concatenate((share_below[1:] > share_below[:-1], [True]))
+    return np.interp(level_Q, share_below[is_last_at_level], edges[is_last_at_level])
 
 
 def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: NumericCells) -> bytes:

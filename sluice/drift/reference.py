@@ -70,7 +70,8 @@ class DriftReference:
         num_columns = len(self.columns) + len(self.excluded_columns)
         return (
             f"{len(self.excluded_columns):,} of {num_columns:,} columns are left out: only a "
-            f"random sample of {pluralize(len(self.columns), 'column')} is compared (drift.max_columns)."
+            f"random sample of {pluralize(len(self.columns), 'column')} is compared "
+            "(drift.max_columns)."
         )
 
     @property
@@ -133,11 +134,11 @@ def build_reference(
     _require_rows(frame, settings)
     per_test_alpha = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
-        measured = pool.map(
+        measured_columns = pool.map(
             lambda i: reference_column(frame.iloc[:, i], settings, per_test_alpha),
             range(frame.shape[1]),
         )
-        columns = tuple(_report_progress(measured, frame.shape[1], "measured", on_progress))
+        columns = tuple(_report_progress(measured_columns, frame.shape[1], "measured", on_progress))
         joint = None
         if len(columns) > 1:
             features = RandomFeatures.draw(columns, settings.num_features, seed)
@@ -216,8 +217,8 @@ def _calibrate(
         return calibrate_column(column, settings, num_rows=num_rows, num_draws=num_draws, seed=seed)
 
     with ThreadPoolExecutor(threads) as pool:
-        calibrated = pool.map(calibrate, columns)
-        nulls = tuple(_report_progress(calibrated, len(columns), "calibrated", on_progress))
+        calibrated_columns = pool.map(calibrate, columns)
+        nulls = tuple(_report_progress(calibrated_columns, len(columns), "calibrated", on_progress))
     joint_null = None
     if joint is not None and has_enough_rows(joint.dependence, num_rows, settings):
         joint_null = joint.calibrate(num_rows=num_rows, num_draws=num_draws, seed=seed)
@@ -253,10 +254,10 @@ def _require_rows(frame: pd.DataFrame, settings: DriftSettings) -> None:
             f"{len(frame)} rows and {frame.shape[1]} columns.",
             fix="Use a longer period of rows that are known to be good.",
         )
-    empty = [str(name) for name, values in frame.items() if not count_filled(values)]
-    if empty:
+    empty_columns = [str(name) for name, values in frame.items() if not count_filled(values)]
+    if empty_columns:
         raise ContractError(
             "Every column of a drift reference must have values, got none in "
-            f"{pluralize(len(empty), 'column')}: {', '.join(empty[:5])}.",
+            f"{pluralize(len(empty_columns), 'column')}: {', '.join(empty_columns[:5])}.",
             fix="Exclude these columns, or use rows in which they have values.",
         )

@@ -147,8 +147,8 @@ def _row(dependence: Dependence, null: NullDistribution | None, **values: Any) -
     values |= {"block_length": dependence.block_length, "stretch": dependence.inflation}
     if null is not None:
         values |= {"null_distances": null.distance_DS, "null_smallest": null.smallest_p_D}
-    packed = {name: _to_bytes(values.get(name), dtype) for name, dtype in _ARRAYS.items()}
-    return {name: values.get(name) for name in _TYPES} | packed
+    packed_arrays = {name: _to_bytes(values.get(name), dtype) for name, dtype in _ARRAYS.items()}
+    return {name: values.get(name) for name in _TYPES} | packed_arrays
 
 
 def _to_bytes(values: NDArray[Any] | None, dtype: str) -> bytes | None:

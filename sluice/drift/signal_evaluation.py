@@ -212,9 +212,12 @@ class SignalEvaluator:
         if isinstance(rows, Waiting):
             return self._update("losses", rows)
         losses = self._compute_losses(recorded_losses.index[0], rows)
-        recomputed = losses.reindex(recorded_losses.index).dropna()
+        recomputed_losses = losses.reindex(recorded_losses.index).dropna()
         is_different = ~np.isclose(
-            recomputed, recorded_losses[recomputed.index], rtol=REPRODUCED_RTOL, atol=1e-9
+            recomputed_losses,
+            recorded_losses[recomputed_losses.index],
+            rtol=REPRODUCED_RTOL,
+            atol=1e-9,
         )
         if is_different.any():
             return self._update(

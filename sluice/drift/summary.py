@@ -38,10 +38,12 @@ def summarize(
 
 
 def _drift_reason(drifted_columns: Sequence[ColumnResult], num_columns: int) -> str:
-    first = min(drifted_columns, key=lambda column: column.p_value if column.p_value >= 0 else -1.0)
+    first_column = min(
+        drifted_columns, key=lambda column: column.p_value if column.p_value >= 0 else -1.0
+    )
     return (
         f"{len(drifted_columns)} of {num_columns} columns drifted ({_names(drifted_columns)}). "
-        f"'{first.column}': {first.reason}"
+        f"'{first_column.column}': {first_column.reason}"
     )
 
 
@@ -73,12 +75,12 @@ def _untested_reason(
             "differences from row to row instead of its level.",
         )
     if untested_columns:
-        worst = max(untested_columns, key=lambda column: column.needed_rows)
-        required_rows = worst.needed_rows
+        worst_column = max(untested_columns, key=lambda column: column.needed_rows)
+        required_rows = worst_column.needed_rows
         return (
             f"{len(untested_columns)} of {num_columns} columns cannot be tested "
             f"({_names(untested_columns)}). "
-            f"'{worst.column}': {worst.reason}",
+            f"'{worst_column.column}': {worst_column.reason}",
             f"Collect windows of at least {required_rows:,} rows.",
         )
     assert joint is not None

@@ -95,7 +95,7 @@ class Estimate:
         return self.gain - distance, self.gain + distance
 
     def p_value(self, required_gain: float) -> float:
-        """Return the one-sided p-value of the hypothesis that the gain is at most ``required``."""
+        """Return the one-sided p-value. Null hypothesis: the gain is at most ``required_gain``."""
         total = self.total
         if not total.variance > 0:
             return math.nan

@@ -187,11 +187,11 @@ def _secondary_tests(verdict: Verdict, tests: SecondaryTests) -> str:
 def _worst_rows(
     candidate: LossTable, reference: LossTable, unit: str, descriptions: Mapping[str, str]
 ) -> str:
-    worst = find_worst_rows(candidate, reference)
+    worst_positions = find_worst_rows(candidate, reference)
     reference = reference.aligned_to(candidate)
     candidate_arm, reference_arm = ArmLosses.of(candidate), ArmLosses.of(reference)
     gain_N = mean_gain(candidate_arm, reference_arm)
-    if not worst.size:
+    if not worst_positions.size:
         return "<p>The candidate is not worse on any row.</p>"
     rows = [
         [
@@ -207,7 +207,7 @@ def _worst_rows(
             ),
             *([escape(descriptions.get(str(candidate.label_N[row]), ""))] if descriptions else []),
         ]
-        for row in worst
+        for row in worst_positions
     ]
     example_column = ("example",) if descriptions else ()
     names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]", *example_column)

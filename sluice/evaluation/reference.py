@@ -197,12 +197,14 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
 
 def _require_comparable_rows(version: Version) -> None:
     """Raise an error for a version whose row order can no longer be reproduced."""
-    removed = [setting for setting in removed_settings(version) if setting.affects_row_order]
-    if removed:
+    row_order_settings = [
+        setting for setting in removed_settings(version) if setting.affects_row_order
+    ]
+    if row_order_settings:
         raise ContractError(
-            f"{_name(version.lineage)} was trained with '{removed[0].name}', a setting that Sluice "
-            "no longer supports, so it is unknown which test rows it was trained on.",
-            cause=removed[0].effect,
+            f"{_name(version.lineage)} was trained with '{row_order_settings[0].name}', a setting "
+            "that Sluice no longer supports, so it is unknown which test rows it was trained on.",
+            cause=row_order_settings[0].effect,
             fix="Use another pipeline name; its first model is compared with the baseline. The "
             f"version is still served as {version.model}.",
         )
@@ -227,10 +229,10 @@ def _count_reproduced(
     workload = built_version.workload
     num_rows = 0
     for member in lineage.members:
-        expected = recorded_losses[
+        recorded_rows = recorded_losses[
             (recorded_losses["seed"] == member.seed) & (recorded_losses["fold"] == member.fold_id)
         ]
-        positions = labels.get_indexer(pd.Index(expected["row"]))
+        positions = labels.get_indexer(pd.Index(recorded_rows["row"]))
         if len(positions) == 0 or (positions < 0).any() or (np.diff(positions) != 1).any():
             continue  # rows that are no longer in the source cannot be compared
         row_range = RowRange(start=int(positions[0]), stop=int(positions[-1]) + 1)
@@ -239,14 +241,14 @@ def _count_reproduced(
             continue  # rows without an example cannot be compared either
         losses = ensemble_losses(workload, [built_version.load(member)], examples).numpy()
         is_different = ~np.isclose(
-            losses, expected["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9
+            losses, recorded_rows["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9
         )
         if is_different.any():
             first = int(np.flatnonzero(is_different)[0])
             raise ContractError(
                 f"{_name(lineage)} does not reproduce its recorded losses: seed "
-                f"{member.seed}, fold {member.fold_id}, row {expected['row'].iloc[first]} has "
-                f"{losses[first]:.6g}, recorded {expected['loss'].iloc[first]:.6g} "
+                f"{member.seed}, fold {member.fold_id}, row {recorded_rows['row'].iloc[first]} has "
+                f"{losses[first]:.6g}, recorded {recorded_rows['loss'].iloc[first]:.6g} "
                 f"({int(is_different.sum())} of {is_different.size} rows differ)."
                 f"{_code_sentence(built_version)}",
                 cause="The code, the packages or the rows have changed since the version was "

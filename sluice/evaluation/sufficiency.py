@@ -86,9 +86,9 @@ def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
     ]
 
 
-def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvidence]:
+def _too_few_seeds(name: str, arm: LossTable, required_seeds: int) -> list[MissingEvidence]:
     num_distinct = arm.num_distinct_seeds
-    if num_distinct >= required:
+    if num_distinct >= required_seeds:
         return []
     num_copies = len(arm.seeds) - num_distinct
     if num_copies:
@@ -96,28 +96,29 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
             MissingEvidence(
                 f"the {name} has {pluralize(len(arm.seeds), 'seed')} of which {num_copies} "
                 f"{'has' if num_copies == 1 else 'have'} exactly the losses of another seed; "
-                f"{required} distinct seeds are required",
+                f"{required_seeds} distinct seeds are required",
                 "Make sure that the seed is passed to the model.",
             )
         ]
     return [
         MissingEvidence(
-            f"the {name} has {pluralize(num_distinct, 'seed')}, required {required}",
-            f"Train it with {pluralize(required - num_distinct, 'more seed')}.",
+            f"the {name} has {pluralize(num_distinct, 'seed')}, required {required_seeds}",
+            f"Train it with {pluralize(required_seeds - num_distinct, 'more seed')}.",
         )
     ]
 
 
 def _too_few_rows(
-    candidate: LossTable, required: int, block_length: int, observation: str
+    candidate: LossTable, required_rows: int, block_length: int, observation: str
 ) -> list[MissingEvidence]:
     missing_evidence = []
     short_name = observation.removeprefix("test ")
-    if candidate.num_rows < required:
+    if candidate.num_rows < required_rows:
         missing_evidence.append(
             MissingEvidence(
-                f"the window has {pluralize(candidate.num_rows, observation)}, required {required}",
-                f"Score {pluralize(required - candidate.num_rows, f'more {short_name}')}.",
+                f"the window has {pluralize(candidate.num_rows, observation)}, required "
+                f"{required_rows}",
+                f"Score {pluralize(required_rows - candidate.num_rows, f'more {short_name}')}.",
             )
         )
     min_fold_rows = int(np.unique(candidate.fold_N, return_counts=True)[1].min())

@@ -34,18 +34,20 @@ def select_unseen_member(
     last_positions = [position_through(index, member.trained_through) for member in members]
     # Members with the same last row are ordered by fold id, so that the result does not depend on
     # the order of the members.
-    ranked = sorted(
+    ranked_members = sorted(
         zip(last_positions, members, strict=True), key=lambda pair: (pair[0], pair[1].fold_id)
     )
     unseen_members = [
-        member for last_position, member in ranked if fold.test.start - last_position > horizon_rows
+        member
+        for last_position, member in ranked_members
+        if fold.test.start - last_position > horizon_rows
     ]
     if not unseen_members:
         raise ContractError(
             f"Seed {members[0].seed} needs a member whose training ends more than {horizon_rows} "
             f"rows before the first test row of fold {fold.fold_id}, "
             f"{row_labels(index)[fold.test.start]}; the training of its earliest member ends at "
-            f"{ranked[0][1].trained_through}.",
+            f"{ranked_members[0][1].trained_through}.",
             cause="The folds start earlier than those on which the version was trained.",
             fix="Start the first test window later, or train the same settings on these folds and "
             "use that model.",

@@ -107,8 +107,8 @@ class EventLog:
                 "closed.",
                 fix="Write inside 'with EventLog(...) as log:'.",
             )
-        required = required_fields(event, test_metrics=(), headline="")
-        problems = [problem.what for problem in find_field_problems(event, fields, required)]
+        required_kinds = required_fields(event, test_metrics=(), headline="")
+        problems = [problem.what for problem in find_field_problems(event, fields, required_kinds)]
         problems += [f"field '{name}' is reserved" for name in _RESERVED_FIELDS if name in fields]
         if problems:
             raise ContractError(

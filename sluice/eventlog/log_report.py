@@ -176,10 +176,10 @@ class _Inspection:
             self.required_by_event[event] = required_fields(
                 event, test_metrics=self.test_metrics, headline=self.headline
             )
-        required = self.required_by_event[event]
-        field_problems = find_field_problems(event, record, required)
+        required_kinds = self.required_by_event[event]
+        field_problems = find_field_problems(event, record, required_kinds)
         for listing, problems in (
-            (self.notes if is_phase and required is None else self.problems, field_problems),
+            (self.notes if is_phase and required_kinds is None else self.problems, field_problems),
             (self.notes, self._metric_notes(event, record)),
         ):
             for problem in problems:
@@ -192,7 +192,7 @@ class _Inspection:
                         kind="non-finite", line=line_number, event=event, field=name, what=what
                     )
                 )
-        if is_phase and required is None:
+        if is_phase and required_kinds is None:
             self._track_phase(line_number, event)
         else:
             self._track_event(line_number, event, record)

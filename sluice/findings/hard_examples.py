@@ -57,8 +57,8 @@ def find_hard_examples(
         display_column: Column that describes the rows to a reader.
     """
     finite_indices = np.flatnonzero(np.isfinite(loss_N))
-    descending = np.argsort(-loss_N[finite_indices], kind="stable")
-    hardest_indices = finite_indices[descending][:count]
+    descending_order = np.argsort(-loss_N[finite_indices], kind="stable")
+    hardest_indices = finite_indices[descending_order][:count]
     if hardest_indices.size == 0:
         return ()
     unusual_features = find_unusual_features(hardest_indices, rows, frame, feature_columns)

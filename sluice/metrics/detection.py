@@ -164,11 +164,11 @@ def _require_comparable(true: ArrayLike, detected: ArrayLike, what: str) -> None
 def _require_valid_boxes(truth: Boxes) -> None:
     corners_N4 = _corners(truth)
     has_area_N = (corners_N4[:, :2] < corners_N4[:, 2:]).all(axis=1)
-    invalid = np.flatnonzero(~(has_area_N & np.isfinite(corners_N4).all(axis=1)))
-    if invalid.size:
-        first = invalid[0]
+    invalid_rows = np.flatnonzero(~(has_area_N & np.isfinite(corners_N4).all(axis=1)))
+    if invalid_rows.size:
+        first = invalid_rows[0]
         raise ContractError(
-            f"True boxes must be finite with x1 < x2 and y1 < y2, got {invalid.size} of "
+            f"True boxes must be finite with x1 < x2 and y1 < y2, got {invalid_rows.size} of "
             f"{len(corners_N4)} that are not, first row {first}: {corners_N4[first].tolist()}.",
             cause="The values are x, y, width and height, or there are boxes without area.",
             fix="Pass corners, and drop boxes without area.",

@@ -225,9 +225,11 @@ def _check_zero_gradient(
     if name == _INPUT_NAME:
         return None  # the input is not trained, and its values may be categories
     value = tensors[name].detach()
-    perturbed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
+    perturbed_value = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():
-        change = float((call({**tensors, name: perturbed}) - output).abs().max()) / output_scale
+        change = (
+            float((call({**tensors, name: perturbed_value}) - output).abs().max()) / output_scale
+        )
     if not change > _ABSOLUTE_TOLERANCE:
         return None
     operation = operations.piecewise_constant_op or "detach(), .data or no_grad"

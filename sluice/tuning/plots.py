@@ -36,10 +36,10 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
             label = "finished" if state == "finished" else "stopped early"
             ids, losses = [t.id for t in trials], [t.loss for t in trials]
             axes.plot(ids, losses, marker, color=colour, label=label, ms=5)
-    lowest, lowest_so_far = math.inf, []
+    lowest_loss, lowest_so_far = math.inf, []
     for trial in result.trials:
-        lowest = min(lowest, trial.loss)
-        lowest_so_far.append(lowest if math.isfinite(lowest) else math.nan)
+        lowest_loss = min(lowest_loss, trial.loss)
+        lowest_so_far.append(lowest_loss if math.isfinite(lowest_loss) else math.nan)
     axes.plot(
         range(len(lowest_so_far)), lowest_so_far, color=INK, linewidth=1.2, drawstyle="steps-post"
     )
@@ -216,8 +216,8 @@ def strategy_text(strategy: Strategy) -> str:
     proposals, scheduler = (
         re.split(r"[.:]", name)[-1] for name in (strategy.proposals, strategy.scheduler)
     )
-    stopping = "no trial stopped early" if scheduler == "none" else f"scheduler {scheduler}"
-    return f"proposals: {proposals}, {stopping}"
+    stopping_text = "no trial stopped early" if scheduler == "none" else f"scheduler {scheduler}"
+    return f"proposals: {proposals}, {stopping_text}"
 
 
 def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:

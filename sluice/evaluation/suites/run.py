@@ -72,8 +72,8 @@ def run_suites(
     all_scores = (arms.candidate, arms.reference, arms.baseline)
     threshold = None
     if any(scores.mistakes is None for scores in all_scores):
-        aligned = ArmLosses.of(arms.reference.losses.aligned_to(candidate_losses))
-        threshold = float(np.quantile(aligned.loss_SN.mean(axis=0), settings.wrong_quantile))
+        aligned_losses = ArmLosses.of(arms.reference.losses.aligned_to(candidate_losses))
+        threshold = float(np.quantile(aligned_losses.loss_SN.mean(axis=0), settings.wrong_quantile))
     names = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
         make_suite_arm(scores, candidate_losses, threshold, name)

@@ -224,9 +224,9 @@ class ArrivalStudy(Study):
             self.next_to_start()
         config = line["config"]
         if self._searcher is not None:
-            suggested = self._request_config()
-            self._require_same(line, suggested or {})
-            config = suggested
+            suggested_config = self._request_config()
+            self._require_same(line, suggested_config or {})
+            config = suggested_config
         self._append(config)
 
     def enqueue(self, config: Mapping[str, Any]) -> int:
