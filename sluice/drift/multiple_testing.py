@@ -12,7 +12,7 @@ from sluice.drift.report import (
     ColumnResult,
     JointResult,
     StatisticResult,
-    most_significant_statistic,
+    statistic_with_smallest_p,
 )
 from sluice.evaluation.multiplicity import benjamini_hochberg
 
@@ -105,7 +105,7 @@ def adjust_results(
 def _with_adjusted_p(column: ColumnResult, adjusted_p: float, *, alpha: float) -> ColumnResult:
     if not math.isfinite(adjusted_p):
         return column
-    statistic = most_significant_statistic(column.statistics)
+    statistic = statistic_with_smallest_p(column.statistics)
     reason = (
         f"{_STATISTIC_NAMES[statistic.name].capitalize()} {statistic.distance:.3g}, at most "
         f"{statistic.threshold:.3g} expected; adjusted p {adjusted_p:.2g}."

@@ -23,7 +23,7 @@ from sluice.drift.report import (
     ColumnResult,
     DriftReport,
     StatisticResult,
-    most_significant_statistic,
+    statistic_with_smallest_p,
 )
 from sluice.drift.summary import summarize
 
@@ -188,7 +188,7 @@ def _compare(
         reference,
         column,
         "missing_values"
-        if most_significant_statistic(statistics).name == "missing"
+        if statistic_with_smallest_p(statistics).name == "missing"
         else "distribution",
         "",
         missing_rate=float(missing_rate),
