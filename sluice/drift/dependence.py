@@ -27,9 +27,9 @@ changes little, and the sums use several threads, whose synchronization is slow.
 
 
 _EVEN_RATIO = 0.75
-"""Variance of the mean, relative to that of independent rows, below which rows count as more evenly
-spread than independent ones; the block length is then 1. Estimates for independent rows are rarely
-this low."""
+"""Limit for the variance of the mean, as a share of the variance for independent rows. Below the
+limit, rows count as more evenly spread than independent rows, and the block length is 1. Estimates
+for independent rows are rarely this low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,8 +62,8 @@ class ReferenceArtifacts(Record):
     embedding: str | None = Field(
         None,
         exclude_if=lambda digest: digest is None,
-        description="Drift reference of the embedding, for images and texts. It may contain the "
-        "reason why there are no embeddings instead.",
+        description="Drift reference of the embedding, for images and texts. If there are no "
+        "embeddings, it contains the reason.",
     )
     lacking: tuple[str, ...] = Field(description="Reasons for missing references, in sentences.")
     left_out: tuple[str, ...] = Field(

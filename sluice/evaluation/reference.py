@@ -24,8 +24,8 @@ from sluice.training.weights import load_member
 from sluice.workloads.workload import Workload
 
 REPRODUCED_RTOL = 1e-4
-"""Maximum relative difference of a recomputed loss from the recorded one, at which the loss counts
-as reproduced. It allows for other versions of libraries."""
+"""A recomputed loss counts as reproduced if its relative difference from the recorded loss is at
+most this number. The tolerance allows for other versions of libraries."""
 
 RECORDED_LOSSES = {"seed": "iu", "fold": "iu", "row": "O", "loss": "f"}
 """Columns of the losses that are stored with a version, for ``read_table_bytes``."""

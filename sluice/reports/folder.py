@@ -20,7 +20,8 @@ ADDRESS_VARIABLE = "SLUICE_REPORTS_URL"
 """Environment variable with the URL of the report server."""
 DEFAULT_PORT = 3001
 DEFAULT_ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
-"""Default URL at which ``sluice dev`` serves reports. If its port is in use, the next is used."""
+"""Default URL at which ``sluice dev`` serves reports. If its port is in use, the next port is
+used."""
 
 _DIGEST_CHARACTERS = 12
 """Number of characters of the digest in the name of a file."""

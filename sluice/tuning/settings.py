@@ -53,8 +53,8 @@ class SearchSettings(Settings):
     )
     searcher: ClassSettings | None = Field(
         None,
-        description="{class: ..., arguments: ...} for any searcher of Ray Tune; if not set, "
-        "random values or TPE by the budget.",
+        description="{class: ..., arguments: ...} for any searcher of Ray Tune. If not set, "
+        "the budget decides between random values and TPE.",
     )
     seed: int = Field(
         0, ge=0, description="Base seed of searcher, scheduler, weights, row order and dropout."

@@ -101,7 +101,7 @@ class Verdict(Record):
     )
     effect_size: float = Field(
         description="Cohen's d of paired differences: the gain divided by the standard deviation "
-        "over rows of the seed-averaged gain per row."
+        "of the seed-averaged gains of the rows."
     )
     num_seeds: int = Field(description="Number of seeds of the candidate.")
     num_reference_seeds: int = Field(

@@ -27,9 +27,9 @@ class SuiteGuard(Settings):
     margin: float | None = Field(
         None,
         ge=0,
-        description="Maximum increase of the mean loss on the suite from reference to candidate. "
-        "The guard passes if the increase is significantly below it, at suites.alpha [loss "
-        "units].",
+        description="Maximum increase of the mean loss on the suite from reference to candidate "
+        "[loss units]. The guard passes if the increase is significantly below this margin, at "
+        "suites.alpha.",
     )
 
     @model_validator(mode="after")
