@@ -130,7 +130,7 @@ def _squared_distances(row_NE: NDArray[np.float64]) -> NDArray[np.float64]:
     square_N = (centred_NE**2).sum(axis=1)
     product_NN = centred_NE @ centred_NE.T
     squared_NN = np.maximum(square_N[:, None] + square_N[None] - 2 * product_NN, 0.0)
-    # Rounding errors would turn equal rows into rows with a tiny distance.
+    # Tiny distances are set to 0, because rounding errors give equal rows a tiny distance.
     squared_NN[squared_NN <= 1e-12 * (square_N[:, None] + square_N[None])] = 0.0
     np.fill_diagonal(squared_NN, 0.0)
     result: NDArray[np.float64] = squared_NN

@@ -139,7 +139,8 @@ def _untestable_result(
     num_filled = int(values.notna().sum()) if kind is None else count_filled(values)
     if num_filled == 0:
         num_blocks = len(values) / column.dependence.block_length
-        # Probability that all rows are missing if each block is missing independently.
+        # The power is the probability that all rows are missing if blocks are missing
+        # independently.
         is_expected = column.missing_rate**num_blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "

@@ -77,7 +77,7 @@ def _padding(subject: Subject) -> ProbeResult:
             fix="Declare padding as pad_id of the workload, or as padding_idx of an nn.Embedding.",
         )
     if not bool(padded.any()):
-        # The first rows may have no padding by chance.
+        # The first rows may have no padding by chance, so more rows are searched.
         x, padded = _rows_with_padding(subject, pad_id)
         if not len(x):
             row_count = pluralize(len(subject.padding_candidates), "train row")

@@ -131,8 +131,8 @@ class ClipToRange:
 
 def _mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
-        # From a list, PBT takes a neighbouring or a random option. Of a parameter that may be off,
-        # only its range is passed, so that PBT never turns it off.
+        # From a list, PBT takes a neighbouring or a random option. For a parameter that may be off,
+        # only the range is passed, so that PBT never turns the parameter off.
         config_key(path, parameter): categories(parameter)
         if isinstance(parameter, Choice)
         else domains(path, parameter)[config_key(path, parameter)]

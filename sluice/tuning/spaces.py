@@ -244,8 +244,8 @@ def require_field_value(
             settings_type.model_construct(), name, field_value
         )
     except ValidationError as error:
-        # A frozen class refuses every assignment, which is one of the errors. An invalid value is
-        # another one.
+        # A frozen class refuses every assignment, so one of the errors is always about that. An
+        # invalid value causes a further error.
         problems = [p for p in error.errors() if p["type"] != "frozen_instance"]
         if problems:
             raise SettingsError(

@@ -118,7 +118,7 @@ def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) 
         png = rows_png(result, threshold=report.threshold, unit=report.unit)
         parts.append(_image(png, f"losses on the rows of {result.name}"))
     example_rows = result.examples(max_examples)
-    # The last column, because a long text there does not move the columns of numbers.
+    # The example is in the last column, where a long text does not move the columns of numbers.
     example_column = ["example"] if any(row.description for row in example_rows) else []
     names = [
         "row",

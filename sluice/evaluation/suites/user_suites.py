@@ -156,7 +156,7 @@ def _read(path: Path) -> pd.DataFrame:
             fix="Rename or convert the file.",
         )
     try:
-        # Read as text, because a label such as 0071 is not the number 71.
+        # All fields are read as text, because a label such as 0071 is not the number 71.
         return pd.read_csv(path, dtype=str) if path.suffix == ".csv" else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         # pandas and pyarrow signal an unreadable table with subclasses of these two.
