@@ -46,5 +46,6 @@ class JudgeSettings(Settings):
         gt=0.5,
         lt=1,
         description="One-sided confidence level of the lower bounds of both agreements. The "
-        "judge prefers candidate or baseline if the two-sided p-value of the sign test is below 1 minus this level.",
+        "judge prefers candidate or baseline if the two-sided p-value of the sign test is below 1 "
+        "minus this level.",
     )
