@@ -21,7 +21,7 @@ _MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventsRead:
+class LogEvents:
     """Events of one log, in order, and the incomplete last line, if there is one."""
 
     events: list[dict[str, Any]]
@@ -130,7 +130,7 @@ class EventLog:
             raise storage_error(self.path, error) from error
 
 
-def read_events(path: str | Path) -> EventsRead:
+def read_events(path: str | Path) -> LogEvents:
     """Read a log; an invalid last line without a newline is returned in ``torn_line``.
 
     Raises:
@@ -148,7 +148,7 @@ def read_events(path: str | Path) -> EventsRead:
             events.append(line.record)
     if invalid_line is not None and invalid_line.has_newline:
         raise _invalid_line(path, invalid_line)
-    return EventsRead(
+    return LogEvents(
         events=events, torn_line=invalid_line.text if invalid_line is not None else None
     )
 

@@ -252,7 +252,7 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     The address is also stored in an environment variable for the runs that the UI starts.
     """
     from sluice.pipelines.report_server import LOOPBACK, start_server
-    from sluice.reports.folder import URL_VARIABLE, DEFAULT_PORT
+    from sluice.reports.folder import DEFAULT_PORT, URL_VARIABLE
 
     configured = urlsplit(os.environ.get(URL_VARIABLE, ""))
     is_local = configured.hostname in (LOOPBACK, "localhost")
