@@ -25,8 +25,8 @@ _NUM_RANKS = 2
 """Number of ranks over which the trainer's split of the rows is tested."""
 
 _MAX_GRADIENT_ROWS = 2
-"""Maximum number of rows with which gradients are tested. The
-time is proportional to this number."""
+"""Maximum number of rows with which gradients are tested. The time is proportional to this
+number."""
 
 
 def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:
