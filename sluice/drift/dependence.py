@@ -51,8 +51,8 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
     example is the weekday: each weekday is equally frequent in consecutive rows. Servers sample
     requests at random, and a random sample varies as independent rows do.
 
-    The factor corrects two effects. First, rows of different blocks are independent, so resampling
-    underestimates the variance; ``rows_component`` returns a corrected variance. Second, a variance
+    The factor corrects two effects. First, drawn blocks are independent of each other, so
+    resampling underestimates the variance; ``rows_component`` returns a corrected variance. Second, a variance
     estimated from few blocks is uncertain. Student's t distribution instead of the normal
     distribution accounts for this, at the small p-value that raises an alarm.
 

@@ -63,9 +63,9 @@ def evaluate_embeddings(
 ) -> EmbeddingReport:
     """Test whether the embeddings of requests differ from the embeddings of held-out rows.
 
-    The family of this signal has one test, so its p-value is compared with ``alpha`` itself: every
-    signal of the monitor has this rate of false alarms per window. DRIFT also requires that the
-    squared discrepancy exceeds ``min_discrepancy``.
+    This signal has a single test, so its p-value is compared with ``alpha`` itself. Every signal of
+    the monitor has this rate of false alarms per window. DRIFT also requires that the squared
+    discrepancy exceeds ``min_discrepancy``.
 
     Args:
         reference: Reference with at least two different rows.

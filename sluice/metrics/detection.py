@@ -60,8 +60,8 @@ def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMe
     """Return map@0.5:0.95, map@0.5 and map@0.75 [rate].
 
     For each class and overlap threshold, the detections are processed in descending order of score.
-    Each is matched to the true box of its image that has the largest overlap among those not
-    matched yet, if this overlap reaches the threshold. The average precision is the mean, over 101
+    A detection is compared with the true boxes of its image that are not matched yet. It is matched
+    to the box with the largest overlap, if this overlap reaches the threshold. The average precision is the mean, over 101
     recalls, of the highest precision at that recall or a higher recall. All metrics are means over
     the classes with a true box, and map@0.5:0.95 also over the overlaps 0.5 to 0.95. Detections of
     a class without true boxes are ignored, as in COCO.
