@@ -52,9 +52,9 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
     requests at random, and a random sample varies as independent rows do.
 
     The factor corrects two effects. First, drawn blocks are independent of each other, so
-    resampling underestimates the variance; ``rows_component`` returns a corrected variance. Second, a variance
-    estimated from few blocks is uncertain. Student's t distribution instead of the normal
-    distribution accounts for this, at the small p-value that raises an alarm.
+    resampling underestimates the variance; ``rows_component`` returns a corrected variance. Second,
+    a variance estimated from few blocks is uncertain. Student's t distribution instead of the
+    normal distribution accounts for this, at the small p-value that raises an alarm.
 
     Args:
         series: Series (N,) in time order, such as the ranks of a column and their distances from

@@ -61,10 +61,10 @@ def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMe
 
     For each class and overlap threshold, the detections are processed in descending order of score.
     A detection is compared with the true boxes of its image that are not matched yet. It is matched
-    to the box with the largest overlap, if this overlap reaches the threshold. The average precision is the mean, over 101
-    recalls, of the highest precision at that recall or a higher recall. All metrics are means over
-    the classes with a true box, and map@0.5:0.95 also over the overlaps 0.5 to 0.95. Detections of
-    a class without true boxes are ignored, as in COCO.
+    to the box with the largest overlap, if this overlap reaches the threshold. The average
+    precision is the mean, over 101 recalls, of the highest precision at that recall or a higher
+    recall. All metrics are means over the classes with a true box, and map@0.5:0.95 also over the
+    overlaps 0.5 to 0.95. Detections of a class without true boxes are ignored, as in COCO.
 
     All metrics are absent, with the reason, if there is no true box, or if a score or a detected
     corner is non-finite. A detection without area never matches.
