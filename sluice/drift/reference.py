@@ -134,11 +134,11 @@ def build_reference(
     _require_rows(frame, settings)
     per_test_alpha = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
-        measured_columns = pool.map(
+        measured = pool.map(
             lambda i: reference_column(frame.iloc[:, i], settings, per_test_alpha),
             range(frame.shape[1]),
         )
-        columns = tuple(_report_progress(measured_columns, frame.shape[1], "measured", on_progress))
+        columns = tuple(_report_progress(measured, frame.shape[1], "measured", on_progress))
         joint = None
         if len(columns) > 1:
             features = RandomFeatures.draw(columns, settings.num_features, seed)
