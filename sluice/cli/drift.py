@@ -80,8 +80,8 @@ def drift(
 
     ignored = tuple(ignore or ())
     reference_frame, window_frame = (
-        read_frame(reference, ignored=ignored),
-        read_frame(window, ignored=ignored),
+        read_frame(reference, ignored_columns=ignored),
+        read_frame(window, ignored_columns=ignored),
     )
     window_rows = max(len(window_frame), MIN_WINDOW_ROWS)
     settings = DriftSettings.parse(

@@ -67,7 +67,7 @@ class CategoryCells:
     def encode(self, values: "pd.Series[Any]") -> NDArray[np.uint8]:
         """Return the code of each value (N,)."""
         position_N, names = factorize(values)
-        reference_position = {name: at for at, name in enumerate(self.categories)}
+        reference_position = {name: i for i, name in enumerate(self.categories)}
         codes = [self._code(reference_position.get(name)) for name in names]
         # Missing values have position -1, which selects the last element.
         return np.array([*codes, MISSING], np.uint8)[position_N]
@@ -76,8 +76,8 @@ class CategoryCells:
         """Return the number of rows of each category that is not in the reference."""
         position_N, names = factorize(values)
         known = set(self.categories)
-        count = np.bincount(position_N[position_N >= 0], minlength=len(names))
-        return {name: int(count[at]) for at, name in enumerate(names) if name not in known}
+        counts = np.bincount(position_N[position_N >= 0], minlength=len(names))
+        return {name: int(counts[i]) for i, name in enumerate(names) if name not in known}
 
     def _code(self, position: int | None) -> int:
         if position is None:
@@ -131,14 +131,16 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
         np.ceil(np.arange(1, num_cells + 1) / num_cells * x_N.size).astype(np.int64) - 1
     )
     edges = x_N[last_positions]
-    distinct = x_N[np.concatenate(([True], x_N[1:] != x_N[:-1]))]
+    distinct_values = x_N[np.concatenate(([True], x_N[1:] != x_N[:-1]))]
     # Values that get their own cell: they need an edge just below them and one just above.
     is_repeated = edges[1:] == edges[:-1]
-    frequent = distinct if distinct.size <= num_cells else edges[1:][is_repeated]
+    frequent_values = (
+        distinct_values if distinct_values.size <= num_cells else edges[1:][is_repeated]
+    )
     # The first and last edge enclose the range of the reference.
-    edges_below = _below(np.concatenate((x_N[:1], frequent)))
-    edges_above = _above(np.concatenate((frequent, x_N[-1:])))
-    has_own_edges = np.isin(edges, np.concatenate((x_N[:1], frequent, x_N[-1:])))
+    edges_below = _below(np.concatenate((x_N[:1], frequent_values)))
+    edges_above = _above(np.concatenate((frequent_values, x_N[-1:])))
+    has_own_edges = np.isin(edges, np.concatenate((x_N[:1], frequent_values, x_N[-1:])))
     other_edges = _above(edges[~has_own_edges])
     return NumericCells(edges=np.unique(np.concatenate((other_edges, edges_below, edges_above))))
 
@@ -158,18 +160,18 @@ def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
     """Return cells for the most frequent categories, for rare ones and for new ones."""
     position_N, names = factorize(values)
-    count = np.bincount(position_N[position_N >= 0], minlength=len(names))
-    order = sorted(range(len(names)), key=lambda at: (-count[at], names[at]))
+    counts = np.bincount(position_N[position_N >= 0], minlength=len(names))
+    order = sorted(range(len(names)), key=lambda i: (-counts[i], names[i]))
     return CategoryCells(
-        categories=tuple(names[at] for at in order), num_frequent=min(len(names), num_cells)
+        categories=tuple(names[i] for i in order), num_frequent=min(len(names), num_cells)
     )
 
 
 def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
     """Return the position of each value (N,) in the list of categories; -1 for missing values."""
-    position_N, distinct = pd.factorize(values, use_na_sentinel=True)
-    names = [str(value) for value in distinct]
-    position_of = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    position_N, distinct_values = pd.factorize(values, use_na_sentinel=True)
+    names = [str(value) for value in distinct_values]
+    position_of = {name: i for i, name in enumerate(dict.fromkeys(names))}
     # 1 and "1" are the same category, because text files do not distinguish them.
     merged_position = np.array([*(position_of[name] for name in names), -1], np.int64)
     return merged_position[position_N], list(position_of)

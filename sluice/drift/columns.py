@@ -199,8 +199,8 @@ def normal_scores(column: ColumnReference) -> NDArray[np.float64]:
     A missing value has score 0. Values outside the reference's range have the score of
     the quantile 0.5 / N or 1 - 0.5 / N.
     """
-    share_G, half = column.share_G, 0.5 / column.num_rows
-    middle_G = np.clip(np.cumsum(share_G) - share_G / 2, half, 1 - half)
+    share_G, half_row = column.share_G, 0.5 / column.num_rows
+    middle_G = np.clip(np.cumsum(share_G) - share_G / 2, half_row, 1 - half_row)
     return np.concatenate(([0.0], ndtri(middle_G)))
 
 
@@ -264,7 +264,7 @@ def _category_spans(
     row_N = np.flatnonzero(position_N >= 0)
     rows = pd.Series(row_N).groupby(position_N[row_N])
     table = pd.DataFrame({"first": rows.min(), "last": rows.max(), "size": rows.size()})
-    table = table.set_axis([names[at] for at in table.index]).loc[list(cells.categories)]
+    table = table.set_axis([names[i] for i in table.index]).loc[list(cells.categories)]
     return (
         table["first"].to_numpy(np.int64),
         table["last"].to_numpy(np.int64),

@@ -27,9 +27,9 @@ changes little, and the sums use several threads, whose synchronization is slow.
 
 
 _EVEN_RATIO = 0.75
-"""Variance of the mean, relative to that of independent rows, below which rows count as more evenly
-spread than independent ones; the block length is then 1. Estimates for independent rows are rarely
-this low."""
+"""Limit for the variance of the mean, as a share of the variance for independent rows. Below the
+limit, rows count as more evenly spread than independent rows, and the block length is 1. Estimates
+for independent rows are rarely this low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
     example is the weekday: each weekday is equally frequent in consecutive rows. Servers sample
     requests at random, and a random sample varies as independent rows do.
 
-    The factor corrects two effects. First, rows of different blocks are independent, so resampling
-    underestimates the variance; ``rows_component`` returns a corrected variance. Second, a variance
-    estimated from few blocks is uncertain. Student's t distribution instead of the normal
-    distribution accounts for this, at the small p-value that raises an alarm.
+    The factor corrects two effects. First, drawn blocks are independent of each other, so
+    resampling underestimates the variance; ``rows_component`` returns a corrected variance. Second,
+    a variance estimated from few blocks is uncertain. Student's t distribution instead of the
+    normal distribution accounts for this, at the small p-value that raises an alarm.
 
     Args:
         series: Series (N,) in time order, such as the ranks of a column and their distances from

@@ -63,9 +63,9 @@ def evaluate_embeddings(
 ) -> EmbeddingReport:
     """Test whether the embeddings of requests differ from the embeddings of held-out rows.
 
-    The family of this signal has one test, so its p-value is compared with ``alpha`` itself: every
-    signal of the monitor has this rate of false alarms per window. DRIFT also requires that the
-    squared discrepancy exceeds ``min_discrepancy``.
+    This signal has a single test, so its p-value is compared with ``alpha`` itself. Every signal of
+    the monitor has this rate of false alarms per window. DRIFT also requires that the squared
+    discrepancy exceeds ``min_discrepancy``.
 
     Args:
         reference: Reference with at least two different rows.
@@ -91,7 +91,7 @@ def evaluate_embeddings(
         if len(sample) < required_rows
     ]
     if not shortages and not _can_reach(settings.alpha, length, reference_NE, window_NE):
-        shortages = [f"blocks of {length} rows cannot have a p-value of {settings.alpha:g}"]
+        shortages = [f"with blocks of {length} rows, no p-value is as small as {settings.alpha:g}"]
     test = None
     if not shortages:
         test = mmd_test(
@@ -150,12 +150,12 @@ def _decide(
     )
     if not test.p_value <= settings.alpha:
         return "STABLE", f"No drift in the embedding of the network: {details}.", "Nothing to do."
-    allowed = embedding_settings.min_discrepancy
-    if not test.mmd_squared > allowed:
+    allowed_discrepancy = embedding_settings.min_discrepancy
+    if not test.mmd_squared > allowed_discrepancy:
         return (
             "STABLE",
             f"The drift in the embedding of the network is not larger than allowed: {details}; "
-            f"{allowed:g} allowed (drift.embedding.min_discrepancy).",
+            f"{allowed_discrepancy:g} allowed (drift.embedding.min_discrepancy).",
             "Nothing to do.",
         )
     return (

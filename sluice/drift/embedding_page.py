@@ -34,9 +34,9 @@ class EmbeddingWindow:
             ),
             "discrepancy ignored up to": f"{report.min_discrepancy:g}",
             f"p-value of {report.num_permutations:,} permutations": _format(report.p_value, ".2g"),
-            "kernel width (median distance)": _format(report.bandwidth, ".3g"),
+            "bandwidth of the kernel (median distance)": _format(report.bandwidth, ".3g"),
             "block length": f"{report.block_length}",
-            "rows compared": f"{report.reference_rows:,} and {report.num_rows:,}",
+            "rows of reference and window": f"{report.reference_rows:,} and {report.num_rows:,}",
             "layer that receives the embedding": report.layer,
             "network": short(report.network),
         }

@@ -65,8 +65,9 @@ class EmbeddingReference:
 def compares_embeddings(workload: Workload, settings: DriftSettings) -> bool:
     """Return whether the drift of a workload's requests is detected on their embeddings.
 
-    True for all codecs, such as those of images and texts, except windows and raw rows: for these,
-    the columns are compared.
+    False if ``settings.embedding`` is None or the workload is not served. Otherwise it is true for
+    all codecs, such as those of images and texts, except windows and raw rows: for these, the
+    columns are compared.
     """
     if settings.embedding is None or not workload.is_served:
         return False
@@ -114,7 +115,7 @@ def build_embedding_reference(
     source = workload.examples(frame, last_fold.test).x
     positions = spread_rows(len(source), max_rows)
     on_progress(f"embedding {len(positions)} held-out rows")
-    inputs = (gather(source, positions[at : at + 1]) for at in range(len(positions)))
+    inputs = (gather(source, positions[i : i + 1]) for i in range(len(positions)))
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)  # 1.3 ms for a small image; 40 ms with two threads on a busy machine
     try:
@@ -178,7 +179,7 @@ def save_embedding_reference(reference: EmbeddingReference, store: ArtifactStore
         "problem": reference.problem,
         "digest": _content_digest(reference),
     }
-    names = [str(at) for at in range(reference.rows_NE.shape[1])]
+    names = [str(i) for i in range(reference.rows_NE.shape[1])]
     table = pa.table({name: reference.rows_NE[:, int(name)] for name in names})
     with_header = table.replace_schema_metadata({_HEADER_KEY: json.dumps(header, sort_keys=True)})
     buffer = io.BytesIO()

@@ -101,7 +101,8 @@ def evaluate_latency(
         lower_ratio = math.exp(float(np.quantile(log_ratio_R, settings.alpha)))
     ratio = window_p95 / reference_p95
     percentiles = (
-        f"95th percentile {1000 * window_p95:.3g} ms, before {1000 * reference_p95:.3g} ms"
+        f"95th percentile {1000 * window_p95:.3g} ms, in the reference "
+        f"{1000 * reference_p95:.3g} ms"
     )
     if shortages:
         verdict: DriftVerdict = "INCONCLUSIVE"

@@ -1,6 +1,6 @@
 """Two-sample test with the maximum mean discrepancy (MMD) of a Gaussian kernel.
 
-The kernel width is the median distance of two rows of both samples together. P-values come from
+The bandwidth is the median distance of two rows of both samples together. P-values come from
 permutations of blocks of consecutive rows, so that rows of a block may depend on each other.
 
 Shape legend: N = rows of both samples, E = width of a row, B = blocks, P = permutations.
@@ -83,10 +83,10 @@ def mmd_test(
         rows and permutations.
     """
     _require_samples(first_NE, second_NE, block_length)
-    blocks = [len(sample) // block_length for sample in (first_NE, second_NE)]
+    block_counts = [len(sample) // block_length for sample in (first_NE, second_NE)]
     samples = [
         sample[len(sample) - count * block_length :]
-        for sample, count in zip((first_NE, second_NE), blocks, strict=True)
+        for sample, count in zip((first_NE, second_NE), block_counts, strict=True)
     ]
     squared_NN = _squared_distances(np.concatenate(samples))
     bandwidth = median_distance(squared_NN)
@@ -94,12 +94,12 @@ def mmd_test(
         kernel_NN = np.ones_like(squared_NN)
     else:
         kernel_NN = np.exp(-squared_NN / (2 * bandwidth**2))
-    num_blocks = sum(blocks)
+    num_blocks = sum(block_counts)
     shape = (num_blocks, block_length, num_blocks, block_length)
     pair_BB = kernel_NN.reshape(shape).sum(axis=(1, 3)) / block_length**2
     np.fill_diagonal(pair_BB, 0.0)
-    is_first_B = np.arange(num_blocks) < blocks[0]
-    observed_mmd = float(_estimates(pair_BB, is_first_B[None], blocks[0])[0])
+    is_first_B = np.arange(num_blocks) < block_counts[0]
+    observed_mmd = float(_estimates(pair_BB, is_first_B[None], block_counts[0])[0])
     null_P = _null_estimates(pair_BB, is_first_B, num_permutations, np.random.default_rng(seed))
     num_at_least = int((null_P >= observed_mmd - _TIE_ATOL).sum())
     return MmdTest(
@@ -107,7 +107,7 @@ def mmd_test(
         p_value=(1 + num_at_least) / (1 + num_permutations),
         threshold=float(np.quantile(null_P, 1 - alpha)),
         bandwidth=bandwidth,
-        num_blocks=(blocks[0], blocks[1]),
+        num_blocks=(block_counts[0], block_counts[1]),
         num_permutations=num_permutations,
     )
 
@@ -117,10 +117,10 @@ def median_distance(squared_NN: NDArray[np.float64]) -> float:
 
     If the median is 0, it is the median of the distances above 0; 0 if all rows are equal.
     """
-    pairs = np.sqrt(squared_NN[np.triu_indices(len(squared_NN), k=1)])
-    median = float(np.median(pairs))
-    if median == 0 and pairs.any():
-        median = float(np.median(pairs[pairs > 0]))
+    distances = np.sqrt(squared_NN[np.triu_indices(len(squared_NN), k=1)])
+    median = float(np.median(distances))
+    if median == 0 and distances.any():
+        median = float(np.median(distances[distances > 0]))
     return median
 
 
@@ -130,7 +130,7 @@ def _squared_distances(row_NE: NDArray[np.float64]) -> NDArray[np.float64]:
     square_N = (centred_NE**2).sum(axis=1)
     product_NN = centred_NE @ centred_NE.T
     squared_NN = np.maximum(square_N[:, None] + square_N[None] - 2 * product_NN, 0.0)
-    # Rounding errors would turn equal rows into rows with a tiny distance.
+    # Tiny distances are set to 0, because rounding errors give equal rows a tiny distance.
     squared_NN[squared_NN <= 1e-12 * (square_N[:, None] + square_N[None])] = 0.0
     np.fill_diagonal(squared_NN, 0.0)
     result: NDArray[np.float64] = squared_NN
@@ -168,10 +168,10 @@ def _null_estimates(
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
     """Return the squared MMD of random assignments of the blocks (P,)."""
-    chunk = max(1, _MAX_CHUNK_NUMBERS // is_first_B.size)
+    chunk_size = max(1, _MAX_CHUNK_NUMBERS // is_first_B.size)
     estimates = []
-    for start in range(0, num_permutations, chunk):
-        size = min(chunk, num_permutations - start)
+    for start in range(0, num_permutations, chunk_size):
+        size = min(chunk_size, num_permutations - start)
         is_first_PB = rng.permuted(np.tile(is_first_B, (size, 1)), axis=1)
         estimates.append(_estimates(pair_BB, is_first_PB, int(is_first_B.sum())))
     return np.concatenate(estimates)

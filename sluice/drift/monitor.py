@@ -46,9 +46,13 @@ def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> M
         evaluator.update_losses(),
     )
     candidate = inputs.version.candidate
-    old_training, old_repair = (previous.training, previous.repair) if previous else (None, None)
-    training = update_alarm(old_training, signals, "train", candidate=candidate, now=inputs.now)
-    repair = update_alarm(old_repair, signals, "repair", candidate=candidate, now=inputs.now)
+    previous_alarms = (previous.training, previous.repair) if previous else (None, None)
+    training_alarm = update_alarm(
+        previous_alarms[0], signals, "train", candidate=candidate, now=inputs.now
+    )
+    repair_alarm = update_alarm(
+        previous_alarms[1], signals, "repair", candidate=candidate, now=inputs.now
+    )
     state = MonitorState(
         model=inputs.version.model,
         version=inputs.version.number,
@@ -57,7 +61,7 @@ def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> M
         signals=signals,
         latencies=latencies,
         latencies_until=latencies_until,
-        training=training,
-        repair=repair,
+        training=training_alarm,
+        repair=repair_alarm,
     )
     return MonitorRun(state=state, reports=evaluator.reports, embedding=evaluator.embedding_window)

@@ -31,7 +31,7 @@ def monitor_page(state: MonitorState) -> str:
         "<h2>Signals</h2>",
         f'<div class="card">{_signal_table(state)}</div>',
         "<h2>Windows</h2>",
-        f'<div class="card">{_windows(state)}</div>',
+        f'<div class="card">{_window_table(state)}</div>',
         "<h2>How to read this</h2>",
         f'<div class="card">{_LEGEND}</div>',
     ]
@@ -102,9 +102,11 @@ def _link(signal: SignalState) -> str:
     return f' <a href="{escape(page, quote=True)}">report</a>' if page else ""
 
 
-def _windows(state: MonitorState) -> str:
-    evaluated = [(window, state.signal) for state in state.signals for window in state.windows]
-    evaluated.sort(key=lambda pair: pair[0].at, reverse=True)
+def _window_table(state: MonitorState) -> str:
+    evaluated_windows = [
+        (window, state.signal) for state in state.signals for window in state.windows
+    ]
+    evaluated_windows.sort(key=lambda pair: pair[0].at, reverse=True)
     rows = [
         [
             f"{window.at:%Y-%m-%d %H:%M}",
@@ -114,7 +116,7 @@ def _windows(state: MonitorState) -> str:
             tag(window.verdict, TONE[window.verdict]),
             f'<a href="{escape(window.page, quote=True)}">report</a>' if window.page else "",
         ]
-        for window, signal in evaluated
+        for window, signal in evaluated_windows
     ]
     if not rows:
         return "<p>No window was evaluated yet.</p>"

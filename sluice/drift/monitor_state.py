@@ -230,17 +230,18 @@ def update_alarm(
         return None
     if not signals_in_alarm:
         return None
-    newest = {s.signal: _newest_drift(s) for s in signals_in_alarm}
-    columns = dict.fromkeys(name for window in newest.values() for name in window.columns)
-    windows = {signal: window.window for signal, window in newest.items()}
+    newest_windows = {s.signal: _newest_drift(s) for s in signals_in_alarm}
+    columns = dict.fromkeys(name for window in newest_windows.values() for name in window.columns)
+    window_ids = {signal: window.window for signal, window in newest_windows.items()}
     return Alarm(
-        id=digest_json([candidate, action, windows])[:12],
+        id=digest_json([candidate, action, window_ids])[:12],
         action=action,
         began_at=now,
-        signals=tuple(newest),
+        signals=tuple(newest_windows),
         columns=tuple(columns),
         reason=" ".join(
-            f"{SIGNALS[s.signal].capitalize()}: {s.alarm_state.reason} {newest[s.signal].reason}"
+            f"{SIGNALS[s.signal].capitalize()}: {s.alarm_state.reason} "
+            f"{newest_windows[s.signal].reason}"
             for s in signals_in_alarm
         ),
     )
@@ -248,5 +249,5 @@ def update_alarm(
 
 def _newest_drift(signal: SignalState) -> WindowResult:
     """Return the newest window with drift; the signal must have one."""
-    drifted = [window for window in signal.windows if window.verdict == "DRIFT"]
-    return drifted[-1]
+    drifted_windows = [window for window in signal.windows if window.verdict == "DRIFT"]
+    return drifted_windows[-1]

@@ -8,7 +8,12 @@ from numpy.typing import NDArray
 
 from sluice.drift.joint import MapFunction
 from sluice.drift.reference import DriftReference
-from sluice.drift.report import ColumnResult, JointResult, StatisticResult, smallest_p_value
+from sluice.drift.report import (
+    ColumnResult,
+    JointResult,
+    StatisticResult,
+    statistic_with_smallest_p,
+)
 from sluice.evaluation.multiplicity import benjamini_hochberg
 
 _STATISTIC_NAMES = {
@@ -79,20 +84,20 @@ def adjust_results(
     p_values = [column.p_value for column in columns]
     if joint is not None:
         p_values.append(math.nan if statistic is None else statistic.p_value)
-    adjusted = benjamini_hochberg(p_values)
+    adjusted_p_values = benjamini_hochberg(p_values)
     results = tuple(
         _with_adjusted_p(column, p, alpha=alpha)
-        for column, p in zip(columns, adjusted, strict=False)
+        for column, p in zip(columns, adjusted_p_values, strict=False)
     )
     if joint is None or statistic is None:
         return results, joint
-    has_drifted = adjusted[-1] <= alpha
+    has_drifted = adjusted_p_values[-1] <= alpha
     details = f"{statistic.distance:.3g}, at most {statistic.threshold:.3g} expected"
     return results, joint.model_copy(
         update={
-            "adjusted_p": adjusted[-1],
+            "adjusted_p": adjusted_p_values[-1],
             "verdict": "DRIFT" if has_drifted else "STABLE",
-            "reason": f"Discrepancy {details}; adjusted p {adjusted[-1]:.2g}.",
+            "reason": f"Discrepancy {details}; adjusted p {adjusted_p_values[-1]:.2g}.",
         }
     )
 
@@ -100,7 +105,7 @@ def adjust_results(
 def _with_adjusted_p(column: ColumnResult, adjusted_p: float, *, alpha: float) -> ColumnResult:
     if not math.isfinite(adjusted_p):
         return column
-    statistic = smallest_p_value(column.statistics)
+    statistic = statistic_with_smallest_p(column.statistics)
     reason = (
         f"{_STATISTIC_NAMES[statistic.name].capitalize()} {statistic.distance:.3g}, at most "
         f"{statistic.threshold:.3g} expected; adjusted p {adjusted_p:.2g}."

@@ -60,18 +60,18 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
 
 def _plots(report: DriftReport, reference: DriftReference) -> str:
     by_name = {column.name: column for column in reference.columns}
-    plotted = [
+    plotted_columns = [
         result
         for result in report.drifted_columns
         if result.share and result.finding != "missing_values"
     ]
-    if not plotted:
+    if not plotted_columns:
         return ""
     images = [
         _image(column_png(result, by_name[result.column]), f"drift of {result.column}")
-        for result in plotted[:_MAX_PLOTS]
+        for result in plotted_columns[:_MAX_PLOTS]
     ]
-    num_hidden = len(plotted) - len(images)
+    num_hidden = len(plotted_columns) - len(images)
     note = f"The table contains {pluralize(num_hidden, 'more drifted column')}."
     note_html = f'<p class="soft">{note}</p>' if num_hidden else ""
     plots = f'<div class="pair">{"".join(images)}</div>'
@@ -80,13 +80,13 @@ def _plots(report: DriftReport, reference: DriftReference) -> str:
 
 def _column_table(report: DriftReport) -> str:
     order: dict[DriftVerdict, int] = {"DRIFT": 0, "INCONCLUSIVE": 1, "STABLE": 2}
-    ranked = sorted(
+    ranked_results = sorted(
         report.columns,
         key=lambda c: (order[c.verdict], c.p_value if c.p_value >= 0 else -1.0),
     )
     names = (
         *("column", "verdict", "reason", "distances (threshold)", "adjusted p", "effect"),
-        "missing",
+        "missing values",
     )
     rows = [
         [
@@ -102,7 +102,7 @@ def _column_table(report: DriftReport) -> str:
             _number(result.effect),
             f"{_rate(result.missing_rate)}<br>was {_rate(result.reference_missing_rate)}",
         ]
-        for result in ranked
+        for result in ranked_results
     ]
     return table(names, rows, numbers=frozenset({3, 4, 5, 6}))
 

@@ -74,30 +74,33 @@ def find_pending_windows(
     )
     if version_samples:
         since = in_production_since.isoformat()
-        newest = version_samples[-1]
+        newest_sample = version_samples[-1]
         # Requests without feature columns, such as texts, have predictions only.
-        signal: Signal = "requests" if newest.features else "predictions"
+        signal: Signal = "requests" if newest_sample.features else "predictions"
         signal_state = state.signal(signal) if state else None
         new_samples = version_samples
         if signal_state and signal_state.last:
             last = datetime.fromisoformat(signal_state.last)
             new_samples = serving_samples.production_samples(version_samples, last)
         # Only the index is used, so the columns need no names.
-        if newest.features:
-            table = serving_samples.request_frame(new_samples, [""] * len(newest.features))
+        if newest_sample.features:
+            table = serving_samples.request_frame(new_samples, [""] * len(newest_sample.features))
         else:
-            num_outputs = len((newest.production or ((),))[0])
+            num_outputs = len((newest_sample.production or ((),))[0])
             table = serving_samples.prediction_frame(new_samples, [""] * num_outputs)
         check_signal(signal, table.index, since)
-        embedded = [sample for sample in version_samples if sample.embedding is not None]
-        if embedded and embedded[-1].embedding is not None:
+        embedded_samples = [sample for sample in version_samples if sample.embedding is not None]
+        if embedded_samples and embedded_samples[-1].embedding is not None:
             # Only the times are used. The network is compared when the window is evaluated.
-            network, values = embedded[-1].embedding.network, embedded[-1].embedding.values
+            network, values = (
+                embedded_samples[-1].embedding.network,
+                embedded_samples[-1].embedding.values,
+            )
             embedding_state = state.signal("embedding") if state else None
             if embedding_state and embedding_state.last:
                 last = datetime.fromisoformat(embedding_state.last)
-                embedded = serving_samples.production_samples(embedded, last)
-            times, _ = serving_samples.embedding_rows(embedded, network, len(values))
+                embedded_samples = serving_samples.production_samples(embedded_samples, last)
+            times, _ = serving_samples.embedding_rows(embedded_samples, network, len(values))
             check_signal("embedding", times, since)
         until = state.latencies_until if state else ""
         check_signal("latency", serving_samples.latencies(version_samples).index, until or since)

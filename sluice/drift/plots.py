@@ -25,19 +25,19 @@ _MAX_BAR_RATIO = 6.0
 
 def overview_png(report: DriftReport) -> bytes:
     """Plot the largest ratio of distance to threshold of each column, in descending order."""
-    tested = [column for column in report.columns if column.statistics]
-    tested.sort(key=lambda column: -_threshold_ratio(column.statistics))
-    top_columns = tested[:_MAX_COLUMNS]
+    tested_columns = [column for column in report.columns if column.statistics]
+    tested_columns.sort(key=lambda column: -_threshold_ratio(column.statistics))
+    top_columns = tested_columns[:_MAX_COLUMNS]
     entries = [
         (column.column, _threshold_ratio(column.statistics), column) for column in top_columns
     ]
     figure, axes = new_figure(height_in=1.2 + 0.24 * max(1, len(entries)))
-    for at, (_, ratio, column) in enumerate(entries):
+    for y, (_, ratio, column) in enumerate(entries):
         colour = DRIFT_COLOUR if column.verdict == "DRIFT" else MUTED
-        axes.barh(at, min(ratio, _MAX_BAR_RATIO), color=colour, height=0.7)
+        axes.barh(y, min(ratio, _MAX_BAR_RATIO), color=colour, height=0.7)
         if ratio > _MAX_BAR_RATIO:
             label = f"{ratio:.0f} " if math.isfinite(ratio) else "threshold is 0 "
-            axes.text(_MAX_BAR_RATIO, at, label, color="white", va="center", ha="right", fontsize=8)
+            axes.text(_MAX_BAR_RATIO, y, label, color="white", va="center", ha="right", fontsize=8)
     axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_yticks(range(len(entries)), [_short(name) for name, *_ in entries])
     axes.set_ylim(max(1, len(entries)) - 0.4, -0.6)
@@ -45,8 +45,9 @@ def overview_png(report: DriftReport) -> bytes:
     axes.set_xlim(0, max(1.5, min(1.05 * max_ratio, _MAX_BAR_RATIO)))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("largest distance / its threshold without drift")
-    num_hidden = len(tested) - len(top_columns)
-    detail = f"red: drift; line: threshold, exceeded in {100 * report.alpha:.3g} % without drift"
+    num_hidden = len(tested_columns) - len(top_columns)
+    alpha_text = f"{100 * report.alpha:.3g} %"
+    detail = f"red: drift; line: threshold, exceeded in {alpha_text} of windows without drift"
     headline = f"{len(report.drifted_columns)} of {len(report.columns)} columns drifted"
     set_headline(
         axes,
@@ -74,12 +75,12 @@ def two_windows_png(
 ) -> bytes:
     """Plot the quantiles of one quantity in the reference and in the window."""
     figure, axes = new_figure(height_in=3.4)
-    rate_Q = np.linspace(0.01, 0.99, 99)
+    level_Q = np.linspace(0.01, 0.99, 99)
     colour = DRIFT_COLOUR if has_drifted else VALIDATION
-    reference_Q, window_Q = np.quantile(reference_N, rate_Q), np.quantile(window_N, rate_Q)
-    axes.plot(100 * rate_Q, reference_Q, color=MUTED, linewidth=2.2, label="reference")
-    axes.plot(100 * rate_Q, window_Q, color=colour, linewidth=2.2, label="window")
-    axes.fill_between(100 * rate_Q, reference_Q, window_Q, color=colour, alpha=0.12, linewidth=0)
+    reference_Q, window_Q = np.quantile(reference_N, level_Q), np.quantile(window_N, level_Q)
+    axes.plot(100 * level_Q, reference_Q, color=MUTED, linewidth=2.2, label="reference")
+    axes.plot(100 * level_Q, window_Q, color=colour, linewidth=2.2, label="window")
+    axes.fill_between(100 * level_Q, reference_Q, window_Q, color=colour, alpha=0.12, linewidth=0)
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlim(0, 100)
     axes.set_xlabel("quantile level [%]")
@@ -89,24 +90,24 @@ def two_windows_png(
 
 
 def quantiles(
-    share_G: NDArray[np.float64], edges: NDArray[np.float64], rate_Q: NDArray[np.float64]
+    share_G: NDArray[np.float64], edges: NDArray[np.float64], level_Q: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return quantiles (Q,) from cell shares, by linear interpolation inside each cell."""
-    below = np.cumsum(share_G)[:-1]
+    share_below = np.cumsum(share_G)[:-1]
     # With empty cells, several edges have the same level; the last of them is the quantile.
-    is_last_at_level = np.concatenate((below[1:] > below[:-1], [True]))
-    return np.interp(rate_Q, below[is_last_at_level], edges[is_last_at_level])
+    is_last_at_level = np.concatenate((share_below[1:] > share_below[:-1], [True]))
+    return np.interp(level_Q, share_below[is_last_at_level], edges[is_last_at_level])
 
 
 def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: NumericCells) -> bytes:
     figure, axes = new_figure(height_in=3.4)
-    rate_Q = np.linspace(0.01, 0.99, 99)
-    reference_Q = quantiles(column.share_G, cells.edges, rate_Q)
-    window_Q = quantiles(np.array(result.share), cells.edges, rate_Q)
-    axes.plot(100 * rate_Q, reference_Q, color=MUTED, linewidth=2.2, label="reference")
-    axes.plot(100 * rate_Q, window_Q, color=_colour(result), linewidth=2.2, label="window")
+    level_Q = np.linspace(0.01, 0.99, 99)
+    reference_Q = quantiles(column.share_G, cells.edges, level_Q)
+    window_Q = quantiles(np.array(result.share), cells.edges, level_Q)
+    axes.plot(100 * level_Q, reference_Q, color=MUTED, linewidth=2.2, label="reference")
+    axes.plot(100 * level_Q, window_Q, color=_colour(result), linewidth=2.2, label="window")
     axes.fill_between(
-        100 * rate_Q, reference_Q, window_Q, color=_colour(result), alpha=0.12, linewidth=0
+        100 * level_Q, reference_Q, window_Q, color=_colour(result), alpha=0.12, linewidth=0
     )
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlim(0, 100)
@@ -119,8 +120,8 @@ def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: Numeric
 def _categories_png(result: ColumnResult, column: ColumnReference, cells: CategoryCells) -> bytes:
     names = [*cells.categories[: cells.num_frequent], "rare categories", "new categories"]
     share_GA = np.stack((column.share_G, np.array(result.share)), axis=1)
-    filled_cells = [at for at in range(len(names)) if share_GA[at].any()]
-    by_change = sorted(filled_cells, key=lambda at: -abs(share_GA[at, 1] - share_GA[at, 0]))
+    filled_cells = [i for i in range(len(names)) if share_GA[i].any()]
+    by_change = sorted(filled_cells, key=lambda i: -abs(share_GA[i, 1] - share_GA[i, 0]))
     top_cells = by_change[:_MAX_CATEGORIES]
     figure, axes = new_figure(height_in=3.4)
     positions = np.arange(len(top_cells))
@@ -134,7 +135,7 @@ def _categories_png(result: ColumnResult, column: ColumnReference, cells: Catego
         color=_colour(result),
         label="window",
     )
-    axes.set_yticks(positions, [_short(names[at]) for at in top_cells])
+    axes.set_yticks(positions, [_short(names[i]) for i in top_cells])
     axes.set_ylim(len(top_cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.legend(loc="best", frameon=False, fontsize=8.5)

@@ -49,7 +49,7 @@ class DriftReference:
     """Reference of the joint test; None for a single column."""
 
     calibration: Calibration
-    left_out: tuple[str, ...] = ()
+    excluded_columns: tuple[str, ...] = ()
     """Names of the columns that ``max_columns`` excludes from the comparison."""
 
     @property
@@ -65,12 +65,13 @@ class DriftReference:
     @property
     def omission(self) -> str:
         """Sentence on the columns that ``max_columns`` excludes; empty if none."""
-        if not self.left_out:
+        if not self.excluded_columns:
             return ""
-        num_columns = len(self.columns) + len(self.left_out)
+        num_columns = len(self.columns) + len(self.excluded_columns)
         return (
-            f"{len(self.left_out):,} of {num_columns:,} columns are left out: only a random sample "
-            f"of {pluralize(len(self.columns), 'column')} is compared (drift.max_columns)."
+            f"{len(self.excluded_columns):,} of {num_columns:,} columns are left out: only a "
+            f"random sample of {pluralize(len(self.columns), 'column')} is compared "
+            "(drift.max_columns)."
         )
 
     @property
@@ -129,7 +130,7 @@ def build_reference(
     Assumes:
         The reference is free of drift; changes within it are considered normal.
     """
-    frame, left_out = _sample_columns(with_text_names(frame), settings.max_columns, seed)
+    frame, excluded_columns = _sample_columns(with_text_names(frame), settings.max_columns, seed)
     _require_rows(frame, settings)
     per_test_alpha = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
@@ -152,7 +153,7 @@ def build_reference(
         columns=columns,
         joint=joint,
         calibration=calibration,
-        left_out=left_out,
+        excluded_columns=excluded_columns,
     )
 
 
@@ -216,8 +217,8 @@ def _calibrate(
         return calibrate_column(column, settings, num_rows=num_rows, num_draws=num_draws, seed=seed)
 
     with ThreadPoolExecutor(threads) as pool:
-        calibrated = pool.map(calibrate, columns)
-        nulls = tuple(_report_progress(calibrated, len(columns), "calibrated", on_progress))
+        calibrated_columns = pool.map(calibrate, columns)
+        nulls = tuple(_report_progress(calibrated_columns, len(columns), "calibrated", on_progress))
     joint_null = None
     if joint is not None and has_enough_rows(joint.dependence, num_rows, settings):
         joint_null = joint.calibrate(num_rows=num_rows, num_draws=num_draws, seed=seed)
@@ -253,10 +254,10 @@ def _require_rows(frame: pd.DataFrame, settings: DriftSettings) -> None:
             f"{len(frame)} rows and {frame.shape[1]} columns.",
             fix="Use a longer period of rows that are known to be good.",
         )
-    empty = [str(name) for name, values in frame.items() if not count_filled(values)]
-    if empty:
+    empty_columns = [str(name) for name, values in frame.items() if not count_filled(values)]
+    if empty_columns:
         raise ContractError(
             "Every column of a drift reference must have values, got none in "
-            f"{pluralize(len(empty), 'column')}: {', '.join(empty[:5])}.",
+            f"{pluralize(len(empty_columns), 'column')}: {', '.join(empty_columns[:5])}.",
             fix="Exclude these columns, or use rows in which they have values.",
         )

@@ -59,8 +59,8 @@ def reference_bytes(reference: DriftReference) -> bytes:
         "seed": reference.seed,
         "num_rows": reference.num_rows,
         "window_rows": reference.calibration.num_rows,
-        "digest": _content_digest(rows, reference.left_out),
-        "left_out": reference.left_out,
+        "digest": _content_digest(rows, reference.excluded_columns),
+        "left_out": reference.excluded_columns,
     }
     with_header = table.replace_schema_metadata({_HEADER_KEY: json.dumps(header, sort_keys=True)})
     buffer = io.BytesIO()
@@ -79,8 +79,10 @@ def parse_reference(content: bytes) -> DriftReference:
         table = pq.read_table(io.BytesIO(content))
         header = parse_strict_json((table.schema.metadata or {})[_HEADER_KEY], require_finite=False)
         rows = table.to_pylist()
-        left_out = tuple(header.get("left_out", ()))
-        if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):
+        excluded_columns = tuple(header.get("left_out", ()))
+        if header["format"] != _FORMAT or header["digest"] != _content_digest(
+            rows, excluded_columns
+        ):
             raise _damaged("its content does not match its header")
         return _parse_rows(header, rows)
     except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
@@ -145,8 +147,8 @@ def _row(dependence: Dependence, null: NullDistribution | None, **values: Any) -
     values |= {"block_length": dependence.block_length, "stretch": dependence.inflation}
     if null is not None:
         values |= {"null_distances": null.distance_DS, "null_smallest": null.smallest_p_D}
-    packed = {name: _to_bytes(values.get(name), dtype) for name, dtype in _ARRAYS.items()}
-    return {name: values.get(name) for name in _TYPES} | packed
+    packed_arrays = {name: _to_bytes(values.get(name), dtype) for name, dtype in _ARRAYS.items()}
+    return {name: values.get(name) for name in _TYPES} | packed_arrays
 
 
 def _to_bytes(values: NDArray[Any] | None, dtype: str) -> bytes | None:
@@ -177,7 +179,7 @@ def _parse_rows(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftRefe
             ),
             joint=None if joint is None else _parse_null(joint, window_rows, 1),
         ),
-        left_out=tuple(header.get("left_out", ())),
+        excluded_columns=tuple(header.get("left_out", ())),
     )
 
 
@@ -226,11 +228,11 @@ def _parse_dependence(row: dict[str, Any]) -> Dependence:
     return Dependence(block_length=row["block_length"], inflation=row["stretch"])
 
 
-def _content_digest(rows: list[dict[str, Any]], left_out: tuple[str, ...]) -> str:
+def _content_digest(rows: list[dict[str, Any]], excluded_columns: tuple[str, ...]) -> str:
     """Return the digest of the rows and excluded names, independent of the Parquet encoding."""
     parts = [[_plain(row[name]) for name in sorted(_TYPES)] for row in rows]
-    if left_out:
-        parts.append(list(left_out))
+    if excluded_columns:
+        parts.append(list(excluded_columns))
     return digest_bytes(json.dumps(parts).encode())
 
 

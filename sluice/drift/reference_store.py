@@ -62,8 +62,8 @@ class ReferenceArtifacts(Record):
     embedding: str | None = Field(
         None,
         exclude_if=lambda digest: digest is None,
-        description="Drift reference of the embedding, for images and texts. It may contain the "
-        "reason why there are no embeddings instead.",
+        description="Drift reference of the embedding, for images and texts. If there are no "
+        "embeddings, it contains the reason.",
     )
     lacking: tuple[str, ...] = Field(description="Reasons for missing references, in sentences.")
     left_out: tuple[str, ...] = Field(
@@ -136,8 +136,10 @@ def store_references(
         5,000 rows of nine columns, 32 networks: 3 s.
     """
     last_fold_id = max(fold.fold_id for fold in folds)
-    through = next(member.trained_through for member in members if member.fold_id == last_fold_id)
-    training_rows = frame.iloc[: position_through(frame.index, through) + 1]
+    last_training_label = next(
+        member.trained_through for member in members if member.fold_id == last_fold_id
+    )
+    training_rows = frame.iloc[: position_through(frame.index, last_training_label) + 1]
     on_progress(f"computing predictions of {pluralize(len(members), 'network')} on held-out rows")
     keeps_outputs = workload.keep_outputs and workload.serves_whole_output
     predict = _predict_held_out if keeps_outputs else _predict_held_out_in_chunks
@@ -199,7 +201,7 @@ def _predict_held_out(
     members: Sequence[Member],
     load: LoadMember,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return mean predictions for the test rows of all folds, and losses for the last fold's."""
+    """Return mean predictions for all test rows, and losses for the test rows of the last fold."""
     last_fold_id = max(fold.fold_id for fold in folds)
     _, parts_S = member_outputs(workload, frame, folds, members, load)
     outputs, losses = [], pd.DataFrame()
@@ -226,16 +228,18 @@ def _predict_held_out_in_chunks(
     """
     seeds = require_complete_seeds(folds, members)
     last_fold = max(folds, key=lambda fold: fold.fold_id)
-    selected = select_members([last_fold], seeds, own_member_selector(workload, frame, members))
+    selected_members = select_members(
+        [last_fold], seeds, own_member_selector(workload, frame, members)
+    )
     examples = workload.examples(frame, last_fold.test)
-    sources = [PredictedRows(load(member), examples.x) for member in selected.values()]
+    sources = [PredictedRows(load(member), examples.x) for member in selected_members.values()]
     losses, responses = [], []
     for chunk in iter_outputs(sources, examples.y):
         losses.append(workload.losses(mean_output(chunk.outputs), chunk.y))
         if workload.is_served and not workload.serves_whole_output:
             x = gather(examples.x, chunk.rows)
-            served = [workload.served_output(output, x) for output in chunk.outputs]
-            responses.append(mean_output(served).double().flatten(1).numpy())
+            served_outputs = [workload.served_output(output, x) for output in chunk.outputs]
+            responses.append(mean_output(served_outputs).double().flatten(1).numpy())
     loss_frame = _loss_frame(frame, examples, torch.cat(losses))
     if not responses:
         return None, loss_frame

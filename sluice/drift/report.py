@@ -49,8 +49,8 @@ _ORDER = ("missing", "wasserstein", "ks", "chi_square", "psi", "mmd")
 indicate faulty data, then the statistics that are easiest to interpret."""
 
 
-def smallest_p_value(statistics: Sequence[StatisticResult]) -> StatisticResult:
-    """Return the statistic with the smallest p-value; of several, the first in ``_ORDER``."""
+def statistic_with_smallest_p(statistics: Sequence[StatisticResult]) -> StatisticResult:
+    """Return the statistic with the smallest p-value; of equal ones, the first in ``_ORDER``."""
     return min(statistics, key=lambda s: (s.p_value, _ORDER.index(s.name)))
 
 

@@ -61,11 +61,11 @@ def sampled_embeddings(inputs: MonitorInputs, samples: Sequence[Sample]) -> Samp
     width = reference.rows_NE.shape[1]
     times, rows_NE = serving_samples.embedding_rows(samples, reference.network, width)
     if not len(times) and len(samples) >= inputs.settings.min_rows:
-        return _unusable(samples, reference.network, version.number)
+        return _explain_missing_embeddings(samples, reference.network, version.number)
     return SampledEmbeddings(times=times, rows_NE=rows_NE, reference=reference)
 
 
-def _unusable(samples: Sequence[Sample], network: str, version: int) -> str:
+def _explain_missing_embeddings(samples: Sequence[Sample], network: str, version: int) -> str:
     """Return why no sample can be compared with the reference."""
     networks = [s.embedding.network for s in samples if s.embedding is not None]
     if networks:

@@ -27,38 +27,46 @@ def request_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataF
     For a window, these are the values of its newest row. Requests with another number of columns,
     such as those for an older version, are excluded.
     """
-    matching = [s for s in _distinct(samples) if len(s.features) == len(columns)]
-    values = np.array([s.features for s in matching]).reshape(len(matching), len(columns))
-    return pd.DataFrame(values, columns=list(columns), index=_times(matching))
+    matching_samples = [s for s in _distinct(samples) if len(s.features) == len(columns)]
+    values = np.array([s.features for s in matching_samples]).reshape(
+        len(matching_samples), len(columns)
+    )
+    return pd.DataFrame(values, columns=list(columns), index=_times(matching_samples))
 
 
 def prediction_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataFrame:
     """Return the predictions of production (mean of its networks), indexed by time."""
-    distinct = _distinct(samples)
-    predictions = [np.mean(s.production or ((),), axis=0) for s in distinct]
-    valid = [n for n, output in enumerate(predictions) if output.shape == (len(columns),)]
-    values = np.array([predictions[n] for n in valid]).reshape(len(valid), len(columns))
-    return pd.DataFrame(values, columns=list(columns), index=_times([distinct[n] for n in valid]))
+    distinct_samples = _distinct(samples)
+    predictions = [np.mean(s.production or ((),), axis=0) for s in distinct_samples]
+    valid_positions = [n for n, output in enumerate(predictions) if output.shape == (len(columns),)]
+    values = np.array([predictions[n] for n in valid_positions]).reshape(
+        len(valid_positions), len(columns)
+    )
+    return pd.DataFrame(
+        values, columns=list(columns), index=_times([distinct_samples[n] for n in valid_positions])
+    )
 
 
 def embedding_rows(
     samples: Sequence[Sample], network: str, width: int
 ) -> tuple[pd.DatetimeIndex, NDArray[np.float64]]:
     """Return the times of the requests embedded by a network, and their embeddings (N, E)."""
-    embedded = [
+    embedded_samples = [
         s
         for s in samples
         if s.embedding and s.embedding.network == network and len(s.embedding.values) == width
     ]
-    distinct = _distinct(embedded)
-    rows = [s.embedding.values for s in distinct if s.embedding]
-    return _times(distinct), np.array(rows, np.float64).reshape(len(rows), width)
+    distinct_samples = _distinct(embedded_samples)
+    rows = [s.embedding.values for s in distinct_samples if s.embedding]
+    return _times(distinct_samples), np.array(rows, np.float64).reshape(len(rows), width)
 
 
 def latencies(samples: Sequence[Sample]) -> "pd.Series[float]":
     """Return the latency of the requests routed to production [s], indexed by time."""
-    timed = [s for s in samples if s.arm == "production" and s.seconds > 0]
-    return pd.Series([s.seconds for s in timed], index=_times(timed), name="seconds", dtype=float)
+    timed_samples = [s for s in samples if s.arm == "production" and s.seconds > 0]
+    return pd.Series(
+        [s.seconds for s in timed_samples], index=_times(timed_samples), name="seconds", dtype=float
+    )
 
 
 def prediction_columns(num_outputs: int) -> tuple[str, ...]:
@@ -69,7 +77,7 @@ def prediction_columns(num_outputs: int) -> tuple[str, ...]:
     """
     if num_outputs == 1:
         return ("prediction",)
-    return tuple(f"prediction {at}" for at in range(num_outputs))
+    return tuple(f"prediction {i}" for i in range(num_outputs))
 
 
 def _distinct(samples: Sequence[Sample]) -> list[Sample]:

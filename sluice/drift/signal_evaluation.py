@@ -94,15 +94,15 @@ class SignalEvaluator:
         predictions = self._reference("predictions")
         num_outputs = 0
         if not isinstance(predictions, str):
-            num_outputs = len(predictions.columns) + len(predictions.left_out)
+            num_outputs = len(predictions.columns) + len(predictions.excluded_columns)
         names = serving_samples.prediction_columns(num_outputs)
-        predicted = serving_samples.prediction_frame(self._new_samples("predictions"), names)
+        prediction_rows = serving_samples.prediction_frame(self._new_samples("predictions"), names)
         has_features = not self._samples or any(sample.features for sample in self._samples)
         return (
             self._evaluate_serving("requests", requests, features)
             if has_features
             else self._update("requests", _NO_FEATURES, is_monitored=False),
-            self._evaluate_serving("predictions", predicted, predictions),
+            self._evaluate_serving("predictions", prediction_rows, predictions),
         )
 
     def update_embedding(self) -> SignalState | None:
@@ -112,30 +112,30 @@ class SignalEvaluator:
             return None
         if not self._has_requests:
             return self._update("embedding", _no_server(inputs.version.model), is_monitored=False)
-        sampled = sampled_embeddings(inputs, self._new_samples("embedding"))
-        if isinstance(sampled, str):
-            return self._update("embedding", sampled)
+        embeddings = sampled_embeddings(inputs, self._new_samples("embedding"))
+        if isinstance(embeddings, str):
+            return self._update("embedding", embeddings)
         after = inputs.in_production_since.isoformat()
-        rows = self._next_window("embedding", sampled.times, after=after)
+        rows = self._next_window("embedding", embeddings.times, after=after)
         if isinstance(rows, Waiting):
             return self._update("embedding", rows)
-        window_NE = sampled.rows_NE[rows.start : rows.stop]
+        window_NE = embeddings.rows_NE[rows.start : rows.stop]
         report = evaluate_embeddings(
-            sampled.reference,
+            embeddings.reference,
             window_NE,
             inputs.settings,
             settings,
-            window=_digest(window_NE, sampled.times[rows.start]),
+            window=_digest(window_NE, embeddings.times[rows.start]),
             seed=_SEED,
         )
         embedding_window = EmbeddingWindow(
-            report=report, reference_NE=sampled.reference.rows_NE, window_NE=window_NE
+            report=report, reference_NE=embeddings.reference.rows_NE, window_NE=window_NE
         )
         self.embedding_window = embedding_window
         title = self._title("embedding")
         page = inputs.save_page(lambda: embedding_page(title, embedding_window), "embedding")
         return self._update(
-            "embedding", self._result(report, sampled.times, rows, (), "train", page)
+            "embedding", self._result(report, embeddings.times, rows, (), "train", page)
         )
 
     def reference_latencies(self) -> tuple[tuple[float, ...], str]:
@@ -150,8 +150,13 @@ class SignalEvaluator:
         first = latencies.iloc[:num_needed]
         return tuple(first.tolist()), str(first.index[-1].isoformat())
 
-    def update_latency(self, reference: tuple[float, ...], until: str) -> SignalState:
-        """Evaluate the latency, compared with the first requests to this version."""
+    def update_latency(self, reference: tuple[float, ...], reference_until: str) -> SignalState:
+        """Evaluate the latency, compared with the first requests to this version.
+
+        Args:
+            reference: Latencies of the first requests [s].
+            reference_until: Time of the last of these requests.
+        """
         inputs = self._inputs
         if not self._has_requests:
             return self._update("latency", _no_server(inputs.version.model), is_monitored=False)
@@ -164,7 +169,7 @@ class SignalEvaluator:
             )
             return self._update("latency", Waiting(reason=reason))
         seconds = serving_samples.latencies(self._samples)
-        rows = self._next_window("latency", seconds.index, after=until)
+        rows = self._next_window("latency", seconds.index, after=reference_until)
         if isinstance(rows, Waiting):
             return self._update("latency", rows)
         window_N = _as_floats(seconds.iloc[rows.start : rows.stop])
@@ -180,7 +185,8 @@ class SignalEvaluator:
             "95th percentile of the window": f"{1000 * report.p95_s:.3g} ms",
             "ratio": f"{report.ratio:.3g}",
             "lower bound of the ratio": f"{report.lower_ratio:.3g}",
-            "requests compared": f"{report.reference_rows:,} and {report.num_rows:,}",
+            "requests of reference and window": f"{report.reference_rows:,} and "
+            f"{report.num_rows:,}",
         }
         page = self._save_quantity_page(
             "latency", report, numbers, 1000 * np.array(reference), 1000 * window_N, "ms"
@@ -206,9 +212,12 @@ class SignalEvaluator:
         if isinstance(rows, Waiting):
             return self._update("losses", rows)
         losses = self._compute_losses(recorded_losses.index[0], rows)
-        recomputed = losses.reindex(recorded_losses.index).dropna()
+        recomputed_losses = losses.reindex(recorded_losses.index).dropna()
         is_different = ~np.isclose(
-            recomputed, recorded_losses[recomputed.index], rtol=REPRODUCED_RTOL, atol=1e-9
+            recomputed_losses,
+            recorded_losses[recomputed_losses.index],
+            rtol=REPRODUCED_RTOL,
+            atol=1e-9,
         )
         if is_different.any():
             return self._update(
@@ -233,7 +242,7 @@ class SignalEvaluator:
             "increase": f"{report.rise:.3g}",
             "lower bound of the increase": f"{report.lower_bound:.3g}",
             "Cohen's d": f"{report.effect:.2g}",
-            "rows compared": f"{report.reference_rows:,} and {report.num_rows:,}",
+            "rows of reference and window": f"{report.reference_rows:,} and {report.num_rows:,}",
         }
         page = self._save_quantity_page("losses", report, numbers, reference_N, window_N, unit)
         return self._update(
@@ -248,8 +257,8 @@ class SignalEvaluator:
         """Return the deployed model's losses by label, from its held-out rows to the newest row."""
         inputs = self._inputs
         labels = row_labels(inputs.frame.index)
-        held_out = np.flatnonzero(labels == first_label)
-        start = min(int(held_out[0]), rows.start) if held_out.size else rows.start
+        first_positions = np.flatnonzero(labels == first_label)
+        start = min(int(first_positions[0]), rows.start) if first_positions.size else rows.start
         members = deployed_members(inputs.version.lineage.members)
         workload, networks = load_members(inputs.version, members, inputs.store)
         examples = workload.examples(inputs.frame, RowRange(start=start, stop=rows.stop))
@@ -324,7 +333,7 @@ class SignalEvaluator:
         window_N: NDArray[np.float64],
         unit: str,
     ) -> str | None:
-        def page() -> str:
+        def render_page() -> str:
             is_finite = np.isfinite(reference_N).all() and np.isfinite(window_N).all()
             png = (
                 two_windows_png(
@@ -340,7 +349,7 @@ class SignalEvaluator:
             text = (report.verdict, report.reason, report.remedy)
             return quantity_page(self._title(signal), *text, numbers, png)
 
-        return self._inputs.save_page(page, signal)
+        return self._inputs.save_page(render_page, signal)
 
     def _reference(self, what: str) -> DriftReference | str:
         references = self._inputs.references

@@ -16,9 +16,9 @@ def summarize(
     If a column or the joint distribution drifted, the verdict is DRIFT. Otherwise, if a column or
     the joint distribution could not be tested, it is INCONCLUSIVE, because it may have drifted.
     """
-    drifted = [column for column in columns if column.verdict == "DRIFT"]
-    if drifted:
-        return "DRIFT", _drift_reason(drifted, len(columns)), _drift_remedy(drifted)
+    drifted_columns = [column for column in columns if column.verdict == "DRIFT"]
+    if drifted_columns:
+        return "DRIFT", _drift_reason(drifted_columns, len(columns)), _drift_remedy(drifted_columns)
     if joint is not None and joint.verdict == "DRIFT":
         return (
             "DRIFT",
@@ -26,9 +26,9 @@ def summarize(
             "The dependence between columns has changed: compare their correlations with those of "
             "the reference, then retrain on newer rows.",
         )
-    untested = [column for column in columns if column.verdict == "INCONCLUSIVE"]
-    if untested or (joint is not None and joint.verdict == "INCONCLUSIVE"):
-        return "INCONCLUSIVE", *_untested_reason(untested, joint, len(columns))
+    untested_columns = [column for column in columns if column.verdict == "INCONCLUSIVE"]
+    if untested_columns or (joint is not None and joint.verdict == "INCONCLUSIVE"):
+        return "INCONCLUSIVE", *_untested_reason(untested_columns, joint, len(columns))
     return (
         "STABLE",
         f"No drift in {len(columns)} {'column' if len(columns) == 1 else 'columns'} of "
@@ -37,16 +37,18 @@ def summarize(
     )
 
 
-def _drift_reason(drifted: Sequence[ColumnResult], num_columns: int) -> str:
-    first = min(drifted, key=lambda column: column.p_value if column.p_value >= 0 else -1.0)
+def _drift_reason(drifted_columns: Sequence[ColumnResult], num_columns: int) -> str:
+    first_column = min(
+        drifted_columns, key=lambda column: column.p_value if column.p_value >= 0 else -1.0
+    )
     return (
-        f"{len(drifted)} of {num_columns} columns drifted ({_names(drifted)}). "
-        f"'{first.column}': {first.reason}"
+        f"{len(drifted_columns)} of {num_columns} columns drifted ({_names(drifted_columns)}). "
+        f"'{first_column.column}': {first_column.reason}"
     )
 
 
-def _drift_remedy(drifted: Sequence[ColumnResult]) -> str:
-    findings = {column.finding for column in drifted}
+def _drift_remedy(drifted_columns: Sequence[ColumnResult]) -> str:
+    findings = {column.finding for column in drifted_columns}
     if findings & DATA_FAULTS:
         return (
             "Repair the source of these columns first: missing or invalid values are a fault, and "
@@ -58,23 +60,27 @@ def _drift_remedy(drifted: Sequence[ColumnResult]) -> str:
 
 
 def _untested_reason(
-    untested: Sequence[ColumnResult], joint: JointResult | None, num_columns: int
+    untested_columns: Sequence[ColumnResult], joint: JointResult | None, num_columns: int
 ) -> tuple[str, str]:
     """Return the reason and the remedy of an inconclusive window."""
-    too_short = [column for column in untested if column.finding == "reference_too_short"]
-    if too_short:
+    untestable_columns = [
+        column for column in untested_columns if column.finding == "reference_too_short"
+    ]
+    if untestable_columns:
         return (
-            f"{len(too_short)} of {num_columns} columns cannot be tested ({_names(too_short)}). "
-            f"'{too_short[0].column}': {too_short[0].reason}",
+            f"{len(untestable_columns)} of {num_columns} columns cannot be tested "
+            f"({_names(untestable_columns)}). "
+            f"'{untestable_columns[0].column}': {untestable_columns[0].reason}",
             "Build the reference from more rows. For a non-stationary column, monitor its "
             "differences from row to row instead of its level.",
         )
-    if untested:
-        worst = max(untested, key=lambda column: column.needed_rows)
-        required_rows = worst.needed_rows
+    if untested_columns:
+        worst_column = max(untested_columns, key=lambda column: column.needed_rows)
+        required_rows = worst_column.needed_rows
         return (
-            f"{len(untested)} of {num_columns} columns cannot be tested ({_names(untested)}). "
-            f"'{worst.column}': {worst.reason}",
+            f"{len(untested_columns)} of {num_columns} columns cannot be tested "
+            f"({_names(untested_columns)}). "
+            f"'{worst_column.column}': {worst_column.reason}",
             f"Collect windows of at least {required_rows:,} rows.",
         )
     assert joint is not None

@@ -11,12 +11,12 @@ from sluice.base.settings import suggest_nearest
 SUFFIXES = (".parquet", ".csv")
 
 
-def read_frame(path: Path, *, ignored: Sequence[str]) -> pd.DataFrame:
+def read_frame(path: Path, *, ignored_columns: Sequence[str]) -> pd.DataFrame:
     """Return the table of a file without the ignored columns.
 
     Args:
         path: ``.parquet`` or ``.csv`` file, rows in time order.
-        ignored: Columns to exclude, such as the time.
+        ignored_columns: Columns to exclude, such as the time.
 
     Raises:
         SourceError: The file is missing, truncated, or has another format.
@@ -40,11 +40,11 @@ def read_frame(path: Path, *, ignored: Sequence[str]) -> pd.DataFrame:
             "have no permission to read it.",
             fix="Check its permissions, or write the file again.",
         ) from None
-    for name in ignored:
+    for name in ignored_columns:
         if name not in frame:
             known = [str(column) for column in frame.columns]
             raise ContractError(
                 f"{path} has no column '{name}' to ignore.{suggest_nearest(name, known)}",
                 fix=f"Known columns: {', '.join(sorted(known))}.",
             )
-    return frame.drop(columns=list(ignored))
+    return frame.drop(columns=list(ignored_columns))

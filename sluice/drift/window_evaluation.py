@@ -23,7 +23,7 @@ from sluice.drift.report import (
     ColumnResult,
     DriftReport,
     StatisticResult,
-    smallest_p_value,
+    statistic_with_smallest_p,
 )
 from sluice.drift.summary import summarize
 
@@ -73,9 +73,11 @@ def evaluate_window(
         codes = [evaluation.code_N for evaluation in evaluations if evaluation.code_N is not None]
         joint = joint_result(reference, codes, len(frame), pool.map)
     columns, joint = adjust_results(
-        [each.result for each in evaluations], joint, alpha=reference.settings.alpha
+        [evaluation.result for evaluation in evaluations], joint, alpha=reference.settings.alpha
     )
-    reference_names = {column.name for column in reference.columns} | set(reference.left_out)
+    reference_names = {column.name for column in reference.columns} | set(
+        reference.excluded_columns
+    )
     verdict, reason, remedy = summarize(columns, joint, num_rows=len(frame))
     return DriftReport(
         verdict=verdict,
@@ -112,9 +114,9 @@ def _evaluate_column(
         result = _result(reference, column, "missing_column", reason)
         return _ColumnEvaluation(result=result, code_N=None)
     values = frame[column.name]
-    untestable = _untestable_result(reference, column, values)
-    if untestable is not None:
-        return _ColumnEvaluation(result=untestable, code_N=None)
+    untestable_result = _untestable_result(reference, column, values)
+    if untestable_result is not None:
+        return _ColumnEvaluation(result=untestable_result, code_N=None)
     code_N = column.cells.encode(values)
     count_G = np.bincount(code_N, minlength=column.cells.num_cells + 1)
     result = _compare(reference, column, count_G, null)
@@ -137,7 +139,8 @@ def _untestable_result(
     num_filled = int(values.notna().sum()) if kind is None else count_filled(values)
     if num_filled == 0:
         num_blocks = len(values) / column.dependence.block_length
-        # Probability that all rows are missing if each block is missing independently.
+        # The power is the probability that all rows are missing if blocks are missing
+        # independently.
         is_expected = column.missing_rate**num_blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "
@@ -185,7 +188,9 @@ def _compare(
     return _result(
         reference,
         column,
-        "missing_values" if smallest_p_value(statistics).name == "missing" else "distribution",
+        "missing_values"
+        if statistic_with_smallest_p(statistics).name == "missing"
+        else "distribution",
         "",
         missing_rate=float(missing_rate),
         statistics=statistics,
@@ -196,23 +201,23 @@ def _compare(
 
 
 def _with_new_categories(
-    result: ColumnResult, column: ColumnReference, unseen: dict[str, int], num_rows: int
+    result: ColumnResult, column: ColumnReference, unseen_counts: dict[str, int], num_rows: int
 ) -> ColumnResult:
     """Return the result with the new categories; it is drift if too many rows have one."""
-    if not unseen:
+    if not unseen_counts:
         return result
     new_categories = dict(
-        sorted(unseen.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEW_CATEGORIES]
+        sorted(unseen_counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEW_CATEGORIES]
     )
     result = result.model_copy(update={"new_categories": new_categories})
-    share = sum(unseen.values()) / num_rows
+    share = sum(unseen_counts.values()) / num_rows
     normal_share = column.max_new_category_share(num_rows)
     if share <= normal_share:
         return result
     first = next(iter(new_categories))
     reason = (
-        f"{_describe_categories(len(unseen))} not in the reference, in {_rate(share)} of the rows "
-        f"(expected at most {_rate(normal_share)}); first '{first}'."
+        f"{_describe_categories(len(unseen_counts))} not in the reference, in {_rate(share)} of "
+        f"the rows (expected at most {_rate(normal_share)}); first '{first}'."
     )
     # The verdict does not depend on the p-value, which is therefore excluded from the adjustment.
     drift_fields = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
@@ -283,8 +288,8 @@ def _effect(
     return distances["wasserstein"] if column.position_G[-1] > column.position_G[0] else math.nan
 
 
-def _describe_categories(categories: int) -> str:
-    return "One category" if categories == 1 else f"{categories} categories"
+def _describe_categories(count: int) -> str:
+    return "One category" if count == 1 else f"{count} categories"
 
 
 def _rate(share: float) -> str:

@@ -36,8 +36,8 @@ def next_window(
     Raises:
         ContractError: The type of the label does not match the index.
     """
-    begin = position_through(index, after) + 1
-    num_new = len(index) - begin
+    first_new = position_through(index, after) + 1
+    num_new = len(index) - first_new
     required_rows = settings.min_rows if is_first else settings.window_rows
     if num_new <= 0:
         return Waiting(reason=f"No new rows yet after {after}; a window needs {required_rows}.")

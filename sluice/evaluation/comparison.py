@@ -63,7 +63,7 @@ def compare(
 
     Raises:
         ContractError: The arms were scored on different windows or rows.
-        SettingsError: ``horizon_rows`` is negative, or ``settings.block_length`` is shorter.
+        SettingsError: ``horizon_rows`` is negative, or exceeds ``settings.block_length``.
 
     Cost:
         O(seeds x N); about 3 ms for 2 x 8 seeds and 3,000 rows.
@@ -89,7 +89,7 @@ def compare(
     estimate = estimate_gain(candidate_arm, reference_arm, fold_N, block_length=block_length)
     lower, upper = estimate.bounds(settings.alpha)
     margin = settings.equivalence_margin_share * abs(float(reference_arm.loss_SN.mean()))
-    missing = find_missing_evidence(
+    missing_evidence = find_missing_evidence(
         candidate,
         reference,
         settings,
@@ -98,13 +98,13 @@ def compare(
         is_dependent=block_length == 1 and is_autocorrelated(centred_N),
         observation=observation,
     )
-    if missing:
+    if missing_evidence:
         outcome: Outcome = "INCONCLUSIVE"
-        reason = "No decision: " + "; ".join(item.what for item in missing) + "."
-        remedy = " ".join(item.fix for item in missing)
+        reason = "No decision: " + "; ".join(item.what for item in missing_evidence) + "."
+        remedy = " ".join(item.fix for item in missing_evidence)
     else:
         outcome, reason = _decide(
-            lower, upper, required=settings.min_gain, margin=margin, unit=unit
+            lower, upper, required_gain=settings.min_gain, margin=margin, unit=unit
         )
         remedy = _remedy(
             outcome, estimate, candidate, reference, margin, settings, observation, unit
@@ -141,7 +141,7 @@ def compare(
         folds=_fold_gains(
             row_losses, candidate_arm, reference_arm, fold_N, block_length, settings.alpha
         ),
-        lacking=tuple(item.what for item in missing),
+        lacking=tuple(item.what for item in missing_evidence),
         reason=reason,
         remedy=remedy,
     )
@@ -181,25 +181,28 @@ def _block_length(
 
 
 def _decide(
-    lower: float, upper: float, *, required: float, margin: float, unit: str
+    lower: float, upper: float, *, required_gain: float, margin: float, unit: str
 ) -> tuple[Outcome, str]:
     """Return the outcome for the bounds; NaN fails every comparison and gives INCONCLUSIVE."""
     interval = f"the gain is between {lower:.4g} and {upper:.4g} {unit}"
-    if lower > required:
-        return "PROMOTE", f"Significantly better: {interval}, above the required {required:.4g}."
+    if lower > required_gain:
+        return (
+            "PROMOTE",
+            f"Significantly better: {interval}, above the required {required_gain:.4g}.",
+        )
     if upper < 0:
         return "REJECT", f"Significantly worse: {interval}, below zero."
     if lower > -margin and upper < margin:
         return "EQUIVALENT", f"No relevant difference: {interval}, within +-{margin:.4g}."
-    if upper < required:
+    if upper < required_gain:
         return (
             "REJECT",
-            f"Significantly too small a gain: {interval}, below the required {required:.4g}.",
+            f"Significantly too small a gain: {interval}, below the required {required_gain:.4g}.",
         )
     finding = "The gain may be too small" if lower > 0 else "No significant difference"
     return (
         "INCONCLUSIVE",
-        f"{finding}: {interval}, on both sides of the required {required:.4g}.",
+        f"{finding}: {interval}, on both sides of the required {required_gain:.4g}.",
     )
 
 
@@ -218,7 +221,7 @@ def _remedy(
         return "Promote the candidate."
     if outcome != "INCONCLUSIVE":
         return "Leave production unchanged."
-    gain, required = estimate.gain, settings.min_gain
+    gain, required_gain = estimate.gain, settings.min_gain
     if gain < -margin:
         # A larger sample would reject the candidate, which helps nobody.
         return (
@@ -230,7 +233,11 @@ def _remedy(
     # If the gain is sufficient, this is its distance to the threshold of PROMOTE. Otherwise, it is
     # the distance to the threshold of REJECT or EQUIVALENT, whichever is farther away, because a
     # longer distance requires a smaller sample.
-    distance = gain - required if gain > required else max(required - gain, margin - abs(gain))
+    distance = (
+        gain - required_gain
+        if gain > required_gain
+        else max(required_gain - gain, margin - abs(gain))
+    )
     evidence = PowerInputs(
         num_seeds=len(candidate.seeds),
         num_reference_seeds=len(reference.seeds),

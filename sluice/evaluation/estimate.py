@@ -94,12 +94,12 @@ class Estimate:
         distance = self.quantile(alpha) * self.standard_error
         return self.gain - distance, self.gain + distance
 
-    def p_value(self, required: float) -> float:
-        """Return the one-sided p-value of the hypothesis that the gain is at most ``required``."""
+    def p_value(self, required_gain: float) -> float:
+        """Return the one-sided p-value. Null hypothesis: the gain is at most ``required_gain``."""
         total = self.total
         if not total.variance > 0:
             return math.nan
-        score = (self.gain - required) / math.sqrt(total.variance)
+        score = (self.gain - required_gain) / math.sqrt(total.variance)
         return float(stdtr(total.degrees_of_freedom, -score))
 
 

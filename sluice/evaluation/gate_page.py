@@ -137,7 +137,7 @@ def _decision(verdict: Verdict) -> str:
         ("Test rows", verdict.rows_summary, ""),
         ("Alpha", verdict.alpha_summary, "false promotion rate spent on this decision"),
     )
-    return table(("quantity", "value", ""), [[escape(cell) for cell in row] for row in rows])
+    return table(("quantity", "value", "details"), [[escape(cell) for cell in row] for row in rows])
 
 
 def _guards(verdict: Verdict) -> str:
@@ -147,7 +147,7 @@ def _guards(verdict: Verdict) -> str:
         [escape(guard.name), tag(guard.result, _TONE[guard.result]), escape(guard.reason)]
         for guard in verdict.guards
     ]
-    guards_table = table(("guard", "", "reason"), rows)
+    guards_table = table(("guard", "result", "reason"), rows)
     return f'<h2>Guards</h2>\n<div class="card">{guards_table}</div>'
 
 
@@ -181,17 +181,17 @@ def _secondary_tests(verdict: Verdict, tests: SecondaryTests) -> str:
             f"gain / standard deviation over seeds; {format_number(verdict.effect_size)} over rows",
         ),
     )
-    return table(("test", "result", ""), [[escape(cell) for cell in row] for row in rows])
+    return table(("test", "result", "details"), [[escape(cell) for cell in row] for row in rows])
 
 
 def _worst_rows(
     candidate: LossTable, reference: LossTable, unit: str, descriptions: Mapping[str, str]
 ) -> str:
-    worst = find_worst_rows(candidate, reference)
+    worst_positions = find_worst_rows(candidate, reference)
     reference = reference.aligned_to(candidate)
     candidate_arm, reference_arm = ArmLosses.of(candidate), ArmLosses.of(reference)
     gain_N = mean_gain(candidate_arm, reference_arm)
-    if not worst.size:
+    if not worst_positions.size:
         return "<p>The candidate is not worse on any row.</p>"
     rows = [
         [
@@ -207,7 +207,7 @@ def _worst_rows(
             ),
             *([escape(descriptions.get(str(candidate.label_N[row]), ""))] if descriptions else []),
         ]
-        for row in worst
+        for row in worst_positions
     ]
     example_column = ("example",) if descriptions else ()
     names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]", *example_column)

@@ -120,12 +120,12 @@ def outputs_by_fold(
     for fold, examples in examples_of(workload, frame, folds):
         test_labels = labels[examples.rows]
         positions = predicted_labels.get_indexer(pd.Index(test_labels))
-        missing = np.flatnonzero(positions < 0)
-        if len(missing):
+        missing_positions = np.flatnonzero(positions < 0)
+        if len(missing_positions):
             raise ContractError(
                 f"{what} must have a prediction for each of the {len(test_labels)} test rows of "
-                f"fold {fold.fold_id}, but {len(missing)} are missing; the first is row "
-                f"{test_labels[missing[0]]}. {_describe_rows(predicted_labels)}",
+                f"fold {fold.fold_id}, but {len(missing_positions)} are missing; the first is row "
+                f"{test_labels[missing_positions[0]]}. {_describe_rows(predicted_labels)}",
                 cause="The rows of the source are newer than the predictions, or labelled in "
                 "another way.",
                 fix="Predict on the current rows of the source, and import the predictions again.",

@@ -1,7 +1,7 @@
 """Probability of improvement: the probability that the candidate has the lower loss on a row.
 
 This is a secondary test, which does not affect the decision: a model that is better on most rows
-may lose more on the other rows than it gains on these.
+may lose more on a few others than it gains on most.
 
 Shape legend: S, T = seeds of candidate and reference, N = rows.
 """

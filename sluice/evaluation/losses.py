@@ -64,17 +64,21 @@ class LossTable:
     """Display name for messages, such as the name of the file; '' to use the digest."""
 
     def __post_init__(self) -> None:
-        expected = (max(1, len(self.seeds)), self.label_N.size)
-        num_rows = expected[1]
+        expected_shape = (max(1, len(self.seeds)), self.label_N.size)
+        num_rows = expected_shape[1]
         if self.cluster_N is not None and self.cluster_N.shape != (num_rows,):
             raise ContractError(
                 f"Every row must have a cluster, got {self.cluster_N.size} for {num_rows} rows.",
                 fix="Assign a cluster to every row, or to none.",
             )
-        if self.loss_SN.shape != expected or self.fold_N.shape != (num_rows,) or num_rows == 0:
+        if (
+            self.loss_SN.shape != expected_shape
+            or self.fold_N.shape != (num_rows,)
+            or num_rows == 0
+        ):
             raise ContractError(
-                f"Losses must have shape (seeds, rows) = {expected} with at least one row, got "
-                f"losses {self.loss_SN.shape} and folds {self.fold_N.shape}.",
+                f"Losses must have shape (seeds, rows) = {expected_shape} with at least one row, "
+                f"got losses {self.loss_SN.shape} and folds {self.fold_N.shape}.",
                 fix="Score every seed on every row.",
             )
         if len(set(self.seeds)) != len(self.seeds):

@@ -18,8 +18,8 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.multiplicity import holm
 
 MAX_EXACT_ROWS = 1_000
-"""Maximum number of discordant rows, which only one arm gets wrong, for the exact test. With more
-rows, the chi-square test gives practically the same result."""
+"""Maximum number of discordant rows for the exact test. A row is discordant if only one arm gets it
+wrong. With more discordant rows, the chi-square test gives practically the same result."""
 
 Method = Literal["exact", "chi-square"]
 

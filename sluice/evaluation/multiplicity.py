@@ -28,9 +28,11 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(order), 0, -1)
-    ascending = np.minimum(1.0, np.maximum.accumulate(factors * np.asarray(p_values)[order]))
+    ascending_p_values = np.minimum(
+        1.0, np.maximum.accumulate(factors * np.asarray(p_values)[order])
+    )
     adjusted_p_values = np.empty(len(order))
-    adjusted_p_values[order] = ascending
+    adjusted_p_values[order] = ascending_p_values
     return tuple(adjusted_p_values.tolist())
 
 

@@ -147,7 +147,8 @@ def cumulative_gain_png(
     """
     reference = reference.aligned_to(candidate)
     gain_N = mean_gain(ArmLosses.of(candidate), ArmLosses.of(reference))
-    # Within a fold, the rows of a loss table are in time order; a stable sort by fold keeps it.
+    # Within a fold, the rows of a loss table are in time order. A stable sort by fold keeps
+    # this order.
     order_N = np.argsort(candidate.fold_N, kind="stable")
     total_N = np.cumsum(gain_N[order_N])
     fold_N, label_N = candidate.fold_N[order_N], candidate.label_N[order_N]

@@ -52,7 +52,8 @@ def advise_sample_size(
         (f"{evidence.observation}s", evidence.num_rows, evidence.row_variance),
     )
     total = math.fsum(variance for _, _, variance in sources)
-    # Of each sample size that suffices alone: the factor by which it must grow, name and value.
+    # For each sample size that suffices alone: the factor by which it must grow, and its name and
+    # present value.
     options = [
         (variance / (target_variance - (total - variance)), name, count)
         for name, count, variance in sources
@@ -62,8 +63,10 @@ def advise_sample_size(
         return "The required sample size cannot be estimated from these losses."
     if options:
         factor, name, count = min(options)
-        required = max(math.ceil(round(count * factor, 6)), count + 1)
-        return f"Use more {name}: about {_round_up(required)} would be sufficient, now {count}."
+        required_size = max(math.ceil(round(count * factor, 6)), count + 1)
+        return (
+            f"Use more {name}: about {_round_up(required_size)} would be sufficient, now {count}."
+        )
     factor = total / target_variance
     increases = [
         f"about {_round_up(math.ceil(count * factor))} {name} (now {count})"

@@ -24,8 +24,8 @@ from sluice.training.weights import load_member
 from sluice.workloads.workload import Workload
 
 REPRODUCED_RTOL = 1e-4
-"""Maximum relative difference of a recomputed loss from the recorded one, at which the loss counts
-as reproduced. It allows for other versions of libraries."""
+"""A recomputed loss counts as reproduced if its relative difference from the recorded loss is at
+most this number. The tolerance allows for other versions of libraries."""
 
 RECORDED_LOSSES = {"seed": "iu", "fold": "iu", "row": "O", "loss": "f"}
 """Columns of the losses that are stored with a version, for ``read_table_bytes``."""
@@ -54,8 +54,8 @@ def score_version(
 
     If the current code differs from that of the version, the version must first reproduce its
     recorded losses. Otherwise it might be scored with other features or another network. If the
-    recorded losses cannot be compared, a version with other modules of the user is refused, and any
-    other version is scored with a note.
+    recorded losses cannot be compared, a version with other modules of the user is rejected, and
+    any other version is scored with a note.
 
     Args:
         version: Version with its workload, model and members.
@@ -69,15 +69,15 @@ def score_version(
 
     Raises:
         UntrustedCode: The version was imported, and refers to or contains untrusted code.
-        CodeMismatch: The version has other modules of the user, and its losses cannot be
-            compared, or its stored code was requested and is missing.
+        CodeMismatch: The version has other modules of the user, and its recorded losses cannot be
+            compared. Or its stored code was requested and is missing.
         ContractError: The version predicts another target, cannot be scored on these rows, or
             does not reproduce its recorded losses.
         IntegrityError: The weights of the version are missing or damaged.
     """
     lineage = version.lineage
-    built = _build(version, store, code)
-    version_workload = built.workload
+    built_version = _build(version, store, code)
+    version_workload = built_version.workload
     if _has_same_features(version_workload, workload):
         version_frame, version_folds = frame, tuple(folds)
     else:
@@ -90,13 +90,17 @@ def score_version(
         _require_same_target(
             workload, frame, fold, version_workload, version_frame, version_fold, _name(lineage)
         )
-    note = "" if built.has_unchanged_code else _code_note(lineage, built, version_frame, store)
+    note = (
+        ""
+        if built_version.has_unchanged_code
+        else _code_note(lineage, built_version, version_frame, store)
+    )
     scores = score_members(
         version_workload,
         version_frame,
         version_folds,
         lineage.members,
-        built.load,
+        built_version.load,
         subject=lineage.candidate,
         scored_with=(workload, frame, folds),
     )
@@ -124,9 +128,12 @@ def require_scorable(
     Raises:
         CodeMismatch, ContractError, IntegrityError, UntrustedCode: See ``score_version``.
     """
-    built = _build(version, store, code)
-    if _has_same_features(built.workload, workload) and not built.has_unchanged_code:
-        _code_note(version.lineage, built, frame, store)
+    built_version = _build(version, store, code)
+    if (
+        _has_same_features(built_version.workload, workload)
+        and not built_version.has_unchanged_code
+    ):
+        _code_note(version.lineage, built_version, frame, store)
 
 
 def _has_same_features(first: Workload, second: Workload) -> bool:
@@ -190,19 +197,21 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
 
 def _require_comparable_rows(version: Version) -> None:
     """Raise an error for a version whose row order can no longer be reproduced."""
-    removed = [setting for setting in removed_settings(version) if setting.affects_row_order]
-    if removed:
+    row_order_settings = [
+        setting for setting in removed_settings(version) if setting.affects_row_order
+    ]
+    if row_order_settings:
         raise ContractError(
-            f"{_name(version.lineage)} was trained with '{removed[0].name}', a setting that Sluice "
-            "no longer supports, so it is unknown which test rows it was trained on.",
-            cause=removed[0].effect,
+            f"{_name(version.lineage)} was trained with '{row_order_settings[0].name}', a setting "
+            "that Sluice no longer supports, so it is unknown which test rows it was trained on.",
+            cause=row_order_settings[0].effect,
             fix="Use another pipeline name; its first model is compared with the baseline. The "
             f"version is still served as {version.model}.",
         )
 
 
 def _count_reproduced(
-    lineage: Lineage, built: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore
+    lineage: Lineage, built_version: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore
 ) -> int:
     """Return the number of available rows on which the version reproduces its recorded losses.
 
@@ -217,36 +226,36 @@ def _count_reproduced(
         kinds=RECORDED_LOSSES,
     )
     labels = pd.Index(row_labels(frame.index))
-    workload = built.workload
+    workload = built_version.workload
     num_rows = 0
     for member in lineage.members:
-        expected = recorded_losses[
+        recorded_rows = recorded_losses[
             (recorded_losses["seed"] == member.seed) & (recorded_losses["fold"] == member.fold_id)
         ]
-        positions = labels.get_indexer(pd.Index(expected["row"]))
+        positions = labels.get_indexer(pd.Index(recorded_rows["row"]))
         if len(positions) == 0 or (positions < 0).any() or (np.diff(positions) != 1).any():
             continue  # rows that are no longer in the source cannot be compared
         row_range = RowRange(start=int(positions[0]), stop=int(positions[-1]) + 1)
         examples = workload.examples(frame, row_range)
         if not np.array_equal(examples.rows, positions):
             continue  # rows without an example cannot be compared either
-        losses = ensemble_losses(workload, [built.load(member)], examples).numpy()
+        losses = ensemble_losses(workload, [built_version.load(member)], examples).numpy()
         is_different = ~np.isclose(
-            losses, expected["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9
+            losses, recorded_rows["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9
         )
         if is_different.any():
             first = int(np.flatnonzero(is_different)[0])
             raise ContractError(
                 f"{_name(lineage)} does not reproduce its recorded losses: seed "
-                f"{member.seed}, fold {member.fold_id}, row {expected['row'].iloc[first]} has "
-                f"{losses[first]:.6g}, recorded {expected['loss'].iloc[first]:.6g} "
+                f"{member.seed}, fold {member.fold_id}, row {recorded_rows['row'].iloc[first]} has "
+                f"{losses[first]:.6g}, recorded {recorded_rows['loss'].iloc[first]:.6g} "
                 f"({int(is_different.sum())} of {is_different.size} rows differ)."
-                f"{_code_sentence(built)}",
+                f"{_code_sentence(built_version)}",
                 cause="The code, the packages or the rows have changed since the version was "
                 "trained, so the comparison would be biased against the version.",
                 fix="Restore the rows and packages of its training, or use another pipeline name "
                 "for the changed workload."
-                if built.uses_stored_code
+                if built_version.uses_stored_code
                 else f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
                 f"({describe_commit(lineage)}); or use another pipeline name for the changed "
                 "workload.",
@@ -256,7 +265,7 @@ def _count_reproduced(
 
 
 def _code_note(
-    lineage: Lineage, built: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore
+    lineage: Lineage, built_version: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore
 ) -> str:
     """Return a note on the code with which the version was scored.
 
@@ -265,26 +274,26 @@ def _code_note(
         ContractError: The version does not reproduce its recorded losses.
     """
     name = _name(lineage)
-    num_rows = _count_reproduced(lineage, built, frame, store)
-    if built.uses_stored_code:
-        return f"{name} was scored with its stored code.{_code_sentence(built)}"
-    assert built.comparison is not None, "_build rejects code that cannot be imported"
+    num_rows = _count_reproduced(lineage, built_version, frame, store)
+    if built_version.uses_stored_code:
+        return f"{name} was scored with its stored code.{_code_sentence(built_version)}"
+    assert built_version.comparison is not None, "_build rejects code that cannot be imported"
     if num_rows:
         return (
             f"{name} reproduces its recorded losses on {num_rows:,} rows, so it was scored with "
-            f"the current code.{_code_sentence(built)}"
+            f"the current code.{_code_sentence(built_version)}"
         )
-    if built.comparison.outcome == "other":
+    if built_version.comparison.outcome == "other":
         raise CodeMismatch(
             f"{name} must be scored with the code of its training: its recorded losses cannot be "
             f"compared with those of the current code, because {_why_not_compared(lineage)}."
-            f"{_code_sentence(built)}",
+            f"{_code_sentence(built_version)}",
             cause="The current code may compute other features or build another network.",
             fix=f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
             f"({describe_commit(lineage)}).",
         )
     return (
-        f"{built.comparison.warning(name)} Its recorded losses cannot be compared, because "
+        f"{built_version.comparison.warning(name)} Its recorded losses cannot be compared, because "
         f"{_why_not_compared(lineage)}."
     ).strip()
 
@@ -295,16 +304,19 @@ def _why_not_compared(lineage: Lineage) -> str:
     return "their rows are no longer available"
 
 
-def _code_sentence(built: _BuiltVersion) -> str:
+def _code_sentence(built_version: _BuiltVersion) -> str:
     """Return a sentence on the code differences, with a leading space; "" without differences."""
-    if built.comparison is None:
+    if built_version.comparison is None:
         return " The current code cannot import its workload or network."
-    differences = (*built.comparison.differences, *built.comparison.other_differences)
+    differences = (
+        *built_version.comparison.differences,
+        *built_version.comparison.other_differences,
+    )
     if not differences:
         return ""
-    digests = (
-        f"{short(built.comparison.trained_digest)}, now {short(built.comparison.current_digest)}"
-    )
+    trained_digest = short(built_version.comparison.trained_digest)
+    current_digest = short(built_version.comparison.current_digest)
+    digests = f"{trained_digest}, now {current_digest}"
     return f" Its code differs ({digests}): {'; '.join(differences)}."
 
 
@@ -323,8 +335,8 @@ def _fold_at_same_labels(fold: Fold, index: pd.Index, version_index: pd.Index, n
     """
     labels = index[fold.test.start : fold.test.stop]
     positions = version_index.get_indexer(labels)
-    consecutive = np.arange(positions[0], positions[0] + len(positions))
-    if (positions < 0).any() or not np.array_equal(positions, consecutive):
+    consecutive_positions = np.arange(positions[0], positions[0] + len(positions))
+    if (positions < 0).any() or not np.array_equal(positions, consecutive_positions):
         num_missing = int((positions < 0).sum())
         problem = f"lack {num_missing} of them" if num_missing else "have other rows between them"
         raise ContractError(

@@ -116,17 +116,17 @@ def best_rule(
         with contextlib.suppress(RuleNotApplicable):
             losses[name] = _loss(workload, rule(workload, train, known_rows, val), val)
     finite_losses = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
-    best = (
+    best_name = (
         min(finite_losses, key=lambda name: finite_losses[name])
         if finite_losses
         else next(iter(losses))
     )
-    if best in rules:
+    if best_name in rules:
         known_rows = _with_past(workload, frame, fold.test, test, settings)
-        output = rules[best](workload, train, known_rows, test)
+        output = rules[best_name](workload, train, known_rows, test)
     else:
         output = _baseline(workload, frame, fold)
-    return FoldRule(fold_id=fold.fold_id, name=best, losses=losses, output=output)
+    return FoldRule(fold_id=fold.fold_id, name=best_name, losses=losses, output=output)
 
 
 def _rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
@@ -155,12 +155,12 @@ def _with_past(
     if start == part.start:
         return rows
     try:
-        past = workload.examples(frame, RowRange(start=start, stop=part.start))
+        past_examples = workload.examples(frame, RowRange(start=start, stop=part.start))
     except ContractError:  # the rows are too close to the start of the frame for a window
         return rows
     return RuleData(
-        y=torch.cat([past.targets, rows.y]),
-        rows=np.concatenate([past.rows, rows.rows]),
+        y=torch.cat([past_examples.targets, rows.y]),
+        rows=np.concatenate([past_examples.rows, rows.rows]),
         input_NK=None,
     )
 

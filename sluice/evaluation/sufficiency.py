@@ -40,29 +40,29 @@ def find_missing_evidence(
         is_dependent: Whether gains are autocorrelated although each row is a separate block.
         observation: Singular name of a row of the tables, for messages.
     """
-    missing = []
+    missing_evidence = []
     if candidate.subject == reference.subject:
-        missing.append(
+        missing_evidence.append(
             MissingEvidence(
                 "candidate and reference are the same model", "There is nothing to promote."
             )
         )
     for name, arm in (("candidate", candidate), ("reference", reference)):
-        missing += _nonfinite_losses(name, arm)
+        missing_evidence += _nonfinite_losses(name, arm)
         # The reference may be a rule without seeds. The candidate needs seeds even if it is a rule,
         # because only a model with seeds can be promoted.
         if arm is candidate or not arm.is_deterministic:
-            missing += _too_few_seeds(name, arm, settings.min_seeds)
-    missing += _too_few_rows(candidate, settings.min_rows, block_length, observation)
+            missing_evidence += _too_few_seeds(name, arm, settings.min_seeds)
+    missing_evidence += _too_few_rows(candidate, settings.min_rows, block_length, observation)
     if is_constant:
-        missing.append(
+        missing_evidence.append(
             MissingEvidence(
                 "the gain is the same on every row of a fold, so its variance is unknown",
                 "Check that the two models have different predictions.",
             )
         )
     if is_dependent:
-        missing.append(
+        missing_evidence.append(
             MissingEvidence(
                 "rows are declared independent, but gains of neighbouring rows are significantly "
                 "autocorrelated",
@@ -70,7 +70,7 @@ def find_missing_evidence(
                 "block_length to the number of dependent rows.",
             )
         )
-    return tuple(missing)
+    return tuple(missing_evidence)
 
 
 def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
@@ -86,9 +86,9 @@ def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
     ]
 
 
-def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvidence]:
+def _too_few_seeds(name: str, arm: LossTable, required_seeds: int) -> list[MissingEvidence]:
     num_distinct = arm.num_distinct_seeds
-    if num_distinct >= required:
+    if num_distinct >= required_seeds:
         return []
     num_copies = len(arm.seeds) - num_distinct
     if num_copies:
@@ -96,28 +96,29 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
             MissingEvidence(
                 f"the {name} has {pluralize(len(arm.seeds), 'seed')} of which {num_copies} "
                 f"{'has' if num_copies == 1 else 'have'} exactly the losses of another seed; "
-                f"{required} distinct seeds are required",
+                f"{required_seeds} distinct seeds are required",
                 "Make sure that the seed is passed to the model.",
             )
         ]
     return [
         MissingEvidence(
-            f"the {name} has {pluralize(num_distinct, 'seed')}, required {required}",
-            f"Train it with {pluralize(required - num_distinct, 'more seed')}.",
+            f"the {name} has {pluralize(num_distinct, 'seed')}, required {required_seeds}",
+            f"Train it with {pluralize(required_seeds - num_distinct, 'more seed')}.",
         )
     ]
 
 
 def _too_few_rows(
-    candidate: LossTable, required: int, block_length: int, observation: str
+    candidate: LossTable, required_rows: int, block_length: int, observation: str
 ) -> list[MissingEvidence]:
-    missing = []
+    missing_evidence = []
     short_name = observation.removeprefix("test ")
-    if candidate.num_rows < required:
-        missing.append(
+    if candidate.num_rows < required_rows:
+        missing_evidence.append(
             MissingEvidence(
-                f"the window has {pluralize(candidate.num_rows, observation)}, required {required}",
-                f"Score {pluralize(required - candidate.num_rows, f'more {short_name}')}.",
+                f"the window has {pluralize(candidate.num_rows, observation)}, required "
+                f"{required_rows}",
+                f"Score {pluralize(required_rows - candidate.num_rows, f'more {short_name}')}.",
             )
         )
     min_fold_rows = int(np.unique(candidate.fold_N, return_counts=True)[1].min())
@@ -129,5 +130,5 @@ def _too_few_rows(
                 f": two blocks of the {block_length} {short_name}s over which gains depend on each "
                 "other"
             )
-        missing.append(MissingEvidence(what, "Use fewer folds or a longer test window."))
-    return missing
+        missing_evidence.append(MissingEvidence(what, "Use fewer folds or a longer test window."))
+    return missing_evidence

@@ -18,8 +18,8 @@ def select_unseen_member(
 
     A member has seen all rows up to ``trained_through`` and, through the targets, the next
     ``horizon_rows`` rows. Therefore ``trained_through`` must precede the first test row by more
-    than the horizon. This label need not occur in ``index``, because the version may have been
-    trained on an older table; it is located by its position in time.
+    than the horizon. ``trained_through`` need not be a label in ``index``, because the version may
+    have been trained on an older table. It is located by its position in time.
 
     Args:
         members: Members of one seed, at least one.
@@ -34,23 +34,25 @@ def select_unseen_member(
     last_positions = [position_through(index, member.trained_through) for member in members]
     # Members with the same last row are ordered by fold id, so that the result does not depend on
     # the order of the members.
-    ranked = sorted(
+    ranked_members = sorted(
         zip(last_positions, members, strict=True), key=lambda pair: (pair[0], pair[1].fold_id)
     )
-    unseen = [
-        member for last_position, member in ranked if fold.test.start - last_position > horizon_rows
+    unseen_members = [
+        member
+        for last_position, member in ranked_members
+        if fold.test.start - last_position > horizon_rows
     ]
-    if not unseen:
+    if not unseen_members:
         raise ContractError(
             f"Seed {members[0].seed} needs a member whose training ends more than {horizon_rows} "
             f"rows before the first test row of fold {fold.fold_id}, "
             f"{row_labels(index)[fold.test.start]}; the training of its earliest member ends at "
-            f"{ranked[0][1].trained_through}.",
+            f"{ranked_members[0][1].trained_through}.",
             cause="The folds start earlier than those on which the version was trained.",
             fix="Start the first test window later, or train the same settings on these folds and "
             "use that model.",
         )
-    return unseen[-1]
+    return unseen_members[-1]
 
 
 def row_labels(index: pd.Index) -> NDArray[np.str_]:

@@ -39,7 +39,7 @@ def choose_block_length(gain_N: NDArray[np.float64], horizon_rows: int) -> int:
     Source:
         Politis & White (2004), Econometric Reviews 23(1); Patton, Politis & White (2009).
     """
-    # Imported here: arch takes about a second and Dagster loads every module.
+    # Imported here, because arch takes about a second and Dagster loads every module.
     from arch.bootstrap import optimal_block_length
 
     with np.errstate(all="ignore"):
@@ -120,11 +120,11 @@ def rows_component(x_n: NDArray[np.float64], block_length: int) -> VarianceCompo
     """
     if x_n.size < max(2, 2 * block_length):
         return UNKNOWN_VARIANCE
-    full = _recentred_variance(x_n, block_length)
-    half = _recentred_variance(x_n, max(1, block_length // 2))
+    full_length_variance = _recentred_variance(x_n, block_length)
+    half_length_variance = _recentred_variance(x_n, max(1, block_length // 2))
     return VarianceComponent(
-        # If ``full`` is NaN, ``max`` returns it, because it is the first argument.
-        variance=max(full, 2 * full - half),
+        # If the first argument of ``max`` is NaN, ``max`` returns NaN.
+        variance=max(full_length_variance, 2 * full_length_variance - half_length_variance),
         degrees_of_freedom=x_n.size / block_length - 1,
     )
 

@@ -20,8 +20,8 @@ def find_worst_rows(candidate: LossTable, reference: LossTable) -> NDArray[np.in
     """
     aligned = reference.aligned_to(candidate)
     gain_N = mean_gain(ArmLosses.of(candidate), ArmLosses.of(aligned))
-    lowest = np.argsort(gain_N, kind="stable")[:_MAX_ROWS]
-    return lowest[gain_N[lowest] < 0]
+    lowest_positions = np.argsort(gain_N, kind="stable")[:_MAX_ROWS]
+    return lowest_positions[gain_N[lowest_positions] < 0]
 
 
 def describe_worst_rows(

@@ -93,21 +93,21 @@ def required_fields(
 
 
 def find_field_problems(
-    event: str, fields: Mapping[str, Any], required: Mapping[str, FieldKind] | None
+    event: str, fields: Mapping[str, Any], required_kinds: Mapping[str, FieldKind] | None
 ) -> list[FieldProblem]:
     """Return the problems of an event's fields, in the order of the required fields.
 
     Args:
         event: Name of the event type.
         fields: Fields of the event; additional fields are allowed.
-        required: Result of ``required_fields``.
+        required_kinds: Result of ``required_fields``.
     """
-    if required is None:
+    if required_kinds is None:
         hint = suggest_nearest(event, list(EVENT_FIELDS))
         what = f"not an event type.{hint} Known: {', '.join(EVENT_FIELDS)}"
         return [FieldProblem("unknown event", "", what)]
     problems = []
-    for name, kind in required.items():
+    for name, kind in required_kinds.items():
         if name not in fields:
             problems.append(FieldProblem("missing field", name, f"field '{name}' is missing"))
         elif not _is_kind(fields[name], kind):

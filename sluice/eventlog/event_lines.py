@@ -21,7 +21,7 @@ _MAX_LINE_BYTES = 64 * 2**20
 the file is not a log."""
 
 _SKIP_BYTES = 2**20
-"""Number of bytes that are read at a time to skip the rest of a longer line."""
+"""Number of bytes that are read at a time to skip the rest of a line that is too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +118,11 @@ def _decode_numbers(record: dict[str, Any]) -> dict[str, Any]:
     if not any(value in _NON_FINITE for value in record.values() if isinstance(value, str)):
         return record
     event = record.get("event")
-    declared = EVENT_FIELDS.get(event, {}) if isinstance(event, str) else {}
+    declared_fields = EVENT_FIELDS.get(event, {}) if isinstance(event, str) else {}
     return {
         # A field that is declared as a string may contain one of these words as text.
         name: _NON_FINITE.get(value, value)
-        if isinstance(value, str) and declared.get(name) != "string"
+        if isinstance(value, str) and declared_fields.get(name) != "string"
         else value
         for name, value in record.items()
     }

@@ -21,7 +21,7 @@ _MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventsRead:
+class LogEvents:
     """Events of one log, in order, and the incomplete last line, if there is one."""
 
     events: list[dict[str, Any]]
@@ -107,8 +107,8 @@ class EventLog:
                 "closed.",
                 fix="Write inside 'with EventLog(...) as log:'.",
             )
-        required = required_fields(event, test_metrics=(), headline="")
-        problems = [problem.what for problem in find_field_problems(event, fields, required)]
+        required_kinds = required_fields(event, test_metrics=(), headline="")
+        problems = [problem.what for problem in find_field_problems(event, fields, required_kinds)]
         problems += [f"field '{name}' is reserved" for name in _RESERVED_FIELDS if name in fields]
         if problems:
             raise ContractError(
@@ -130,7 +130,7 @@ class EventLog:
             raise storage_error(self.path, error) from error
 
 
-def read_events(path: str | Path) -> EventsRead:
+def read_events(path: str | Path) -> LogEvents:
     """Read a log; an invalid last line without a newline is returned in ``torn_line``.
 
     Raises:
@@ -138,17 +138,19 @@ def read_events(path: str | Path) -> EventsRead:
         StorageError: The file cannot be read.
     """
     events: list[dict[str, Any]] = []
-    invalid: EventLine | None = None
+    invalid_line: EventLine | None = None
     for line in read_lines(path):
-        if invalid is not None:  # only the last line may be incomplete
-            raise _invalid_line(path, invalid)
+        if invalid_line is not None:  # only the last line may be incomplete
+            raise _invalid_line(path, invalid_line)
         if line.record is None:
-            invalid = line
+            invalid_line = line
         else:
             events.append(line.record)
-    if invalid is not None and invalid.has_newline:
-        raise _invalid_line(path, invalid)
-    return EventsRead(events=events, torn_line=invalid.text if invalid is not None else None)
+    if invalid_line is not None and invalid_line.has_newline:
+        raise _invalid_line(path, invalid_line)
+    return LogEvents(
+        events=events, torn_line=invalid_line.text if invalid_line is not None else None
+    )
 
 
 def _invalid_line(path: str | Path, line: EventLine) -> ContractError:

@@ -39,7 +39,7 @@ def check_event_log(
             with EventLog(path, clock=clock) as log:
                 for event, fields in events:
                     log.write(event, **fields)
-                flushed_events = read_events(path).events
+                flushed_records = read_events(path).events
             validate_log(path, test_metrics=(headline,), headline=headline)
     except OSError as error:
         return _not_writable(storage_error(folder, error))
@@ -52,19 +52,21 @@ def check_event_log(
             fault="log validation failed",
             fix=error.fix,
         )
-    expected = [{"event": event, **fields} for event, fields in events]
-    flushed = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed_events]
-    if flushed != expected:
+    expected_events = [{"event": event, **fields} for event, fields in events]
+    flushed_events = [
+        {k: v for k, v in event.items() if k != "timestamp"} for event in flushed_records
+    ]
+    if flushed_events != expected_events:
         differing_lines = [
             number
-            for number, event in enumerate(expected, 1)
-            if flushed[number - 1 : number] != [event]
+            for number, event in enumerate(expected_events, 1)
+            if flushed_events[number - 1 : number] != [event]
         ]
         return CheckOutcome(
             outcome="fail",
             summary="The log that was read back differs from the written one: "
-            f"{len(flushed)} of {len(expected)} events were on disk after the flush, and lines "
-            f"{differing_lines} differ.",
+            f"{len(flushed_events)} of {len(expected_events)} events were on disk after the flush, "
+            f"and lines {differing_lines} differ.",
             fault="log validation failed",
         )
     return CheckOutcome(

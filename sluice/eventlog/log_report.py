@@ -110,20 +110,22 @@ def inspect_log(
         About 7 s per 1,000,000 events with constant memory, because the log is read line by line.
     """
     inspection = _Inspection(test_metrics=test_metrics, headline=headline)
-    invalid: EventLine | None = None
+    invalid_line: EventLine | None = None
     for line in read_lines(path):
-        if invalid is not None:
-            inspection.add_invalid_line(invalid)
-        invalid = line if line.record is None else None
+        if invalid_line is not None:
+            inspection.add_invalid_line(invalid_line)
+        invalid_line = line if line.record is None else None
         if line.record is not None:
             inspection.add_record(line.number, line.record)
     # An invalid last line without a newline is incomplete and not a problem, unless the file has
     # no other record.
-    is_torn = invalid is not None and not invalid.has_newline and inspection.num_records > 0
-    if invalid is not None and not is_torn:
-        inspection.add_invalid_line(invalid)
+    is_torn = (
+        invalid_line is not None and not invalid_line.has_newline and inspection.num_records > 0
+    )
+    if invalid_line is not None and not is_torn:
+        inspection.add_invalid_line(invalid_line)
     return inspection.report(
-        path, torn_line=invalid.text if invalid is not None and is_torn else None
+        path, torn_line=invalid_line.text if invalid_line is not None and is_torn else None
     )
 
 
@@ -174,10 +176,10 @@ class _Inspection:
             self.required_by_event[event] = required_fields(
                 event, test_metrics=self.test_metrics, headline=self.headline
             )
-        required = self.required_by_event[event]
-        field_problems = find_field_problems(event, record, required)
+        required_kinds = self.required_by_event[event]
+        field_problems = find_field_problems(event, record, required_kinds)
         for listing, problems in (
-            (self.notes if is_phase and required is None else self.problems, field_problems),
+            (self.notes if is_phase and required_kinds is None else self.problems, field_problems),
             (self.notes, self._metric_notes(event, record)),
         ):
             for problem in problems:
@@ -190,7 +192,7 @@ class _Inspection:
                         kind="non-finite", line=line_number, event=event, field=name, what=what
                     )
                 )
-        if is_phase and required is None:
+        if is_phase and required_kinds is None:
             self._track_phase(line_number, event)
         else:
             self._track_event(line_number, event, record)

@@ -17,12 +17,10 @@ _MAX_FEATURES = 3
 """Maximum number of unusual features that are named per example."""
 
 _MAX_RARE_SHARE = 0.01
-"""Maximum share of rows with a rare value, in a column of which most rows are equal.
-
-A value in such a column is unusual only if at most this share of the rows is at least as far from
-the median. Its deviation does not suffice: in a one-hot column of weekdays, every seventh row is
-2.9 standard deviations from the median 0.
-"""
+"""Maximum share of rows with a rare value, in a column of which most rows are equal. There, a value
+is unusual only if it is rare: if at most this share of the rows is as far from the median or
+farther. A large deviation does not suffice: in a one-hot column of weekdays, every seventh row is
+2.9 standard deviations from the median 0."""
 
 _MAD_TO_STD = 1.4826
 """Standard deviation of a normal variable divided by its median absolute deviation."""
@@ -57,8 +55,8 @@ def find_hard_examples(
         display_column: Column that describes the rows to a reader.
     """
     finite_indices = np.flatnonzero(np.isfinite(loss_N))
-    descending = np.argsort(-loss_N[finite_indices], kind="stable")
-    hardest_indices = finite_indices[descending][:count]
+    descending_order = np.argsort(-loss_N[finite_indices], kind="stable")
+    hardest_indices = finite_indices[descending_order][:count]
     if hardest_indices.size == 0:
         return ()
     unusual_features = find_unusual_features(hardest_indices, rows, frame, feature_columns)

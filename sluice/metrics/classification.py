@@ -38,8 +38,8 @@ it."""
 def classification_metrics(target: ArrayLike, probability: ArrayLike) -> TaskMetrics:
     """Return the metrics of a classifier.
 
-    The predicted class is the one with the highest probability; the first of them if several are
-    equal.
+    The predicted class is the class with the highest probability; the first such class if several
+    are equal.
 
     - macro_f1: mean F1 of the classes that occur in targets or predictions;
     - accuracy: share of correct predictions;
@@ -82,11 +82,11 @@ def classification_metrics(target: ArrayLike, probability: ArrayLike) -> TaskMet
 
 
 def _to_classes(target_N: NDArray[np.float64], num_classes: int) -> NDArray[np.int64]:
-    invalid = np.flatnonzero((target_N % 1 != 0) | (target_N < 0) | (target_N >= num_classes))
-    if invalid.size:
+    invalid_rows = np.flatnonzero((target_N % 1 != 0) | (target_N < 0) | (target_N >= num_classes))
+    if invalid_rows.size:
         raise ContractError(
-            f"Targets must be classes 0 to {num_classes - 1}, got {invalid.size} that are not, "
-            f"first {target_N[invalid[0]]:g} at row {invalid[0]}.",
+            f"Targets must be classes 0 to {num_classes - 1}, got {invalid_rows.size} that are "
+            f"not, first {target_N[invalid_rows[0]]:g} at row {invalid_rows[0]}.",
             cause="Classes are numbered from 1, or the model has too few outputs.",
             fix="Number the classes from 0, and pass one probability for each class.",
         )

@@ -60,11 +60,11 @@ def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMe
     """Return map@0.5:0.95, map@0.5 and map@0.75 [rate].
 
     For each class and overlap threshold, the detections are processed in descending order of score.
-    Each is matched to the true box of its image that has the largest overlap among those not
-    matched yet, if this overlap reaches the threshold. The average precision is the mean, over 101
-    recalls, of the highest precision at that recall or a higher recall. All metrics are means over
-    the classes with a true box, and map@0.5:0.95 also over the overlaps 0.5 to 0.95. Detections of
-    a class without true boxes are ignored, as in COCO.
+    A detection is compared with the true boxes of its image that are not matched yet. It is matched
+    to the box with the largest overlap, if this overlap reaches the threshold. The average
+    precision is the mean, over 101 recalls, of the highest precision at that recall or a higher
+    recall. All metrics are means over the classes with a true box, and map@0.5:0.95 also over the
+    overlaps 0.5 to 0.95. Detections of a class without true boxes are ignored, as in COCO.
 
     All metrics are absent, with the reason, if there is no true box, or if a score or a detected
     corner is non-finite. A detection without area never matches.
@@ -164,11 +164,11 @@ def _require_comparable(true: ArrayLike, detected: ArrayLike, what: str) -> None
 def _require_valid_boxes(truth: Boxes) -> None:
     corners_N4 = _corners(truth)
     has_area_N = (corners_N4[:, :2] < corners_N4[:, 2:]).all(axis=1)
-    invalid = np.flatnonzero(~(has_area_N & np.isfinite(corners_N4).all(axis=1)))
-    if invalid.size:
-        first = invalid[0]
+    invalid_rows = np.flatnonzero(~(has_area_N & np.isfinite(corners_N4).all(axis=1)))
+    if invalid_rows.size:
+        first = invalid_rows[0]
         raise ContractError(
-            f"True boxes must be finite with x1 < x2 and y1 < y2, got {invalid.size} of "
+            f"True boxes must be finite with x1 < x2 and y1 < y2, got {invalid_rows.size} of "
             f"{len(corners_N4)} that are not, first row {first}: {corners_N4[first].tolist()}.",
             cause="The values are x, y, width and height, or there are boxes without area.",
             fix="Pass corners, and drop boxes without area.",

@@ -122,7 +122,9 @@ def perplexity(log_probability: ArrayLike) -> TaskMetrics:
 
 def _require_texts(texts: Sequence[str], *, what: str) -> None:
     if isinstance(texts, str):  # otherwise each letter would count as a text
-        raise ContractError(f"The {what} must be a list of texts, got one.", fix="Pass a list.")
+        raise ContractError(
+            f"The {what} must be a list of texts, got a single text.", fix="Pass a list."
+        )
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise ContractError(

@@ -17,7 +17,7 @@ from sluice.metrics.task_metrics import (
 
 
 def ranking_metrics(
-    relevance: ArrayLike, score: ArrayLike, query: ArrayLike, *, at: int
+    relevance: ArrayLike, score: ArrayLike, query: ArrayLike, *, top_k: int
 ) -> TaskMetrics:
     """Return ndcg, precision, map and mrr as means over queries, and the share of used queries.
 
@@ -43,15 +43,15 @@ def ranking_metrics(
         relevance: Relevance of each document (N,), at least 0; graded or binary.
         score: Score of each document (N,); the highest score is ranked first.
         query: Query of each document (N,), any labels.
-        at: The k of ndcg@k and precision@k, at least 1.
+        top_k: The k of ndcg@k and precision@k, at least 1.
 
     Raises:
-        ContractError: Shapes do not match, a relevance is negative or non-finite, or ``at`` is
-            below 1.
+        ContractError: Shapes do not match, a relevance is negative or non-finite, or ``top_k``
+            is below 1.
     """
-    if at < 1:
+    if top_k < 1:
         raise ContractError(
-            f"ndcg@k and precision@k need a k of at least 1, got {at}.", fix="Increase k."
+            f"ndcg@k and precision@k need a k of at least 1, got {top_k}.", fix="Increase k."
         )
     relevance_N = validate_targets(relevance, what="relevances")
     if relevance_N.min() < 0:
@@ -67,7 +67,7 @@ def ranking_metrics(
             f"Queries must have the shape {relevance_N.shape}, got {query_N.shape}.",
             fix="Pass the query of each document.",
         )
-    names = (f"ndcg@{at}", f"precision@{at}", "map", "mrr")
+    names = (f"ndcg@{top_k}", f"precision@{top_k}", "map", "mrr")
     if reason := non_finite_reason(score_N, what="scores"):
         return all_undefined((*names, "judged_share"), reason)
     query_masks = [query_N == label for label in np.unique(query_N)]
@@ -75,30 +75,34 @@ def ranking_metrics(
     values = {"judged_share": len(judged_masks) / len(query_masks)}
     if not judged_masks:
         reason = (
-            f"the relevance of documents differs within none of the queries ({len(query_masks)})"
+            f"no query has documents of different relevance (number of queries: {len(query_masks)})"
         )
         return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
     pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in judged_masks]
-    values[names[0]] = float(np.mean([_ndcg(*pair, at=at) for pair in pairs]))
+    values[names[0]] = float(np.mean([_ndcg(*pair, top_k=top_k) for pair in pairs]))
     pairs_with_irrelevant = [pair for pair in pairs if pair[0].min() == 0]
     if not pairs_with_irrelevant:
         reason = "in each query with different relevances, every document is relevant"
         return TaskMetrics(values=values, absent=dict.fromkeys(names[1:], reason))
-    values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in pairs_with_irrelevant]))
+    values[names[1]] = float(
+        np.mean([_precision(*pair, top_k=top_k) for pair in pairs_with_irrelevant])
+    )
     values["map"] = float(np.mean([_average_precision(*pair) for pair in pairs_with_irrelevant]))
     values["mrr"] = float(np.mean([_reciprocal_rank(*pair) for pair in pairs_with_irrelevant]))
     return TaskMetrics(values=values)
 
 
-def _ndcg(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
+def _ndcg(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, top_k: int) -> float:
     from sklearn.metrics import ndcg_score
 
-    return float(ndcg_score(relevance_n[None], score_n[None], k=at))
+    return float(ndcg_score(relevance_n[None], score_n[None], k=top_k))
 
 
-def _precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
-    """Return the precision of the first ``at`` ranks; tied documents share their ranks."""
-    num_ranks = min(at, score_n.size)
+def _precision(
+    relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, top_k: int
+) -> float:
+    """Return the precision of the first ``top_k`` ranks; tied documents share their ranks."""
+    num_ranks = min(top_k, score_n.size)
     last_score = np.sort(score_n)[-num_ranks]
     is_above_n, is_tied_n = score_n > last_score, score_n == last_score
     num_tied_ranks = num_ranks - int(is_above_n.sum())
@@ -106,7 +110,7 @@ def _precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *
     num_relevant = (
         is_relevant_n[is_above_n].sum() + num_tied_ranks * is_relevant_n[is_tied_n].mean()
     )
-    return float(num_relevant) / at
+    return float(num_relevant) / top_k
 
 
 def _average_precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64]) -> float:

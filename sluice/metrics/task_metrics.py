@@ -23,7 +23,8 @@ class TaskMetrics:
     """Finite numbers by name."""
 
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Reason why a metric is undefined on these rows, by name; it is never reported as 0."""
+    """Reason why a metric is undefined on these rows, by name. Such a metric is never reported as
+    0."""
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -53,11 +54,11 @@ def validate_targets(targets: ArrayLike, *, what: str) -> NDArray[np.float64]:
             f"The {what} must be one number per row, (N,) with N at least 1, got {values_N.shape}.",
             fix="Pass a one-dimensional array with one number per test row.",
         )
-    invalid = np.flatnonzero(~np.isfinite(values_N))
-    if invalid.size:
+    invalid_rows = np.flatnonzero(~np.isfinite(values_N))
+    if invalid_rows.size:
         raise ContractError(
-            f"The {what} must be finite, got {invalid.size} of {values_N.size} that are not, first "
-            f"{values_N[invalid[0]]} at row {invalid[0]}.",
+            f"The {what} must be finite, got {invalid_rows.size} of {values_N.size} that are not, "
+            f"first {values_N[invalid_rows[0]]} at row {invalid_rows[0]}.",
             cause="The test rows include rows without a known outcome.",
             fix="Drop these rows where features are computed.",
         )

@@ -78,7 +78,8 @@ class CausalTransformer(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits (B, L, V)."""
         length, width = ids.shape[1], self.embedding.embedding_dim
-        # ``encode_positions`` encodes the distance to the last token; flipped, to the first token.
+        # ``encode_positions`` encodes the distance to the last token. After the flip, it is the
+        # distance to the first token.
         position_LH = encode_positions(length, width, device=ids.device).flip(0)
         hidden_BLH = self.drop(self.embedding(ids) * math.sqrt(width) + position_LH)
         future_LL = torch.ones(length, length, dtype=torch.bool, device=ids.device).triu(1)

@@ -100,25 +100,25 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
 
 def _candidate_layers(network: nn.Module) -> dict[str, nn.Module]:
     """Return the layers whose input may be the embedding, by name."""
-    declared = getattr(network, LAYER_ATTRIBUTE, None)
+    declared_layer = getattr(network, LAYER_ATTRIBUTE, None)
     layers = dict(network.named_modules())
-    if declared is None:
+    if declared_layer is None:
         return {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear)}
-    if declared not in layers or not declared:
+    if declared_layer not in layers or not declared_layer:
         raise ContractError(
             f"{LAYER_ATTRIBUTE} of {type(network).__name__} must be the name of one of its layers, "
-            f"got {declared!r}.",
+            f"got {declared_layer!r}.",
             fix=f"Its layers are {', '.join(filter(None, layers))}.",
         )
-    return {declared: layers[declared]}
+    return {declared_layer: layers[declared_layer]}
 
 
 def _average_positions(value: object, network: nn.Module, layer: str, num_examples: int) -> Tensor:
     """Return the mean of the layer's input over all axes between the first and the last."""
     name = type(network).__name__
     if value is None:
-        declared = getattr(network, LAYER_ATTRIBUTE, None)
-        missing_layer = "no nn.Linear" if declared is None else f"no layer '{declared}'"
+        declared_layer = getattr(network, LAYER_ATTRIBUTE, None)
+        missing_layer = "no nn.Linear" if declared_layer is None else f"no layer '{declared_layer}'"
         raise ContractError(
             f"{name} has no embedding: it calls {missing_layer} in forward().",
             fix="Name a called layer, whose input is the embedding, in the class attribute "
@@ -149,8 +149,8 @@ def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
         return values.copy()
     buckets, signs = _count_sketch(width)
     reduced = np.zeros((len(values), MAX_WIDTH), np.float32)
-    for row, full in zip(reduced, values, strict=True):
-        row[:] = np.bincount(buckets, weights=signs * full, minlength=MAX_WIDTH)
+    for row, embedding_row in zip(reduced, values, strict=True):
+        row[:] = np.bincount(buckets, weights=signs * embedding_row, minlength=MAX_WIDTH)
     return reduced
 
 

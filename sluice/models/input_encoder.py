@@ -47,7 +47,7 @@ class InputEncoder(nn.Module):
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """Return an encoder with copies of the arrays, and the same workload.
 
-        A workload may hold what cannot be copied, such as an open file.
+        The workload may contain an object that cannot be copied, such as an open file.
         """
         copied = type(self)(self._encode, self.state)
         copied.train(self.training)

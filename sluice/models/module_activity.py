@@ -152,5 +152,5 @@ def _output_hook(recorder: ActivityRecorder, name: str) -> Any:
 
 
 def _first_tensor(values: Any) -> Tensor | None:
-    dense = (v for v in values if isinstance(v, Tensor) and v.layout == torch.strided)
-    return next((tensor for tensor in dense if not tensor.is_nested), None)
+    dense_tensors = (v for v in values if isinstance(v, Tensor) and v.layout == torch.strided)
+    return next((tensor for tensor in dense_tensors if not tensor.is_nested), None)

@@ -37,7 +37,7 @@ class Scaled(nn.Module):
         num_outputs: O.
         scale_inputs: Standardise the inputs; otherwise they are passed on unchanged, in any dtype.
         scale_target: Undo the standardisation of the target in the outputs.
-        encoder: Encodes the inputs before they are standardised; None passes them on.
+        encoder: Encodes the inputs before they are standardised; None for inputs without encoding.
     """
 
     x_mean: Tensor
@@ -164,8 +164,8 @@ def _values_for_fit(source: Tensor | RowSource) -> Tensor:
 
 def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and the standard deviation by column, with 1 for a constant column."""
-    # Computed in double precision, because the standard deviation may be small compared with the
-    # mean, such as 1 for prices of about 1e4.
+    # Both are computed in double precision, because the standard deviation may be small compared
+    # with the mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()
     mean, std = rows.mean(dim=0), rows.std(dim=0, correction=0)
     # Because of rounding, the standard deviation of a constant column is not 0, but about 1e-16 of

@@ -77,7 +77,7 @@ class Transformer(nn.Module):
 def encode_positions(length: int, width: int, *, device: torch.device) -> Tensor:
     """Return the position encodings (L, H): sines, then cosines, of the distance to the last row.
 
-    The wavelengths increase from 2 pi rows to almost 10,000 times that.
+    The wavelengths increase from 2 pi rows to almost 10,000 times this length.
     """
     num_waves = (width + 1) // 2
     wave_W = torch.arange(num_waves, dtype=torch.float32, device=device)

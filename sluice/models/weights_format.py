@@ -61,10 +61,10 @@ def require_safetensors(content: bytes, *, what: str) -> None:
         WeightsFacts.read(content, LIMITS)
         safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except (ValueError, safetensors.SafetensorError) as error:
-        foreign = foreign_format(content)
-        if foreign is not None:
+        foreign_name = foreign_format(content)
+        if foreign_name is not None:
             raise IntegrityError(
-                f"{what} must be a safetensors file of weights, and is {foreign}.",
+                f"{what} must be a safetensors file of weights, and is {foreign_name}.",
                 cause="Only safetensors files are accepted, because they contain only numbers. "
                 "Loading other formats may execute code of their author.",
                 fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",

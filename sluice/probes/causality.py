@@ -45,7 +45,7 @@ def probe_causality(
         ContractError: The input has no rows or fewer than two distinct values, or the output is not
             one tensor of floats.
     """
-    require_rows(x, at_least=1)
+    require_rows(x, min_rows=1)
     if causal is False:
         return skipped(NAME, "The workload declares that outputs may depend on all positions.")
     if x.dim() < 2 or x.shape[1] < 2:
@@ -54,21 +54,21 @@ def probe_causality(
             f"Inputs of shape {tuple(x.shape)} have no sequence dimension.",
         )
     with evaluation_copy(network, seed=seed) as network_copy:
-        unperturbed = output_of(network_copy, x)
-        reason = _why_no_positions(network_copy, x, unperturbed)
+        unperturbed_output = output_of(network_copy, x)
+        reason = _why_no_positions(network_copy, x, unperturbed_output)
         if reason:
             return skipped(NAME, reason)
-        if not bool(unperturbed.isfinite().all()):
+        if not bool(unperturbed_output.isfinite().all()):
             return non_finite_output(NAME)
-        if not torch.equal(unperturbed, output_of(network_copy, x)):
+        if not torch.equal(unperturbed_output, output_of(network_copy, x)):
             return not_repeatable(NAME)
-        leak_by_cut, effect_after, cuts = _perturb_after_cuts(network_copy, x, unperturbed)
+        leak_by_cut, effect_after, cuts = _perturb_after_cuts(network_copy, x, unperturbed_output)
     must_be_causal = causal or _is_next_position_target(x, y)
     return _result(leak_by_cut, effect_after, cuts, must_be_causal=must_be_causal)
 
 
 def _perturb_after_cuts(
-    network_copy: nn.Module, x: Tensor, unperturbed: Tensor
+    network_copy: nn.Module, x: Tensor, unperturbed_output: Tensor
 ) -> tuple[dict[int, float], float, list[int]]:
     """Perturb all positions from a cut on, for several cuts.
 
@@ -82,11 +82,13 @@ def _perturb_after_cuts(
     for cut in cuts:
         perturbed_x = x.clone()
         perturbed_x[:, cut:] = replacements[:, cut:]
-        perturbed = output_of(network_copy, perturbed_x)
-        leak = effect(unperturbed[:, :cut], perturbed[:, :cut])
+        perturbed_output = output_of(network_copy, perturbed_x)
+        leak = effect(unperturbed_output[:, :cut], perturbed_output[:, :cut])
         if not leak <= MAX_ROUNDING_EFFECT:  # also if NaN
             leak_by_cut[cut] = leak
-        effect_after = max(effect_after, effect(unperturbed[:, cut:], perturbed[:, cut:]))
+        effect_after = max(
+            effect_after, effect(unperturbed_output[:, cut:], perturbed_output[:, cut:])
+        )
     return leak_by_cut, effect_after, cuts
 
 

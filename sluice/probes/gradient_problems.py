@@ -65,16 +65,19 @@ def explain_mismatch(
     functions = _custom_functions(output)
     if operations.reduced_precision_op:
         why = f"Reduced precision inside: {operations.reduced_precision_op}."
-        fix = "Compute it in the precision of its input, at least for this probe."
+        fix = "Compute this operation in the precision of its input, at least for this probe."
     elif functions:
         why = f"The backward of {' or '.join(functions)} does not match its forward."
         fix = "Correct backward(); a straight-through estimator differs on purpose."
     elif operations.piecewise_constant_op:
-        why = f"Non-differentiable operation on its path: {operations.piecewise_constant_op}."
+        why = (
+            f"Non-differentiable operation between {name} and the output: "
+            f"{operations.piecewise_constant_op}."
+        )
         fix = "Replace it by a differentiable operation."
     else:
-        why = "A part of the path is cut by detach(), .data or no_grad."
-        fix = "Keep all parts of the path that depend on it in the autograd graph."
+        why = f"A part of the path from {name} to the output is cut by detach(), .data or no_grad."
+        fix = f"Keep everything that depends on {name} in the autograd graph."
     return GradientProblem(
         observation=f"The gradient of {name} differs from finite differences: {comparison[:300]}",
         why=why,

@@ -74,7 +74,7 @@ def probe_gradients(
         About five passes per tensor; for a tensor of at most 16 elements, two forward passes per
         element. Seconds for a small network.
     """
-    require_rows(x, at_least=1)
+    require_rows(x, min_rows=1)
     with evaluation_copy(network, seed=seed) as network_copy, double_by_default():
         network_copy = network_copy.double()
         x, y = _add_jitter(x), y.double() if y.is_floating_point() else y
@@ -225,9 +225,11 @@ def _check_zero_gradient(
     if name == _INPUT_NAME:
         return None  # the input is not trained, and its values may be categories
     value = tensors[name].detach()
-    perturbed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
+    perturbed_value = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():
-        change = float((call({**tensors, name: perturbed}) - output).abs().max()) / output_scale
+        change = (
+            float((call({**tensors, name: perturbed_value}) - output).abs().max()) / output_scale
+        )
     if not change > _ABSOLUTE_TOLERANCE:
         return None
     operation = operations.piecewise_constant_op or "detach(), .data or no_grad"
@@ -235,7 +237,7 @@ def _check_zero_gradient(
         observation=f"Perturbing {name} by {_LARGE_CHANGE:.0%} changes the output by {change:.3g} "
         f"of the largest output, but the gradient of {name} is "
         f"{'missing' if gradient is None else '0'}.",
-        why=f"Non-differentiable operation on its path: {operation}.",
+        why=f"Non-differentiable operation between {name} and the output: {operation}.",
         fix="Replace it by a differentiable operation, or declare the parameter frozen.",
         tensor_name=name,
     )

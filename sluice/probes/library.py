@@ -25,7 +25,8 @@ _NUM_RANKS = 2
 """Number of ranks over which the trainer's split of the rows is tested."""
 
 _MAX_GRADIENT_ROWS = 2
-"""Maximum number of rows with which gradients are tested; the time is proportional to it."""
+"""Maximum number of rows with which gradients are tested. The time is proportional to this
+number."""
 
 
 def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:
@@ -76,7 +77,7 @@ def _padding(subject: Subject) -> ProbeResult:
             fix="Declare padding as pad_id of the workload, or as padding_idx of an nn.Embedding.",
         )
     if not bool(padded.any()):
-        # The first rows may have no padding by chance.
+        # The first rows may have no padding by chance, so more rows are searched.
         x, padded = _rows_with_padding(subject, pad_id)
         if not len(x):
             row_count = pluralize(len(subject.padding_candidates), "train row")
@@ -100,7 +101,7 @@ def _tokenizers(subject: Subject) -> ProbeResult:
         return skipped(
             "tokenizers",
             "The workload has no tokenizers().",
-            why="A workload with text returns its training and serving tokenizers from it.",
+            why="A workload with text returns both its tokenizers from this method.",
         )
     pair = provider()
     if not isinstance(pair, tuple) or len(pair) != 2:

@@ -33,7 +33,7 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
     Raises:
         ContractError: ``x`` has fewer than two rows, or the output is not one tensor of floats.
     """
-    require_rows(x, at_least=2)
+    require_rows(x, min_rows=2)
     with evaluation_copy(network, seed=seed) as network_copy:
         modules_in_training = [
             name or "the network" for name, m in network_copy.named_modules() if m.training
@@ -130,20 +130,23 @@ def _judge_outputs(
             numbers=numbers,
             fix="Pass rows that differ.",
         )
-    effect_of_others = effect(first_output[:half], output_with_other_rows[:half])
-    effect_of_own = effect(first_output[half:], output_with_other_rows[half:])
-    numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}
-    if not effect_of_others <= MAX_ROUNDING_EFFECT:  # also if NaN
+    effect_of_other_rows = effect(first_output[:half], output_with_other_rows[:half])
+    effect_of_own_row = effect(first_output[half:], output_with_other_rows[half:])
+    numbers |= {
+        "effect_of_other_rows": effect_of_other_rows,
+        "effect_of_own_row": effect_of_own_row,
+    }
+    if not effect_of_other_rows <= MAX_ROUNDING_EFFECT:  # also if NaN
         return failed(
             NAME,
-            f"The outputs of {pluralize(half, 'row')} change {format_effect(effect_of_others)} if "
-            "the other rows of the batch are replaced.",
+            f"The outputs of {pluralize(half, 'row')} change {format_effect(effect_of_other_rows)} "
+            "if the other rows of the batch are replaced.",
             "The output of a row depends on the batch: batch normalisation with batch statistics, "
             "or a normalisation over rows" + (f"; check {_format_names(norms)}." if norms else "."),
             "Track running statistics and use them in evaluation mode.",
             numbers,
         )
-    if not effect_of_own > MAX_ROUNDING_EFFECT:
+    if not effect_of_own_row > MAX_ROUNDING_EFFECT:
         return ProbeResult(
             name=NAME,
             outcome="insufficient",

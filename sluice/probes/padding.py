@@ -50,7 +50,7 @@ def probe_padding(
         ContractError: ``padded`` has the wrong shape or dtype, or the output is not one tensor of
             floats.
     """
-    require_rows(x, at_least=1)
+    require_rows(x, min_rows=1)
     if padded.dtype != torch.bool or x.dim() < 2 or padded.shape != x.shape[:2]:
         raise ContractError(
             f"padded must be a bool for each position {tuple(x.shape[:2])}, got "
@@ -61,15 +61,15 @@ def probe_padding(
     if not bool((padded & is_real.any(dim=1, keepdim=True)).any()):
         return skipped(NAME, "No row has both padding and real positions.")
     with evaluation_copy(network, seed=seed) as network_copy:
-        unperturbed = _run(network_copy, x, other_args, None)
-        repeated = _run(network_copy, x, other_args, None)
-        padding_perturbed = _run(network_copy, x, other_args, padded)
-        real_perturbed = _run(network_copy, x, other_args, is_real)
+        unperturbed_output = _run(network_copy, x, other_args, None)
+        repeated_output = _run(network_copy, x, other_args, None)
+        output_with_padding_perturbed = _run(network_copy, x, other_args, padded)
+        output_with_real_perturbed = _run(network_copy, x, other_args, is_real)
     if (
-        unperturbed is None
-        or repeated is None
-        or padding_perturbed is None
-        or real_perturbed is None
+        unperturbed_output is None
+        or repeated_output is None
+        or output_with_padding_perturbed is None
+        or output_with_real_perturbed is None
     ):
         return skipped(
             NAME,
@@ -77,16 +77,20 @@ def probe_padding(
             fix="Test the part of the network after its embedding, with vectors.",
         )
     # Outputs at padding, and of rows that consist only of padding, are not compared.
-    is_per_position = unperturbed.dim() >= 2 and unperturbed.shape[:2] == padded.shape
+    is_per_position = unperturbed_output.dim() >= 2 and unperturbed_output.shape[:2] == padded.shape
     is_compared = is_real if is_per_position else is_real.any(dim=1)
-    if not bool(unperturbed[is_compared].isfinite().all()):
+    if not bool(unperturbed_output[is_compared].isfinite().all()):
         return non_finite_output(NAME)
-    if not torch.equal(unperturbed[is_compared], repeated[is_compared]):
+    if not torch.equal(unperturbed_output[is_compared], repeated_output[is_compared]):
         return not_repeatable(NAME)
-    effect_of_padding = effect(unperturbed[is_compared], padding_perturbed[is_compared])
-    effect_of_real = effect(unperturbed[is_compared], real_perturbed[is_compared])
+    effect_of_padding = effect(
+        unperturbed_output[is_compared], output_with_padding_perturbed[is_compared]
+    )
+    effect_of_real_positions = effect(
+        unperturbed_output[is_compared], output_with_real_perturbed[is_compared]
+    )
     outputs = "outputs at real positions" if is_per_position else "outputs of rows"
-    return _result(effect_of_padding, effect_of_real, padded, is_real, outputs=outputs)
+    return _result(effect_of_padding, effect_of_real_positions, padded, is_real, outputs=outputs)
 
 
 def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor | None:
@@ -110,7 +114,7 @@ def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor
 
 def _result(
     effect_of_padding: float,
-    effect_of_real: float,
+    effect_of_real_positions: float,
     padded: Tensor,
     is_real: Tensor,
     *,
@@ -120,7 +124,7 @@ def _result(
         "padded_positions": int(padded.sum()),
         "real_positions": int(is_real.sum()),
         "effect_of_padding": effect_of_padding,
-        "effect_of_real": effect_of_real,
+        "effect_of_real": effect_of_real_positions,
     }
     procedure = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
     if not effect_of_padding <= MAX_ROUNDING_EFFECT:  # also if NaN
@@ -128,13 +132,13 @@ def _result(
             name=NAME,
             outcome="fail",
             seen=f"{procedure}: {outputs} changed {format_effect(effect_of_padding)} (perturbed "
-            f"real positions changed them {format_effect(effect_of_real)}).",
+            f"real positions changed them {format_effect(effect_of_real_positions)}).",
             numbers=numbers,
             why="Padding is treated as data: no mask, an inverted mask, a mean or last state over "
             "all positions, or a recurrent layer that runs backwards over it.",
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
-    if not effect_of_real > MAX_ROUNDING_EFFECT:
+    if not effect_of_real_positions > MAX_ROUNDING_EFFECT:
         observation = (
             f"{procedure}: {outputs} did not change, nor did they when real positions were "
             "perturbed."
@@ -144,7 +148,7 @@ def _result(
         name=NAME,
         outcome="pass",
         seen=f"{procedure}: {outputs} did not change. Perturbed real positions changed them "
-        f"{format_effect(effect_of_real)}.",
+        f"{format_effect(effect_of_real_positions)}.",
         numbers=numbers,
     )
 

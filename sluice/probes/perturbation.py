@@ -62,7 +62,7 @@ def output_of(network: nn.Module, *inputs: Tensor) -> Tensor:
     return output.clone()
 
 
-def require_rows(x: Tensor, *, at_least: int) -> None:
+def require_rows(x: Tensor, *, min_rows: int) -> None:
     """Require a minimum number of rows.
 
     Raises:
@@ -73,11 +73,11 @@ def require_rows(x: Tensor, *, at_least: int) -> None:
             f"A probe requires a batch of inputs as a tensor, got {type(x).__name__}.",
             fix="Pass a tensor whose first dimension is the batch.",
         )
-    if x.dim() == 0 or len(x) < at_least or x.numel() == 0:
+    if x.dim() == 0 or len(x) < min_rows or x.numel() == 0:
         raise ContractError(
-            f"A probe requires a batch of at least {pluralize(at_least, 'row')}, got shape "
+            f"A probe requires a batch of at least {pluralize(min_rows, 'row')}, got shape "
             f"{tuple(x.shape)}.",
-            fix=f"Pass a batch with at least {pluralize(at_least, 'row')}.",
+            fix=f"Pass a batch with at least {pluralize(min_rows, 'row')}.",
         )
 
 

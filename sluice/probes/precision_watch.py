@@ -46,13 +46,13 @@ class _OperationWatch(TorchDispatchMode):
         operations = self._operations
         if not operations.piecewise_constant_op and name in _PIECEWISE_CONSTANT:
             operations.piecewise_constant_op = f"{name}(){operations.place_suffix}"
-        first = output[0] if isinstance(output, list | tuple) and output else output
+        first_output = output[0] if isinstance(output, list | tuple) and output else output
         if (
             not operations.reduced_precision_op
-            and isinstance(first, Tensor)
-            and first.dtype in (torch.float32, torch.float16, torch.bfloat16)
+            and isinstance(first_output, Tensor)
+            and first_output.dtype in (torch.float32, torch.float16, torch.bfloat16)
         ):
-            dtype_name = str(first.dtype).removeprefix("torch.")
+            dtype_name = str(first_output.dtype).removeprefix("torch.")
             operations.reduced_precision_op = f"{name}() to {dtype_name}{operations.place_suffix}"
         return output
 

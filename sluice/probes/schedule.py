@@ -237,7 +237,7 @@ def _iter_deviations(
     end_deviation = _end_deviation(rates, step_rates, plan, tolerance=tolerance)
     if end_deviation is not None:
         end_step, observation, cause, fix = end_deviation
-        # Of a wrong end and a rise, the one at the earlier step is reported first.
+        # If the schedule ends wrongly and rises again, the earlier deviation is reported first.
         if rise_step is None or end_step <= rise_step:
             yield observation, cause, fix
     if rise_step is not None:

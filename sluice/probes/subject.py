@@ -39,7 +39,7 @@ class Subject:
     seed: int
 
     @cached_property
-    def _fitted(self) -> tuple[Workload, Examples]:
+    def _workload_and_examples(self) -> tuple[Workload, Examples]:
         """The workload, fitted on the first fold, and its training examples of that fold."""
         with wrap_user_errors(
             "load_rows, compute_features, plan_folds, fit or examples of the workload"
@@ -51,13 +51,13 @@ class Subject:
                     "At least one fold is required, plan_folds() returned none.",
                     fix="Provide more rows, or reduce the size of the folds.",
                 )
-            fitted = fit_workload(self.workload, frame, folds[0])
-            return fitted, fitted.examples(frame, folds[0].train)
+            fitted_workload = fit_workload(self.workload, frame, folds[0])
+            return fitted_workload, fitted_workload.examples(frame, folds[0].train)
 
     @property
     def train(self) -> Examples:
         """Training examples of the first fold."""
-        return self._fitted[1]
+        return self._workload_and_examples[1]
 
     @cached_property
     def first_examples(self) -> Examples:
@@ -78,4 +78,6 @@ class Subject:
     def network(self) -> Scaled:
         """The untrained network, with fixed scalings of its inputs and outputs."""
         with wrap_user_errors("build_model of the workload"):
-            return prepare_model(self._fitted[0], self.model_settings, self.train, seed=self.seed)
+            return prepare_model(
+                self._workload_and_examples[0], self.model_settings, self.train, seed=self.seed
+            )

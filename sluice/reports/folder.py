@@ -16,11 +16,12 @@ from sluice.base.files import write_atomic
 from sluice.base.home import Home
 from sluice.base.settings import Record
 
-ADDRESS_VARIABLE = "SLUICE_REPORTS_URL"
+URL_VARIABLE = "SLUICE_REPORTS_URL"
 """Environment variable with the URL of the report server."""
 DEFAULT_PORT = 3001
-DEFAULT_ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
-"""Default URL at which ``sluice dev`` serves reports. If its port is in use, the next is used."""
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+"""Default URL at which ``sluice dev`` serves reports. If its port is in use, the next port is
+used."""
 
 _DIGEST_CHARACTERS = 12
 """Number of characters of the digest in the name of a file."""
@@ -33,13 +34,13 @@ class SavedPage(Record):
     url: str = Field(description="URL while 'sluice dev' runs.")
 
 
-def reports_address(environ: Mapping[str, str]) -> str:
+def reports_url(environ: Mapping[str, str]) -> str:
     """Return the URL of the report server without a trailing slash.
 
     The URL is stored in records that are read after this process has ended. ``sluice dev`` sets the
     variable for the runs that it starts. Other commands do not know its port, and use the default.
     """
-    return (environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS).rstrip("/")
+    return (environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
 
 
 def save_page(page: str, name: str, *, home: Home, environ: Mapping[str, str]) -> SavedPage:
@@ -59,4 +60,4 @@ def save_page(page: str, name: str, *, home: Home, environ: Mapping[str, str]) -
     file_name = f"{name}-{digest}.html"
     path = home.reports / file_name
     write_atomic(path, content)
-    return SavedPage(path=path, url=f"{reports_address(environ)}/{quote(file_name)}")
+    return SavedPage(path=path, url=f"{reports_url(environ)}/{quote(file_name)}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointCleanup:
-    """Listener of a study that removes checkpoints when newer ones have replaced them.
+    """Removes checkpoints of a study when newer ones have replaced them; a listener of the study.
 
     The last checkpoint of every trial is kept, and with PBT also those that another trial may still
     copy. Files are removed in a separate thread. A failed removal is ignored, because the file only
@@ -48,9 +48,9 @@ class CheckpointCleanup:
         self._last_paths[event.trial] = event.checkpoint
         if previous is not None and previous != event.checkpoint:
             self._replaced_paths.add(previous)
-        unneeded = self._replaced_paths - study.checkpoints_needed()
-        self._replaced_paths -= unneeded
-        for path in sorted(unneeded):
+        unneeded_paths = self._replaced_paths - study.checkpoints_needed()
+        self._replaced_paths -= unneeded_paths
+        for path in sorted(unneeded_paths):
             self._thread.submit(self._remove, path)
 
     def _remove(self, path: str) -> None:

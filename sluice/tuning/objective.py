@@ -264,7 +264,7 @@ def _mean_over_folds(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLos
     return tuple(epochs)
 
 
-def select_search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> tuple[Fold, ...]:
+def select_search_folds(folds: tuple[Fold, ...], selected_ids: tuple[int, ...]) -> tuple[Fold, ...]:
     """Return the selected folds, if none of their train and validation rows is a test row.
 
     Otherwise the winner would be evaluated on rows by which it was selected. With walk-forward
@@ -274,13 +274,13 @@ def select_search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> t
         ContractError: A fold is unknown, or its rows are test rows of some fold.
     """
     by_id = {fold.fold_id: fold for fold in folds}
-    unknown_ids = sorted(set(selected) - by_id.keys())
+    unknown_ids = sorted(set(selected_ids) - by_id.keys())
     if unknown_ids:
         raise ContractError(
             f"search.folds contains {unknown_ids[0]}, but the folds are {sorted(by_id)}.",
             fix="Correct search.folds.",
         )
-    for fold_id in selected:
+    for fold_id in selected_ids:
         for part in (by_id[fold_id].train, by_id[fold_id].val):
             for other in folds:
                 if part.start < other.test.stop and other.test.start < part.stop:
@@ -292,4 +292,4 @@ def select_search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> t
                         fix="Search on folds whose rows precede all test rows; with walk-forward "
                         "folds that is fold 0.",
                     )
-    return tuple(by_id[fold_id] for fold_id in selected)
+    return tuple(by_id[fold_id] for fold_id in selected_ids)

@@ -36,10 +36,10 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
             label = "finished" if state == "finished" else "stopped early"
             ids, losses = [t.id for t in trials], [t.loss for t in trials]
             axes.plot(ids, losses, marker, color=colour, label=label, ms=5)
-    lowest, lowest_so_far = math.inf, []
+    lowest_loss, lowest_so_far = math.inf, []
     for trial in result.trials:
-        lowest = min(lowest, trial.loss)
-        lowest_so_far.append(lowest if math.isfinite(lowest) else math.nan)
+        lowest_loss = min(lowest_loss, trial.loss)
+        lowest_so_far.append(lowest_loss if math.isfinite(lowest_loss) else math.nan)
     axes.plot(
         range(len(lowest_so_far)), lowest_so_far, color=INK, linewidth=1.2, drawstyle="steps-post"
     )
@@ -121,7 +121,9 @@ def importance_png(importance: Importance) -> bytes:
         axes.barh(
             row, report.share, height=0.6, color=_WARNING_COLOUR if report.edge else VALIDATION
         )
-        note = f" {report.share:.0%}" + (f", best at its {report.edge} end" if report.edge else "")
+        note = f" {report.share:.0%}" + (
+            f", best value at the {report.edge} end" if report.edge else ""
+        )
         axes.text(report.share, row, note, va="center", color=INK, fontsize=8.5)
     axes.set_yticks(range(len(reports)), [report.path for report in reports])
     axes.invert_yaxis()
@@ -200,7 +202,7 @@ def sensitivity_png(
         edge_title if report.edge else f"Loss over {report.path}",
         f"{report.share:.0%} of the importance; best trial: {_value_text(parameter, report.best)}"
         + (
-            f"; {pluralize(len(losses_when_off), 'trial')} with it off (dotted)"
+            f"; {pluralize(len(losses_when_off), 'trial')} with the parameter off (dotted)"
             if losses_when_off
             else ""
         ),
@@ -214,8 +216,8 @@ def strategy_text(strategy: Strategy) -> str:
     proposals, scheduler = (
         re.split(r"[.:]", name)[-1] for name in (strategy.proposals, strategy.scheduler)
     )
-    stopping = "no trial stopped early" if scheduler == "none" else f"scheduler {scheduler}"
-    return f"proposals: {proposals}, {stopping}"
+    stopping_text = "no trial stopped early" if scheduler == "none" else f"scheduler {scheduler}"
+    return f"proposals: {proposals}, {stopping_text}"
 
 
 def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:

@@ -27,26 +27,26 @@ def changed_settings(base: TrialSettings, result: TrialSettings) -> dict[str, di
         base: Settings before the search.
         result: Settings of the best trial.
     """
-    changed: dict[str, dict[str, Any]] = {}
+    changed_by_group: dict[str, dict[str, Any]] = {}
     for group in ("model", "training"):
-        old, new = getattr(base, group), getattr(result, group)
+        old_settings, new_settings = getattr(base, group), getattr(result, group)
         # Null values are omitted: no search produces them, and in an entry of ``training.changes``
         # null means that the setting keeps its value.
-        dumped_values = new.model_dump(mode="json", exclude_none=True)
+        dumped_values = new_settings.model_dump(mode="json", exclude_none=True)
         values = {
             # The dump omits some defaults, which may still differ from the file.
-            name: dumped_values.get(name, getattr(new, name))
-            for name in type(new).model_fields
-            if getattr(new, name) not in (None, getattr(old, name))
+            name: dumped_values.get(name, getattr(new_settings, name))
+            for name in type(new_settings).model_fields
+            if getattr(new_settings, name) not in (None, getattr(old_settings, name))
         }
         if values:
-            changed[group] = values
+            changed_by_group[group] = values
     settings = {
         name: value
         for name, value in result.workload_settings.items()
         if value != base.workload_settings.get(name)
     }
-    return changed | ({"workload_settings": settings} if settings else {})
+    return changed_by_group | ({"workload_settings": settings} if settings else {})
 
 
 def settings_yaml(settings: dict[str, dict[str, Any]]) -> str:
@@ -69,10 +69,10 @@ def settings_from_schedule(
     Raises:
         SettingsError: The settings classes refuse a value.
     """
-    first, *later = schedule
-    setup = base.with_params(first.params, where=where)
-    previous_params, changes = first.params, {c.from_epoch: c for c in setup.training.changes}
-    for step in later:
+    first_step, *later_steps = schedule
+    setup = base.with_params(first_step.params, where=where)
+    previous_params, changes = first_step.params, {c.from_epoch: c for c in setup.training.changes}
+    for step in later_steps:
         change = _change_between(base, previous_params, step, where=where)
         if change is not None:
             existing_change = changes.get(step.from_epoch)

@@ -30,7 +30,7 @@ above their median is no evidence that the trial is bad."""
 _PERTURBATION_FACTORS = (0.8, 1.2)
 """Factors by which PBT multiplies a value that it changes."""
 _EXPLOIT_QUANTILE = 0.25
-"""Share of all trials: in a step of PBT, the worst trials (this share) copy the weights of the best
+"""Share of all trials that copy in a step of PBT. The worst trials copy the weights of the best
 trials (the same share)."""
 _RESAMPLE_PROBABILITY = 0.25
 """Probability with which PBT resamples a value instead of multiplying it."""
@@ -129,22 +129,22 @@ class ClipToRange:
         }
 
 
-def _mutations(changing: Mapping[str, Parameter]) -> dict[str, Any]:
+def _mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
-        # From a list, PBT takes a neighbouring or a random option. Of a parameter that may be off,
-        # only its range is passed, so that PBT never turns it off.
+        # From a list, PBT takes a neighbouring or a random option. For a parameter that may be off,
+        # only the range is passed, so that PBT never turns the parameter off.
         config_key(path, parameter): categories(parameter)
         if isinstance(parameter, Choice)
         else domains(path, parameter)[config_key(path, parameter)]
-        for path, parameter in changing.items()
+        for path, parameter in changing_parameters.items()
     }
 
 
-def _bounds(changing: Mapping[str, Parameter]) -> dict[str, list[Any]]:
+def _bounds(changing_parameters: Mapping[str, Parameter]) -> dict[str, list[Any]]:
     return {
         config_key(path, parameter): [
             encode_one(parameter, parameter.value_at(end)) for end in (0.0, 1.0)
         ]
-        for path, parameter in changing.items()
+        for path, parameter in changing_parameters.items()
         if not isinstance(parameter, Choice)
     }

@@ -144,8 +144,8 @@ def _make_result(
     folder: Path,
 ) -> SearchResult:
     """Return the result, or raise an error if no trial has a finite loss."""
-    best = min(trials, key=lambda trial: (trial.loss, trial.id))
-    if not math.isfinite(best.loss):
+    best_trial = min(trials, key=lambda trial: (trial.loss, trial.id))
+    if not math.isfinite(best_trial.loss):
         num_reasons = len({trial.reason for trial in trials})
         raise SearchFailed(
             f"No trial of {len(trials)} ended with a finite loss. Reason of the first trial: "
@@ -161,8 +161,8 @@ def _make_result(
     return SearchResult(
         strategy=strategy,
         trials=trials,
-        best=best.id,
-        setup=settings_from_schedule(base, best.schedule, where=f"Trial {best.id}"),
+        best=best_trial.id,
+        setup=settings_from_schedule(base, best_trial.schedule, where=f"Trial {best_trial.id}"),
         exploits=exploits,
         num_trials=len(trials),
         seconds=sum(trial.seconds for trial in trials),

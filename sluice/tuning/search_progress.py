@@ -64,11 +64,12 @@ def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
     losses = {trial_id: loss for trial_id, loss in losses.items() if math.isfinite(loss)}
     if not losses:
         return []  # the messages about the end of the trials contain the reasons
-    best, worst = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
+    best_id, worst_id = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
     num_changed = sum(len(trial.schedule) > 1 for trial in trials)
     return [
-        f"population after epoch {epoch}: best loss {losses[best]:.4g} (trial {best}), worst "
-        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(copying_ids)} copied another "
-        f"trial's weights ({', '.join(map(str, copying_ids)) or 'none'}), {num_changed} of "
-        f"{len(trials)} have changed values"
+        f"population after epoch {epoch}: best loss {losses[best_id]:.4g} (trial {best_id}), worst "
+        f"loss of a trial that keeps its weights {losses[worst_id]:.4g} (trial {worst_id}); "
+        f"{len(copying_ids)} copied another trial's weights "
+        f"({', '.join(map(str, copying_ids)) or 'none'}); the values of {num_changed} "
+        f"of {len(trials)} trials were changed so far"
     ]

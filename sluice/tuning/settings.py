@@ -53,8 +53,8 @@ class SearchSettings(Settings):
     )
     searcher: ClassSettings | None = Field(
         None,
-        description="{class: ..., arguments: ...} for any searcher of Ray Tune; if not set, "
-        "random values or TPE by the budget.",
+        description="{class: ..., arguments: ...} for any searcher of Ray Tune. If not set, "
+        "the budget decides between random values and TPE.",
     )
     seed: int = Field(
         0, ge=0, description="Base seed of searcher, scheduler, weights, row order and dropout."
@@ -64,7 +64,7 @@ class SearchSettings(Settings):
         min_length=1,
         strict=False,
         description="Folds whose train and validation rows are used; the loss of a trial is the "
-        "mean over them.",
+        "mean over these folds.",
     )
     concurrent_trials: int | None = Field(
         None,
@@ -92,7 +92,7 @@ class SearchSettings(Settings):
         10,
         ge=1,
         description="Minimum number of epochs before a trial may be stopped. If trials have at "
-        "most this number of epochs, it is reduced.",
+        "most this number of epochs, the minimum is reduced.",
     )
     reduction: int = Field(
         3,

@@ -65,13 +65,13 @@ def require_valid_workload_settings(
         SettingsError: A setting is unknown (the nearest known setting is suggested), or a value is
             refused.
     """
-    known = [name for name in settings_type.model_fields if name != "folds"]
+    known_names = [name for name in settings_type.model_fields if name != "folds"]
     for name in workload_setting_names(space):
-        if name not in known:
+        if name not in known_names:
             raise SettingsError(
                 f"'{WORKLOAD_GROUP}.{name}' is not a setting of the workload."
-                f"{suggest_nearest(name, known)}",
-                fix=f"Use one of: {', '.join(known)}.",
+                f"{suggest_nearest(name, known_names)}",
+                fix=f"Use one of: {', '.join(known_names)}.",
             )
     for path, parameter in space.parameters.items():
         group, name, _ = split_path(path)

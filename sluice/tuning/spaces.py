@@ -73,7 +73,7 @@ class Space(Settings):
     @model_validator(mode="after")
     def _require_valid_parameters(self) -> Self:
         # A SettingsError is a ValueError, so pydantic wraps it, and ``parse`` shows its message.
-        earlier: list[str] = []
+        earlier_paths: list[str] = []
         for path, parameter in self.parameters.items():
             _require_searchable(path)
             for value in boundary_values(parameter):
@@ -81,11 +81,11 @@ class Space(Settings):
             if parameter.when is not None:
                 other = parameter.when.path
                 _require_searchable(other)
-                if other in self.parameters and other not in earlier:
+                if other in self.parameters and other not in earlier_paths:
                     raise ValueError(
                         f"'{path}' depends on '{other}', which must be defined before it"
                     )
-            earlier.append(path)
+            earlier_paths.append(path)
         return self
 
     def leading(self, count: int) -> "Space":
@@ -244,8 +244,8 @@ def require_field_value(
             settings_type.model_construct(), name, field_value
         )
     except ValidationError as error:
-        # A frozen class refuses every assignment, which is one of the errors. An invalid value is
-        # another one.
+        # A frozen class refuses every assignment, so one of the errors is always about that. An
+        # invalid value causes a further error.
         problems = [p for p in error.errors() if p["type"] != "frozen_instance"]
         if problems:
             raise SettingsError(

@@ -33,14 +33,15 @@ def record_request(folder: Path, request: Mapping[str, Any]) -> tuple[str, ...]:
     """
     if (folder / _REQUEST_FILE).exists():
         return ()
-    current = json.loads(json.dumps(request))
+    current_request = json.loads(json.dumps(request))
     differences: tuple[str, ...] = ()
-    for other in sorted(
+    for other_file in sorted(
         folder.parent.glob(f"*/{_REQUEST_FILE}"), key=lambda path: -path.stat().st_mtime
     ):
-        earlier = json.loads(other.read_bytes())
-        if earlier.get("pipeline") == current.get("pipeline") and is_unfinished(other.parent):
-            differences = tuple(format_differences(earlier, current))
+        earlier_request = json.loads(other_file.read_bytes())
+        is_same_pipeline = earlier_request.get("pipeline") == current_request.get("pipeline")
+        if is_same_pipeline and is_unfinished(other_file.parent):
+            differences = tuple(format_differences(earlier_request, current_request))
             break
-    write_atomic(folder / _REQUEST_FILE, json.dumps(current, indent=1).encode())
+    write_atomic(folder / _REQUEST_FILE, json.dumps(current_request, indent=1).encode())
     return differences

@@ -12,8 +12,8 @@ from sluice.tuning.spaces import OPTIMIZER_PATH, Space, TrialSettings, split_pat
 from sluice.tuning.tune_classes import call_library, has_base, import_class, settable_arguments
 
 _MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
-"""Minimum and maximum number of trials with which TPE suggests the values of trials; with fewer or
-more, the values are random."""
+"""Minimum and maximum number of trials of a search in which TPE suggests values. With fewer or more
+trials, the values are random."""
 
 _BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
 _BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"

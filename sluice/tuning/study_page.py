@@ -142,7 +142,9 @@ def _winner_table(summary: StudySummary) -> str:
         for path in winner.params
     ]
     numbers = frozenset({1, 2})
-    cells = table(["parameter", "in the file", "found"], rows, numbers=numbers)
+    cells = table(
+        ["parameter", "value in the file", "value of the best trial"], rows, numbers=numbers
+    )
     has_file_settings = first.params == {p: v for p, v in file_values.items() if p in first.params}
     if first.id != winner.id and has_file_settings:
         cells += (

@@ -118,7 +118,7 @@ class TrialRecords:
         if reason or num_epochs >= self._base.training.max_epochs:
             return "finished", reason
         loss, scheduler = trial.last_result.get("loss"), self._strategy.scheduler
-        return "pruned", f"Epoch {num_epochs}: {scheduler} stopped it at loss {loss:.6g}."
+        return "pruned", f"Epoch {num_epochs}: {scheduler} stopped the trial at loss {loss:.6g}."
 
 
 def _decode_curve(result: Mapping[str, Any]) -> list[EpochLosses]:

@@ -85,20 +85,20 @@ def build(
             is not installed.
     """
     names, accepts_kwargs = accepted_arguments(cls)
-    settable = settable_arguments(cls)
+    settable_names = settable_arguments(cls)
     for name in settings.arguments:
         if name in RESERVED_ARGUMENTS:
             raise SettingsError(
                 f"The argument '{name}' of the {what} '{settings.path}' cannot be set.",
                 cause="The search sets this argument.",
                 fix="Remove it from the arguments. Other arguments are: "
-                f"{', '.join(settable) or 'none'}.",
+                f"{', '.join(settable_names) or 'none'}.",
             )
         if name not in names and not accepts_kwargs:
             raise SettingsError(
                 f"The {what} '{settings.path}' does not take the argument '{name}'."
-                f"{suggest_nearest(name, settable)}",
-                fix=f"Correct its arguments. It takes: {', '.join(settable) or 'none'}.",
+                f"{suggest_nearest(name, settable_names)}",
+                fix=f"Correct its arguments. It takes: {', '.join(settable_names) or 'none'}.",
             )
     # With both a seed and a sampler, OptunaSearch ignores the seed and does not check the type of
     # the sampler. Therefore no seed is passed with a sampler.
@@ -114,7 +114,9 @@ def build(
         for name, value in settings.arguments.items()
     }
     arguments = accepted_defaults | file_arguments
-    return call_library(lambda: cls(**arguments), settings.path, what=what, settable_names=settable)
+    return call_library(
+        lambda: cls(**arguments), settings.path, what=what, settable_names=settable_names
+    )
 
 
 def call_library(make: Any, path: str, *, what: str, settable_names: list[str]) -> Any:

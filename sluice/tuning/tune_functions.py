@@ -42,7 +42,7 @@ _ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
 
 MIN_QUANTILE = 1e-6
 """Quantile at which the range of a normal distribution starts; it ends at 1 minus this quantile.
-Both are 4.75 standard deviations from the mean. Searchers and plots need a finite range."""
+Both ends are 4.75 standard deviations from the mean. Searchers and plots need a finite range."""
 
 
 class TuneFunction(ConditionalParameter):

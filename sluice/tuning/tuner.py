@@ -56,8 +56,8 @@ _ENVIRONMENT = {
 
 _LOG_LEVELS = {
     "ray.tune": logging.WARNING,  # at INFO, PBT logs a line for each copy
-    # These warn about missing files of finished trials when a study is resumed. The files are in
-    # the folders of the first run.
+    # These loggers warn about missing files of finished trials when a study is resumed. The files
+    # are in the folders of the first run.
     "ray.tune.logger": logging.ERROR,
     "ray.tune.analysis": logging.ERROR,
 }
@@ -173,7 +173,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             ):
                 tuner.fit()
         except KeyboardInterrupt:
-            # Otherwise the workers would keep their resources on a cluster that continues to run.
+            # Workers that are not released keep their resources while the cluster runs.
             release_workers(plan.journal)
             raise
         except TrialFailed as error:
@@ -218,12 +218,12 @@ def _quiet_ray_logs() -> Iterator[None]:
 @contextlib.contextmanager
 def tune_environment() -> Iterator[None]:
     """Set the environment variables of Tune, and restore them afterwards."""
-    previous = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    previous_values = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
-        for name, value in previous.items():
+        for name, value in previous_values.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

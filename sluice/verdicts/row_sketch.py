@@ -40,7 +40,7 @@ class RowSketch(Record):
         Cost:
             O(N log N); about 0.3 s for a million rows.
         """
-        # Imported here because it is needed only once per decision.
+        # Imported here, because it is needed only once per decision.
         from pandas.util import hash_array
 
         hashes = np.unique(hash_array(np.asarray(label_N, dtype=object), categorize=False))

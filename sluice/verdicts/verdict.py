@@ -101,7 +101,7 @@ class Verdict(Record):
     )
     effect_size: float = Field(
         description="Cohen's d of paired differences: the gain divided by the standard deviation "
-        "over rows of the seed-averaged gain per row."
+        "of the seed-averaged gains of the rows."
     )
     num_seeds: int = Field(description="Number of seeds of the candidate.")
     num_reference_seeds: int = Field(
@@ -327,7 +327,7 @@ def _html_numbers(verdict: Verdict) -> list[tuple[str, str]]:
 
 def _html_folds(verdict: Verdict) -> str:
     return text_table(
-        ("fold", "gain", "low", "high", "rows"),
+        ("fold", "gain", "lower bound", "upper bound", "rows"),
         [
             (
                 str(fold.fold_id),

@@ -255,15 +255,15 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     The address is also stored in an environment variable for the runs that the UI starts.
     """
     from sluice.pipelines.report_server import LOOPBACK, start_server
-    from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
+    from sluice.reports.folder import DEFAULT_PORT, URL_VARIABLE
 
-    configured = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
+    configured = urlsplit(os.environ.get(URL_VARIABLE, ""))
     is_local = configured.hostname in (LOOPBACK, "localhost")
     try:
         first_port = configured.port if is_local and configured.port else DEFAULT_PORT
     except ValueError as error:
         raise SettingsError(
-            f"{ADDRESS_VARIABLE} must be an address like http://127.0.0.1:3001, got "
+            f"{URL_VARIABLE} must be an address like http://127.0.0.1:3001, got "
             f"'{configured.geturl()}': {error}.",
             fix="Correct the variable or unset it.",
         ) from None
@@ -273,7 +273,7 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     # If the variable names another host, that is a proxy in front of this server, and the links
     # of the pages keep its name.
     if is_local or not configured.hostname:
-        os.environ[ADDRESS_VARIABLE] = address
+        os.environ[URL_VARIABLE] = address
     return address
 
 

@@ -60,9 +60,9 @@ def read_pairs(path: Path) -> tuple[AnswerPair, ...]:
     missing = [name for name in REQUIRED if name not in table.columns]
     if missing or table.empty:
         raise ContractError(
-            f"{path} must have the columns {', '.join(REQUIRED)} and rows, got "
-            f"{pluralize(len(table), 'row')} of "
-            f"{', '.join(map(str, table.columns)) or 'no columns'}.",
+            f"{path} must have the columns {', '.join(REQUIRED)} and at least one row, got the "
+            f"columns {', '.join(map(str, table.columns)) or 'none'} and "
+            f"{pluralize(len(table), 'row')}.",
             fix=f"Write one pair per row; an optional column '{LABEL}' contains human labels.",
         )
     labels = table[LABEL] if LABEL in table.columns else [None] * len(table)

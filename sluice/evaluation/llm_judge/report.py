@@ -19,8 +19,8 @@ Trust = Literal["trusted", "not trusted", "insufficient"]
 class AgreementRate(Record):
     """Share of pairs with agreement, and the exact lower confidence bound of the share."""
 
-    count: int
-    of: int
+    count: int = Field(description="Number of pairs with agreement.")
+    of: int = Field(description="Number of all pairs that were compared.")
     lower: float = Field(description="One-sided exact lower confidence bound of the share.")
 
     @property
@@ -125,8 +125,10 @@ def summarise(
     max_label_share = max(label_counts.values()) / len(labelled) if labelled else 0.0
     human_agreement = _agreement_rate(sum(h == c for h, c in labelled), len(labelled), settings)
     self_agreement = _agreement_rate(sum(v.is_unanimous for v in votes), len(votes), settings)
-    required = max(settings.min_human_agreement, max_label_share)
-    trust, reason = _decide_trust(self_agreement, human_agreement, settings, required=required)
+    required_agreement = max(settings.min_human_agreement, max_label_share)
+    trust, reason = _decide_trust(
+        self_agreement, human_agreement, settings, required_agreement=required_agreement
+    )
     p_value = _sign_test(wins["candidate"], wins["baseline"])
     num_same_order = sum(
         first == second and first is not None for first, second in (v.by_order for v in votes)
@@ -139,7 +141,7 @@ def summarise(
         order_agreement=_agreement_rate(num_same_order, len(votes), settings),
         human_agreement=human_agreement,
         required_self_agreement=settings.min_self_agreement,
-        required_human_agreement=required,
+        required_human_agreement=required_agreement,
         first_place_share=_first_place_share(votes),
         unparsed_answers=answers.count(None),
         num_answers=len(answers),
@@ -157,7 +159,7 @@ def _decide_trust(
     human_agreement: AgreementRate,
     settings: JudgeSettings,
     *,
-    required: float,
+    required_agreement: float,
 ) -> tuple[Trust, str]:
     """Return whether to trust the judge, and the reason."""
     if human_agreement.of < settings.min_labelled:
@@ -170,10 +172,11 @@ def _decide_trust(
             f"The judge agrees with itself on {self_agreement}; the lower bound must be above "
             f"{settings.min_self_agreement:.0%}. Use a stronger model, or clearer pairs."
         )
-    if not human_agreement.lower > required:
+    if not human_agreement.lower > required_agreement:
         return "not trusted", (
             f"The judge agrees with people on {human_agreement}; the lower bound must be above "
-            f"{required:.0%}. Use a stronger model, or label more pairs, including rarer labels."
+            f"{required_agreement:.0%}. Use a stronger model, or label more pairs, including rarer "
+            "labels."
         )
     return "trusted", (
         f"The judge agrees with itself on {self_agreement} and with people on {human_agreement}."
@@ -188,12 +191,12 @@ def _significant_winner(
     return "candidate" if wins["candidate"] > wins["baseline"] else "baseline"
 
 
-def _agreement_rate(count: int, of: int, settings: JudgeSettings) -> AgreementRate:
-    # Imported here: scipy.stats takes a second.
+def _agreement_rate(count: int, total: int, settings: JudgeSettings) -> AgreementRate:
+    # Imported here, because scipy.stats takes a second.
     from scipy.stats import beta
 
-    lower = float(beta.ppf(1 - settings.confidence, count, of - count + 1)) if count else 0.0
-    return AgreementRate(count=count, of=of, lower=lower)
+    lower = float(beta.ppf(1 - settings.confidence, count, total - count + 1)) if count else 0.0
+    return AgreementRate(count=count, of=total, lower=lower)
 
 
 def _sign_test(candidate_wins: int, baseline_wins: int) -> float:

@@ -22,26 +22,30 @@ class JudgeSettings(Settings):
         0.5,
         ge=0,
         lt=1,
-        description="Threshold for the share of pairs on which all answers of the judge are the "
-        "same: the lower confidence bound of this share must exceed it [rate].",
+        description="Threshold for the agreement of the judge with itself: the share of pairs on "
+        "which all its answers are the same. The judge is trusted only if the lower confidence "
+        "bound of this share exceeds the threshold [rate].",
     )
     min_human_agreement: float = Field(
         0.7,
         ge=0,
         lt=1,
-        description="Threshold for the share of labelled pairs on which the judge agrees with the "
-        "person: the lower confidence bound of this share must exceed it [rate]. If the share of "
-        "the most frequent label is larger, that share is the threshold.",
+        description="Threshold for the agreement of the judge with people: the share of labelled "
+        "pairs on which the judge agrees with the person. The judge is trusted only if the lower "
+        "confidence bound of this share exceeds the threshold [rate]. If the share of the most "
+        "frequent label is larger, that share is the threshold.",
     )
     min_labelled: int = Field(
         50,
         ge=1,
-        description="Minimum number of pairs with a label of a person to trust the judge [pairs].",
+        description="Minimum number of pairs with the label of a person. With fewer, it cannot be "
+        "decided whether to trust the judge [pairs].",
     )
     confidence: float = Field(
         0.95,
         gt=0.5,
         lt=1,
-        description="One-sided confidence level of both bounds. The judge prefers candidate or "
-        "baseline if the two-sided p-value of the sign test is below 1 minus this level.",
+        description="One-sided confidence level of the lower bounds of both agreements. The "
+        "judge prefers candidate or baseline if the two-sided p-value of the sign test is below 1 "
+        "minus this level.",
     )

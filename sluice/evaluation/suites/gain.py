@@ -54,15 +54,16 @@ def measure_gain(
 
     All rows are treated as one fold in time order, because a fold may contain a single row of the
     suite, from which no variance can be estimated. A shift between folds therefore widens the
-    bounds, which is conservative. The suite is a part of the window's rows, so two rows that depend
-    on each other are never farther apart in the suite than in the window.
+    bounds, which is conservative. Rows still depend on each other over at
+    most ``horizon_rows`` rows: the suite is a part of the window's rows, so two rows are never
+    farther apart in the suite than in the window.
 
     Args:
         candidate: Losses (S, M) [loss units].
         reference: Losses on the same rows; S may differ.
         settings: Thresholds.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Reason of the caller not to compute bounds; "" to compute them.
+        lacking: Why the caller does not want bounds; "" to compute them.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:

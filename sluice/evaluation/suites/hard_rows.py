@@ -70,23 +70,25 @@ def hard_suite(
     num_hard = max(1, int(frame_positions.size * share))
     hard_indices = np.argsort(-by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
     median = float(np.median(by_label))
-    unusual = find_unusual_features(hard_indices, frame_positions, frame, feature_columns)
+    features_by_row = find_unusual_features(hard_indices, frame_positions, frame, feature_columns)
     return make_suite(
         name,
         {
             str(by_label.index[index]): _reason(float(by_label.iloc[index]), median, features)
-            for index, features in zip(hard_indices, unusual, strict=True)
+            for index, features in zip(hard_indices, features_by_row, strict=True)
         },
         HighestLoss(subject=losses.subject, window=losses.window, share=share, chosen_by=chosen_by),
     )
 
 
-def describe_unusual_features(unusual: tuple[UnusualFeature, ...]) -> str:
+def describe_unusual_features(features: tuple[UnusualFeature, ...]) -> str:
     """Return the unusual features of a row as text; "" if there are no unusual features."""
-    return ", ".join(f"{s.feature} {s.value:.3g} ({s.deviations:+.1f} deviations)" for s in unusual)
+    return ", ".join(
+        f"{f.feature} {f.value:.3g} ({f.deviations:+.1f} deviations)" for f in features
+    )
 
 
-def _reason(loss: float, median: float, unusual: tuple[UnusualFeature, ...]) -> str:
+def _reason(loss: float, median: float, features: tuple[UnusualFeature, ...]) -> str:
     times = f", {loss / median:.1f} times the median" if median > 0 else ""
-    features = describe_unusual_features(unusual) or "no unusual features"
-    return f"loss {loss:.4g}{times}; {features}"
+    features_text = describe_unusual_features(features) or "no unusual features"
+    return f"loss {loss:.4g}{times}; {features_text}"

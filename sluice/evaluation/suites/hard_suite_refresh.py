@@ -43,13 +43,13 @@ def refresh_hard_suite(
         ContractError: No row of the losses is in the frame.
         IntegrityError: The stored suite is damaged.
     """
-    newest = library.load(HARD_SUITE) if HARD_SUITE in library.names() else None
-    if newest is not None:
-        origin = newest.suite.origin
+    newest_version = library.load(HARD_SUITE) if HARD_SUITE in library.names() else None
+    if newest_version is not None:
+        origin = newest_version.suite.origin
         if not isinstance(origin, HighestLoss) or origin.subject == losses.subject:
-            return newest
+            return newest_version
     if not np.isfinite(losses.loss_SN).all():
-        return newest
+        return newest_version
     suite = hard_suite(HARD_SUITE, losses, frame, feature_columns, share=share)
     library.revise(suite, at=at)
     return library.load(HARD_SUITE)

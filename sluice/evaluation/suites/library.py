@@ -66,8 +66,8 @@ class SuiteLibrary:
             ContractError: A suite with other rows, reasons or origin has this name.
             StorageError: The folder is not writable.
         """
-        newest = self.entries(suite.name)[-1:]
-        stored_entry = newest[0] if newest else self._write(suite, 1, at)
+        newest_entries = self.entries(suite.name)[-1:]
+        stored_entry = newest_entries[0] if newest_entries else self._write(suite, 1, at)
         if stored_entry.digest != suite.digest:
             raise ContractError(
                 f"Suite '{suite.name}' already exists with other rows, reasons or origin: version "
@@ -85,17 +85,17 @@ class SuiteLibrary:
         Raises:
             StorageError: The folder is not writable.
         """
-        newest = self.entries(suite.name)[-1:]
+        newest_entries = self.entries(suite.name)[-1:]
         # Another process may create this version between reading the entries and writing the file.
         # In that case the next version number is tried.
-        for version in itertools.count(newest[0].version if newest else 1):
+        for version in itertools.count(newest_entries[0].version if newest_entries else 1):
             stored_entry = self._write(suite, version, at)
             if stored_entry.digest == suite.digest:
                 return stored_entry
         raise AssertionError("unreachable: the counter is infinite")
 
     def load(self, name: str, version: int | None = None) -> SuiteVersion:
-        """Return a version of a suite: the one with number ``version``, or the newest for None.
+        """Return version number ``version`` of a suite, or its newest version for None.
 
         Raises:
             ContractError: The suite or version does not exist; the message lists what exists.
@@ -110,9 +110,9 @@ class SuiteLibrary:
             known_names = list(self.names())
             versions = ", ".join(str(entry.version) for entry in entries)
             choices = f"version {versions}" if entries else ", ".join(known_names) or "none"
-            requested = f"'{name}'" + (f" version {version}" if version is not None else "")
+            requested_name = f"'{name}'" + (f" version {version}" if version is not None else "")
             raise ContractError(
-                f"Suite {requested} does not exist."
+                f"Suite {requested_name} does not exist."
                 f"{'' if entries else suggest_nearest(name, known_names)} Known: {choices}.",
                 fix="Use an existing suite, or add one: sluice suites add --help",
             )
@@ -170,7 +170,7 @@ class SuiteLibrary:
 
 
 def require_guarded_suites(library: SuiteLibrary, guarded_suites: Sequence[str]) -> None:
-    """Refuse a guard on a suite that does not exist.
+    """Raise an error for a guard on a suite that does not exist.
 
     The hard suite counts as known, because the evaluation itself creates it.
 
@@ -181,14 +181,15 @@ def require_guarded_suites(library: SuiteLibrary, guarded_suites: Sequence[str])
     Raises:
         GateBlocked: A guarded suite does not exist; the message lists the known ones.
     """
-    existing = library.names()
-    known = sorted({HARD_SUITE, *existing})
+    existing_names = library.names()
+    known_names = sorted({HARD_SUITE, *existing_names})
+    other_names = [name for name in existing_names if name != HARD_SUITE]
     for name in guarded_suites:
-        if name not in known:
+        if name not in known_names:
             raise GateBlocked(
-                f"Suite '{name}' has a guard but does not exist.{suggest_nearest(name, known)} "
-                "Suites in this home: "
-                f"{', '.join(n for n in existing if n != HARD_SUITE) or 'only the hard suite'}.",
+                f"Suite '{name}' has a guard but does not exist."
+                f"{suggest_nearest(name, known_names)} Suites in this home: "
+                f"{', '.join(other_names) or 'only the hard suite'}.",
                 cause="Without the suite its guard cannot pass. Suites are stored in a home, not "
                 "in the registry.",
                 fix="Add the suite (sluice suites add --help), or remove its guard from the "

@@ -90,7 +90,8 @@ def _overview(report: SuiteReport) -> str:
         ]
         for result in report.results
     ]
-    names = ["suite", "rows scored", *CHANGES, "reference", "candidate", "baseline", "gain"]
+    losses = [f"{arm} loss" for arm in ("reference", "candidate", "baseline")]
+    names = ["suite", "rows scored", *CHANGES, *losses, "gain"]
     return table(names, rows, numbers=frozenset(range(1, 9)))
 
 
@@ -117,15 +118,15 @@ def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) 
         png = rows_png(result, threshold=report.threshold, unit=report.unit)
         parts.append(_image(png, f"losses on the rows of {result.name}"))
     example_rows = result.examples(max_examples)
-    # The last column, because a long text there does not move the columns of numbers.
+    # The example is in the last column, where a long text does not move the columns of numbers.
     example_column = ["example"] if any(row.description for row in example_rows) else []
     names = [
         "row",
         "change",
         "suspect",
-        "candidate",
-        "reference",
-        "baseline",
+        "candidate loss",
+        "reference loss",
+        "baseline loss",
         "reason",
         *example_column,
     ]

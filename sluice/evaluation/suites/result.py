@@ -158,10 +158,10 @@ class SuiteReport(Record):
     @property
     def reason(self) -> str:
         """Summary of the guards in one sentence."""
-        blocking = [guard for guard in self.guards if guard.outcome != "pass"]
-        if blocking:
-            more = f" ({len(blocking) - 1} more)" if len(blocking) > 1 else ""
-            return f"{blocking[0].reason}{more}"
+        blocking_guards = [guard for guard in self.guards if guard.outcome != "pass"]
+        if blocking_guards:
+            more = f" ({len(blocking_guards) - 1} more)" if len(blocking_guards) > 1 else ""
+            return f"{blocking_guards[0].reason}{more}"
         if not self.guards:
             return f"Suites: {len(self.results)}, without guards."
         return f"All guards pass ({len(self.guards)})."

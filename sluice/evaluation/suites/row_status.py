@@ -46,8 +46,8 @@ def classify_rows(
     """Determine for each row of a suite whether the candidate may be scored on it.
 
     A member has seen all rows up to ``trained_through`` and, through the targets, the next
-    ``horizon_rows`` rows. A row of a test window counts as seen if a member of that fold has seen
-    it. Any other row of the frame counts as seen if any member has seen it.
+    ``horizon_rows`` rows. A row of a test window counts as seen if a member of the window's fold
+    has seen it. Any other row of the frame counts as seen if any member has seen it.
 
     Args:
         labels: Labels of the suite's rows.

@@ -72,8 +72,8 @@ def run_suites(
     all_scores = (arms.candidate, arms.reference, arms.baseline)
     threshold = None
     if any(scores.mistakes is None for scores in all_scores):
-        aligned = ArmLosses.of(arms.reference.losses.aligned_to(candidate_losses))
-        threshold = float(np.quantile(aligned.loss_SN.mean(axis=0), settings.wrong_quantile))
+        aligned_losses = ArmLosses.of(arms.reference.losses.aligned_to(candidate_losses))
+        threshold = float(np.quantile(aligned_losses.loss_SN.mean(axis=0), settings.wrong_quantile))
     names = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
         make_suite_arm(scores, candidate_losses, threshold, name)
@@ -155,7 +155,7 @@ def _describe_biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str
     """Return a message for each arm without seeds whose losses were used to select the rows.
 
     The rows were selected because the arm has its highest losses there. Almost any other model has
-    lower losses on these rows.
+    lower losses on these rows, so a comparison on them is biased against the arm.
     """
     origin = suite.origin
     if not isinstance(origin, HighestLoss):
@@ -194,7 +194,7 @@ def _row_results(
     frame_position_N = pd.Index(row_labels(frame.index)).get_indexer(
         pd.Index(candidate_losses.label_N)
     )
-    unusual = find_unusual_features(
+    features_by_row = find_unusual_features(
         position_M, frame_position_N.astype(np.int64), frame, workload.feature_columns
     )
     descriptions = describe_rows(frame, frame_position_N[position_M], workload.display_column)
@@ -216,7 +216,7 @@ def _row_results(
                 candidate_loss=float(candidate_M[m]),
                 reference_loss=float(reference_M[m]),
                 baseline_loss=float(baseline_N[row]),
-                standouts=unusual[m],
+                standouts=features_by_row[m],
                 reason=reasons[label],
             )
         )

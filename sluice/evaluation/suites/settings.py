@@ -15,21 +15,21 @@ class SuiteGuard(Settings):
         None,
         ge=0,
         le=1,
-        description="Maximum share of broken rows among the scored rows: the reference is right on "
-        "them, and the candidate wrong [rate].",
+        description="Maximum share of broken rows among the scored rows, for the guard to pass. A "
+        "row is broken if the reference is right on it and the candidate is wrong [rate].",
     )
     min_fixed: int | None = Field(
         None,
         ge=1,
-        description="Minimum number of fixed rows: the reference is wrong on them, and the "
-        "candidate right [rows].",
+        description="Minimum number of fixed rows, for the guard to pass. A row is fixed if the "
+        "reference is wrong on it and the candidate is right [rows].",
     )
     margin: float | None = Field(
         None,
         ge=0,
-        description="Maximum increase of the mean loss on the suite from reference to candidate. "
-        "The guard passes if the increase is significantly below it, at suites.alpha [loss "
-        "units].",
+        description="Maximum increase of the mean loss on the suite from reference to candidate "
+        "[loss units]. The guard passes if the increase is significantly below this margin, at "
+        "suites.alpha.",
     )
 
     @model_validator(mode="after")
@@ -55,8 +55,8 @@ class SuiteSettings(Settings):
         0.9,
         gt=0,
         lt=1,
-        description="Quantile of the reference's losses on the window above which a loss counts as "
-        "wrong; not used for classifiers [rate].",
+        description="Quantile of the reference's losses on the window. A model counts as wrong on "
+        "a row if its loss is above this quantile; not used for classifiers [rate].",
     )
     alpha: float = Field(
         0.05, gt=0, lt=0.5, description="One-sided error rate of each bound of the gain [rate]."
@@ -64,8 +64,8 @@ class SuiteSettings(Settings):
     min_rows: int = Field(
         30,
         ge=10,
-        description="Minimum number of scored rows of a suite for confidence bounds of the gain "
-        "[rows].",
+        description="Minimum number of scored rows of a suite. With fewer, no confidence bounds of "
+        "the gain are computed [rows].",
     )
     min_scored_share: float = Field(
         0.5,

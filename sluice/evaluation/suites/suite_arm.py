@@ -97,8 +97,8 @@ def make_suite_arm(
     Raises:
         ContractError: The arm was scored on other rows.
     """
-    aligned = scores.losses.aligned_to(candidate_losses)
-    losses = ArmLosses.of(aligned)
+    aligned_losses = scores.losses.aligned_to(candidate_losses)
+    losses = ArmLosses.of(aligned_losses)
     if threshold is None:
         assert scores.mistakes is not None
         # Everything except 0 is wrong, including NaN.
@@ -107,8 +107,8 @@ def make_suite_arm(
         is_wrong_SN = ~(losses.loss_SN <= threshold)
     return SuiteArm(
         name=name,
-        subject=aligned.subject,
-        seeds=aligned.seeds,
+        subject=aligned_losses.subject,
+        seeds=aligned_losses.seeds,
         losses=losses,
         is_wrong_SN=is_wrong_SN,
         threshold=threshold,

@@ -113,22 +113,23 @@ def _make_validated_suite(
         origin: How the rows were selected.
     """
     positions = find_positions([label for label, _ in rows], index)
-    unknown = [label for (label, _), i in zip(rows, positions, strict=True) if i < 0]
-    if unknown:
+    unknown_labels = [label for (label, _), i in zip(rows, positions, strict=True) if i < 0]
+    if unknown_labels:
         raise ContractError(
-            f"The rows of suite '{name}' must be in the feature frame; {len(unknown)} of "
-            f"{len(rows)} are not: {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}.",
+            f"The rows of suite '{name}' must be in the feature frame; {len(unknown_labels)} of "
+            f"{len(rows)} are not: {', '.join(unknown_labels[:5])}"
+            f"{', ...' if len(unknown_labels) > 5 else ''}.",
             cause=f"The labels of the frame range from {row_labels(index[:1])[0]} to "
             f"{row_labels(index[-1:])[0]}. It may lack the first rows of the source, which have no "
             "past values for features, and the last rows, which have no target.",
             fix="Correct or remove these rows.",
         )
     is_repeated = pd.Series(positions).duplicated()
-    repeated = [rows[i][0] for i in np.flatnonzero(is_repeated).tolist()]
-    if repeated:
+    repeated_labels = [rows[i][0] for i in np.flatnonzero(is_repeated).tolist()]
+    if repeated_labels:
         raise ContractError(
             f"Suite '{name}' must contain each row once, got "
-            f"{pluralize(len(repeated), 'duplicate')}, first {repeated[0]}.",
+            f"{pluralize(len(repeated_labels), 'duplicate')}, first {repeated_labels[0]}.",
             fix="Remove the duplicates.",
         )
     order = np.argsort(positions, kind="stable")
@@ -155,7 +156,7 @@ def _read(path: Path) -> pd.DataFrame:
             fix="Rename or convert the file.",
         )
     try:
-        # Read as text, because a label such as 0071 is not the number 71.
+        # All fields are read as text, because a label such as 0071 is not the number 71.
         return pd.read_csv(path, dtype=str) if path.suffix == ".csv" else pd.read_parquet(path)
     except (OSError, ValueError) as error:
         # pandas and pyarrow signal an unreadable table with subclasses of these two.

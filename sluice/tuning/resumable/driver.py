@@ -103,10 +103,13 @@ class StudyDriver:
         )
         if is_new and study_trial.status == Trial.RUNNING:
             checkpoint = self._reported_checkpoint(number, result)
-            reported = scalars(result)
-            require_checkpoint(trial, checkpoint, reported, self._metric, self._time_attr)
+            reported_scalars = scalars(result)
+            require_checkpoint(trial, checkpoint, reported_scalars, self._metric, self._time_attr)
             event = StudyEvent(
-                trial=number, attempt=study_trial.attempt, result=reported, checkpoint=checkpoint
+                trial=number,
+                attempt=study_trial.attempt,
+                result=reported_scalars,
+                checkpoint=checkpoint,
             )
             self._receive(event)
         self._apply_decisions(controller, skip=number)
@@ -300,7 +303,7 @@ class StudyDriver:
         if study_trial.is_finished():
             trial.set_status(study_trial.status)
         elif self._availability.is_limited or not self._is_running(number):
-            # Tune starts every pending trial. Of the paused trials it starts only the one that
+            # Tune starts every pending trial. Of the paused trials it starts only the trial that
             # ``choose`` returns.
             trial.set_status(Trial.PAUSED)
 

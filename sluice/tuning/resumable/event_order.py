@@ -133,11 +133,13 @@ class OrderedStudy(Study):
 
     def _advance(self) -> Iterator[StudyEvent]:
         """Apply received events while the next due event is among them; yield each."""
-        while (due := self._clock.next_due_trial()) is not None and due in self._pending_events:
-            queue = self._pending_events[due]
+        while (
+            number := self._clock.next_due_trial()
+        ) is not None and number in self._pending_events:
+            queue = self._pending_events[number]
             event = queue.popleft()
             if not queue:
-                del self._pending_events[due]
+                del self._pending_events[number]
             self._write_line(self._lines.encode(event), True)
             self._apply_and_fill_slots(event, is_new=True)
             yield event
@@ -222,9 +224,9 @@ class ArrivalStudy(Study):
             self.next_to_start()
         config = line["config"]
         if self._searcher is not None:
-            suggested = self._request_config()
-            self._require_same(line, suggested or {})
-            config = suggested
+            suggested_config = self._request_config()
+            self._require_same(line, suggested_config or {})
+            config = suggested_config
         self._append(config)
 
     def enqueue(self, config: Mapping[str, Any]) -> int:

@@ -196,14 +196,14 @@ class Study(ABC):
         """Return a configuration from the searcher; None if it suggests none now."""
         assert self._searcher is not None
         with self._seeded_random.step():
-            suggested: Any = self._searcher.suggest(f"{len(self.trials):05d}")
-        if suggested is None or suggested == Searcher.FINISHED:
+            suggested_config: Any = self._searcher.suggest(f"{len(self.trials):05d}")
+        if suggested_config is None or suggested_config == Searcher.FINISHED:
             # The number of unsuccessful requests depends on timing. They must not count as steps,
             # because the number of a step determines its random numbers.
             self._seeded_random.undo_step()
-            self._is_exhausted = suggested is not None
+            self._is_exhausted = suggested_config is not None
             return None
-        return dict(suggested)
+        return dict(suggested_config)
 
     def _add(self, config: Mapping[str, Any]) -> None:
         """Add a new trial, and notify the scheduler."""
@@ -239,8 +239,8 @@ class Study(ABC):
         if not self._num_by_status[Trial.PENDING] and not self._num_by_status[Trial.PAUSED]:
             return None
         with self._seeded_random.step():
-            chosen: TrialProxy | None = self._scheduler.choose_trial_to_run(self._controller)
-        return chosen
+            chosen_trial: TrialProxy | None = self._scheduler.choose_trial_to_run(self._controller)
+        return chosen_trial
 
     def _run(self, trial: TrialProxy) -> None:
         """Run a trial, in a new attempt if the scheduler changed its configuration."""

@@ -122,11 +122,11 @@ def reported_checkpoint(trial: Any, result: dict[str, Any]) -> str:
 
 def set_checkpoint(trial: Any, path: str, result: dict[str, Any]) -> None:
     """Set the checkpoint from which a trial starts; an empty path means initial weights."""
-    latest = None
+    latest_result = None
     if path:
         checkpoint = Checkpoint(path, filesystem=trial.storage.storage_filesystem)
-        latest = _TrainingResult(checkpoint=checkpoint, metrics=dict(result))
-    trial.run_metadata.checkpoint_manager._latest_checkpoint_result = latest
+        latest_result = _TrainingResult(checkpoint=checkpoint, metrics=dict(result))
+    trial.run_metadata.checkpoint_manager._latest_checkpoint_result = latest_result
     trial.run_metadata.invalidate_cache()
     trial.invalidate_json_state()
 

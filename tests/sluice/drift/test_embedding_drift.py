@@ -108,7 +108,7 @@ def test_the_page_of_a_test_that_did_not_run_prints_no_nan(samples):
     numbers = EmbeddingWindow(report=report, reference_NE=reference, window_NE=few).numbers
 
     assert numbers["squared maximum mean discrepancy"] == "not computed"
-    assert numbers["kernel width (median distance)"] == "not computed"
+    assert numbers["bandwidth of the kernel (median distance)"] == "not computed"
     assert "nan" not in numbers.values()
 
 
@@ -126,7 +126,7 @@ def test_too_few_blocks_for_the_p_value_are_inconclusive():
     report = evaluate(rng.normal(size=(30, 2)), rng.normal(9, size=(30, 2)), settings=strict)
 
     assert report.verdict == "INCONCLUSIVE"
-    assert "blocks of 6 rows cannot have a p-value of 1e-07" in report.reason
+    assert "with blocks of 6 rows, no p-value is as small as 1e-07" in report.reason
 
 
 def test_embeddings_of_another_width_or_with_nan_are_refused(samples):

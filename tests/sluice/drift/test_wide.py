@@ -37,8 +37,8 @@ def test_a_wide_table_is_tested_in_a_sample_of_its_columns(reference):
         == SETTINGS.num_resamples(9)
         < SETTINGS.num_resamples(3001)
     )
-    assert len(reference.left_out) == 2992
-    assert not names & set(reference.left_out)
+    assert len(reference.excluded_columns) == 2992
+    assert not names & set(reference.excluded_columns)
 
 
 def test_excluded_columns_are_reported_in_the_reference_the_report_and_the_page(reference):
@@ -49,13 +49,15 @@ def test_excluded_columns_are_reported_in_the_reference_the_report_and_the_page(
         assert "2,992 of 3,000 columns are left out" in text
         assert "drift.max_columns" in text
     assert report.extra_columns == ()
-    assert parse_reference(reference_bytes(reference)).left_out == reference.left_out
+    assert (
+        parse_reference(reference_bytes(reference)).excluded_columns == reference.excluded_columns
+    )
 
 
 def test_a_table_of_max_columns_is_tested_completely():
     reference = build_reference(make_wide_frame(0, 300, 8), SETTINGS, seed=0, threads=1)
 
-    assert (len(reference.columns), reference.left_out, reference.omission) == (8, (), "")
+    assert (len(reference.columns), reference.excluded_columns, reference.omission) == (8, (), "")
 
 
 def test_the_sample_depends_on_the_seed_and_not_on_the_order_of_columns(reference):
@@ -63,8 +65,8 @@ def test_the_sample_depends_on_the_seed_and_not_on_the_order_of_columns(referenc
     backwards = build_reference(frame.iloc[:, ::-1], SETTINGS, seed=0, threads=1)
     other = build_reference(frame, SETTINGS, seed=1, threads=1)
 
-    assert set(backwards.left_out) == set(reference.left_out)
-    assert set(other.left_out) != set(reference.left_out)
+    assert set(backwards.excluded_columns) == set(reference.excluded_columns)
+    assert set(other.excluded_columns) != set(reference.excluded_columns)
 
 
 def test_progress_is_reported_while_columns_are_measured_and_calibrated():

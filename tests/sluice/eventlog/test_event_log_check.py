@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.eventlog import event_log_check
-from sluice.eventlog.event_log import EventLog, EventsRead
+from sluice.eventlog.event_log import EventLog, LogEvents
 from sluice.eventlog.event_log_check import check_event_log
 
 
@@ -70,7 +70,7 @@ def test_a_workload_that_cannot_be_logged_fails(check, tmp_path, changes, messag
 
 def test_events_missing_after_the_flush_fail(check, tmp_path, monkeypatch):
     def read_without_last_two(path):
-        return EventsRead(events=event_log_read(path).events[:-2], torn_line=None)
+        return LogEvents(events=event_log_read(path).events[:-2], torn_line=None)
 
     event_log_read = event_log_check.read_events
     monkeypatch.setattr(event_log_check, "read_events", read_without_last_two)

@@ -103,7 +103,7 @@ def test_unicode_normalization_forms_are_equal() -> None:
     [
         (["a"], [None], "generated texts must be texts, got one of type NoneType at row 0"),
         (["a", math.nan], ["a", "b"], "references must be texts, got one of type float at row 1"),
-        ("ab", "cd", "references must be a list of texts, got one"),
+        ("ab", "cd", "references must be a list of texts, got a single text"),
     ],
 )
 def test_non_string_is_rejected(reference: Any, generated: Any, message: str) -> None:

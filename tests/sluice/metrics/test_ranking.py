@@ -12,7 +12,7 @@ from sluice.metrics.ranking import ranking_metrics
 def test_metrics_match_manual_values():
     # Query a: relevances 0, 2, 1 by rank. Query b: the only relevant document has rank 1.
     result = ranking_metrics(
-        [0, 2, 1, 1, 0], [9, 8, 7, 5, 4], ["a", "a", "a", "b", "b"], at=2
+        [0, 2, 1, 1, 0], [9, 8, 7, 5, 4], ["a", "a", "a", "b", "b"], top_k=2
     ).values
 
     dcg, ideal_dcg = 2 / math.log2(3), 2 + 1 / math.log2(3)
@@ -24,8 +24,8 @@ def test_metrics_match_manual_values():
 
 
 def test_tied_scores_are_averaged_over_all_orders():
-    first_relevant = ranking_metrics([1, 0, 0, 0], np.zeros(4), np.zeros(4), at=1)
-    last_relevant = ranking_metrics([0, 0, 0, 1], np.zeros(4), np.zeros(4), at=1)
+    first_relevant = ranking_metrics([1, 0, 0, 0], np.zeros(4), np.zeros(4), top_k=1)
+    last_relevant = ranking_metrics([0, 0, 0, 1], np.zeros(4), np.zeros(4), top_k=1)
 
     assert first_relevant == last_relevant
     assert first_relevant.values == {
@@ -39,9 +39,9 @@ def test_tied_scores_are_averaged_over_all_orders():
 
 def test_precision_divides_by_the_requested_number_of_ranks():
     """A query with two documents has only two of three ranks; ties count by expectation."""
-    long_query = ranking_metrics([1, 0, 2, 1], [9, 8, 7, 6], np.zeros(4), at=3).values
-    short_query = ranking_metrics([1, 0], [2, 1], np.zeros(2), at=3).values
-    tied = ranking_metrics([1, 0, 1], [9, 5, 5], np.zeros(3), at=2).values
+    long_query = ranking_metrics([1, 0, 2, 1], [9, 8, 7, 6], np.zeros(4), top_k=3).values
+    short_query = ranking_metrics([1, 0], [2, 1], np.zeros(2), top_k=3).values
+    tied = ranking_metrics([1, 0, 1], [9, 5, 5], np.zeros(3), top_k=2).values
 
     assert long_query["precision@3"] == pytest.approx(2 / 3)
     assert short_query["precision@3"] == pytest.approx(1 / 3)
@@ -53,23 +53,23 @@ def test_metrics_do_not_depend_on_row_order():
     relevance, score, query = rng.integers(0, 4, 60), rng.normal(size=60), rng.integers(0, 6, 60)
     order = rng.permutation(60)
 
-    original = ranking_metrics(relevance, score, query, at=5).values
-    permuted = ranking_metrics(relevance[order], score[order], query[order], at=5).values
+    original = ranking_metrics(relevance, score, query, top_k=5).values
+    permuted = ranking_metrics(relevance[order], score[order], query[order], top_k=5).values
 
     assert original == pytest.approx(permuted)
 
 
 def test_queries_with_only_equal_relevances_are_excluded_and_counted():
-    result = ranking_metrics([1, 0, 0, 0, 2], [2, 1, 2, 1, 1], [0, 0, 1, 1, 2], at=3)
+    result = ranking_metrics([1, 0, 0, 0, 2], [2, 1, 2, 1, 1], [0, 0, 1, 1, 2], top_k=3)
 
     assert result.values["judged_share"] == pytest.approx(1 / 3)
     assert result.values["mrr"] == 1.0
 
 
 def test_undefined_metric_is_absent_with_a_reason():
-    without_relevant = ranking_metrics([0, 0, 1], [1, 2, 3], [0, 0, 1], at=3)
-    graded = ranking_metrics([1, 2], [1, 2], [0, 0], at=3)
-    diverged = ranking_metrics([0, 1], [np.nan, 1], [0, 0], at=3)
+    without_relevant = ranking_metrics([0, 0, 1], [1, 2, 3], [0, 0, 1], top_k=3)
+    graded = ranking_metrics([1, 2], [1, 2], [0, 0], top_k=3)
+    diverged = ranking_metrics([0, 1], [np.nan, 1], [0, 0], top_k=3)
 
     assert set(without_relevant.absent) == {"ndcg@3", "precision@3", "map", "mrr"}
     assert without_relevant.values == {"judged_share": 0.0}
@@ -79,7 +79,7 @@ def test_undefined_metric_is_absent_with_a_reason():
 
 
 @pytest.mark.parametrize(
-    ("relevance", "score", "query", "at", "message"),
+    ("relevance", "score", "query", "top_k", "message"),
     [
         ([0, -1], [1, 2], [0, 0], 3, "at least 0, got -1 at row 1"),
         ([0, 1], [1, 2, 3], [0, 0], 3, r"scores must have the shape \(2,\)"),
@@ -88,6 +88,6 @@ def test_undefined_metric_is_absent_with_a_reason():
         ([0, np.nan], [1, 2], [0, 0], 1, "relevances must be finite"),
     ],
 )
-def test_invalid_ranking_inputs_are_rejected(relevance, score, query, at, message):
+def test_invalid_ranking_inputs_are_rejected(relevance, score, query, top_k, message):
     with pytest.raises(ContractError, match=message):
-        ranking_metrics(relevance, score, query, at=at)
+        ranking_metrics(relevance, score, query, top_k=top_k)

@@ -89,10 +89,14 @@ def test_an_unused_parameter_passes():
     [
         (
             lambda h: h.detach(),
-            "Non-differentiable operation on its path: detach()",
+            "Non-differentiable operation between first.weight and the output: detach()",
             "first.weight",
         ),
-        (torch.round, "Non-differentiable operation on its path: round()", "first.weight"),
+        (
+            torch.round,
+            "Non-differentiable operation between first.weight and the output: round()",
+            "first.weight",
+        ),
         (lambda h: h * h.detach(), "A part of the path is cut", "first.weight"),
         (WrongSquare.apply, "backward of WrongSquare does not match", "first.weight"),
         (

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.base.errors import StorageError
 from sluice.base.home import Home
-from sluice.reports.folder import DEFAULT_ADDRESS, save_page
+from sluice.reports.folder import DEFAULT_URL, save_page
 from sluice.reports.index import index_page, list_pages
 from sluice.reports.page import html_page, table, tag
 
@@ -33,8 +33,8 @@ def test_equal_pages_share_a_file_and_different_pages_do_not(home: Home) -> None
 @pytest.mark.parametrize(
     ("environ", "address"),
     [
-        ({}, DEFAULT_ADDRESS),
-        ({"SLUICE_REPORTS_URL": ""}, DEFAULT_ADDRESS),
+        ({}, DEFAULT_URL),
+        ({"SLUICE_REPORTS_URL": ""}, DEFAULT_URL),
         ({"SLUICE_REPORTS_URL": "http://127.0.0.1:4000/"}, "http://127.0.0.1:4000"),
     ],
 )

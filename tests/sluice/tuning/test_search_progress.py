@@ -37,8 +37,9 @@ def test_population_is_reported_at_every_step(tmp_path):
     lines, result = collect_messages(tmp_path, settings(8, "pbt"))
     steps = [line for line in lines if line.startswith("population")]
     pattern = re.compile(
-        r"after epoch (\d+): best loss (\S+) \(trial \d+\), worst continuing loss (\S+) .*; "
-        r"(\d) copied another trial's weights \(([\d, ]+|none)\), (\d) of 8"
+        r"after epoch (\d+): best loss (\S+) \(trial \d+\), worst loss of a trial that "
+        r"keeps its weights (\S+) .*; (\d) copied another trial's weights \(([\d, ]+|none)\); "
+        r"the values of (\d) of 8"
     )
     found = [pattern.search(line).groups() for line in steps]
 

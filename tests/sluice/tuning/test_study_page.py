@@ -33,7 +33,7 @@ def test_page_has_curves_and_shows_reasons_of_failed_trials_only(result):
     assert "toy &lt;1&gt;" in page
     assert "train_loss is nan" in page
     assert "The last epoch." not in page
-    assert "asha stopped it at loss" not in page
+    assert "asha stopped the trial at loss" not in page
     assert "Exploits of PBT" not in page
     assert ">inf<" not in page
 

@@ -56,9 +56,9 @@ def test_an_invalid_pairs_file_is_rejected(tmp_path: Path) -> None:
     pd.DataFrame({"prompt": ["a"], "response": ["b"]}).to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame(ROWS).iloc[:0].to_csv(tmp_path / "empty.csv", index=False)
 
-    with pytest.raises(ContractError, match="got 1 row of prompt, response"):
+    with pytest.raises(ContractError, match="got the columns prompt, response and 1 row"):
         read_pairs(tmp_path / "a.csv")
-    with pytest.raises(ContractError, match="got 0 rows"):
+    with pytest.raises(ContractError, match="and 0 rows"):
         read_pairs(tmp_path / "empty.csv")
     with pytest.raises(SourceError, match="cannot be read"):
         read_pairs(tmp_path / "none.csv")
