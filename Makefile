@@ -13,11 +13,8 @@ SOURCES := sluice assets checks docs examples pipelines requirements tests
 SITE := build/docs
 # Files run in parallel, those with slow tests first (tests/conftest.py). By default xdist keeps files
 # with few tests for the end, and these take longest. A worker that crashes ends the run with the name
-# of its test; xdist waits forever for a replacement. One process more than cores, at most four: many
-# tests wait for other processes.
-CORES := $(shell getconf _NPROCESSORS_ONLN)
-PROCESSES := $(shell test $(CORES) -lt 3 && expr $(CORES) + 1 || echo 4)
-WORKERS := -n $(PROCESSES) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
+# of its test; xdist waits forever for a replacement.
+WORKERS := -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 SCRIPTS := .ci/run requirements/setup.sh
 
 help: ## this list
