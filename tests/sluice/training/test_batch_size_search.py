@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from sluice.base.errors import ContractError
 from sluice.models.settings import ModelSettings
@@ -166,13 +167,65 @@ def test_peak_is_sampled_if_the_kernel_reports_none(measured):
     assert large < 1.1 * measured["kernel"][1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-def test_steps_use_the_settings_that_save_memory():
+def test_settings_that_save_memory_lower_the_peak():
     peaks = measure_in_new_process("settings")
 
     assert peaks["micro_batches"] < 0.6 * peaks["default"]
     assert peaks["recomputed"] < 0.75 * peaks["default"]
     assert peaks["bf16"] < 0.75 * peaks["default"]
+
+
+class Recorder(nn.Module):
+    """Records the number of rows of each forward pass, and whether it runs in autocast."""
+
+    recompute = True
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, 1)
+        self.calls: list[tuple[int, bool]] = []
+
+    def forward(self, x):
+        self.calls.append((len(x), torch.is_autocast_enabled("cpu")))
+        return self.linear(x[:, -1])
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("settings", "calls_of_a_step"),
+    [
+        ({}, [(6, False)]),
+        ({"precision": "bf16"}, [(6, True)]),
+        ({"micro_batch_rows": 4}, [(4, False), (2, False)]),
+        ({"recompute_activations": True}, [(6, False), (6, False)]),  # again in the backward pass
+    ],
+)
+def test_steps_use_precision_micro_batches_and_recomputation_of_the_training(
+    settings, calls_of_a_step
+):
+    recorders = []
+
+    class Recorded(Signals):
+        def build_model(self, num_features, num_outputs, settings):  # noqa: ARG002
+            recorders.append(Recorder(num_features))
+            return recorders[0]
+
+    probe = StepProbe(
+        Recorded(),
+        ModelSettings(),
+        random_examples(64),
+        TrainSettings(**settings),
+        memory_bytes=2**40,
+        device=CPU,
+        seed=0,
+    )
+    assert probe(6).fits
+
+    assert recorders[0].calls == 4 * calls_of_a_step  # two steps to warm up, and two measured ones
 
 
 @pytest.mark.parametrize(
