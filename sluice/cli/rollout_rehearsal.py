@@ -83,7 +83,7 @@ def rehearse(
         content = rehearsal.model_dump(mode="json")
         outcome = {
             "as_expected": rehearsal.is_as_expected,
-            "flaws": rehearsal.deviations,  # from the expected result
+            "flaws": rehearsal.deviations,  # differences from the expected result
             "remedy": rehearsal.remedy,
             "report": report,
         }
