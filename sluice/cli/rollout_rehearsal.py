@@ -41,7 +41,8 @@ def rehearse(
     seconds: Annotated[
         float,
         typer.Option(
-            help="Longest time that a rollout without a fault should need, at least 20 [s]."
+            help="Planned duration of a rollout without a fault, 20 to 3600 [s]. The steps are "
+            "shortened to fit. The rehearsal stops after twice this time plus a minute."
         ),
     ] = 60.0,
     seed: Annotated[
@@ -82,7 +83,7 @@ def rehearse(
         content = rehearsal.model_dump(mode="json")
         outcome = {
             "as_expected": rehearsal.is_as_expected,
-            "flaws": rehearsal.deviations,
+            "flaws": rehearsal.deviations,  # differences from the expected result
             "remedy": rehearsal.remedy,
             "report": report,
         }
@@ -95,9 +96,10 @@ def rehearse(
 
 @contextmanager
 def sample_display(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
-    """Yield a function that shows each sample: live on a terminal, else line by line.
+    """Yield the function that displays the progress after each check of the rollout.
 
-    With ``quiet``, the function shows nothing.
+    On a terminal, it updates a live view. Otherwise, it prints one line per new transition. With
+    ``quiet``, it displays nothing.
     """
     from sluice.rollout_control.view import status_view, transition_line
 
@@ -157,8 +159,8 @@ def _show(rehearsal: "Rehearsal", report: str) -> None:
     console.print(f"  end      {rehearsal.summary}", markup=False)
     console.print(f"  planted  {FAULT_DESCRIPTIONS[rehearsal.fault]}")
     console.print(f"  why      {rehearsal.reason}", markup=False)
-    for flaw in rehearsal.deviations:
-        console.print(f"  flaw     {flaw}", markup=False, style="red")
+    for deviation in rehearsal.deviations:
+        console.print(f"  differs  {deviation}", markup=False, style="red")
     if rehearsal.remedy:
         console.print(f"  do       {rehearsal.remedy}", markup=False)
     for problem in rehearsal.problems:

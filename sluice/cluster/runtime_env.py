@@ -1,8 +1,8 @@
 """Settings of Ray's runtime environment: code, packages and environment variables of workers.
 
 Settings are stored with every run, so they must not contain secrets. Instead, the value of an
-environment variable may contain ``${NAME}``. It is replaced when the cluster is joined, and the
-replaced value is not stored.
+environment variable may contain ``${NAME}``. It is replaced by the value of NAME when the cluster
+is joined. The secret itself is not stored.
 """
 
 import re
@@ -103,7 +103,10 @@ def resolve_runtime_env(
 
 
 def hide_values(text: str, runtime_env: Mapping[str, Any]) -> str:
-    """Return ``text`` with the values of the workers' environment variables replaced by ``***``."""
+    """Return ``text`` with the values of the workers' environment variables replaced by ``***``.
+
+    Values shorter than ``_MIN_HIDDEN_LENGTH`` are not replaced.
+    """
     values = set(runtime_env.get("env_vars", {}).values())
     for value in sorted(values, key=len, reverse=True):
         if len(value) >= _MIN_HIDDEN_LENGTH:

@@ -31,7 +31,7 @@ def overview_png(report: DriftReport) -> bytes:
     entries = [
         (column.column, _threshold_ratio(column.statistics), column) for column in top_columns
     ]
-    figure, axes = new_figure(height_in=1.2 + 0.24 * max(1, len(entries)))
+    figure, axes = new_figure(height_in=1.35 + 0.24 * max(1, len(entries)))
     for y, (_, ratio, column) in enumerate(entries):
         colour = DRIFT_COLOUR if column.verdict == "DRIFT" else MUTED
         axes.barh(y, min(ratio, _MAX_BAR_RATIO), color=colour, height=0.7)
@@ -44,10 +44,12 @@ def overview_png(report: DriftReport) -> bytes:
     max_ratio = max((ratio for _, ratio, _ in entries), default=1.0)
     axes.set_xlim(0, max(1.5, min(1.05 * max_ratio, _MAX_BAR_RATIO)))
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("largest distance / its threshold without drift")
+    axes.set_xlabel(
+        "largest ratio of a distance to its threshold\n(without drift, a single distance exceeds "
+        f"its threshold in {100 * report.alpha:.3g} % of windows)"
+    )
     num_hidden = len(tested_columns) - len(top_columns)
-    alpha_text = f"{100 * report.alpha:.3g} %"
-    detail = f"red: drift; line: threshold, exceeded in {alpha_text} of windows without drift"
+    detail = "red: drift, after correction for all tests; line: distance = threshold"
     headline = f"{len(report.drifted_columns)} of {len(report.columns)} columns drifted"
     set_headline(
         axes,

@@ -27,7 +27,7 @@ ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 _TIMEOUT_VARIABLES = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
 _EXPORT_TIMEOUT_S = 2.0
-"""Default timeout of an export [s]. It limits how long a process that ends waits for a receiver
+"""Default timeout of an export [s]. It limits how long a process waits at its exit for a receiver
 that cannot be reached."""
 
 _DISABLED_VARIABLE = "OTEL_SDK_DISABLED"

@@ -55,8 +55,11 @@ class SigningKey:
     """Shared secret, or the content of a PEM file."""
 
     path: Path | None = field(default=None, compare=False)
-    """File of the key. The list of known keys is stored beside it, and by default the anchor. None
-    for a key that was not read from a file; such a key has neither."""
+    """File of the key; None for a key that was not read from a file.
+
+    The list of known keys is stored in the same folder. By default, the anchor is stored there,
+    too. A key without a file has neither.
+    """
 
     @classmethod
     def read(cls, path: Path) -> "SigningKey":
@@ -183,7 +186,7 @@ class Ed25519VerifyingKey:
 
 
 def require_private_file(path: Path, *, what: str) -> None:
-    """Reject a file that other users can access, or that its group can change.
+    """Reject a file that other users can access, or that its group can write or execute.
 
     Raises:
         SettingsError: The permissions of the file are too wide.
@@ -191,8 +194,8 @@ def require_private_file(path: Path, *, what: str) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & FORBIDDEN_MODE_BITS:
         raise SettingsError(
-            f"{what} must not be accessible to other users or writable by its group (mode 0600), "
-            f"but {path} has mode {mode:04o}.",
+            f"{what} must not be accessible to other users, nor writable or executable by its "
+            f"group (mode 0600 or 0640), but {path} has mode {mode:04o}.",
             fix=f"Run: chmod 600 {path}",
         )
 

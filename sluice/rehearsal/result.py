@@ -67,7 +67,7 @@ class Rehearsal(Record):
     )
     fault: InjectedFault
     seed: int
-    seconds: float = Field(description="Longest time that a healthy rollout should need [s].")
+    seconds: float = Field(description="Planned duration of a rollout without a fault [s].")
     started_at: AwareDatetime
     held_out_rows: int
     ended: RehearsalEnd

@@ -89,7 +89,7 @@ def rehearse(
         ledger: The real registry, which is only read.
         store: The real artifact store, which is only read.
         fault: Injected into the clone.
-        seconds: Longest time that a healthy rollout should need [s].
+        seconds: Planned duration of a rollout without a fault [s].
         seed: Seeds the users and the inputs that the fault affects.
         port: Port of the server; 0 takes a free one.
         on_sample: Called after each check.

@@ -6,10 +6,10 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 
 MIN_SECONDS = 20.0
-"""Minimum duration of a rehearsal [s]. A shorter one would end before the first step had enough
-requests."""
+"""Minimum planned duration of a rollout [s]. A shorter one would end before the first step had
+enough requests."""
 MAX_SECONDS = 3600.0
-"""Maximum duration of a rehearsal [s]."""
+"""Maximum planned duration of a rollout [s]."""
 RATE_PER_S = 40.0
 """Rate of the requests [1/s]. Two cores can answer a higher rate from both arms."""
 RECONCILE_INTERVAL_S = 0.5
@@ -34,7 +34,7 @@ def shorten_steps(
 
     Args:
         pipeline_settings: Settings of the pipeline; None takes the default settings.
-        seconds: Longest time that a healthy rollout should need [s].
+        seconds: Planned duration of a rollout without a fault [s].
         step_timeout_s: Longest time of a step [s].
     """
     settings = RolloutSettings() if pipeline_settings is None else pipeline_settings

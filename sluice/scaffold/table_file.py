@@ -1,4 +1,4 @@
-"""Reads the file of ``sluice init`` as a table, with the settings of its source."""
+"""Reads the file given to ``sluice init``, and derives the settings of a source that reads it."""
 
 import gzip
 from pathlib import Path

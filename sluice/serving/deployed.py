@@ -231,7 +231,10 @@ def _output_contract(workload: Workload) -> OutputContract:
 
 
 def _can_embed(network: nn.Module, codec: Codec) -> bool:
-    """Return whether a network has an embedding; the drift reference contains a reason if not."""
+    """Return whether an embedding can be computed with a network.
+
+    If not, no error is raised here: the drift reference of the version contains the reason.
+    """
     try:
         embed(network, codec.example())
     except Exception:  # user code may raise anything, and predictions need no embedding

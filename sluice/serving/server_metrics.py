@@ -10,14 +10,14 @@ from sluice.registry.readonly import Clock
 from sluice.serving.state import Serving
 
 PROBLEM_KINDS = (
-    "source",
-    "registry",
-    "stale",
-    "production",
-    "challenger",
-    "lease",
-    "reports",
-    "tokens",
+    "source",  # the traffic split cannot be read
+    "registry",  # entries of the registry about what to serve contradict each other
+    "stale",  # a traffic split was ignored, because its epoch is outdated
+    "production",  # the production version does not load
+    "challenger",  # the challenger does not load, or is not served
+    "lease",  # the lease of the rollout has expired
+    "reports",  # reports of this server to the registry fail
+    "tokens",  # the file with the access tokens of clients cannot be used
 )
 """Kinds of problems that /metrics and /readyz show; /problems shows problems of all kinds."""
 
@@ -30,7 +30,7 @@ class ServerStateCollector(Collector):
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        """Read everything at the same moment."""
+        """Yield the metrics. Each value is read when its metric is yielded, without a lock."""
         serving = self._serving
         server = GaugeMetricFamily("sluice_server", "1 for the served model.", labels=("model",))
         server.add_metric((serving.model,), 1)

@@ -152,7 +152,9 @@ def _mirror_in_subprocess(
     return run_folder
 
 
-def stats_settings(settings: TrackingSettings, *, pid: int | None = None) -> dict[str, Any]:
+def system_metrics_settings(
+    settings: TrackingSettings, *, pid: int | None = None
+) -> dict[str, Any]:
     """Return the settings of wandb's own collector of system metrics; none if it is disabled.
 
     Args:

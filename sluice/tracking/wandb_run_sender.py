@@ -18,7 +18,7 @@ from sluice.base.redaction import redact, redact_data
 from sluice.tracking.client_process import ClientFailed
 from sluice.tracking.line_process import LineProcess
 from sluice.tracking.settings import TrackingSettings
-from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, stats_settings, wandb_environment
+from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, system_metrics_settings, wandb_environment
 from sluice.tracking.wandb_run_end import RunEnd
 
 _MAX_UPLOAD_WAIT_S = 30.0
@@ -65,7 +65,7 @@ class RunSender:
             "tags": list(settings.tags),
             "config": redact_data(dict(config)),
             "folder": str(self._folder),
-            "stats": stats_settings(settings, pid=os.getpid()),
+            "system_metrics_settings": system_metrics_settings(settings, pid=os.getpid()),
             "init_timeout_s": min(INIT_TIMEOUT_S, settings.timeout_s / 2),
             "exit_timeout_s": math.ceil(self._max_wait_s),
         }

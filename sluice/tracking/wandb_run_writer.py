@@ -35,13 +35,14 @@ def write_runs(
     open_run: Callable[..., RunWriter],
     lost_reason: str,
 ) -> None:
-    """Write the runs that the lines describe, and close all of them at the end of the lines.
+    """Write the runs that the lines describe; after the last line, close those still open.
 
     Args:
         lines: Lines of stdin.
         open_run: Function that opens a run. Its arguments are the destination, the id of the run,
             and the fields of the message 'open' as keywords.
-        lost_reason: Reason of the runs that are open when stdin ends without a message 'end'.
+        lost_reason: Stored as the reason for the interruption of the runs that are open when stdin
+            ends without a message 'end'.
     """
     messages = map(json.loads, lines)
     destination = next(messages, None)
@@ -94,7 +95,7 @@ def init_run(
         settings=wandb.Settings(
             mode=destination["mode"],
             init_timeout=destination["init_timeout_s"],
-            **{**QUIET_SETTINGS, **destination["stats"]},
+            **{**QUIET_SETTINGS, **destination["system_metrics_settings"]},
         ),
     )
 

@@ -31,7 +31,9 @@ class LoadResult:
         return 1e3 * sorted_latencies_s[position]
 
 
-def run_paced_load(port: int, body: bytes, *, requests_per_s: float, seconds: float) -> LoadResult:
+def run_constant_rate_load(
+    port: int, body: bytes, *, requests_per_s: float, seconds: float
+) -> LoadResult:
     """Send requests at a fixed rate on eight connections.
 
     The latency of a request begins when the request is due, even if no connection is free then.

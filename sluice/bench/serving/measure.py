@@ -16,7 +16,7 @@ import torch
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.bench.serving.load import LoadResult, run_paced_load, run_saturating_load
+from sluice.bench.serving.load import LoadResult, run_constant_rate_load, run_saturating_load
 from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, ServerKind, random_model
 from sluice.serving.background import run_in_background
 
@@ -27,7 +27,7 @@ SERVER_NAMES: dict[ServerKind, str] = {
     "shadow": "shadow",
 }
 REQUESTS_PER_S = 100.0
-"""Rate of the paced load [1/s]."""
+"""Rate of the constant-rate load [1/s]."""
 
 _NUM_CONNECTIONS = 8
 _MAX_LOADING_S = 60.0
@@ -65,18 +65,18 @@ def measure_servers(
 ) -> dict[str, ServerMeasurement]:
     """Return the measurements by name of the server, beginning with the model without a server.
 
-    In every round, each server receives a paced load, and then a saturating load for half of the
-    time.
+    In every round, each server receives a load at a constant rate, and then a saturating load for
+    half of the time.
 
     Args:
         num_rounds: Number of rounds.
-        load_s: Duration of a paced load [s].
+        load_s: Duration of the load at a constant rate, in each round [s].
         with_progress: Wraps the iteration over the rounds in a progress bar.
     """
     kinds = get_args(ServerKind)
     body = json.dumps({"columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}).encode()
     model_loads: list[LoadResult] = []
-    paced_loads: dict[ServerKind, list[LoadResult]] = {kind: [] for kind in kinds}
+    constant_rate_loads: dict[ServerKind, list[LoadResult]] = {kind: [] for kind in kinds}
     saturating_loads: dict[ServerKind, list[LoadResult]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
         ports = {kind: stack.enter_context(_run_server(kind)) for kind in kinds}
@@ -85,8 +85,10 @@ def measure_servers(
         for _ in with_progress(range(num_rounds)):
             model_loads.append(_measure_model_alone(load_s))
             for kind, port in ports.items():
-                paced_loads[kind].append(
-                    run_paced_load(port, body, requests_per_s=REQUESTS_PER_S, seconds=load_s)
+                constant_rate_loads[kind].append(
+                    run_constant_rate_load(
+                        port, body, requests_per_s=REQUESTS_PER_S, seconds=load_s
+                    )
                 )
                 saturating_loads[kind].append(
                     run_saturating_load(
@@ -95,27 +97,29 @@ def measure_servers(
                 )
     measurements = {"model alone": _summarize_loads(model_loads, [])}
     return measurements | {
-        SERVER_NAMES[kind]: _summarize_loads(paced_loads[kind], saturating_loads[kind])
+        SERVER_NAMES[kind]: _summarize_loads(constant_rate_loads[kind], saturating_loads[kind])
         for kind in kinds
     }
 
 
 def _summarize_loads(
-    paced_loads: list[LoadResult], saturating_loads: list[LoadResult]
+    constant_rate_loads: list[LoadResult], saturating_loads: list[LoadResult]
 ) -> ServerMeasurement:
     return ServerMeasurement(
-        p50_ms=statistics.median(load.quantile_ms(0.5) for load in paced_loads),
-        p99_ms=statistics.median(load.quantile_ms(0.99) for load in paced_loads),
+        p50_ms=statistics.median(load.quantile_ms(0.5) for load in constant_rate_loads),
+        p99_ms=statistics.median(load.quantile_ms(0.99) for load in constant_rate_loads),
         rate_per_s=statistics.median(load.responses_per_s for load in saturating_loads)
         if saturating_loads
         else 0.0,
-        num_responses=sum(len(load.latencies_s) for load in (*paced_loads, *saturating_loads)),
-        num_failed=sum(load.num_failed for load in (*paced_loads, *saturating_loads)),
+        num_responses=sum(
+            len(load.latencies_s) for load in (*constant_rate_loads, *saturating_loads)
+        ),
+        num_failed=sum(load.num_failed for load in (*constant_rate_loads, *saturating_loads)),
     )
 
 
 def _measure_model_alone(seconds: float) -> LoadResult:
-    """Measure predictions at the rate of the paced load, without a server.
+    """Measure predictions at the rate of the constant-rate load, without a server.
 
     They run in a thread that waits for the next request, like the thread of an arm.
     """

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 PIPELINE = "sp500_volatility"
 _QUICK_STRIDE = 5
-"""With ``--quick``, only every fifth entry of each table runs, beginning with the first one."""
+"""With ``--quick``, only every fifth planted defect and every fifth healthy set-up runs, beginning
+with the first one."""
 _MILLION = 1_000_000
 _NUM_TICKS = 5 * _MILLION
 _SEED = 0
@@ -51,7 +52,8 @@ def register(app: typer.Typer) -> None:
         tables: Annotated[
             bool,
             typer.Option(
-                "--tables/--no-tables", help="Run the planted defects and healthy set-ups."
+                "--tables/--no-tables",
+                help="Run the cases of both tables: planted defects and healthy set-ups.",
             ),
         ] = True,
         speeds: Annotated[
@@ -64,7 +66,7 @@ def register(app: typer.Typer) -> None:
         The exit code is 1 if a defect is not caught or a healthy set-up fails. Speeds do not affect
         it, because they depend on the machine.
         """
-        _run_poc_benchmark(quick=quick, with_tables=tables, with_speeds=speeds, as_json=as_json)
+        _run_poc_benchmark(quick=quick, with_cases=tables, with_speeds=speeds, as_json=as_json)
 
     training.register(group)
     rows.register(group)
@@ -78,11 +80,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group)
 
 
-def _run_poc_benchmark(*, quick: bool, with_tables: bool, with_speeds: bool, as_json: bool) -> None:
+def _run_poc_benchmark(*, quick: bool, with_cases: bool, with_speeds: bool, as_json: bool) -> None:
     from sluice.bench.poc.report import benchmark_page
 
     stderr = Console(stderr=True)
-    report = _run_tables(stderr, every=_QUICK_STRIDE if quick else 1) if with_tables else None
+    report = _run_cases(stderr, every=_QUICK_STRIDE if quick else 1) if with_cases else None
     speeds = []
     if with_speeds:
         with stderr.status("measuring speeds"):
@@ -106,7 +108,8 @@ def _run_poc_benchmark(*, quick: bool, with_tables: bool, with_speeds: bool, as_
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _run_tables(stderr: Console, *, every: int) -> "PocBenchmarkReport":
+def _run_cases(stderr: Console, *, every: int) -> "PocBenchmarkReport":
+    """Run every ``every``-th planted defect and healthy set-up, and print each result."""
     from sluice.bench.poc.defects import DEFECTS
     from sluice.bench.poc.healthy import HEALTHY
     from sluice.bench.poc.report import defect_line, healthy_line

@@ -152,7 +152,7 @@ def measure_resampling_speeds(*, num_resamples: int) -> list[Speed]:
     return [
         Speed(name=name, value=measurement.own_seconds, unit="s", target=1.0),
         Speed(
-            name="run time of this bootstrap: package arch / Sluice",
+            name="ratio of run times of this bootstrap: package arch to Sluice",
             value=measurement.speedup,
             unit="x",
             target=5.0,

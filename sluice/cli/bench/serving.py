@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NUM_ROUNDS, _NUM_QUICK_ROUNDS = 9, 2
 _LOAD_S, _QUICK_LOAD_S = 3.0, 1.0
-"""Duration of the paced load of a server in a round [s]."""
+"""Duration of the load of a server at a constant rate, in each round [s]."""
 
 
 def register(group: typer.Typer) -> None:
@@ -81,32 +81,32 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
     )
     return [
         Speed(
-            name="median latency: server - model alone",
+            name="median latency: server minus model alone",
             value=production.p50_ms - model.p50_ms,
             unit="ms",
             target=1.5,
         ),
         Speed(
-            name="99th percentile of latency: server - model alone",
+            name="99th percentile of latency: server minus model alone",
             value=production.p99_ms - model.p99_ms,
             unit="ms",
             target=4.0,
         ),
         Speed(
-            name="99th percentile of latency: with / without shadow",
+            name="ratio of the 99th percentiles of latency: with shadow to without",
             value=shadow.p99_ms / production.p99_ms,
             unit="x",
             target=1.1,
         ),
         Speed(
-            name="throughput: server / minimal app",
+            name="ratio of throughputs: server to minimal app",
             value=production.rate_per_s / minimal_app.rate_per_s,
             unit="x",
             target=0.8,
             higher_is_better=True,
         ),
         Speed(
-            name="throughput: server with a canary / minimal app",
+            name="ratio of throughputs: server with a canary to minimal app",
             value=canary.rate_per_s / minimal_app.rate_per_s,
             unit="x",
             target=0.8,
@@ -122,8 +122,12 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
 
 
 def _table(measurements: "dict[str, ServerMeasurement]") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="Default model: 8 GRUs", title_justify="left")
-    for header in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "responses", "failed"):
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title="Default model: 8 GRUs. Latency at 100 requests/s, throughput with 8 clients",
+        title_justify="left",
+    )
+    for header in ("", "p50 [ms]", "p99 [ms]", "throughput [1/s]", "responses", "failed"):
         table.add_column(escape(header), justify="right" if header else "left")
     for name, measurement in measurements.items():
         rate = f"{measurement.rate_per_s:,.0f}" if measurement.rate_per_s else ""

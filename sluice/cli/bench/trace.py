@@ -68,13 +68,13 @@ def _run_benchmark(*, num_processes: int, num_turns: int, as_json: bool) -> None
     ratios = [measurement.ratio for measurement in measurements]
     speeds = [
         Speed(
-            name="time with / without tracing, median program",
+            name="ratio of time with tracing to time without, median program",
             value=statistics.median(ratios),
             unit="x",
             target=1.03,
         ),
         Speed(
-            name="time with / without tracing, worst program",
+            name="ratio of time with tracing to time without, worst program",
             value=max(ratios),
             unit="x",
             target=1.10,

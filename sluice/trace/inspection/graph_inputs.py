@@ -29,8 +29,8 @@ _MAX_ELEMENTS = 2**24
 """Maximum number of elements of all values that were combined with a leaf in several uses. Leaves
 with more are skipped."""
 _MIN_ELEMENTS = 2
-"""Minimum number of elements of an elementwise factor of a leaf that counts as an input. A single
-number is a scale."""
+"""A tensor that is multiplied elementwise by a leaf counts as an input only if it has at least this
+number of elements. A single number is a scale."""
 _LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
 """Attributes in which nodes save a left operand that may be a concatenation of inputs and state."""
 _INDEX_DTYPES = (torch.int64, torch.int32)
@@ -84,8 +84,8 @@ class _LeafUse(NamedTuple):
 
     leaf: Tensor
     values: Tensor | None
-    """Values without a gradient in the other operand; None if the operand has a gradient, and no
-    values without one can be separated from it."""
+    """The part of the other operand that has no gradient: the whole operand, or some columns if the
+    operand is a concatenation. None if no such part was found."""
     columns: slice | None
     """Columns of the other operand that contain the values; None if they are the whole operand."""
     is_left_operand: bool
@@ -100,8 +100,9 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     """Return the inputs of a functional network in the order of their use, 1-D inputs last.
 
     Inner weights are omitted: at least one of their products combines them with values that have a
-    gradient. Their first product may not: in a recurrent network, it multiplies an inner weight by
-    the initial state, which has no gradient but is not an input.
+    gradient. All products must be examined, because the first one is not sufficient. In a recurrent
+    network, it multiplies an inner weight by the initial state, which has no gradient but is not an
+    input.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
@@ -138,7 +139,8 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
     """Return the name of the loss function in the graph of a loss, its targets and its input.
 
     The input is None if a cross-entropy was computed by indexing log-probabilities, or if the input
-    was freed. The whole result is None unless the graph contains exactly one loss function.
+    was freed. The whole result is None unless the graph contains exactly one call of a loss
+    function.
     """
     loss_calls = list[tuple[str, Tensor, Tensor | None]]()
     for node in nodes:
@@ -202,7 +204,11 @@ def _find_leaf(node: Any) -> Tensor | None:
 
 
 def _lookup_ids(node: Any) -> Tensor | None:
-    """Return the integer ids of a lookup; None for positions, and for lookups by other indices."""
+    """Return the integer ids of a lookup; None for a lookup that is not one of inputs.
+
+    The result is None if the ids are a range, as in a positional embedding, or if the lookup uses
+    several index tensors, or one that is empty, a scalar or not of integers.
+    """
     ids = saved_tensor(node, "_saved_index")
     if ids is None:
         indices = saved_indices(node)

@@ -113,10 +113,11 @@ def align_with_next_tokens(
     position = torch.arange(width, device=ids.device)
     last_included = torch.where(is_included, position, -1).amax(1)
     tail_lengths = width - 1 - last_included  # number of ignored targets at the end of each row
-    has_tail = (tail_lengths > 0) & (last_included >= 0)
-    last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_tail]
-    distinct_targets, counts = last_targets.unique(return_counts=True)
-    num_with_tail = int(has_tail.sum())
+    # Rows in which every target is ignored have no last included target.
+    has_target_and_tail = (tail_lengths > 0) & (last_included >= 0)
+    last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_target_and_tail]
+    distinct_last_targets, counts = last_targets.unique(return_counts=True)
+    num_last_targets = last_targets.numel()
     return NextTokenTargets(
         num_rows=num_rows,
         num_positions=width,
@@ -126,8 +127,8 @@ def align_with_next_tokens(
         num_tails=int((tail_lengths > 0).sum()),
         shortest_tail=int(tail_lengths.min()) if num_rows else 0,
         longest_tail=int(tail_lengths.max()) if num_rows else 0,
-        num_last=distinct_targets.numel(),
-        last_share=int(counts.max()) / num_with_tail if num_with_tail else 0.0,
+        num_last=distinct_last_targets.numel(),
+        last_share=int(counts.max()) / num_last_targets if num_last_targets else 0.0,
         num_unsupervised=int((last_included < 0).sum()),
     )
 

@@ -29,8 +29,9 @@ _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that ``GradientCheck`` reads."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of consecutive reads of gradients with an unchanged version that find no zero
-gradient. Such gradients are read because ``.grad.data.zero_()`` does not change the version."""
+"""Maximum number of reads in a row that find no zero gradient although the version of the gradient
+is unchanged. Such gradients are read because ``.grad.data.zero_()`` does not change the version.
+After this number, they are no longer read."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -42,7 +43,7 @@ gradients were then added to the old ones, or the old ones are used again."""
 
 
 class HasParameters(Protocol):
-    """An optimizer whose parameters are listed only on demand."""
+    """Interface of an optimizer entry: it lists the parameters of its optimizer."""
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters, group by group."""
@@ -177,8 +178,9 @@ def _sample_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
 class GradientCheck:
     """Checks at most two small gradients of an optimizer right after backward passes.
 
-    Finds a non-finite value before gradient clipping or the step spreads it to all weights. Only
-    CPU tensors are checked, because reading a value from another device would wait for the device.
+    So a non-finite value is found early. Gradient clipping or the step would spread it to all
+    weights. Only CPU tensors are checked, because reading a value from another device would wait
+    for the device.
     """
 
     def __init__(self) -> None:

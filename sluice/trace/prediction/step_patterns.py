@@ -23,9 +23,9 @@ _MIN_REPEATS = 256
 """Number of times that a pattern B must follow a pattern A before B is predicted after A."""
 
 _MIN_REPEATS_IF_PREDICTED = 8
-"""Number of times that suffices if B is already predicted after a different pattern. For example,
-the usual pattern is already predicted after itself. Once per epoch, it also follows the pattern of
-the first step of the epoch."""
+"""Number of times that a pattern B must follow a pattern A if B is already predicted after another
+pattern. Example: the usual pattern is predicted after itself, and also follows the pattern of the
+first step of each epoch."""
 
 _MAX_PATTERNS = 64
 """Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
@@ -85,8 +85,9 @@ class StepPatterns:
                     kept.successor_counts = {
                         p: n for p, n in kept.successor_counts.items() if p is kept.successor
                     }
-            events = [number for code in codes for number in (code, 0)]
-            pattern = self._patterns[key] = StepPattern([*codes, _END_CODE], events)
+            # The layout of ``EndedStep.events``, with 0 instead of each time.
+            events_without_times = [code_or_time for code in codes for code_or_time in (code, 0)]
+            pattern = self._patterns[key] = StepPattern([*codes, _END_CODE], events_without_times)
         return pattern
 
     def _count(self, previous: StepPattern, pattern: StepPattern, num_times: int) -> None:

@@ -26,8 +26,8 @@ class WorkerRandomnessRecord(Record):
         "created the generator."
     )
     after: int = Field(
-        description="Fingerprint of the generator state after the batch. Equals the field before "
-        "if the batch did not use the generator."
+        description="Fingerprint of the generator state after the batch. Equal to "
+        "``before`` if the batch did not use the generator."
     )
     reseeded: Literal["no", "yes", "unknown"] = Field(
         description="Whether the generator was seeded again during the batch, for example for each "

@@ -32,7 +32,8 @@ class NextTokenTargets(Record):
         "are inputs, the token at their own position."
     )
     num_tails: int = Field(
-        description="Number of rows with a tail: ignored targets at the end of the row."
+        description="Number of rows with a tail, that is, ignored targets at the end of the row. "
+        "Rows in which every target is ignored are included."
     )
     shortest_tail: int = Field(description="Minimum number of ignored targets at the end of a row.")
     longest_tail: int = Field(

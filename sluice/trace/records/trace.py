@@ -64,7 +64,9 @@ class TraceEnd(Record):
     )
     peak_host_bytes: int = Field(0, description="Peak memory of the process; 0 if unknown [bytes].")
     peak_device_bytes: int = Field(
-        0, description="Peak memory of the tensors on all GPUs together; 0 without a GPU [bytes]."
+        0,
+        description="Peak memory of the tensors on each GPU, summed over the GPUs; 0 without a GPU "
+        "[bytes].",
     )
 
 

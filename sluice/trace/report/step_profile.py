@@ -32,16 +32,20 @@ _PHASE_BY_EVENT_KIND: Mapping[TraceEventKind, Phase] = {
     "unscale": "optimizer",
     "update scale": "optimizer",
     "schedule": "optimizer",
-    # The end of optimizer.step(), recorded only with a closure. The event "step" marks its start,
-    # so the time before that event does not belong to the optimizer.
+    # The end of optimizer.step(), recorded only for an optimizer that did not call its closure
+    # exactly once. The event "step" has no entry here: it marks the start of the update (with a
+    # closure, after its first call), so the time before it does not belong to the optimizer.
     "stepped": "optimizer",
 }
 """Phase of the time between the previous event and an event of this kind."""
 
 _PHASES_SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
-"""Phases in descending order of the time that they usually take. If a block of events was repeated,
-only the end of the last repeat has a time. The time after the first run of the block then counts
-for one phase: the first of this list that the block contains."""
+"""Phases in descending order of the time that they usually take.
+
+Of a repeated block of events, only the times of the first run and of the end of the last run are
+known. The time between them is assigned to one phase: the first of this tuple that the block
+contains.
+"""
 
 _MIN_STEPS = 5
 """Minimum number of steps with times for a profile."""
@@ -60,9 +64,9 @@ class PhaseTime(Record):
     """Time of one phase of the step."""
 
     phase: Phase
-    share: float = Field(ge=0, le=1, description="Share of the time of all steps.")
+    share: float = Field(ge=0, le=1, description="Share of the time of all profiled steps.")
     mean_us: float = Field(
-        ge=0, description="Mean time per step, over the same steps as the share [us]."
+        ge=0, description="Mean time of the phase per step, over all profiled steps [us]."
     )
 
 
@@ -80,7 +84,8 @@ class StepProfile(Record):
     advice: str = Field(description="First change to try.")
     peak_host_bytes: int = Field(description="Peak memory of the process; 0 if unknown [bytes].")
     peak_device_bytes: int = Field(
-        description="Peak memory of the tensors on all GPUs together; 0 without a GPU [bytes]."
+        description="Peak memory of the tensors on each GPU, summed over the GPUs; 0 without a GPU "
+        "[bytes]."
     )
 
 
@@ -136,7 +141,7 @@ def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phas
     """Return the time of each phase [us], from the start, event and end times of a step."""
     time_by_phase: dict[Phase, int] = {}
     phases = [_event_phase(event) for event in sequence.events]
-    # The last event of a repeated block has the time at which the last repeat ended.
+    # The last event of a repeated block has the time at which the last run of the block ended.
     for position, event in enumerate(sequence.events):
         if event.repeat_length:
             block = phases[position + 1 - event.repeat_length : position + 1]

@@ -70,7 +70,7 @@ class Sampling:
         device."""
 
     def begin_phase(self, step: int) -> None:
-        """Begin a training phase: sample as often again as at the beginning of the training."""
+        """Begin a training phase: sample the next step, and then as often as at the beginning."""
         self.phases.begin(step)
         self.budget.restart()
         self.membership.restart(step)
@@ -80,7 +80,11 @@ class Sampling:
         self.samples_norms = True
 
     def is_due(self, step: int) -> bool:
-        """Return whether anything is sampled before the next step, after ``step`` steps."""
+        """Return whether anything must be sampled before the next step.
+
+        Args:
+            step: Number of steps so far.
+        """
         return self.samples_norms or self._objects.has_changed or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:

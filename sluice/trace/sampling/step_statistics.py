@@ -184,7 +184,10 @@ def request_output_statistics(
 
 
 def peak_memory() -> tuple[int, int]:
-    """Return the peak memory of the process, and of its tensors on all GPUs together [bytes]."""
+    """Return the peak memory of the process, and the sum of the peaks of its tensors on each GPU.
+
+    Both are in bytes. The peaks of several GPUs may occur at different times.
+    """
     host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return host_bytes, 0

@@ -113,8 +113,8 @@ CHECKPOINT_PARTIALLY_LOADED = Rule(
     requires="A file with an optimizer or scheduler state that was read with torch.load, and "
     "weights that were loaded after it.",
     contradicted_by="Fine-tuning that intentionally starts from the weights alone.",
-    abstains="No step follows the read; or only the scheduler state was not loaded, and no "
-    "scheduler starts at its first step.",
+    abstains="No step follows the read; or every state except that of the scheduler is loaded, and "
+    "all schedulers were created with last_epoch, so that they continue without their state.",
     settings=CheckpointPartiallyLoadedSettings(),
     judge=_judge,
 )

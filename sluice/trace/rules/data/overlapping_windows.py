@@ -35,9 +35,9 @@ class OverlappingWindowsSettings(Settings):
     min_common_rows: int = Field(
         5,
         ge=1,
-        description="A finding requires that no evaluation row is among the recorded training "
-        "rows. This is conclusive only if at least this number of evaluation rows would be among "
-        "them if all evaluation rows were training rows.",
+        description="Minimum expected number of recorded evaluation rows that would be among the "
+        "recorded training rows if every evaluation row were a training row. If it is lower, the "
+        "absence of such rows is not conclusive, and there is no finding.",
     )
 
 
@@ -154,8 +154,8 @@ def _compare_values(
 ) -> _ValueComparison:
     """Compare an evaluation tensor with the training tensor that contains most of its values.
 
-    Inputs are compared only with inputs: evaluation inputs without augmentation noise may equal
-    the targets of training.
+    Inputs are compared only with inputs. The training targets of a denoising network are inputs
+    without noise, so evaluation inputs without noise could equal them.
     """
     pairs = [
         _comparable_hashes(field.values, sketches)

@@ -60,8 +60,8 @@ CLIP_AFTER_STEP = Rule(
     priority=50,
     requires="Two calls of clip_grad_norm_ or clip_grad_value_.",
     contradicted_by="A clipping of the same parameters between backward() and step().",
-    abstains="Some clippings are between backward() and step(), or the optimizer has a closure "
-    "that it does not call once per step.",
+    abstains="Some clippings are between backward() and step(), or the optimizer calls its "
+    "closure several times per step or not at all.",
     settings=ClipAfterStepSettings(),
     judge=_judge,
 )

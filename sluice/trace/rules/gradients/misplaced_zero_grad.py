@@ -106,8 +106,8 @@ MISPLACED_ZERO_GRAD = Rule(
     priority=10,
     requires="Two steps with a backward pass before them.",
     contradicted_by="A gradient that is present when the step begins.",
-    abstains="The optimizer has a closure that it does not call once per step, and its weights "
-    "change or were not sampled twice.",
+    abstains="The optimizer calls its closure several times per step or not at all, and its "
+    "weights change or were not sampled twice.",
     settings=MisplacedZeroGradSettings(),
     judge=_judge,
 )

@@ -90,8 +90,8 @@ STEP_BEFORE_BACKWARD = Rule(
     priority=20,
     requires="Two steps of one optimizer.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
-    abstains="The optimizer has a closure that it does not call once per step, or fewer than nine "
-    "in ten steps run before backward().",
+    abstains="The optimizer calls its closure several times per step or not at all, or fewer than "
+    "nine in ten steps run before backward().",
     settings=StepBeforeBackwardSettings(),
     judge=_judge,
 )

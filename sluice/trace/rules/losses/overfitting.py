@@ -33,7 +33,8 @@ class OverfittingSettings(Settings):
         gt=0,
         le=1,
         description="Minimum share of matching calls among the training calls of the validation "
-        "loss function, for a finding. Other calls show that the program minimizes another loss.",
+        "loss function, for a finding. Calls that do not match show that the program minimizes "
+        "another loss.",
     )
     equal_tolerance: float = Field(
         1e-3,
@@ -45,7 +46,7 @@ class OverfittingSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of the steps after which the last part of the run begins. Only training "
+        description="Fraction of all steps at which the last part of the run begins. Only training "
         "losses of this part are compared, and the last evaluation must be in it.",
     )
     min_evaluations: int = Field(
@@ -89,9 +90,9 @@ def _calls_of_minimized_loss(
 ) -> list[LossRecord]:
     """Return the training calls whose result is the loss of the backward pass in the same step.
 
-    Only calls with the loss function and the network of the evaluation count. [] if too many
-    results differ from the loss of the backward pass: the program then minimizes a sum of losses, a
-    part of this loss, or another loss.
+    Only calls with the loss function and the network of the evaluation count. [] if fewer than
+    ``min_matches`` results are equal, or if too many differ from the loss of the backward pass: the
+    program then minimizes a sum of losses, a part of this loss, or another loss.
     """
     calls = [
         record

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.bench.serving.load import LoadResult, run_paced_load, run_saturating_load
+from sluice.bench.serving.load import LoadResult, run_constant_rate_load, run_saturating_load
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -36,9 +36,9 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_paced_load_sends_the_expected_number_and_counts_failures(port: int) -> None:
-    good = run_paced_load(port, b"ok", requests_per_s=100, seconds=0.2)
-    bad = run_paced_load(port, b"no", requests_per_s=100, seconds=0.2)
+def test_constant_rate_load_sends_the_expected_number_and_counts_failures(port: int) -> None:
+    good = run_constant_rate_load(port, b"ok", requests_per_s=100, seconds=0.2)
+    bad = run_constant_rate_load(port, b"no", requests_per_s=100, seconds=0.2)
 
     assert (len(good.latencies_s), good.num_failed) == (20, 0)
     assert (len(bad.latencies_s), bad.num_failed) == (20, 20)
