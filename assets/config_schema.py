@@ -1,4 +1,4 @@
-"""Run config schemas of the assets: a version number, or no config at all.
+"""Run config schemas of the assets: no config, a version number, or an approval.
 
 The schemas use ``dg.String`` and ``dg.Int``, not Dagster's Config classes. These would accept
 ``{env: NAME}`` in place of a value, and their errors print the value of that environment variable,

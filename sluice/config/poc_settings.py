@@ -57,15 +57,16 @@ class LookAheadSettings(Settings):
         (0.4, 0.55, 0.7, 0.85, 0.95),
         strict=False,
         description="Positions of the cuts in time order, as shares of the rows. At each cut, the "
-        "features are computed again from a table whose rows after the cut are changed.",
+        "features are computed again from a table whose rows after the cut are reordered and "
+        "partly dropped (see kept_shares).",
     )
     kept_shares: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         (0.5, 0.1),
         min_length=1,
         strict=False,
-        description="Shares of the rows after a cut that remain in the changed table; consecutive "
-        "cuts use them in turn. Low shares reveal statistics over the whole table, high shares "
-        "reveal short look-aheads.",
+        description="Shares of the rows after a cut that are kept, in a new order; the others are "
+        "dropped. Consecutive cuts use the shares in turn. A low share reveals features that use "
+        "statistics of the whole table. A high share reveals features that use the next few rows.",
     )
     tolerance: float = Field(
         1e-9,
@@ -144,8 +145,9 @@ class PocSettings(Settings):
         gt=0.9,
         le=1,
         description="The check fails if the absolute correlation of a feature with the target is "
-        "at least this value, as for a copy. A feature with other values is exempt if the target "
-        "correlates similarly well with its own previous row.",
+        "at least this value, as for a copy. A feature whose values differ from the target's is "
+        "exempt if the target correlates similarly well with its own value in the previous row, as "
+        "in a slowly changing series.",
     )
     near_target_copy_correlation: float = Field(
         0.99,
@@ -159,8 +161,9 @@ class PocSettings(Settings):
         1024,
         ge=16,
         le=1_000_000,
-        description="Maximum number of rows of a split whose examples are computed again from "
-        "fewer rows and compared. The last rows of the split are used.",
+        description="Maximum number of rows of a split in the check of split independence; the "
+        "last rows are used. Their examples are computed from all these rows, and again from a "
+        "part of them. Both must be equal.",
     )
     look_ahead: LookAheadSettings = LookAheadSettings()
     signal_rows: int = Field(
@@ -278,17 +281,18 @@ class PocSettings(Settings):
         gt=0,
         lt=1,
         description="Minimum decrease of the loss in the mini training, as a share of the "
-        "learnable loss: the distance from the first loss to the loss of a predictor that knows "
-        "the target, or the first loss if that cannot be computed. If the real training has over "
-        "ten times the steps, less is required.",
+        "learnable loss. The learnable loss is the first loss (or the loss of the best constant "
+        "output if that is higher) minus the loss of a predictor that knows the target. If the "
+        "loss of the best constant output or of that predictor cannot be computed, it is the first "
+        "loss. If the real training has over ten times the steps, less is required.",
     )
     max_loss_increase_ratio: float = Field(
         4.0,
         ge=1,
-        description="Maximum increase of the loss in the mini training over the first loss, or "
-        "over the loss of the best constant output if that is higher. It is given as a multiple of "
-        "the distance from the loss of the best constant output to the loss of a predictor that "
-        "knows the target. If these losses cannot be computed, it is a multiple of the first loss.",
+        description="Maximum of (loss - start) / unit in the mini training. Here 'start' is the "
+        "first loss, or the loss of the best constant output if that is higher, and 'unit' is the "
+        "loss of the best constant output minus the loss of a predictor that knows the target. If "
+        "these two losses cannot be computed, both are the first loss.",
     )
     loss_decrease_confidence: float = Field(
         0.95,

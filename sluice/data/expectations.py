@@ -1,8 +1,10 @@
 """Expectations of a workload about the values of a table, independent of any validation engine.
 
-The adapter in ``checks`` translates them to Great Expectations. A workload may also use
-expectations of Great Expectations itself, including custom classes. Bounds should be wide: they
-should exclude values that are impossible, not values that are unusual.
+The adapter in ``checks`` translates them to Great Expectations. It also adds a ``NotNull``
+expectation for every column that they name. A workload may also use expectations of Great
+Expectations itself, including custom classes; for their columns, no expectation is added.
+
+Bounds should be wide: they should exclude values that are impossible, not values that are unusual.
 """
 
 import json
@@ -73,7 +75,8 @@ class EngineExpectation(Record):
     """An expectation of Great Expectations, defined by its class and arguments.
 
     Created by ``as_expectations`` from an object of a class such as
-    ``ExpectColumnValuesToMatchRegex``. It does not imply a not-null expectation.
+    ``ExpectColumnValuesToMatchRegex``. Unlike for the other kinds, no not-null expectation is added
+    for its columns.
     """
 
     kind: Literal["engine"] = "engine"

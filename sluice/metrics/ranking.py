@@ -33,7 +33,8 @@ def ranking_metrics(
     - map: mean average precision;
     - mrr: reciprocal rank of the first relevant document. Documents of equal score all get the last
       of their ranks, so a model with constant scores does not profit from the order of the rows;
-    - judged_share: share of the queries that are used.
+    - judged_share: share of the queries that are used. Not to be confused with Judged@k, the
+      share of ranked documents that have a relevance label.
 
     Precision, map and mrr are absent if no used query has a document of relevance 0. All metrics
     except judged_share are absent if no query is used. All metrics are absent if a score is
@@ -71,14 +72,14 @@ def ranking_metrics(
     if reason := non_finite_reason(score_N, what="scores"):
         return all_undefined((*names, "judged_share"), reason)
     query_masks = [query_N == label for label in np.unique(query_N)]
-    judged_masks = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
-    values = {"judged_share": len(judged_masks) / len(query_masks)}
-    if not judged_masks:
+    used_masks = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
+    values = {"judged_share": len(used_masks) / len(query_masks)}
+    if not used_masks:
         reason = (
             f"no query has documents of different relevance (number of queries: {len(query_masks)})"
         )
         return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
-    pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in judged_masks]
+    pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in used_masks]
     values[names[0]] = float(np.mean([_ndcg(*pair, top_k=top_k) for pair in pairs]))
     pairs_with_irrelevant = [pair for pair in pairs if pair[0].min() == 0]
     if not pairs_with_irrelevant:

@@ -303,7 +303,7 @@ class Ledger(SignedLedger):
                     connection,
                     registered_version,
                     pointer=pointer,
-                    reinstate=True,
+                    reinstate=True,  # a version that was rolled back may be approved, too
                     gate_settings_digest=None,
                 )
             except GateBlocked:

@@ -157,6 +157,8 @@ class SignedLedger(RefusalRecordingLedger):
                 connection,
                 registered_version,
                 pointer=pointer,
+                # A person may also approve a version that was rolled back. Its promotion still
+                # needs --reinstate.
                 reinstate=True,
                 gate_settings_digest=None,
             )

@@ -99,12 +99,11 @@ class Rehearsal(Record):
     def deviations(self) -> tuple[str, ...]:
         """Deviations from the expected result; empty when it matches."""
         deviations = []
-        texts = " ".join((self.reason, *self.problems))
         if self.ended != self.expected:
             deviations.append(
                 f"Expected: {_END_TEXTS[self.expected]}; observed: {_END_TEXTS[self.ended]}."
             )
-        elif not any(marker in texts for marker in _FAULT_MARKERS[self.fault]):
+        elif not self._is_fault_named:
             deviations.append(
                 "Neither the reason nor the server's problems name the planted fault."
             )
@@ -114,10 +113,8 @@ class Rehearsal(Record):
             deviations.append(
                 f"{pluralize(self.failed, 'request')} failed, the first with: {self.failure}"
             )
-        if self.sent != self.answered + self.failed:
-            deviations.append(
-                f"{pluralize(self.sent - self.answered - self.failed, 'request')} got no response."
-            )
+        if num_unanswered := self.sent - self.answered - self.failed:
+            deviations.append(f"{pluralize(num_unanswered, 'request')} got no response.")
         return tuple(deviations)
 
     @property
@@ -136,36 +133,57 @@ class Rehearsal(Record):
             return ""
         command = f"sluice rollout rehearse {self.model} --fault {self.fault}"
         longer_command = f"{command} --seconds {min(2 * self.seconds, MAX_SECONDS):g}"
-        is_too_slow = self.expected != "paused" and self.ended in ("paused", "timed_out")
+        is_unexpected_end = self.ended != self.expected
+        is_too_slow = is_unexpected_end and self.ended in ("paused", "timed_out")
         if is_too_slow or self.sync_delay_s is None:
             return (
-                f"{self._measured_rate} A busy machine answers fewer. Rehearse again when the "
-                f"machine is less busy, with more time: {longer_command}"
+                f"{self._rate_note}Rehearse again when the machine is less busy, with more time: "
+                f"{longer_command}"
             )
         if self.failed:
             return (
                 "Production must answer when the challenger cannot. Correct the error of the first "
                 f"failed request, and rehearse again: {command}"
             )
-        if self.ended == "promoted":
+        if is_unexpected_end and self.ended == "promoted":
             return (
                 "The guards did not detect the fault. Rehearse again with more time. If it ends "
                 "the same way, compare rollout.alpha and rollout.odds_ratios with their defaults. "
                 f"Run: {longer_command}"
             )
-        finding = "No fault was planted" if self.fault == "none" else "It was not the planted fault"
+        if is_unexpected_end or not self._is_fault_named:
+            cause = (
+                "No fault was planted, but something"
+                if self.fault == "none"
+                else "Something other than the planted fault"
+            )
+            return (
+                f"{cause} ended the rollout: see the reason and the server's problems. Rehearse "
+                "again when the machine is less busy. If it ends the same way, correct what they "
+                f"name: {command}"
+            )
         return (
-            f"{finding}: the reason and the server's problems name what ended the rollout. "
-            "Rehearse again when the machine is less busy, and correct what they name if it ends "
-            f"the same way: {command}"
+            "The rollout ended as expected, but some requests got neither a response nor an error. "
+            "If the load generator failed, its traceback is in the terminal. Rehearse again when "
+            f"the machine is less busy: {command}"
         )
 
     @property
-    def _measured_rate(self) -> str:
+    def _is_fault_named(self) -> bool:
+        """Whether the reason or the server's problems name the planted fault."""
+        texts = " ".join((self.reason, *self.problems))
+        return any(marker in texts for marker in _FAULT_MARKERS[self.fault])
+
+    @property
+    def _rate_note(self) -> str:
+        """Comparison of the measured rate of requests with the planned one, for ``remedy``."""
+        if self.fault == "no_traffic":
+            return ""
         rate = self.sent / self.duration_s if self.duration_s else 0.0
         return (
             f"The server got {pluralize(self.sent, 'request')} in {self.duration_s:.0f} s, which "
-            f"is {rate:.1f} per second; {RATE_PER_S:g} per second are planned."
+            f"is {rate:.1f} per second; {RATE_PER_S:g} per second are planned. A busy machine "
+            "answers fewer. "
         )
 
     @property

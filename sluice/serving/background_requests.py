@@ -1,4 +1,7 @@
-"""Requests that an arm computes in the background: shadow requests and repeated faulty requests.
+"""Requests that an arm computes in the background, without a client that waits for them.
+
+These are shadow requests, faulty requests that are repeated on the other arm, and sampled requests
+that are predicted by the other arm or embedded.
 
 Shape legend: N = elements of a request, E = width of an embedding.
 """

@@ -1,6 +1,8 @@
-"""Samples a few random requests and failed requests, with the outputs of both arms.
+"""Samples a few requests: random ones and failed ones.
 
-Samples are used to detect drift and to compare the predictions of the arms.
+A random request is stored with its output, and during a rollout with the outputs of both arms. A
+failed request is stored without outputs. Samples are used to detect drift and to compare the
+predictions of the arms.
 """
 
 import time
@@ -52,11 +54,12 @@ class RequestSampler:
         if not is_sampled:
             return
         table, split, request = context.table, context.split, context.request
-        features, content = _describe_element(context)
+        features, content_digest = _describe_element(context)
         sample = Sample(
             at=self._clock(),
             rollout=split.rollout,
             epoch=split.epoch,
+            # ``keys`` are the index labels of the rows to predict from.
             key=None if request.keys is None else request.keys[0],
             client=client_pseudonym(context.client, secret=split.secret),
             origin=client_pseudonym(subnet_of(context.address), secret=split.secret),
@@ -64,7 +67,7 @@ class RequestSampler:
             fault=result.fault,
             seconds=result.seconds,
             features=features,
-            content=content,
+            content=content_digest,
             **{arm: None if has_failed else first_element_outputs(result)},
         )
         # ``split`` is the split in force: after the end of the lease it has no rollout, and the

@@ -52,7 +52,8 @@ class RequestContext:
     """Decoded elements of the request."""
 
     client: str
-    """Client, from ``client_of``."""
+    """Name of the client from ``registry.client_secret.client_of``: "user KEY", or "address IP" for
+    a request without a user key."""
 
     address: str
-    """Client address."""
+    """Network address of the client."""

@@ -43,7 +43,7 @@ class SampleBuffer:
     def should_keep_failure(self, now: float) -> bool:
         """Return whether a request that failed at ``now`` [s, monotonic] is sampled, and count it.
 
-        Failed requests have their own, higher rate limit.
+        Failed requests have their own rate limit.
         """
         return self._sample_limit is not None and self._failure_limit.take(now)
 

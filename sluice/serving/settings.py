@@ -149,16 +149,17 @@ class ServingSettings(Settings):
         32,
         ge=1,
         le=100_000,
-        description="Maximum number of shadow requests and repeated requests in progress. Further "
-        "ones are dropped.",
+        description="Maximum number of background requests in progress. These are shadow requests, "
+        "faulty requests that are repeated on the other arm to compare the arms, and sampled "
+        "requests that are predicted by the other arm or embedded. Further ones are dropped.",
     )
     shadow_deadline_s: float = Field(
         1.0,
         gt=0,
         le=600,
-        description="Maximum duration of a shadow request or repeated request [s]. A longer one "
-        "counts as a timeout. A shadow request counts as dropped if its computation has not "
-        "started.",
+        description="Maximum duration of a background request (see max_shadow_queue) [s]. A longer "
+        "one counts as a timeout, or as dropped if it is a shadow request whose computation has "
+        "not started.",
     )
     poll_interval_s: float = Field(
         0.5,
@@ -247,7 +248,7 @@ class ServingSettings(Settings):
         if self.max_body_memory_bytes < 4 * self.max_body_bytes:
             raise ValueError(
                 "max_body_memory_bytes must be at least 4 times max_body_bytes, so that clients "
-                "with several tokens can send bodies at once, got "
+                "with different tokens can send bodies at the same time, got "
                 f"{self.max_body_memory_bytes} and {self.max_body_bytes}"
             )
         return self

@@ -166,8 +166,8 @@ def _register_fork_callbacks() -> None:
     Neither callback can be unregistered, so both are registered once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
-    # A forked multiprocessing process exits without running atexit callbacks. The registration ends
-    # when its first argument is deleted, so a function of this module is passed.
+    # A forked multiprocessing process exits without running atexit callbacks. multiprocessing drops
+    # the callback when its first argument is deleted. A function of this module is never deleted.
     register_after_fork(_begin_in_child, lambda _: _register_exit_callback())
 
 

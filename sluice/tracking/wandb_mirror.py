@@ -43,9 +43,6 @@ QUIET_SETTINGS: dict[str, Any] = {
 }
 """Settings of wandb that disable its output and the collection of data about this machine."""
 
-INIT_TIMEOUT_S = 15.0
-"""Maximum wait of a run for W&B's server, which then counts as unreachable [s]."""
-
 
 class MirrorResult(Record):
     """Result of mirroring a run. It reports failures, which are never raised."""
@@ -190,7 +187,8 @@ def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str
         **inherited_variables,
         **dict.fromkeys(folder_variables, str(folder)),
         "WANDB_ERROR_REPORTING": "false",
-        # wandb must not read this file: the key of a login is in WANDB_API_KEY.
+        # wandb must not read the user's netrc file. In online mode, ``with_wandb_login`` has
+        # already put the key into WANDB_API_KEY.
         "NETRC": os.devnull,
     }
 

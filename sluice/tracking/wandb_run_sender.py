@@ -18,9 +18,12 @@ from sluice.base.redaction import redact, redact_data
 from sluice.tracking.client_process import ClientFailed
 from sluice.tracking.line_process import LineProcess
 from sluice.tracking.settings import TrackingSettings
-from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, system_metrics_settings, wandb_environment
+from sluice.tracking.wandb_mirror import system_metrics_settings, wandb_environment
 from sluice.tracking.wandb_run_end import RunEnd
 
+_MAX_INIT_WAIT_S = 15.0
+"""Maximum wait for W&B's server at the start of a run [s]. After it, the server counts as
+unreachable."""
 _MAX_UPLOAD_WAIT_S = 30.0
 """Maximum wait for the last uploads when a training or a search has ended [s]."""
 
@@ -66,7 +69,7 @@ class RunSender:
             "config": redact_data(dict(config)),
             "folder": str(self._folder),
             "system_metrics_settings": system_metrics_settings(settings, pid=os.getpid()),
-            "init_timeout_s": min(INIT_TIMEOUT_S, settings.timeout_s / 2),
+            "init_timeout_s": min(_MAX_INIT_WAIT_S, settings.timeout_s / 2),
             "exit_timeout_s": math.ceil(self._max_wait_s),
         }
         self._process: LineProcess | None = None

@@ -92,20 +92,20 @@ class Workload(ABC):
     """Declared properties of the feature frame, which the POC gate checks."""
 
     horizon_rows: int = 1
-    """Number of rows from a row to the end of its target. The targets of rows that are closer to
-    each other overlap [rows].
+    """Number of rows from a row to the end of its target [rows]. The targets of two rows overlap if
+    the rows are less than this number apart.
 
     The value 0 declares that rows are independent, without a time order and without shared
-    information. The gate then treats every row as a separate block. Order such rows with
+    information. The promotion gate then treats every row as a separate block. Order such rows with
     ``in_hash_order``. If rows have a time order, and the target of a row is known at the row
     itself, the horizon is 1.
     """
 
     cluster_column: str | None = None
     """Column of the feature frame that identifies clusters of related rows, such as the day of
-    several assets or the query of several documents. The gate counts a cluster as one observation,
-    and ``horizon_rows`` in clusters. All rows of a cluster must be in the same split of a fold:
-    train, validation or test rows."""
+    several assets or the query of several documents. The promotion gate counts a cluster as one
+    observation, and takes ``horizon_rows`` as a number of clusters, not of rows. All rows of a
+    cluster must be in the same split of a fold: train, validation or test rows."""
 
     display_column: str | None = None
     """Column of the feature frame that describes a row to a reader, such as the path of an image.
@@ -128,11 +128,12 @@ class Workload(ABC):
     scale_target: bool = TaskDefault(  # type: ignore[assignment]
         regression=True, classification=False
     )
-    """Whether the network predicts the standardised target; the model's outputs are unscaled."""
+    """Whether the network predicts the standardised target. The model converts the outputs of the
+    network back to the units of the target."""
 
     default_architecture: ClassVar[str] = "gru"
-    """Architecture that ``sluice.check`` and ``sluice.fit`` use if they get no ``model``. The file
-    of a pipeline declares its own."""
+    """Architecture that ``sluice.check`` and ``sluice.fit`` use if they get no ``model``. A
+    pipeline file declares its own architecture."""
 
     frozen_parameters: tuple[str, ...] = ()
     """Shell patterns of intentionally frozen parameters of the network, such as 'stem.*'."""
@@ -143,8 +144,8 @@ class Workload(ABC):
     relative to the folder of the workload's module; open them with ``data_path(name)``."""
 
     expects_signal: bool = True
-    """Whether a model must find a signal. False if the target may be unpredictable, such as
-    returns; the gate then only warns."""
+    """Whether the target is expected to depend on the inputs. False if it may be unpredictable,
+    such as returns. The POC gate then only warns if it finds no signal."""
 
     keep_outputs: bool = True
     """Whether the outputs for all test rows fit into memory. False for a network with large
@@ -255,8 +256,8 @@ class Workload(ABC):
         """Return the inputs of the network for the inputs of ``examples``; by default unchanged.
 
         It is called on every batch, in training, evaluation and serving, after ``augment`` and
-        before the inputs are standardised. Example, which replaces token ids by their position in
-        the vocabulary, and others by 0::
+        before the inputs are standardised. The following example replaces each token id by its
+        position in the vocabulary, counted from 1, and unknown ids by 0::
 
             def fit(self, train_frame):
                 return {"words": np.unique(np.concatenate(train_frame["ids"].tolist()))}
@@ -423,9 +424,10 @@ class Workload(ABC):
         examples: Examples,
         frame: pd.DataFrame,
     ) -> Mapping[str, float]:
-        """Return metrics of predictions on one split; by default those of the losses.
+        """Return metrics of predictions on one split.
 
-        For a classifier, also all metrics of ``classification_metrics``.
+        By default these are the metrics of ``metrics_from_losses``, and for a classifier also those
+        of ``classification_metrics``.
         """
         y = examples.targets
         losses = self.losses(output.detach(), y)
@@ -454,8 +456,8 @@ class Workload(ABC):
     def mistakes(self, output: Tensor, y: Tensor) -> Tensor | None:
         """Return 1 or 0 for each example (B,): whether the predicted class is wrong.
 
-        With these values, the report of the gate contains McNemar's test. None declares that there
-        are no classes, which is the default for regression. A classifier without
+        With these values, the report of the promotion gate contains McNemar's test. None declares
+        that there are no classes, which is the default for regression. A classifier without
         ``task = "classification"`` overrides this method.
         """
         return class_mistakes(output, y) if self.task == "classification" else None
@@ -466,8 +468,8 @@ class Workload(ABC):
         The predictions have the shape of the model's output. If ``keep_outputs`` is False, they may
         be a row source, which computes them chunk by chunk. By default they are the mean of the
         train targets or, if a target is a class number, the log share of each class in the train
-        targets. With this default, the gate compares candidates with the best of several simple
-        rules (``sluice.evaluation.simple_rules``), one of which is this default.
+        targets. With this default, the promotion gate compares candidates with the best of several
+        simple rules (``sluice.evaluation.simple_rules``), one of which is this default.
         """
         train_y = self.examples(frame, fold.train).targets
         test_y = self.examples(frame, fold.test).targets

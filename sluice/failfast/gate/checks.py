@@ -77,11 +77,11 @@ def _split_independence(inputs: GateInputs) -> CheckOutcome:
 
 def _mini_training(inputs: GateInputs) -> CheckOutcome:
     mini = inputs.mini
-    finding = judge_mini_training(
+    outcome = judge_mini_training(
         mini, inputs.settings, learning_rate=inputs.train_settings.learning_rate
     )
     if mini.failure is not None:
-        return finding
+        return outcome
     losses = inputs.workload.losses(predict(mini.model, mini.examples.x), mini.examples.targets)
     hardest = find_hard_examples(
         losses.double().numpy(),
@@ -91,7 +91,7 @@ def _mini_training(inputs: GateInputs) -> CheckOutcome:
         count=inputs.settings.hard_examples,
         display_column=inputs.workload.display_column,
     )
-    return replace(finding, examples=hardest)
+    return replace(outcome, examples=hardest)
 
 
 def _predictions(inputs: GateInputs) -> CheckOutcome:
@@ -114,6 +114,9 @@ def _scoring(inputs: GateInputs) -> CheckOutcome:
         held_out,
         inputs.frame,
         inputs.folds[0],
+        # Pipelines, and scripts that register a model, store the data before the gate, and
+        # later compare the candidate with the baseline. A script that only checks a workload
+        # does neither.
         needs_baseline=inputs.stored_data is not None,
         guarded_metrics=inputs.guarded_metrics,
     )

@@ -1,8 +1,8 @@
 """Decreases and increases of the loss in mini trainings, relative to the learnable loss.
 
-The learnable loss is the distance from the first loss to the loss of the best constant output,
-plus the distance from there to the loss of a predictor that knows the target. Measures relative to
-it do not change when a constant is added to a loss or when a loss is multiplied by a factor.
+The learnable loss is the first loss (or the loss of the best constant output if that is higher)
+minus the loss of a predictor that knows the target. Measures relative to it do not change when a
+constant is added to a loss or when a loss is multiplied by a factor.
 
 Shape legend: S = seeds, E = epochs.
 """

@@ -170,10 +170,10 @@ def judge_mini_training(
 ) -> CheckOutcome:
     """Check that the loss decreased, did not explode, and is not far above the constant baseline.
 
-    The decrease is relative to the learnable loss: the distance from the first loss to that of the
-    best constant output, plus the distance from there to a predictor that knows the target. So the
-    result does not depend on the offset and scale of the loss, and a decrease that only moves
-    predictions to the level of an unscaled target is not overrated.
+    The decrease is relative to the learnable loss: the first loss (or that of the best constant
+    output if that is higher) minus the loss of a predictor that knows the target. So the result
+    does not depend on the offset and scale of the loss, and a decrease that only moves predictions
+    to the level of an unscaled target is not overrated.
 
     - Decrease: fails unless the one-sided lower t bound of the mean decrease over seeds is above
       ``min_loss_decrease``. A learning rate that is too low decreases the loss by too little. The

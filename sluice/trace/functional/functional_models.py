@@ -32,8 +32,9 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
-because a new model may appear. After these steps, passes are inspected ever more rarely."""
+"""Number of sampled steps (those with statistics) that are all inspected after the first passes,
+with one backward pass each. Later sampled steps are inspected at growing intervals. Sampling never
+ends, because a new model may appear."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
@@ -156,7 +157,8 @@ class FunctionalModelWatch:
         self._passes_left = _NUM_FIRST_PASSES
         """Number of coming backward passes that are inspected without sampling."""
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
-        """Sampler of later passes, and number of optimizer steps before the last sampled one."""
+        """Sampler of the passes after the first ones, and number of the last optimizer step before
+        the last pass that was considered for sampling."""
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""

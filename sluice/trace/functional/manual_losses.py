@@ -32,12 +32,12 @@ _FORM_LENGTH = 4
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
-because a later phase may use another loss. After these steps, passes are inspected ever more
-rarely."""
+"""Number of sampled steps (those with statistics) that are all inspected after the first passes,
+with one backward pass each. Later sampled steps are inspected at growing intervals. Sampling never
+ends, because a later phase of the training may use another loss."""
 _MAX_NODES_TO_BROADCAST = 32
 """Maximum number of nodes that are searched for a broadcast."""
-_ELEMENTWISE_NODES = frozenset(
+_NODES_BEFORE_COMPARISON = frozenset(
     f"{name}Backward{number}"
     for name in (
         "Mean", "Sum", "Pow", "Abs", "Sub", "Rsub", "Add", "Mul", "Div", "Neg", "Exp", "Log",
@@ -46,7 +46,8 @@ _ELEMENTWISE_NODES = frozenset(
     )
     for number in (0, 1, 2)
 )  # fmt: skip
-"""Nodes that may be between a loss and the comparison of outputs with targets."""
+"""Reductions and elementwise nodes that may be between a loss and the node that compares outputs
+with targets. The node that compares them is also one of these."""
 _EXPLICIT_RESHAPES = (
     "Unsqueeze",
     "View",
@@ -91,7 +92,8 @@ class ManualLossWatch:
         self._passes_left = _NUM_FIRST_PASSES
         """Number of coming backward passes that are inspected without sampling."""
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
-        """Sampler of later passes, and number of optimizer steps before the last inspected one."""
+        """Sampler of the passes after the first ones, and number of the last optimizer step before
+        the last inspected pass."""
         self._forms: set[tuple[type, ...]] = set()
         """Known forms: the types of the first autograd nodes of a loss."""
 
@@ -212,7 +214,7 @@ def find_broadcast(loss_node: Any) -> tuple[str, tuple[int, ...]] | None:
         if not pending:
             return None
         node, output_index = pending.pop(0)
-        if node is None or node.name() not in _ELEMENTWISE_NODES:
+        if node is None or node.name() not in _NODES_BEFORE_COMPARISON:
             continue
         edges = node.next_functions
         shape = output_shape(node, output_index)

@@ -68,8 +68,8 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first calls, at each of which one call is inspected.
-After these steps, calls are inspected ever more rarely."""
+"""Number of sampled steps (those with statistics) that are all inspected after the first calls,
+with one call each. Later sampled steps are inspected at growing intervals."""
 _NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls of a phase whose targets are sampled, for each loss function and
 network. The calls after them are inspected only at steps with statistics."""

@@ -100,13 +100,15 @@ def target_column(
 def constant_loss(kind: str, targets: Tensor) -> float | None:
     """Return the loss of the best constant prediction for targets with several columns.
 
+    The mean squared error and the binary cross entropy are corrected for the number of rows: they
+    estimate the loss over many rows, which is higher than that over the rows of one batch. Return
     None for targets with one column or one row, and for losses without a closed form.
     """
     if targets.dim() != 2 or targets.shape[1] < 2 or targets.shape[0] < 2:
         return None
     table = targets.detach().double()
     if kind == "mse_loss":
-        return float(table.var(0).mean())
+        return float(table.var(0).mean())  # divided by the number of rows - 1
     if kind == "l1_loss":
         return float((table - table.median(0).values).abs().mean())
     if kind.startswith("binary_cross_entropy") and bool(((table >= 0) & (table <= 1)).all()):

@@ -27,7 +27,7 @@ class EndedStep(NamedTuple):
     """End time of the previous step in this thread; for its first step, the time at which the trace
     began or the thread recorded its first event [ns]."""
     since_recorded_step_ns: int
-    """Time since the end of the last fully recorded step of any thread [ns]; 0 for repeated
-    steps."""
+    """Time from the end of the previous fully recorded step, of any thread, to the end of this one
+    [ns]; 0 for repeated steps."""
     statistics_ns: int
     """Part of ``since_recorded_step_ns`` spent on statistics [ns]."""

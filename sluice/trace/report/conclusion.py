@@ -148,7 +148,8 @@ def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
     )
     yield (
         _count_text("loader", trace.loaders),
-        "shuffling, workers and the mode of evaluations (no DataLoader was used)",
+        "the shuffling of rows, the seeds of loader workers, and whether evaluations run in "
+        "evaluation mode (no DataLoader was used)",
     )
     yield (
         _count_text("learning-rate scheduler", trace.schedulers),

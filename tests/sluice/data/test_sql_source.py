@@ -189,7 +189,7 @@ def test_missing_folder_error_shows_the_variable_instead_of_its_value(tmp_path, 
 
     message = get_error_message("sqlite:///${BARS_FOLDER}/bars.db")
 
-    assert "The folder ${BARS_FOLDER} cannot be listed" in message
+    assert "The folder ${BARS_FOLDER} does not exist or cannot be listed" in message
     assert "secret" not in message
 
 

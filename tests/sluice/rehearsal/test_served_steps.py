@@ -196,6 +196,54 @@ def test_only_an_unexpected_end_has_advice(
         assert not re.search("resume|abort", other.remedy, re.IGNORECASE)
 
 
+@pytest.mark.parametrize(
+    "expected_end",
+    [
+        {},
+        {"fault": "errors", "ended": "rolled_back", "reason": "20 % errors in 30 requests."},
+    ],
+)
+def test_requests_without_a_response_are_not_blamed_on_the_guards_or_another_fault(
+    promoted: Rehearsal, expected_end: dict[str, Any]
+) -> None:
+    rehearsal = promoted.model_copy(update={**expected_end, "sent": 10, "answered": 7})
+
+    assert rehearsal.deviations == ("3 requests got no response.",)
+    assert rehearsal.remedy.startswith("The rollout ended as expected, but some requests got nei")
+    assert rehearsal.remedy.endswith(f"rollout rehearse m --fault {rehearsal.fault}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"fault": "errors"}, "The guards did not detect the fault."),
+        ({"ended": "rolled_back"}, "No fault was planted, but something ended the rollout"),
+        (
+            {"fault": "errors", "ended": "rolled_back", "reason": "Other."},
+            "Something other than the planted fault ended the rollout",
+        ),
+    ],
+)
+def test_the_advice_on_the_end_of_the_rollout_precedes_that_on_requests_without_a_response(
+    promoted: Rehearsal, changes: dict[str, Any], advice: str
+) -> None:
+    rehearsal = promoted.model_copy(update={**changes, "sent": 10, "answered": 7})
+
+    assert rehearsal.remedy.startswith(advice)
+
+
+def test_a_rehearsal_without_traffic_that_times_out_is_repeated_with_more_time(
+    promoted: Rehearsal,
+) -> None:
+    changes = {"fault": "no_traffic", "ended": "timed_out", "sent": 0, "answered": 0}
+    rehearsal = promoted.model_copy(update=changes)
+
+    assert rehearsal.remedy == (
+        "Rehearse again when the machine is less busy, with more time: "
+        "sluice rollout rehearse m --fault no_traffic --seconds 120"
+    )
+
+
 def test_a_rehearsal_that_times_out_lasts_until_its_time_limit() -> None:
     rolling = make_rollout(RolloutSettings())
     times = {

@@ -23,8 +23,8 @@ class DeadUnitsSettings(Settings):
     min_steps: int = Field(
         3,
         ge=1,
-        description="Minimum number of measured steps without an active neuron, up to the last "
-        "measured step of the layer, for a finding.",
+        description="Minimum number of consecutive measured steps without an active neuron, for a "
+        "finding. The last of them must be the last measured step of the layer.",
     )
     min_values: int = Field(
         32,
