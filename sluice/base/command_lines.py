@@ -61,10 +61,9 @@ def program_name(started_as: str, *, cwd: Path, path: str | None) -> str:
         path: The environment variable PATH.
 
     Returns:
-        'sluice' if this name is found on the PATH and is this program, or if the program was
-        started neither as a file 'sluice' nor with 'python -m'. Otherwise the path of the program,
-        or 'PYTHON -m sluice' with the path of the interpreter if it was started with 'python -m'.
-        A path inside the working folder is relative.
+        'PYTHON -m sluice', with the path of the interpreter, if the program was started with
+        'python -m'. The path of the program if it was started as a file 'sluice' that is not the
+        one on the PATH. 'sluice' in all other cases. A path inside the working folder is relative.
     """
     program_path = Path(started_as)
     if program_path.name == "__main__.py":

@@ -225,11 +225,12 @@ def sign(
     yes: Annotated[bool, typer.Option("--yes", help="Sign without confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the lines of the log that have no signature, after showing them.
+    """Sign the lines of the log that have no signature.
 
-    Such lines were written without a key, or not by Sluice. Only this command signs them, and the
-    signature records that you confirmed them. Keep the printed digest in another place: it covers
-    everything in the registry up to now.
+    They are shown first; with --json, they are part of the result. Such lines were written without
+    a key, or not by Sluice. Only this command signs them, and the signature records that you
+    confirmed them. Keep the printed digest in another place: it covers everything in the registry
+    up to now.
     """
     if key is None:
         raise SettingsError(

@@ -54,7 +54,10 @@ class DrainSignal:
 
 
 class Replica:
-    """One process with the whole app; ``serve.ingress`` turns it into a deployment."""
+    """One process with the whole app.
+
+    ``serve.ingress`` attaches the app to the class, and ``serve.deployment`` makes it a deployment.
+    """
 
     def __init__(self, spec: ServerSpec, signal: Any) -> None:
         """Open the server state, as ``sluice serve`` does.
@@ -77,7 +80,10 @@ class Replica:
         return build_app(self._serving, self._hosts)
 
     async def check_health(self) -> None:
-        """Raise if only a restart helps, as /healthz reports. Ray calls this periodically."""
+        """Raise if only a restart helps, which is when /healthz returns 503.
+
+        Ray calls this periodically.
+        """
         hang_duration_s = self._serving.hang_duration_s(time.monotonic())
         if hang_duration_s:
             raise RuntimeError(f"production has computed one batch for {hang_duration_s:.1f} s")
@@ -124,7 +130,8 @@ def serve_on_ray(
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         _require_usable_cluster(ray, serve, replicas)
-        with bind_socket(spec.host, port) as bound_socket:  # only checks that the port can be used
+        # Checks that the port can be used, and selects a free one for port 0. Ray binds it later.
+        with bind_socket(spec.host, port) as bound_socket:
             port = bound_socket.getsockname()[1]
         serve.start(
             proxy_location="HeadOnly",

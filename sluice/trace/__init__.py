@@ -6,8 +6,9 @@
         train(model, loader)
     traced.findings
 
-See ``sluice.trace.block.trace`` for the arguments. The package itself can be called: a function of
-the same name would be replaced by the package as soon as one of its modules is imported.
+See ``sluice.trace.block.trace`` for the arguments. The package itself is callable, because a
+function ``sluice.trace`` would be overwritten by this package at the first import of one of its
+modules.
 """
 
 import sys

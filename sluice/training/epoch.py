@@ -179,7 +179,7 @@ def require_finite_steps(
     steps_per_epoch: int,
     settings: TrainSettings,
 ) -> None:
-    """Refuse an update of the weights whose loss or gradient norm was not finite.
+    """Raise if a step that updated the weights had a non-finite loss or gradient norm.
 
     Raises:
         TrainingFailed: The loss or gradient norm of a step that updated the weights is not finite;

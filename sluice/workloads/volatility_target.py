@@ -21,8 +21,8 @@ class PositionSettings(Settings):
         252.0,
         gt=0,
         le=1e8,
-        description="Number of bars per year, for annualised metrics and for the target volatility "
-        "of a row [rows].",
+        description="Number of rows per year. It is used to annualise metrics, and to convert the "
+        "target volatility from one year to one row [rows].",
     )
 
 

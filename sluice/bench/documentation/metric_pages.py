@@ -20,9 +20,10 @@ def metric_page() -> dict[str, str]:
     """Return the text of the page about metrics, by its path in the documentation."""
     parts = [
         "# Metrics",
-        "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics` and "
-        "return their `numbers`. A metric that is undefined on the given rows is NaN in `numbers`, "
-        "never 0. `absent` contains its name and the reason.",
+        "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics`. "
+        "Most return a `TaskMetrics`: return its `numbers`. A metric that is undefined on the "
+        "given rows is NaN in `numbers`, never 0; `absent` contains its name and the reason. The "
+        "other functions return a number or an array.",
         "A metric is used by its name in `guards.metrics`, `guards.limits` and "
         "`headline_metric`. For the names below, Sluice knows whether higher or lower is better. "
         "Declare it for other names in `metric_directions` of the workload. A suffix after `@`, as "

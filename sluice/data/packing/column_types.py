@@ -37,8 +37,9 @@ def parse_columns(declarations: Sequence[str]) -> dict[str, str]:
 def declare(schema: "pa.Schema", declared_types: Mapping[str, str]) -> "pa.Schema":
     """Return an inferred schema with the types that the user declared.
 
-    A column without values in the sample gets the type string. A dictionary-encoded column gets the
-    type of its values, because the categories may differ between two batches.
+    A column of type null, which had no values in the records that the schema was inferred from,
+    gets the type string. A dictionary-encoded column gets the type of its values, because the
+    categories may differ between two batches.
 
     Raises:
         SettingsError: A declared column does not exist.

@@ -14,8 +14,8 @@ from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
 SELECTION_MESSAGE = "were used to select these rows"
-"""End of the message about an arm whose seeds all selected the rows of the suite. Its losses on
-these rows are biased."""
+"""End of the message about an arm if the losses of all of its seeds selected the rows of the suite,
+so that its losses on these rows are biased."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,8 +12,8 @@ _NUM_FIRST_CHANGES = 128
 """Number of first changes of an optimizer's learning rates that are all recorded. Later changes
 are recorded ever more rarely."""
 _JUMP_FACTOR = 2
-"""Ratio of the largest learning rate to the previous largest one above which a change is always
-recorded."""
+"""A change is always recorded if the largest rate of the optimizer's groups grows by more than this
+factor."""
 
 
 def watch_learning_rates(sink: EventSink) -> None:

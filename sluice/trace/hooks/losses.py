@@ -68,11 +68,11 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of sampled steps (those with statistics) that are all inspected after the first calls,
-with one call each. Later sampled steps are inspected at growing intervals."""
+"""After the first calls, one call is inspected at each step with statistics, for this number of
+steps. After them, such steps are inspected at growing intervals."""
 _NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls of a phase whose targets are sampled, for each loss function and
-network. The calls after them are inspected only at steps with statistics."""
+network. The targets of later calls are not sampled."""
 _NUM_CHECKED_CALLS = 32
 """Number of first calls with indices, in total, that are checked before they run if CUDA is
 available."""

@@ -30,7 +30,7 @@ class ColumnStatistics:
     """Mean, standard deviation, extremes and changes of each column of an input.
 
     Changes are those from one row to the next. Also computes the correlations of the first
-    columns. Non-finite values are skipped.
+    columns. Non-finite values are skipped; changes from or to them count as 0.
 
     Args:
         batch: First batch of floating-point values, (rows, ...); later batches with another width

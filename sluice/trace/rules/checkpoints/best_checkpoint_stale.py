@@ -112,9 +112,9 @@ def _skips_improvements(
 ) -> bool:
     """Whether a state was saved at the first evaluation, but not at later and better ones.
 
-    A save at a loss that is no improvement does not count, nor does a save at the second evaluation
-    if its loss is only slightly lower. False for a program that selects by accuracy, which also
-    saves at some of the later improvements of the loss, where the accuracy rises.
+    Only saves at an improved loss contradict a finding, except at the second evaluation if its loss
+    is at least ``min_second_loss_ratio`` of the first. The result is False for a program that
+    selects by accuracy, because it also saves at some of the later improvements of the loss.
     """
     saved_indices = [i for i, e in enumerate(evaluations) if e.step in saved_steps]
     # A state without an evaluation at its step may belong to an evaluation that has not run yet. A
@@ -236,8 +236,8 @@ def _detect_stale(
         losses = [e.mean for e in evaluations]
         first = evaluations[0]
         num_improvements = _count_improvements(rule.settings, losses[1:], losses[0])
-        # Of each stale state: a text that says where and when it was written, and whether it is
-        # meant to be the best one.
+        # For each stale state: a text that says where and when it was written, and whether the
+        # state is meant to be the best one.
         stale_states: list[tuple[str, bool]] = []
         for saves in _saves_by_path(trace, first.step):
             saved_steps = {save.step for save in saves}

@@ -18,8 +18,8 @@ class LabelSkewAcrossRanksSettings(Settings):
         5.0,
         gt=0,
         description="Minimum expected number of rows with a label, on the rank with the fewest "
-        "rows, for the label to count in the z-score. The number is expected if all ranks have the "
-        "same label distribution.",
+        "rows, for the label to count in the z-score. The expected number is computed under the "
+        "assumption that all ranks have the same label distribution.",
     )
     min_expected_count_if_missing: float = Field(
         20.0,
@@ -38,7 +38,9 @@ class LabelSkewAcrossRanksSettings(Settings):
         5.0, gt=0, description="Minimum z-score of the label counts of all ranks, for a finding."
     )
     shards: ShardSettings = Field(
-        ShardSettings(), description="Thresholds of the comparison of the rows that ranks receive."
+        ShardSettings(),
+        description="Thresholds that decide whether ranks receive separate, overlapping or equal "
+        "rows.",
     )
 
 

@@ -52,9 +52,10 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
 def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    Only steps with the event "stepped" are examined: the optimizer called the closure several
-    times, or not at all. If the optimizer made an update, the gradients may be cleared after it, so
-    the result is () if a sampled weight changed. It is also () if no weight was sampled twice.
+    Only steps with the event "stepped" are examined, which is recorded for an optimizer that calls
+    its closure several times or not at all. The trace does not show whether such a closure clears
+    gradients before or after an update. So the result is () if a sampled weight changed, or if no
+    weight was sampled twice.
     """
     record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
     parameters = record.parameters if record is not None else ()

@@ -33,8 +33,8 @@ class GradientUnderflowSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of the weights with only zero gradients, for a measured step "
-        "to count as a step with zero gradients.",
+        description="A measured step counts as a step with zero gradients if at least this share "
+        "of the weights has a gradient of only zeros.",
     )
 
 

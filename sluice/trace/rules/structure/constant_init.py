@@ -39,8 +39,9 @@ class ConstantInitSettings(Settings):
     max_equal_steps: int = Field(
         4,
         ge=1,
-        description="Maximum number of steps until the rows of a healthy layer differ. A finding "
-        "about equal rows needs a later sample.",
+        description="Maximum number of steps until the rows of a healthy layer differ. For a "
+        "finding about equal rows, the last sample must be more than this number of steps after "
+        "the first one.",
     )
     max_gates: int = Field(
         4,
