@@ -108,9 +108,11 @@ def read_header(
         ValueError: The header exceeds the limits, or is malformed: its length, its JSON, a key, a
             dtype, a shape, or offsets that overlap, leave a gap or do not match the shape.
     """
+    if len(content) < _LENGTH_BYTES:
+        raise ValueError(f"it has {pluralize(len(content), 'byte')}, too few for a header")
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
-    if len(content) < _LENGTH_BYTES or start > len(content):
+    if start > len(content):
         raise ValueError(f"its header has {length:,} bytes, more than the file contains")
     if length > limits.max_header_bytes:
         raise ValueError(f"its header has {length:,} bytes (max {limits.max_header_bytes:,})")
@@ -137,7 +139,8 @@ def read_header(
         previous_end = end
     if previous_end != len(content) - start:
         raise ValueError(
-            f"its tensors have {previous_end:,} bytes, the file {len(content) - start:,}"
+            f"its tensors have {previous_end:,} bytes, but {len(content) - start:,} follow its "
+            "header"
         )
     return shapes, metadata
 

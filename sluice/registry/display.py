@@ -157,7 +157,10 @@ def format_time(at: datetime) -> str:
 
 
 def format_number(value: Any) -> str:
-    """Return a value for display: floats with four significant digits, and '-' if unknown."""
+    """Return a value for display; '-' if unknown.
+
+    Floats have four significant digits, or all digits if they are integers.
+    """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -294,7 +297,10 @@ def _name_value_table(values: Mapping[str, Any]) -> Table:
 
 
 def _flatten(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by their joined names; lists become texts."""
+    """Return the values of nested mappings by their joined names.
+
+    Lists become texts, and lists of mappings are left out.
+    """
     flat: dict[str, Any] = {}
     for name, value in evidence.items():
         if isinstance(value, Mapping):

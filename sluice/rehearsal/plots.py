@@ -127,7 +127,8 @@ def _maximum_label(values: list[float]) -> str:
         return "not measured"
     if max(values) <= _FLOOR:
         return f"below {_FLOOR:g} times the limit"
-    return f"at most {max(values):.2g} times the limit"
+    bound = "at most" if max(values) < _CEILING else "at least"
+    return f"{bound} {max(values):.2g} times the limit"
 
 
 def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:

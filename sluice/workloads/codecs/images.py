@@ -137,7 +137,7 @@ class ImagesCodec(Codec):
         return tensor.float().div_(255) if self._as_float else tensor
 
     def parts(self) -> dict[str, str]:
-        """Return the size, the channels and the way of resizing."""
+        """Return the settings that determine how images are decoded."""
         return {
             "size": as_part(self._size),
             "mode": as_part(self._decoder.mode),
@@ -194,7 +194,7 @@ class ImagesCodec(Codec):
         from PIL import Image
 
         try:
-            # Pillow warns about images that are below its own limit and above ours.
+            # Pillow warns above its own limit; the limit of the codec is checked below.
             with (
                 warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
                 Image.open(io.BytesIO(file), formats=self._formats) as image,

@@ -8,6 +8,8 @@ import torch
 
 from sluice.base.errors import IntegrityError
 from sluice.models.weights_format import foreign_format, require_safetensors
+from sluice.models.weights_header import read_header
+from sluice.models.weights_limits import ImportLimits
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -27,3 +29,9 @@ def test_damaged_safetensors_file_is_not_reported_as_a_pickle():
 
     with pytest.raises(IntegrityError, match="is not a safetensors file of weights"):
         require_safetensors(content[:-1], what="Version 1")
+
+
+@pytest.mark.parametrize(("content", "size"), [(b"", "0 bytes"), (b"abc", "3 bytes")])
+def test_file_without_a_complete_length_is_reported(content, size):
+    with pytest.raises(ValueError, match=f"it has {size}, too few for a header"):
+        read_header(content, ImportLimits())

@@ -235,7 +235,8 @@ def _detect_called_networks(
     sequences, findings = _training_sequences(trace), []
     # If several optimizers alternate, each makes only a part of the steps.
     num_optimizers = max(len(stepping_optimizers(trace)), 1)
-    min_steps = 0.9 * sum(sequence.count for sequence in sequences) / num_optimizers
+    num_steps = sum(sequence.count for sequence in sequences)
+    min_steps = 0.9 * num_steps / num_optimizers
     for network, parameters in _find_unreached_networks(trace.membership, unreached):
         calling_sequences = [
             sequence
@@ -247,9 +248,10 @@ def _detect_called_networks(
                 for event in sequence.events
             )
         ]
-        if sum(sequence.count for sequence in calling_sequences) >= min_steps:
+        num_calling_steps = sum(sequence.count for sequence in calling_sequences)
+        if num_calling_steps >= min_steps:
             step = calling_sequences[0].first_step
-            details = f"{network.name} is called at nearly every step."
+            details = f"{network.name} is called at {num_calling_steps:,} of {num_steps:,} steps."
             findings.append(_build_finding(rule, trace, "error", step, parameters, details))
     return tuple(findings)
 
