@@ -165,14 +165,20 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
 
 
 def _suite(workload: Workload, table: TableName) -> tuple[Expectation, ...]:
+    """Return the declared expectations of a table, and the not-null ones that they imply."""
     declared_expectations = (
         workload.raw_expectations if table == "raw_data" else workload.feature_expectations
     )
-    return with_implied(declared_expectations)[0]
+    all_expectations, _ = with_implied(declared_expectations)
+    return all_expectations
 
 
 def _window_expectations(expectations: Sequence[Expectation]) -> list[Expectation]:
-    """Return the expectations that apply to windows; others apply to a whole table only."""
+    """Return the expectations that can be evaluated on windows of rows.
+
+    A ``RowCount`` limits the number of rows of the whole table. An ``EngineExpectation``, a class
+    of Great Expectations, may use a value of the whole table, such as its mean.
+    """
     return [e for e in expectations if not isinstance(e, RowCount | EngineExpectation)]
 
 

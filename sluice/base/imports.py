@@ -59,7 +59,7 @@ def import_object(path: str, *, what: str) -> Any:
 
 
 def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
-    """Add the folder of a pipeline file to ``sys.path`` if it contains modules that the file names.
+    """Add the folder of a pipeline file to ``sys.path`` if it contains modules named in the file.
 
     Args:
         folder: Folder of the pipeline file. It is added near the end of ``sys.path``, before the
@@ -97,7 +97,8 @@ def _add_working_folder(module_name: str) -> None:
     """Add the working folder to ``sys.path`` unless the module is installed.
 
     Libraries try to import optional packages. If the working folder were always on the path, they
-    would import files with the names of these packages from it, even for a shipped pipeline.
+    would import a file in it that has the name of such a package, even for a pipeline that is part
+    of Sluice.
     """
     top = module_name.partition(".")[0]
     _invalidate_caches()

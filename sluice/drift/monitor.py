@@ -27,7 +27,8 @@ def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> M
         previous: State after the previous run; the state of another version is ignored.
 
     Raises:
-        ContractError: The row labels or columns differ from those of the training rows.
+        ContractError: The type of the row labels, or the columns, differ from those of the
+            training rows.
         IntegrityError: A reference, losses or weights are missing or damaged.
 
     Cost:

@@ -60,6 +60,7 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
 
 def _plots(report: DriftReport, reference: DriftReference) -> str:
     by_name = {column.name: column for column in reference.columns}
+    # ``share`` has the share of each bin. It is empty if the column was not compared.
     plotted_columns = [
         result
         for result in report.drifted_columns

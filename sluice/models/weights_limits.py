@@ -16,13 +16,13 @@ class ImportLimits(Settings):
     max_parts: int = Field(
         10_000,
         ge=1,
-        description="Maximum number of parts of a file: artifacts, description, signatures.",
+        description="Maximum number of parts of a file: the artifacts, the manifest, the "
+        "description (lineage, receipts and history) and the signatures.",
     )
     max_description_bytes: int = Field(
         64 * 2**20,
         ge=1,
-        description="Maximum size of each of the manifest, the lineage, the receipts and the "
-        "history [bytes].",
+        description="Maximum size of each part that is not an artifact [bytes].",
     )
     max_header_bytes: int = Field(
         4 * 2**20, ge=1, description="Maximum size of the header of a safetensors file [bytes]."

@@ -77,7 +77,7 @@ def subnet_of(address: str) -> str:
     """
     try:
         ip = ipaddress.ip_address(address)
-    except ValueError:  # a socket without addresses
+    except ValueError:  # no IP address, such as "" for a request over a Unix domain socket
         return address
     ip = getattr(ip, "ipv4_mapped", None) or ip
     prefix = 24 if ip.version == 4 else 64

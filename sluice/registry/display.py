@@ -88,7 +88,7 @@ def version_page(
         version: The version.
         receipts: Receipts linked to it, oldest first.
         imported_receipts: Receipts imported with it from another registry, oldest first.
-        reference: Version that it was last compared with; None if this version is not registered.
+        reference: Reference of its last comparison; None if that is not a registered version.
         approval: Whether its promotion requires an approval, and which one is recorded.
     """
     title = Text.assemble(
@@ -212,7 +212,7 @@ def _verdict_section(receipt: Receipt, reference: Version | None) -> Group:
 
 
 def _approval(status: ApprovalStatus) -> Text:
-    """Return who approved the promotion and the end of the approval, or what is missing."""
+    """Return who approved the promotion and when the approval expires, or what is missing."""
     if status.problem:
         return Text.assemble(styled_label("WAITING"), f" {status.problem} {status.remedy}")
     assert status.approval is not None  # otherwise it is not required, and there is no section

@@ -82,7 +82,8 @@ def as_png(figure: "Figure", *, num_colours: int = NUM_COLOURS) -> bytes:
 
     Args:
         figure: The figure.
-        num_colours: Number of colours. If there are too few, colours of few pixels are lost.
+        num_colours: Number of colours. If it is too small, colours that cover only a few pixels
+            are lost.
     """
     # A palette reduces the size of full-colour PNGs to a third, which matters because figures in
     # metadata are stored in a database. Pillow is a dependency of matplotlib.

@@ -63,7 +63,10 @@ class LedgerTrafficSplit:
         return verified_split.split
 
     def _read_verified(self, known_fingerprint: str | None) -> VerifiedTrafficSplit:
-        """Read the split; check its consistency unless it has the known fingerprint."""
+        """Read the split; check its consistency unless it has the known fingerprint.
+
+        If the model has no secret for the assignment of users yet, create it in the registry.
+        """
         read = functools.partial(
             self._ledger.verified_traffic_split, self._model, known_fingerprint=known_fingerprint
         )

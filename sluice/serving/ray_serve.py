@@ -66,6 +66,8 @@ class Replica:
             spec: Specification of the server.
             signal: Handle of the ``DrainSignal`` actor.
         """
+        # A challenger runs in a child process. It must not read the credentials in this process's
+        # environment.
         hide_from_children()
         # The context is never exited, because the process ends with the replica.
         self._server_context = open_server(

@@ -1,4 +1,4 @@
-"""``python -m sluice.trace``: the tracer where only torch and pydantic are installed."""
+"""``python -m sluice.trace``: runs the tracer in environments that have only torch and pydantic."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Guard against non-finite losses: skips steps on their gradients, or stops the program.
+"""Guard against non-finite losses: skips steps that use their gradients, or stops the program.
 
 All other parts of the tracer only observe. The guard skips steps or ends the program, so it is
 installed only if the settings enable it.
@@ -86,7 +86,7 @@ class NonFiniteGuard:
             self._cleared_parameters.update(map(id, _parameters_of(cleared.owner)))
 
     def _before_step(self, step: StepBegins) -> None:
-        """Skip a step on the gradients of a non-finite loss."""
+        """Skip a step that would use the gradients of a non-finite loss."""
         if self._sink.steps.last + 1 != self._step_to_skip:
             return
         parameters = _parameters_of(step.optimizer)
@@ -121,7 +121,8 @@ class NonFiniteGuard:
         if not self._has_saved_bundle:
             self._has_saved_bundle = True
             self._save_bundle(value)
-        # Stored by number: if a gradient scaler skips this step itself, the guard skips none.
+        # The step is stored by its number. A step that a gradient scaler skips also has a number,
+        # so the guard does not skip the next step instead.
         if settings.skip_nonfinite:
             self._step_to_skip = last_step + 1
             self._cleared_parameters.clear()

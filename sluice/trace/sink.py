@@ -15,9 +15,10 @@ from sluice.trace.thread_state import LocalState
 
 
 class EventSink(Protocol):
-    """Receives what hooks observe; the tracer of the process implements it.
+    """Interface of the tracer for hooks: they report events to its parts, and read its settings.
 
-    Hooks keep a reference to the sink, not to its parts, because a forked process gets new parts.
+    The tracer of the process implements it. Hooks keep a reference to the sink, not to its parts,
+    because a forked process gets new parts.
     """
 
     is_on: bool

@@ -180,8 +180,8 @@ class LossCalls:
     """Last calls of loss functions. Owner: ``hooks.losses``."""
 
     last: Any = None
-    """Last differentiable call: function name, weak references to input and target, keyword
-    arguments. None if it had other positional arguments than input and target."""
+    """Last call whose loss requires a gradient: function name, weak references to input and target,
+    keyword arguments. None if it had other positional arguments than input and target."""
     shifted_input: Any = None
     """Weak reference to the input tensor that, shifted by one position, equals the targets of the
     last loss."""

@@ -30,7 +30,7 @@ _STAGES = {
     "dropout": "dropout",
     "loader processes": "loader",
 }
-"""Uses of random numbers in a training, each with the stage from which its seed is derived."""
+"""Uses of random numbers in a training, each with the argument ``stage`` of ``derive_seed``."""
 
 _FIXES = {
     "PYTHONHASHSEED": " If your code iterates over sets of strings, start this process with "

@@ -24,7 +24,8 @@ class EpochResult:
     val_loss: float
     """Mean loss of the validation rows after the epoch, in the workload's loss unit."""
     learning_rate: float
-    """Learning rate of the epoch's last step, for a group with ``rate_share`` 1."""
+    """Learning rate of the epoch's last step, before it is multiplied by the ``rate_share`` of a
+    parameter group."""
     grad_norm_mean: float
     """Mean of the global gradient norms before clipping."""
     grad_norm_max: float
@@ -42,7 +43,7 @@ class EpochResult:
     loss_scale: float = ScaleState(precision="fp16").scale
     """Loss scale of fp16 after the epoch; unused in other precisions."""
     loss_scale_steps: int = 0
-    """Finite steps since the loss scale last changed."""
+    """Number of steps with finite gradients since the loss scale last changed."""
     failed_unscales: int = 0
     """Consecutive steps skipped for non-finite fp16 gradients, up to the end of the epoch."""
 

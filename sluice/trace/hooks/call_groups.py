@@ -35,9 +35,9 @@ _MIN_CORRELATED_ROWS = 8
 correlate by chance."""
 _MIN_CORRELATION = 0.8
 """Mean correlation of the columns of two consecutive calls above which the second call refines the
-input of the first. The fewer calls a sampler makes, the more each of them changes the input. For 10
-calls of a diffusion model with a cosine schedule, 0.9 would be too high: only 3 calls have a larger
-correlation with the previous call. 5 calls have one above 0.8, just enough for ``is_refining``."""
+input of the first. If a diffusion model generates in few calls, each call changes the input more.
+With a cosine schedule and 10 calls, 5 calls correlate above 0.8 with the previous one, just enough
+for ``is_refining``. Only 3 calls correlate above 0.9."""
 
 
 class CallGroup:

@@ -73,6 +73,8 @@ def watch_optimizers(sink: EventSink) -> None:
     _watch_creation(sink)
     for optimizer in _existing_optimizers():
         entry = sink.objects.optimizers.get_or_add(optimizer)
+        # An optimizer with gradients from before the trace is dormant until it steps, or until its
+        # gradients are cleared.
         entry.is_dormant = any(p.grad is not None for p in entry.parameters())
         entry.gradient_tracker.is_cleared = not entry.is_dormant
 

@@ -15,10 +15,10 @@ _MAX_LOSS_NODES = 64
 def find_row_input(call_args: Any, loss: Tensor) -> Tensor | None:
     """Return an input whose first dimension certainly is the rows of the batch.
 
-    The loss must have one output and one target per row, so that neither has positions. The second
-    dimension of the input may be positions. Its length must differ from the number of rows, so that
-    the two dimensions cannot be confused. It must also differ from the second dimension of the
-    targets, which could otherwise be positions, too.
+    The loss must have equally many outputs and targets, and outputs of at most two dimensions. The
+    second dimension of the input may be positions. Its length must differ from the number of rows,
+    so that the two dimensions cannot be confused. It must also differ from the second dimension of
+    the targets: if the lengths were equal, there might be one target per position.
 
     Args:
         call_args: Arguments of the network.

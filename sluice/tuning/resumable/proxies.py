@@ -149,9 +149,9 @@ class ControllerProxy:
     ) -> None:
         self._trials, self._stop = trials, stop
         self._reference_checkpoint = reference_checkpoint
-        # PBT refuses a controller whose searcher may suggest a configuration at any time. This
-        # attribute has none of a searcher's methods, because here the searcher only suggests the
-        # first configuration of each trial.
+        # HyperBandForBOHB calls ``search_alg.searcher``. PBT rejects a ``SearchGenerator`` as
+        # ``search_alg``, because it may suggest a configuration at any time. A namespace is
+        # accepted, and here the searcher only suggests the first configuration of each trial.
         self.search_alg = None if searcher is None else SimpleNamespace(searcher=searcher)
         self.trial_executor = self
 

@@ -1,4 +1,4 @@
-"""Codec of images: decodes and resizes image files as the training rows were.
+"""Codec of images: decodes and resizes image files in the same way as those of the training rows.
 
 Shape legend: B = images, C = channels, H, W = height and width [pixels].
 """
@@ -128,8 +128,9 @@ class ImagesCodec(Codec):
                 f"{sum(num_pixels):,}.",
                 fix="Send several requests, or scale the images down.",
             )
-        # Filled like the rows of a folder: stacking would keep the strides of a decoded image, and
-        # a convolution rounds differently for another memory layout.
+        # The images are copied into one contiguous array, as ``ImageFolderRows`` does. np.stack
+        # would keep the strides of the decoded images, and a convolution rounds differently for
+        # another memory layout.
         pixels = np.empty((len(files), self._decoder.num_channels, *self._size), np.uint8)
         for number, (file, name) in enumerate(zip(files, names, strict=True)):
             pixels[number] = self._decode(file, name)

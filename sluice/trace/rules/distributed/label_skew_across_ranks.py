@@ -77,6 +77,7 @@ def _judge(
 ) -> tuple[TraceFinding, ...]:
     findings = []
     for loader_shards in find_shards(traces, rule.settings.shards):
+        # ``epochs`` contains one record per rank.
         labels = sorted({label for e in loader_shards.epochs for label in e.labels})
         counts = [[e.labels.get(label, 0) for label in labels] for e in loader_shards.epochs]
         sizes = [sum(row) for row in counts]

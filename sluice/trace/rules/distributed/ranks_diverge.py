@@ -27,8 +27,8 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
         ):
             continue
         norms = [records[optimizer, diverged_steps[-1]].norm for records in records_by_rank]
-        # A difference in the last sample alone may be a step between two synchronizations, except
-        # in the first three steps.
+        # If the ranks differ only at the last sample, they may be between two periodic
+        # synchronizations. This is not assumed if the last sample is at step 3 or earlier.
         is_certain = len(diverged_steps) > 1 or sampled_steps[-1] < 4
         findings.append(
             rule.finding(

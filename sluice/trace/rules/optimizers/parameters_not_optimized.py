@@ -51,8 +51,9 @@ def _have_master_weights(
 ) -> bool:
     """Whether the optimizers that step contain master weights of all given parameters.
 
-    Master weights are tensors of the same shapes that belong to no network. Optimizers without a
-    step do not count: their nameless parameters may belong to an unused network.
+    Master weights are tensors of the same shapes that belong to no network. Optimizers that never
+    step are ignored: their parameters may belong to a network that is not used, and would then
+    have no name either.
     """
     optimized = {p for o in membership.optimizers if o.index in stepping for p in o.parameters}
     num_copies_by_shape = Counter(

@@ -79,14 +79,15 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
         underflows = []
         for step, measured_step in measured_steps:
             positions = list(weight_positions(trace, measured_step))
-            zero_weights = [
+            zero_grad_weights = [
                 measured_step.parameters[i] for i in positions if measured_step.grad_norms[i] == 0
             ]
-            if positions and len(zero_weights) >= rule.settings.min_zero_share * len(positions):
-                underflows.append((step, zero_weights))
+            min_num_zero = rule.settings.min_zero_share * len(positions)
+            if positions and len(zero_grad_weights) >= min_num_zero:
+                underflows.append((step, zero_grad_weights))
         if len(underflows) < max(rule.settings.min_steps, len(measured_steps) / 2):
             continue
-        step, zero_weights = underflows[0]
+        step, zero_grad_weights = underflows[0]
         findings.append(
             rule.finding(
                 severity="error",
@@ -94,13 +95,13 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 what=f"{optimizer_name(trace, optimizer)}: in {len(underflows)} of "
                 f"{len(measured_steps)} measured steps at least {rule.settings.min_zero_share:.0%} "
                 "of the weights have only zero gradients, in float16 and without a gradient "
-                f"scaler. At step {step}: {list_names([names[p] for p in zero_weights])}.",
+                f"scaler. At step {step}: {list_names([names[p] for p in zero_grad_weights])}.",
                 cause="Values below 3e-8 become zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
                 num_underflows=len(underflows),
                 num_measured=len(measured_steps),
-                num_weights=len(zero_weights),
+                num_weights=len(zero_grad_weights),
             )
         )
     return tuple(findings)

@@ -233,7 +233,7 @@ def _detect_called_networks(
     if trace.membership is None or len(trace.membership.networks) < 2:
         return ()
     sequences, findings = _training_sequences(trace), []
-    # If several optimizers alternate, each makes only a part of the steps.
+    # If several optimizers alternate, a network may be called only in the steps of one of them.
     num_optimizers = max(len(stepping_optimizers(trace)), 1)
     num_steps = sum(sequence.count for sequence in sequences)
     min_steps = 0.9 * num_steps / num_optimizers
