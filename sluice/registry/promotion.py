@@ -181,7 +181,7 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
 def _subject_before_search(
     linked_receipts: Sequence[LinkedReceipt], lineage: Lineage
 ) -> dict[str, str] | None:
-    """Return the subject that the POC gate judged before a search; None without a search.
+    """Return the subject that the POC gate checked before a search; None without a search.
 
     It contains the digest of the settings from which the search started. The search then selected
     the version's settings.

@@ -75,7 +75,7 @@ def serve() -> None:
 
 
 def _reap() -> bool:
-    """Wait for the end of one orphaned loader process; return False if there is none."""
+    """Wait for the end of one orphaned loader process; return False without one."""
     try:
         os.waitpid(-1, 0)
     except ChildProcessError:
