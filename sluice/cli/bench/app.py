@@ -94,9 +94,7 @@ def _run_poc_benchmark(*, quick: bool, with_cases: bool, with_speeds: bool, as_j
     if as_json:
         content = {
             "tables": report.model_dump(mode="json") if report else None,
-            "speeds": [
-                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
-            ],
+            "speeds": [speed.to_json() for speed in speeds],
         }
         print(json.dumps(content, indent=1))
     else:

@@ -1,6 +1,10 @@
 """The table of measured values and their targets that most ``sluice bench`` commands print."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from sluice.base.settings import Record
@@ -22,6 +26,43 @@ class Speed(Record):
         if self.higher_is_better:
             return self.value >= self.target
         return self.value <= self.target
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields and whether the value reaches its target."""
+        return self.model_dump() | {"reaches_target": self.reaches_target}
+
+
+def speed_at_most(name: str, value: float, unit: str, target: float) -> Speed:
+    """Return a value whose target is a maximum."""
+    return Speed(name=name, value=value, unit=unit, target=target)
+
+
+def speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
+    """Return a value whose target is a minimum."""
+    return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)
+
+
+def collect_measurements(
+    measurements: Iterable[Record | Speed], activity: str
+) -> tuple[list[Speed], list[dict[str, Any]]]:
+    """Run a benchmark, with progress on stderr; return its speeds, and its records for JSON.
+
+    Each speed is printed as soon as it is measured.
+    """
+    stderr = Console(stderr=True)
+    speeds: list[Speed] = []
+    records: list[dict[str, Any]] = []
+    with stderr.status(activity):
+        for measurement in measurements:
+            if isinstance(measurement, Speed):
+                speeds.append(measurement)
+                stderr.print(
+                    f"  {measurement.name}: {measurement.value:,.3g} {measurement.unit}",
+                    highlight=False,
+                )
+            else:
+                records.append(measurement.model_dump(mode="json"))
+    return speeds, records
 
 
 def speed_table(speeds: list[Speed]) -> Table:

@@ -60,9 +60,7 @@ def _run_benchmark(*, quick: bool, as_json: bool) -> None:
                 rates.model_dump(mode="json") | {"reaches_targets": reaches_targets(rates)}
                 for rates in all_rates
             ],
-            "speeds": [
-                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
-            ],
+            "speeds": [speed.to_json() for speed in speeds],
         }
         print(json.dumps(content, indent=1))
     else:

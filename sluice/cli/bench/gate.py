@@ -82,9 +82,7 @@ def _run_benchmark(*, quick: bool, num_simulations: int, as_json: bool) -> None:
                 rates.model_dump(mode="json") | {"reaches_target": retraining_reaches_target(rates)}
                 for rates in retraining_rates
             ],
-            "speeds": [
-                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
-            ],
+            "speeds": [speed.to_json() for speed in speeds],
         }
         print(json.dumps(content, indent=1))
     else:

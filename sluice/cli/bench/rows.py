@@ -4,13 +4,17 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sluice.base.settings import Record
-from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.bench.benchmark_table import (
+    Speed,
+    collect_measurements,
+    speed_at_least,
+    speed_table,
+)
 from sluice.cli.output import results_console
 
 _SEED = 0
@@ -45,7 +49,7 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.bench.rows.row_sources import measure_feistel, measure_sources
 
     speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=100 if quick else 1_000)
-    yield _speed_at_least("shuffling 10^10 rows without an index array", speed, "rows/s", 20e6)
+    yield speed_at_least("shuffling 10^10 rows without an index array", speed, "rows/s", 20e6)
     num_rounds = 3 if quick else 9
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -53,7 +57,7 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
             num_rows=2_000 if quick else 50_000, num_rounds=num_rounds, seed=_SEED, folder=folder
         ):
             yield measurement
-            yield _speed_at_least(
+            yield speed_at_least(
                 f"speed: {measurement.source} / {measurement.baseline}",
                 measurement.ratio,
                 "x",
@@ -63,34 +67,18 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
             num_batches=16 if quick else 128, num_rounds=num_rounds, seed=_SEED, folder=folder
         )
     yield padding
-    yield _speed_at_least(
+    yield speed_at_least(
         "speed: padding to the longest / to the maximum", padding.longest_ratio, "x", 1.5
     )
-    yield _speed_at_least(
+    yield speed_at_least(
         "speed: length buckets / padding to the maximum", padding.bucketed_ratio, "x", 1.5
     )
 
 
 def _run_benchmark(measurements: Iterator[Record | Speed], *, as_json: bool) -> None:
-    stderr = Console(stderr=True)
-    speeds: list[Speed] = []
-    records: list[dict[str, Any]] = []
-    with stderr.status("measuring rows"):
-        for measurement in measurements:
-            if isinstance(measurement, Speed):
-                speeds.append(measurement)
-                stderr.print(
-                    f"  {measurement.name}: {measurement.value:,.3g} {measurement.unit}",
-                    highlight=False,
-                )
-            else:
-                records.append(measurement.model_dump(mode="json"))
+    speeds, records = collect_measurements(measurements, "measuring rows")
     if as_json:
-        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
+        rows = [speed.to_json() for speed in speeds]
         print(json.dumps({"speeds": rows, "measured": records}, indent=1))
     else:
         results_console().print(speed_table(speeds))
-
-
-def _speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
-    return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)

@@ -62,9 +62,7 @@ def _run_benchmark(*, num_rounds: int, load_s: float, as_json: bool) -> None:
             "servers": {
                 name: measurement.model_dump() for name, measurement in measurements.items()
             },
-            "speeds": [
-                speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds
-            ],
+            "speeds": [speed.to_json() for speed in speeds],
         }
         print_json(content)
     else:

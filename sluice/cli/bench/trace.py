@@ -81,7 +81,7 @@ def _run_benchmark(*, num_processes: int, num_turns: int, as_json: bool) -> None
         ),
     ]
     if as_json:
-        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
+        rows = [speed.to_json() for speed in speeds]
         programs = [measurement.model_dump(mode="json") for measurement in measurements]
         print(json.dumps({"speeds": rows, "programs": programs}, indent=1))
     else:

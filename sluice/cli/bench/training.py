@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sluice.base.cpu_count import count_cores
 from sluice.base.settings import Record
-from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.bench.benchmark_table import (
+    Speed,
+    collect_measurements,
+    speed_at_least,
+    speed_at_most,
+    speed_table,
+)
 from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
@@ -79,13 +84,11 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
             folder=folder,
         )
         yield trainer_speed
-        yield _speed_at_least(
+        yield speed_at_least(
             "speed of training: trainer / minimal loop", trainer_speed.ratio, "x", 0.97
         )
         checkpoint_percent = 100 * trainer_speed.checkpoint_share
-        yield _speed_at_most(
-            "checkpoints, share of the training time", checkpoint_percent, "%", 2.0
-        )
+        yield speed_at_most("checkpoints, share of the training time", checkpoint_percent, "%", 2.0)
         loader_overhead = measure_loaders(
             num_rows=1024 if quick else 4096,
             num_epochs=1 if quick else 4,
@@ -97,7 +100,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         for loader_speed in loader_overhead.loaders:
             case = f"{loader_speed.source}, {loader_speed.num_workers} workers"
             name = f"speed of training on {case}: trainer / DataLoader loop"
-            yield _speed_at_least(name, loader_speed.ratio, "x", 0.97)
+            yield speed_at_least(name, loader_speed.ratio, "x", 0.97)
         fold_run_speed = measure_fold_runs(
             [
                 FoldRunSpec(
@@ -121,7 +124,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
             folder=folder,
         )
     yield fold_run_speed
-    yield _speed_at_most(
+    yield speed_at_most(
         "time to resume, without process start and import of torch",
         fold_run_speed.resume_seconds,
         "s",
@@ -131,7 +134,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         f"speed of {fold_run_speed.num_fold_runs} fold runs: "
         f"{fold_run_speed.num_workers} processes / 1"
     )
-    yield _speed_at_least(speedup_name, fold_run_speed.speedup, "x", 1.8)
+    yield speed_at_least(speedup_name, fold_run_speed.speedup, "x", 1.8)
 
 
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
@@ -171,8 +174,8 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             grace_epochs=1 if quick else 10,
             folder=folder,
         )
-        yield _speed_at_most(f"ASHA study, {num_trials} trials", study_speed.seconds, "s", 60.0)
-        yield _speed_at_most(
+        yield speed_at_most(f"ASHA study, {num_trials} trials", study_speed.seconds, "s", 60.0)
+        yield speed_at_most(
             "time: ASHA study / the same study with ray.tune.Tuner", study_speed.ratio, "x", 0.75
         )
         few_workers_cost = measure_wrapper(
@@ -183,10 +186,10 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             num_rounds=1 if quick else 3,
             folder=folder / "few",
         )
-        yield _speed_at_most(
+        yield speed_at_most(
             "time: resumable scheduler / bare scheduler", few_workers_cost.arrival_ratio, "x", 1.02
         )
-        yield _speed_at_most(
+        yield speed_at_most(
             "time: resumable and ordered scheduler / bare scheduler",
             few_workers_cost.ordered_ratio,
             "x",
@@ -205,7 +208,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             num_trials=num_simulated, num_workers=64, folder=folder / "scale"
         )
         restore_s = max(cost.restore_s for cost in scale_costs)
-        yield _speed_at_most(
+        yield speed_at_most(
             f"time to restore {num_simulated} simulated trials", restore_s, "s", 10.0
         )
         yield SearchSpeed(
@@ -246,29 +249,10 @@ def _train_and_val_examples(
 
 
 def _run_benchmark(measurements: Iterator[Record | Speed], activity: str, *, as_json: bool) -> None:
-    stderr = Console(stderr=True)
-    speeds: list[Speed] = []
-    records: dict[str, Any] = {}
-    with stderr.status(activity):
-        for measurement in measurements:
-            if isinstance(measurement, Speed):
-                speeds.append(measurement)
-                stderr.print(
-                    f"  {measurement.name}: {measurement.value:,.3g} {measurement.unit}",
-                    highlight=False,
-                )
-            else:
-                records |= measurement.model_dump(mode="json")
+    speeds, records = collect_measurements(measurements, activity)
     if as_json:
-        rows = [speed.model_dump() | {"reaches_target": speed.reaches_target} for speed in speeds]
-        print(json.dumps({"speeds": rows, "measured": records}, indent=1))
+        measured = {key: value for record in records for key, value in record.items()}
+        rows = [speed.to_json() for speed in speeds]
+        print(json.dumps({"speeds": rows, "measured": measured}, indent=1))
     else:
         results_console().print(speed_table(speeds))
-
-
-def _speed_at_most(name: str, value: float, unit: str, target: float) -> Speed:
-    return Speed(name=name, value=value, unit=unit, target=target)
-
-
-def _speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
-    return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)
