@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, UnknownVersion
 from sluice.base.home import Home
-from sluice.cli.output import results_console
+from sluice.cli.output import SafeConsole, results_console
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
@@ -169,3 +169,8 @@ def newest_trained_here(ledger: Ledger, model: str) -> Version:
 def show_result(content: RenderableType) -> None:
     """Print a result on stdout."""
     results_console(markup=False).print(content)
+
+
+def show_on_stderr(content: RenderableType) -> None:
+    """Print what a question is about on stderr, for a command whose stdout is JSON."""
+    SafeConsole(stderr=True, markup=False, highlight=False, emoji=False).print(content)

@@ -20,6 +20,7 @@ from sluice.cli.registry_access import (
     open_ledger,
     pipeline_import_paths,
     read_key,
+    show_on_stderr,
     show_result,
 )
 from sluice.cli.registry_baseline import MLFLOW, import_baseline
@@ -227,7 +228,7 @@ def sign(
 ) -> None:
     """Sign the lines of the log that have no signature.
 
-    They are shown first; with --json, they are part of the result. Such lines were written without
+    They are shown before the confirmation, with --json on stderr. Such lines were written without
     a key, or not by Sluice. Only this command signs them, and the signature records that you
     confirmed them. Keep the printed digest in another place: it covers everything in the registry
     up to now.
@@ -243,6 +244,8 @@ def sign(
         if lines and not as_json:
             show_result(display.unsigned_table(lines))
         if lines and not yes:
+            if as_json:  # stdout is for the JSON only
+                show_on_stderr(display.unsigned_table(lines))
             question = f"Sign {pluralize(len(lines), 'line')} without a signature?"
             typer.confirm(question, abort=True, err=True)
         ledger.sign(head, actor=actor or current_user())

@@ -140,10 +140,11 @@ class GateReport(Record):
 
     @property
     def reason(self) -> str:
-        """Summary of the first blocking check, or a sentence that all checks passed."""
-        # The reason is part of the receipt, whose digest must not depend on slow checks.
+        """Summary of the first blocking check, or a sentence that no check blocks."""
+        # Without the number of warnings: a slow check warns, and the receipt, of which the reason
+        # is a part, must not depend on the speed of the machine.
         if self.passed:
-            return f"All {len(self.results)} checks of the {self.level} gate passed."
+            return f"None of the {len(self.results)} checks of the {self.level} gate blocks."
         first, *others = self.blocking_failures or self.results
         more = f" ({len(others)} more)" if others else ""
         return f"{first.name}: {first.summary}{more}"

@@ -11,7 +11,7 @@ GUARD_LABELS: dict[GuardName, str] = {
     "errors": "errors",
     "timeouts": "answers after the deadline",
     "not_finite": "answers with NaN or infinity",
-    "slower": "answers slower than production's p95",
+    "slower": "answers above the latency limit",
 }
 
 

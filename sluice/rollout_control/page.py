@@ -257,7 +257,7 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         "errors",
         "timeouts",
         "not finite",
-        "slower than p95",
+        "above latency limit",
     )
     note = (
         '<p class="soft">Served share: share of the requests that the arm got. An arm without '

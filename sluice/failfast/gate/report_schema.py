@@ -48,7 +48,7 @@ def poc_report_schema() -> dict[str, Any]:
         "passed": {"type": "boolean", "description": "Whether training may start."},
         "reason": {
             "type": "string",
-            "description": "The first blocking check, or that all checks passed.",
+            "description": "The first blocking check, or that no check blocks.",
         },
     }
     number = {

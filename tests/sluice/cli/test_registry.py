@@ -328,6 +328,8 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
         invoke("promote", MODEL, "3", "--reason", "r", "--key", str(key))
     with pytest.raises(AssertionError, match="Sign 28 lines without a signature"):
         invoke("sign", "--key", str(key))  # the confirmation is not answered
+    with pytest.raises(AssertionError, match=rf"(?s)promote {MODEL} version 2.*Sign 28 lines"):
+        invoke("sign", "--key", str(key), "--json")  # the lines precede the question
     shown = invoke("sign", "--key", str(key), "--yes", "--actor", "ada")
     assert f"promote {MODEL} version 2 from version 1" in " ".join(shown.split())
     assert "Signed 28 lines; the digest of the last one is" in shown

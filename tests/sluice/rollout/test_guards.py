@@ -21,7 +21,7 @@ def test_evidence_is_formatted_with_few_digits(value: float, expected: str) -> N
     [
         ("errors", 1, "1 error in 0 requests of the challenger, 3 in 0 of production"),
         ("timeouts", 1, "1 answer after the deadline in 0 requests"),
-        ("slower", 2, "2 answers slower than production's p95 in 0 requests"),
+        ("slower", 2, "2 answers above the latency limit in 0 requests"),
     ],
 )
 def test_text_of_a_reading_contains_the_faults_of_both_arms_and_the_evidence(
