@@ -9,6 +9,7 @@ import pandas as pd
 
 from sluice.base.errors import SourceError
 from sluice.base.extras import missing_filesystem_advice
+from sluice.data.number_format import convert_grouped_numbers
 from sluice.data.parquet_folder import find_parquet_folder, read_parquet_folder
 from sluice.data.raw_rows import apply_schema, row_location
 from sluice.data.schema import Schema
@@ -29,9 +30,13 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
     """
     content = _read(source, environ)
     try:
+        if source.encoding.lower() not in ("utf-8", "utf8"):
+            content = content.decode(source.encoding).encode()
         require_bounded_csv(content, source)
         as_text = {} if source.index is None else {source.index: "str"}
-        rows = pd.read_csv(io.BytesIO(content), sep=source.separator, dtype=as_text)
+        rows = pd.read_csv(
+            io.BytesIO(content), sep=source.separator, decimal=source.decimal, dtype=as_text
+        )
     except SourceError:
         raise
     except pd.errors.EmptyDataError:
@@ -39,12 +44,16 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
     except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
         raise SourceError(
             f"{source.uri} cannot be parsed as CSV: {str(error).strip()}.",
-            cause="The lines have different numbers of values, the file uses another separator, or "
-            "it is not UTF-8 text.",
-            fix="Repair the line, set 'separator', write the file in UTF-8, or use kind: parquet.",
+            cause="The lines have different numbers of values, or the file has another separator "
+            f"or another encoding than {source.encoding}.",
+            fix="Repair the line, set 'separator' or 'encoding', or use kind: parquet.",
         ) from None
     if rows.empty:
         raise _empty_file_error(source.uri)
+    if source.thousands is not None:
+        rows = convert_grouped_numbers(
+            rows, decimal=source.decimal, thousands=source.thousands, text_column=source.index
+        )
     return apply_schema(
         rows, source, schema, origin=source.uri, where=_CsvLocation(content, source.separator)
     )

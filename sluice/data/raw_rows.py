@@ -74,8 +74,9 @@ def _to_numbers(
         raise SourceError(
             f"{origin}: column '{series.name}' must be numeric, got {series.tolist()[row]!r} at "
             f"{where(row)} ({is_invalid.sum()} such values of {len(series)}).",
-            cause="The column contains text, a unit or a thousands separator.",
-            fix="Write plain numbers with a decimal point, and leave unknown values empty.",
+            cause="The column contains text, a unit, a decimal comma or a thousands separator.",
+            fix="Write plain numbers with a decimal point, and leave unknown values empty. For a "
+            "CSV file, 'decimal' and 'thousands' set the separators of its numbers.",
         )
     return numbers.astype("float64") if kind == "float" else numbers
 

@@ -1,11 +1,12 @@
 """Settings of the sources of raw rows."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from sluice.base.settings import Settings
 from sluice.data.bar_rules import BarRule
+from sluice.data.number_format import DecimalSeparator, GroupSeparator
 from sluice.data.source_url import SourceUrl
 
 MAX_BYTES = 2 * 1024**3
@@ -37,6 +38,17 @@ class CsvSource(Settings):
         default_factory=dict, description="New column names by name in the file."
     )
     separator: str = Field(",", min_length=1, max_length=1, description="Separator between values.")
+    decimal: DecimalSeparator = Field(".", description="Decimal separator of numbers.")
+    thousands: GroupSeparator | None = Field(
+        None,
+        description="Separator between groups of three digits, such as '.' in 1.234,5. ' ' also "
+        "matches no-break spaces. null: numbers have no groups.",
+    )
+    encoding: str = Field(
+        "utf-8",
+        description="Encoding of the file, as a Python codec; Excel also writes 'cp1252' and "
+        "'utf-16'.",
+    )
     date_format: str | None = Field(
         None,
         description="strptime format of the dates, such as '%d/%m/%Y'; ISO 8601 by default, "
@@ -48,6 +60,26 @@ class CsvSource(Settings):
         le=1024**4,
         description="Maximum size of the file, and of its rows in memory [bytes].",
     )
+
+    @model_validator(mode="after")
+    def _require_different_separators(self) -> Self:
+        if self.thousands == self.decimal:
+            raise ValueError(
+                f"'thousands' must differ from 'decimal', got {self.decimal!r} for both"
+            )
+        return self
+
+    @field_validator("encoding")
+    @classmethod
+    def _require_text_encoding(cls, name: str) -> str:
+        try:
+            b"a".decode(name, errors="replace")
+        except LookupError:
+            raise ValueError(
+                f"'encoding' must be a text encoding of Python, such as utf-8, cp1252 or utf-16, "
+                f"got {name!r}"
+            ) from None
+        return name
 
 
 class ParquetSource(Settings):

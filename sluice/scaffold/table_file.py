@@ -1,6 +1,7 @@
 """Reads the file given to ``sluice init``, and derives the settings of a source that reads it."""
 
-import gzip
+import codecs
+import io
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 
 from sluice.base.errors import SourceError
 from sluice.data import sources
+from sluice.data.number_format import guess_number_format
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, JsonLinesSource, ParquetSource
 
@@ -23,13 +25,17 @@ FORMATS = {
 """Kind of the source by the ending of the file name."""
 
 _SEPARATORS = ",;\t|"
+_SAMPLE_BYTES = 2**20
+"""Number of bytes at the beginning of a CSV file from which its format is guessed."""
+
 _SOURCES = {"csv": CsvSource, "parquet": ParquetSource, "jsonl": JsonLinesSource}
 
 
 def read_table_file(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return the rows of a file, and the settings of a source that reads it, without its URI.
 
-    The separator of a CSV file is the one that occurs most often in the header line.
+    The separator of a CSV file is the one that occurs most often in the header line. The format of
+    numbers is the one with which most columns are numbers.
 
     Raises:
         SourceError: The file is missing (the nearest name is suggested), empty, or cannot be
@@ -44,21 +50,43 @@ def read_table_file(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         )
     settings: dict[str, Any] = {"kind": kind, "index": None}
     if kind == "csv" and path.is_file():
-        header = _first_line(path)
-        separator = max(_SEPARATORS, key=header.count)
-        if header.count(separator) and separator != ",":
-            settings["separator"] = separator
+        settings |= _guess_csv_format(path)
     source = _SOURCES[kind](**settings | {"uri": str(path)})
     rows = sources.load_rows(source, schema=Schema(columns=()))
     rows.columns = pd.Index([str(name) for name in rows.columns])
     return rows, settings
 
 
-def _first_line(path: Path) -> str:
-    with path.open("rb") as raw:
-        is_gzip = raw.read(2) == b"\x1f\x8b"
+def _guess_csv_format(path: Path) -> dict[str, Any]:
+    """Return the settings of a CSV source that differ from their defaults."""
     try:
-        with gzip.open(path, "rb") if is_gzip else path.open("rb") as file:
-            return str(file.readline(2**20).decode("utf-8", "replace"))
+        with path.open("rb") as file:
+            content = file.read(_SAMPLE_BYTES)
     except OSError:
-        return ""
+        return {}  # the source reports the error
+    encoding = _guess_encoding(content)
+    lines = content.decode(encoding, "replace").splitlines(keepends=True)
+    if len(content) == _SAMPLE_BYTES:
+        lines = lines[:-1]  # it may be incomplete
+    header = lines[0] if lines else ""
+    separator = max(_SEPARATORS, key=header.count)
+    guesses: dict[str, Any] = {"separator": separator, "encoding": encoding}
+    try:
+        texts = pd.read_csv(io.StringIO("".join(lines)), sep=separator, dtype="str")
+    except (pd.errors.ParserError, ValueError):
+        pass  # the source reports the error
+    else:
+        guesses["decimal"], guesses["thousands"] = guess_number_format(texts)
+    defaults = CsvSource(uri=str(path))
+    return {name: value for name, value in guesses.items() if value != getattr(defaults, name)}
+
+
+def _guess_encoding(content: bytes) -> str:
+    """Return 'utf-16' if the content begins with its byte order mark, 'cp1252' if not UTF-8."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(content)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"

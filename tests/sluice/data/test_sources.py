@@ -82,6 +82,63 @@ def test_csv_index_column_names_separator_and_date_format_are_configurable(write
     assert rows.index[1] == pd.Timestamp(2020, 2, 3)
 
 
+def test_csv_numbers_with_groups_and_a_decimal_comma_are_parsed(write_csv):
+    text = (
+        "date;close;volume;day;code\n"
+        "2020-01-02;1.234,5;1.000;31.12.2024;1.2\n"
+        "2020-01-03;-7,25;20;01.01.2025;1.234\n"
+        "2020-01-06;;1.234.567;02.01.2025;01.234\n"
+    )
+    source = write_csv(text, separator=";", decimal=",", thousands=".")
+
+    rows = load_rows(source, schema=SCHEMA)
+
+    assert rows["close"].tolist()[:2] == [1234.5, -7.25]
+    assert rows["close"].isna().tolist() == [False, False, True]
+    assert rows["volume"].tolist() == [1000, 20, 1_234_567]
+    assert rows["day"].tolist() == ["31.12.2024", "01.01.2025", "02.01.2025"]
+    assert rows["code"].tolist() == ["1.2", "1.234", "01.234"]  # no groups of three digits
+
+
+def test_csv_index_stays_text_with_groups(write_csv):
+    source = write_csv("id,close\n1 234,1 000.5\n5,2\n", index="id", thousands=" ")
+
+    rows = load_rows(source, schema=Schema(columns=(Column(name="close"),)))
+
+    assert rows.index.tolist() == ["1 234", "5"]
+    assert rows["close"].tolist() == [1000.5, 2]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "cp1252", "utf-16"])
+def test_csv_in_another_encoding_is_read(write_csv, encoding):
+    text = "date,größe,close\n2020-01-02,süß,1.5\n"
+
+    rows = load_rows(write_csv(text.encode(encoding), encoding=encoding), schema=SCHEMA)
+
+    assert rows["größe"].tolist() == ["süß"]
+    assert rows["close"].tolist() == [1.5]
+
+
+def test_csv_in_a_wrong_encoding_names_the_setting(write_csv):
+    message = get_error_message(write_csv("date,größe,close\n2020-01-02,1,2\n".encode("cp1252")))
+
+    assert "another encoding than utf-8" in message
+    assert "set 'separator' or 'encoding'" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encoding": "utf-9"}, "must be a text encoding of Python"),
+        ({"encoding": "base64"}, "must be a text encoding of Python"),
+        ({"decimal": ",", "thousands": ","}, "'thousands' must differ from 'decimal'"),
+    ],
+)
+def test_contradictory_csv_formats_are_refused(write_csv, settings, message):
+    with pytest.raises(ValueError, match=message):
+        write_csv(TEXT, **settings)
+
+
 def test_rows_are_returned_unchanged(write_csv):
     rows = load_rows(
         write_csv("date,close\n2020-01-03,1\n2020-01-02,\n2020-01-02,3\n"), schema=SCHEMA

@@ -72,6 +72,34 @@ def test_dates_order_the_rows_and_give_lagged_targets(path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "settings"), [("utf-8", {}), ("cp1252", {"encoding": "cp1252"})]
+)
+def test_a_file_of_a_european_spreadsheet_is_read(path, encoding, settings):
+    lines = [
+        f"{i % 28 + 1:02d}.{i // 28 % 12 + 1:02d}.{2000 + i // 336};{i},5;1.{i:03d},25"
+        for i in range(ROWS)
+    ]
+    path.write_text("\n".join(("Tag;Größe;Preis €", *lines)), encoding=encoding)
+
+    found = inspect_table(path, "Preis €")
+
+    assert found.task.value == "regression"
+    assert (
+        found.source
+        == {
+            "kind": "csv",
+            "index": "Tag",
+            "separator": ";",
+            "decimal": ",",
+            "thousands": ".",
+            "date_format": "%d.%m.%Y",
+        }
+        | settings
+    )
+    assert "distinct numbers from 1000.25 to 1239.25" in found.task.reason
+
+
 def test_categories_and_missing_values_become_inputs(path):
     found = inspect_generated(path, "categories")
 

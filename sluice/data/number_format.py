@@ -1,0 +1,88 @@
+"""Numbers in CSV files: decimal separators, and separators of groups of three digits."""
+
+import re
+from typing import Any, Literal
+
+import pandas as pd
+
+DecimalSeparator = Literal[".", ","]
+GroupSeparator = Literal[",", ".", " ", "'"]
+
+_CHARACTERS: dict[str, str] = {" ": " \u00a0\u202f", "'": "'\u2019"}
+"""Characters that a group separator matches, if it matches several: spaces and no-break spaces,
+straight and typographic apostrophes."""
+
+_FORMATS: tuple[tuple[DecimalSeparator, GroupSeparator | None], ...] = (
+    (".", None),
+    (",", None),
+    (".", ","),
+    (",", "."),
+    (",", " "),
+    (".", " "),
+    (".", "'"),
+)
+"""Decimal separators and group separators that are guessed, the usual ones first."""
+
+
+def convert_grouped_numbers(
+    rows: pd.DataFrame,
+    *,
+    decimal: DecimalSeparator,
+    thousands: GroupSeparator,
+    text_column: str | None,
+) -> pd.DataFrame:
+    """Return the rows with columns of texts such as ``1.234,5`` converted to numbers.
+
+    A column is converted only if each of its values is such a number or missing. Dates such as
+    ``31.12.2024`` stay texts, which the argument ``thousands`` of pandas takes for numbers.
+
+    Args:
+        rows: Table in which numbers without groups are converted already.
+        decimal: Decimal separator.
+        thousands: Separator of groups of three digits.
+        text_column: Name of a column that stays text.
+    """
+    separators = re.compile(f"[{_CHARACTERS.get(thousands, thousands)}]")
+    converted: dict[str, pd.Series[Any]] = {}
+    for name in rows.columns:
+        texts = rows[name].dropna()
+        if name != text_column and _are_numbers(texts.tolist(), decimal, thousands):
+            plain = texts.map(lambda text: separators.sub("", text).replace(decimal, "."))
+            converted[name] = pd.to_numeric(plain).reindex(rows.index)
+    return rows.assign(**converted)
+
+
+def guess_number_format(texts: pd.DataFrame) -> tuple[DecimalSeparator, GroupSeparator | None]:
+    """Return the decimal separator and the group separator with which most columns are numbers.
+
+    The result is a decimal point without groups if no format makes more columns numbers, or if
+    formats with both decimal separators make equally many: the text ``1,234`` alone is ambiguous.
+
+    Args:
+        texts: Rows of the file, with all values as texts.
+    """
+    columns = [texts[name].dropna().tolist() for name in texts.columns]
+    counts = {
+        (decimal, thousands): sum(_are_numbers(values, decimal, thousands) for values in columns)
+        for decimal, thousands in _FORMATS
+    }
+    best = [
+        number_format for number_format in _FORMATS if counts[number_format] == max(counts.values())
+    ]
+    if len({decimal for decimal, _ in best}) > 1:
+        return _FORMATS[0]
+    return best[0]
+
+
+def _are_numbers(
+    values: list[Any], decimal: DecimalSeparator, thousands: GroupSeparator | None
+) -> bool:
+    """Return whether all values are texts of numbers; False without any value."""
+    digits = r"\d+"
+    if thousands is not None:
+        separators = _CHARACTERS.get(thousands, thousands)
+        digits = rf"(?:\d+|[1-9]\d{{0,2}}(?:[{separators}]\d{{3}})+)"
+    pattern = re.compile(rf"\s*[+-]?{digits}(?:[{decimal}]\d*)?(?:[eE][+-]?\d+)?\s*")
+    return bool(values) and all(
+        isinstance(value, str) and pattern.fullmatch(value) is not None for value in values
+    )
