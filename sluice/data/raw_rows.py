@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from sluice.base.errors import SourceError
+from sluice.data.dates import parse_dates
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
@@ -92,14 +93,12 @@ def _make_index(
     if schema.index_kind == "datetime" and labels.dtype.kind != "M":
         date_format = source.date_format if isinstance(source, CsvSource) else None
         try:
-            dates = pd.to_datetime(
-                labels.astype("str"), format=date_format or "ISO8601", errors="coerce"
-            )
-        except ValueError as error:  # pandas raises for several UTC offsets despite "coerce"
+            dates = parse_dates(labels, date_format=date_format, errors="coerce")
+        except ValueError as error:
             raise SourceError(
                 f"{origin}: the dates of column '{source.index}' cannot be parsed: {error}.",
-                cause="The dates have more than one UTC offset, or date_format is invalid.",
-                fix="Write all dates in one time zone, or correct date_format.",
+                cause="Only some of the dates have a UTC offset, or date_format is invalid.",
+                fix="Write all dates with a UTC offset or all without one, or correct date_format.",
             ) from None
         is_invalid = dates.isna().to_numpy()
         if is_invalid.any():

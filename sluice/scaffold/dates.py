@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from sluice.data.dates import parse_dates
+
 _DATE_START = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 _DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
 _TIME_FORMATS = ("", " %H:%M", " %H:%M:%S")
@@ -25,16 +27,16 @@ class DateColumn:
     """Format of the texts for strptime; None for ISO 8601, or for a column of type datetime."""
 
     note: str = ""
-    """Remark on an ambiguous format."""
+    """Remark on an ambiguous format, or on UTC offsets."""
 
 
 def find_dates(rows: pd.DataFrame) -> Mapping[str, DateColumn]:
     """Return the columns that contain dates in all rows, by name."""
-    dates = {name: parse_dates(rows[name]) for name in rows.columns}
+    dates = {name: as_date_column(rows[name]) for name in rows.columns}
     return {str(name): column for name, column in dates.items() if column is not None}
 
 
-def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
+def as_date_column(series: "pd.Series[Any]") -> DateColumn | None:
     """Return a column as dates; None if it has missing values, or values that are not dates.
 
     A text such as 01/02/2024 is ambiguous. If two formats fit, the one with which the column is
@@ -49,9 +51,10 @@ def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
     texts = series.astype("str")
     if not all(_DATE_START.match(text) for text in texts.head(20)):
         return None
-    iso = _convert(texts, "ISO8601")
+    iso = _convert(texts, None)
     if iso is not None:
-        return DateColumn(dates=iso, format=None)
+        note = "Times with a UTC offset are read in UTC." if iso.dt.tz is not None else ""
+        return DateColumn(dates=iso, format=None, note=note)
     formats = [date + time for date in _DATE_FORMATS for time in _TIME_FORMATS]
     matches = [
         (date_format, dates)
@@ -89,11 +92,9 @@ def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
     return next(iter([*sorted_names, *usable_columns]), None)
 
 
-def _convert(texts: "pd.Series[Any]", date_format: str) -> "pd.Series[Any] | None":
+def _convert(texts: "pd.Series[Any]", date_format: str | None) -> "pd.Series[Any] | None":
     try:
-        dates = pd.to_datetime(texts, format=date_format, errors="coerce")
-    except ValueError:  # the dates have several UTC offsets
+        dates = parse_dates(texts, date_format=date_format, errors="coerce")
+    except ValueError:  # only some of the dates have a UTC offset
         return None
-    if dates.isna().any() or dates.dt.tz is not None:
-        return None
-    return dates
+    return None if dates.isna().any() else dates

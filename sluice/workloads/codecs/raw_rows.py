@@ -18,6 +18,7 @@ from pydantic import Field, FiniteFloat, StrictBool, StrictInt
 from sluice.base.errors import ContractError, PayloadError
 from sluice.base.format_range import format_range
 from sluice.base.pluralize import pluralize
+from sluice.data.dates import parse_dates
 from sluice.data.folds import RowRange
 from sluice.data.rows.protocol import (
     ModelInput,
@@ -346,7 +347,7 @@ def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "p
             )
     try:
         if kind == "datetime":
-            return pd.to_datetime(values, format="ISO8601")
+            return parse_dates(values)
         if kind == "string":
             return values.astype("str") if values.notna().all() else values
         if values.isna().any():

@@ -272,10 +272,31 @@ def test_unparsable_date_is_reported_with_its_line(write_csv, bad):
     assert "at line 3" in message
 
 
-def test_dates_of_two_time_zones_are_rejected(write_csv):
-    text = "date,close\n2020-01-02T00:00:00+01:00,1\n2020-01-03T00:00:00+02:00,2\n"
+@pytest.mark.parametrize(
+    ("second", "date_format"),
+    [
+        ("2020-01-03T01:00:00+02:00", None),
+        ("2020-01-02 23:00:00Z", None),
+        ("20200102T2300+00", None),
+        ("2020-01-02 17:30:00-0530", "%Y-%m-%d %H:%M:%S%z"),
+    ],
+)
+def test_times_with_utc_offsets_are_converted_to_utc(write_csv, second, date_format):
+    text = f"date,close\n2020-01-02 00:00:00+0100,1\n{second},2\n"
 
-    assert "one time zone" in get_error_message(write_csv(text))
+    rows = load_rows(write_csv(text, date_format=date_format), schema=SCHEMA)
+
+    expected = pd.DatetimeIndex(["2020-01-01 23:00", "2020-01-02 23:00"], tz="UTC")
+    assert rows.index.equals(expected)
+
+
+def test_utc_offsets_of_only_some_dates_are_rejected(write_csv):
+    text = "date,close\n2020-01-02T00:00:00+01:00,1\n2020-01-03,2\n"
+
+    message = get_error_message(write_csv(text))
+
+    assert "'2020-01-02T00:00:00+01:00' has a UTC offset, and '2020-01-03' has none" in message
+    assert "Write all dates with a UTC offset or all without one" in message
 
 
 @pytest.mark.parametrize("settings", [{"index": "Date"}, {"rename": {"Close": "close"}}])

@@ -100,6 +100,18 @@ def test_a_file_of_a_european_spreadsheet_is_read(path, encoding, settings):
     assert "distinct numbers from 1000.25 to 1239.25" in found.task.reason
 
 
+def test_times_with_utc_offsets_order_the_rows(path):
+    times = pd.date_range("2024-01-01", periods=ROWS, freq="36h", tz="Europe/Berlin")
+    assert len({str(time)[-6:] for time in times}) == 2, "daylight saving time must begin"
+    write_columns(path, at=[time.isoformat() for time in times])
+
+    found = inspect_table(path, "y")
+
+    assert found.order.value == "time"
+    assert found.source == {"kind": "csv", "index": "at"}
+    assert "Times with a UTC offset are read in UTC." in found.order.reason
+
+
 def test_categories_and_missing_values_become_inputs(path):
     found = inspect_generated(path, "categories")
 
