@@ -12,6 +12,7 @@ from pydantic import Field
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
+from sluice.assets.interrupts import stopping_cleanly
 from sluice.assets.receipt_subjects import poc_subject, require_same, search_subject
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, utc_now
 from sluice.assets.run_records import write_run
@@ -176,30 +177,31 @@ def _search(
             f"Differences: {'; '.join(differences[:MAX_LOGGED_DIFFERENCES])}. Restore the earlier "
             "values to resume it."
         )
-    result = search_workload(
-        inputs.base.path,
-        inputs.base.workload_settings,
-        setup,
-        space,
-        inputs.search,
-        table=features.table,
-        folds=features.folds,
-        artifacts=state.home.artifacts,
-        folder=folder,
-        on_report=_SearchReporter(context, progress, inputs.search),
-        compute=inputs.compute,
-        data_seed=inputs.base.data_seed,
-        sys_path=tuple(folder for folder in sys.path if folder),
-        callbacks=trial_callbacks(
-            tracking,
-            group=f"{pipeline}-{folder.name}",
-            folder=state.home.wandb,
-            decode_config=partial(decode, searched_space, setup),
-            environ=os.environ,
-            warn=context.log.warning,
-        ),
-        log=context.log.info,
-    )
+    with stopping_cleanly():
+        result = search_workload(
+            inputs.base.path,
+            inputs.base.workload_settings,
+            setup,
+            space,
+            inputs.search,
+            table=features.table,
+            folds=features.folds,
+            artifacts=state.home.artifacts,
+            folder=folder,
+            on_report=_SearchReporter(context, progress, inputs.search),
+            compute=inputs.compute,
+            data_seed=inputs.base.data_seed,
+            sys_path=tuple(folder for folder in sys.path if folder),
+            callbacks=trial_callbacks(
+                tracking,
+                group=f"{pipeline}-{folder.name}",
+                folder=state.home.wandb,
+                decode_config=partial(decode, searched_space, setup),
+                environ=os.environ,
+                warn=context.log.warning,
+            ),
+            log=context.log.info,
+        )
     study = summarize_study(result, space, setup, seed=inputs.search.seed)
     for line in study.warnings:
         context.log.warning(line)

@@ -11,6 +11,7 @@ from sluice.assets.best_config import BestConfig, apply_best_config, gpu_pool
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
+from sluice.assets.interrupts import stopping_cleanly
 from sluice.assets.metadata import REUSED, picture, table
 from sluice.assets.receipt_subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.replays import save_replays
@@ -126,16 +127,19 @@ def trained_models_asset(
         codec = workload.codec().identity()
         start_s = time.perf_counter()
         progress = _TrainingProgress(context, sluice_progress, total=len(specs))
-        with log_fold_runs(
-            tracking,
-            pipeline=pipeline,
-            group=training_group(pipeline, **candidate_subject(training_inputs, data)),
-            config=training_inputs.config,
-            store=sluice_state.store,
-            folder=sluice_state.home.wandb,
-            environ=os.environ,
-            warn=context.log.warning,
-        ) as log_to_wandb:
+        with (
+            stopping_cleanly(),
+            log_fold_runs(
+                tracking,
+                pipeline=pipeline,
+                group=training_group(pipeline, **candidate_subject(training_inputs, data)),
+                config=training_inputs.config,
+                store=sluice_state.store,
+                folder=sluice_state.home.wandb,
+                environ=os.environ,
+                warn=context.log.warning,
+            ) as log_to_wandb,
+        ):
 
             def on_event(event: FoldRunEvent) -> None:
                 log_to_wandb(event)

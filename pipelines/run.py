@@ -247,7 +247,9 @@ def _execute(
             )
     except (DagsterAssetCheckFailedError, dg.Failure):
         raise _gate_error(instance, run_id) from None
-    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError) as error:
+        if isinstance(error.__cause__, Interrupted):
+            raise error.__cause__ from None
         raise Interrupted(
             "Interrupted.", fix="Start again: completed work is kept and training resumes."
         ) from None
