@@ -77,4 +77,4 @@ def test_largest_batch_is_found_by_running_it(capfd):
 @pytest.mark.exhaustive
 def test_largest_batch_is_printed_as_text(capfd):
     assert run_command(["doctor", "batch-size", ECHO, "--limit-rows", "8"]) == 0
-    assert "run and fitted has 8 rows" in capfd.readouterr().out
+    assert "The largest batch that ran has 8 rows" in capfd.readouterr().out
