@@ -18,11 +18,11 @@ class LoaderRecord(Record):
     is_stream: bool = Field(description="Whether the dataset is an IterableDataset.")
     shuffles: bool = Field(description="Whether the sampler shuffles the rows.")
     sets_epoch: bool = Field(
-        description="Whether the sampler has a set_epoch() method, called or not."
+        description="Whether the sampler has a set_epoch() method, even if it is never called."
     )
     seed: int = Field(description="Seed of the sampler; -1 if the sampler has no seed.")
-    replicas: int = Field(description="Number of shards of the sampler; 0 if it does not shard.")
-    rank: int = Field(description="Index of the sampler's shard; -1 if it does not shard.")
+    replicas: int = Field(description="Number of shards; 0 if the sampler does not shard.")
+    rank: int = Field(description="Index of this process's shard; -1 if there are no shards.")
 
 
 class FieldRecord(Record):
@@ -54,8 +54,8 @@ class SketchRecord(Record):
     """A set of integers, or a deterministic sample of it (bottom-k sketch).
 
     Every integer is hashed to 64 bits, and the smallest hashes are kept. An incomplete sketch lacks
-    all hashes above its maximum. So two sketches are compared only up to the smaller of these
-    maxima.
+    all hashes above its maximum. So two sketches are compared only up to the smallest maximum of
+    the incomplete ones.
     """
 
     values: tuple[int, ...] = Field(description="Distinct hashes in ascending order.")
@@ -63,7 +63,7 @@ class SketchRecord(Record):
 
 
 class FloatFieldRecord(Record):
-    """Values of one float tensor in an epoch, from the first rows of a loader's first batches."""
+    """Values of one float tensor, from the first rows of each of the loader's first batches."""
 
     place: int = Field(
         description="Position of the tensor among the tensors of the batch, from 0. The tensor at "
@@ -76,9 +76,10 @@ class FloatFieldRecord(Record):
 
 
 class EpochRecord(Record):
-    """One iteration over a loader, written when it ends, the next one starts or the trace ends.
+    """One iteration over a loader.
 
-    The first four epochs of a loader are recorded, and later ones whose number is a power of two.
+    Recorded are the first four epochs of a loader, and later epochs whose number is a power of two.
+    A record is written when the epoch or the trace ends, or when the next epoch starts.
     """
 
     loader: int
@@ -92,10 +93,10 @@ class EpochRecord(Record):
     first: tuple[int, ...] = Field(
         description="The first row indices from the sampler, at most 32."
     )
-    order: str = Field(description="Digest of the row indices that depends on their order.")
+    order: str = Field(description="Digest of the row indices in their order.")
     rows: str = Field(
-        description="Digest of the row indices that does not depend on their order. For digests of "
-        "the content of the rows, see contents."
+        description="Digest of the set of row indices, independent of their order. The content of "
+        "the rows is in the field contents."
     )
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
@@ -104,14 +105,14 @@ class EpochRecord(Record):
     )
     num_contents: int = Field(description="Number of fingerprinted rows of this epoch.")
     labels: dict[int, int] = Field(
-        description="Number of rows by label, in the fingerprinted batches. Empty if no tensor of "
-        "a batch contains labels, or if there are more than 64 distinct labels."
+        description="Number of rows by class label, in the fingerprinted batches. Empty if no "
+        "tensor of a batch contains class labels, or if there are more than 64 of them."
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
-        description="Values of the tensors of 32-bit or 64-bit floats, in the first batches of the "
-        "loader; empty in later epochs. Also empty if only the first tensor has these types: it is "
-        "the input, so the batch has no float target.",
+        description="Values of the float32 and float64 tensors in the first batches of the loader. "
+        "Empty in later epochs. Also empty if only the first tensor, which is the input, has one "
+        "of these types: the batch then has no float target.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
 
@@ -132,22 +133,20 @@ class StateLoadRecord(Record):
     what: str = Field(description="Role of the object: 'network', 'optimizer' or 'scheduler'.")
     kind: str = Field(description="Class name of the object whose state is loaded.")
     object_id: int = Field(description="Index of the object that loads the state; -1 if unknown.")
-    num_keys: int = Field(description="Number of keys of the given state.")
-    num_loaded: int = Field(
-        description="Number of keys of the given state that the object expects."
-    )
+    num_keys: int = Field(description="Number of keys of the state dict.")
+    num_loaded: int = Field(description="Number of keys of the state dict that the object expects.")
     num_aliased: int = Field(
         0,
-        description="Number of tensors of the given state that share memory with parameters of the "
-        "network itself.",
+        description="Number of tensors of the state dict that share memory with parameters of the "
+        "network that loads it.",
     )
     content: int = Field(
         0,
-        description="Fingerprint of the given state of a network; 0 for other objects, or if the "
-        "state is too large or contains no float tensor.",
+        description="Fingerprint of the state dict of a network. 0 for an optimizer or scheduler, "
+        "and for a state dict that is too large or contains no float tensor.",
     )
     num_missing: int = Field(
-        description="Number of keys that the object expects and that are not in the given state."
+        description="Number of keys that the object expects and that the state dict lacks."
     )
 
     @property

@@ -87,9 +87,10 @@ class SchedulerRecord(Record):
 
     index: int
     kind: str = Field(description="Class name.")
-    optimizer: int = Field(description="Index of its optimizer; -1 if it has none.")
+    optimizer: int = Field(description="Index of the scheduled optimizer; -1 if there is none.")
     options: dict[str, float | int | bool | str | None] = Field(
-        default_factory=dict, description="Plain settings, such as T_max or step_size."
+        default_factory=dict,
+        description="Settings that are numbers, booleans, texts or None, such as T_max.",
     )
     start: int = Field(
         0,
@@ -153,7 +154,7 @@ class Trace(Record):
         "distinct sequences.",
     )
     num_truncated_files: int = Field(
-        description="Number of files whose last line is incomplete. This line is skipped."
+        description="Number of files whose last line is incomplete. The reader skips such lines."
     )
 
     @property
