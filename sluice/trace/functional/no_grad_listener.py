@@ -1,8 +1,8 @@
 """Records inputs of functional models in blocks with disabled gradients, as in an evaluation.
 
-In such a block no module is called and no graph is built. Once a functional model is known, the
-operations in the first blocks of each call site are observed with a ``TorchFunctionMode``. The
-results of the block do not change.
+Such a block builds no autograd graph, and a functional model calls no module. After the first
+functional model is found, the operations in the first blocks of each call site are therefore
+observed with a ``TorchFunctionMode``. The mode does not change the results of the operations.
 """
 
 import functools
@@ -22,8 +22,8 @@ from sluice.trace.thread_state import ThreadState
 _MAX_BLOCKS = 64
 """Maximum number of observed blocks per call site."""
 _MAX_UNMATCHED_BLOCKS = 16
-"""Number of consecutive blocks without a model input after which a call site is ignored, because it
-may be a weight update."""
+"""A call site is ignored after this number of consecutive blocks without a model input. Its blocks
+are probably weight updates."""
 _MIN_ROWS = 2
 """Minimum number of rows of a recorded batch. Smaller batches usually belong to the generation of
 samples, not to an evaluation."""
@@ -57,9 +57,9 @@ class _OpListener(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # ``func`` may be the tracer's hook of a loss function. The hook already runs and records
-        # this call, so only the original is called here. The hook returns it from
-        # ``__prepare_scriptable__``, as it does for TorchScript.
+        # If ``func`` is the tracer's hook of a loss function, call the original function: the hook
+        # is already running and records this call. Its ``__prepare_scriptable__``, which exists for
+        # TorchScript, returns the original function.
         get_original = getattr(func, "__prepare_scriptable__", None)
         result = (func if get_original is None else get_original())(*args, **(kwargs or {}))
         if not self.is_muted and not kwargs:
@@ -77,10 +77,14 @@ class NoGradListener:
         self._num_blocks = Counter[Any]()
         """Number of observed blocks by call site."""
         self._num_unmatched = Counter[Any]()
-        """Number of latest consecutive blocks without a model input, by call site."""
+        """Number of blocks since the last block with a model input, by call site."""
 
     def begin(self, block: Any, site: Any) -> None:
-        """Observe a block that starts, unless its call site was observed often enough."""
+        """Observe a block that starts.
+
+        The block is not observed if its call site was observed often enough, if the program uses
+        ``torch.compile``, or inside a functorch transform.
+        """
         if id(block) in self._op_listeners or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
             return
         if self._num_blocks[site] >= _MAX_BLOCKS or _is_compiling() or in_functorch_transform():
@@ -106,21 +110,24 @@ class NoGradListener:
         self._op_listeners.clear()
 
     def _exit(self, listener: _OpListener) -> None:
+        """Mute a listener, and remove it from the stack of function modes if it is on top.
+
+        If blocks end out of order, another mode may be on top of the stack.
+        """
         listener.is_muted = True
         depth = torch._C._len_torch_function_stack()
-        # If blocks end out of order, a mode of the program may be on top of the stack.
         if depth and torch._C._get_function_stack_at(depth - 1) is listener:
             listener.__exit__(None, None, None)
 
     def on_op(
         self, listener: _OpListener, thread: ThreadState, name: str, args: tuple[Any, ...]
     ) -> None:
-        """Inspect one operation."""
+        """Inspect one operation, if it may combine an input with a weight."""
         positions = _OPERAND_POSITIONS.get(name)
         if positions is not None and self._sink.is_on and len(args) > max(positions[:2]):
-            self._sink.run_safely(self._match, listener, thread, args, positions)
+            self._sink.run_safely(self._match_operands, listener, thread, args, positions)
 
-    def _match(
+    def _match_operands(
         self,
         listener: _OpListener,
         thread: ThreadState,
@@ -143,7 +150,7 @@ class NoGradListener:
             return
         listener.has_match = True
         if model.has_varying_uses:
-            return  # without a graph, it is unknown how many inputs belong to one pass
+            return  # the number of inputs of one pass is unknown without a graph
         listener.pending_inputs.append(rows)
         if len(listener.pending_inputs) < model.num_uses:
             return
@@ -162,7 +169,7 @@ class NoGradListener:
 
 
 def _is_compiling() -> bool:
-    """Return whether the program uses ``torch.compile``, which would trace the function mode."""
+    """Return whether the program uses ``torch.compile``, which would compile the function mode."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     backends: dict[int, Any] = getattr(dynamo, "cached_backends", {})
     return compiler.is_compiling() or any(b is not None for b in backends.values())
