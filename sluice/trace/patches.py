@@ -14,13 +14,13 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo_functions: list[Callable[[], object]] = []
-        """Functions that ``restore`` calls, the latest one first."""
+        """Functions that ``restore`` calls, the last added first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], bool]]] = []
-        """Two functions for each patch: one applies it, the other undoes it and returns whether it
-        could."""
+        """Two functions for each patch. The first applies the patch. The second undoes it if no
+        other library wrapped the patch, and returns whether it was undone."""
         self.wrap: Callable[[Any, str, Any, Any], Any] = lambda _owner, _name, _original, new: new
-        """Called with owner, name, original and new function; returns the function to install. For
-        a hook it is called with the registering function, '', None and the hook."""
+        """Returns the function to install, given owner, name, original and new function. For a
+        hook, the arguments are the registering function, '', None and the hook."""
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set ``owner.name`` to ``new`` until ``restore``.
@@ -36,7 +36,7 @@ class Patches:
         old = vars(owner).get(name)
 
         def change() -> None:
-            # Another library may have wrapped the original while tracing was paused.
+            # Keep a wrapper that another library installed while tracing was paused.
             if vars(owner).get(name) is old:
                 setattr(owner, name, new)
 
@@ -109,7 +109,7 @@ class _TorchImports:
         """Number of imported modules at the last scan."""
 
     def find(self, function: Any) -> list[tuple[Any, str]]:
-        """Return the modules that held a function at the last scan, with its name in each."""
+        """Return the modules that contained a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
             self._num_modules, self._owners_by_function_id = len(sys.modules), {}
             for module in list(sys.modules.values()):

@@ -93,11 +93,11 @@ def read_trace(folder: Path) -> Trace:
 
     Raises:
         StorageError: The files do not exist or cannot be read.
-        ContractError: A line other than an incomplete last one is damaged, the start record is
-            missing, or a newer version of Sluice wrote the trace.
+        ContractError: A complete line is damaged, the start record is missing, or a newer version
+            of Sluice wrote the trace.
     """
     reader, workers_path = _LineReader(), workers_file(folder)
-    # Most programs have no DataLoader workers.
+    # The file exists only if the program has DataLoader workers.
     worker_lines: Iterable[dict[str, Any]] = (
         reader.read(workers_path) if workers_path.exists() else ()
     )
@@ -166,7 +166,7 @@ def read_trace(folder: Path) -> Trace:
             notes=_parse_records(TraceNote, history, "note"),
             recent_steps=_recent_steps(recent, positions),
             num_steps_without_sequence=num_overflow_steps,
-            num_truncated_files=reader.num_truncated,
+            num_truncated_files=reader.num_truncated_files,
         )
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise ContractError(
@@ -177,10 +177,10 @@ def read_trace(folder: Path) -> Trace:
 
 
 class _LineReader:
-    """Reads the lines of trace files, and counts the incomplete ones."""
+    """Reads the lines of trace files, and counts files with an incomplete last line."""
 
     def __init__(self) -> None:
-        self.num_truncated = 0
+        self.num_truncated_files = 0
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
@@ -191,15 +191,15 @@ class _LineReader:
                 fix="Pass the folder of one traced process.",
             ) from error
         *complete_lines, incomplete_line = content.split(b"\n")
-        self.num_truncated += bool(incomplete_line)
-        for number, line in enumerate(complete_lines, start=1):
+        self.num_truncated_files += bool(incomplete_line)
+        for line_number, line in enumerate(complete_lines, start=1):
             try:
                 record = json.loads(line)
             except ValueError:
                 record = None
             if not isinstance(record, dict) or "record" not in record:
                 raise ContractError(
-                    f"{path}, line {number}: the line must be one JSON object with the field "
+                    f"{path}, line {line_number}: the line must be one JSON object with the field "
                     f"'record', got {line[:60]!a}.",
                     cause="The file was changed after it was written.",
                     fix="Trace the program again.",
@@ -239,11 +239,11 @@ def _step_sequences(
     """Read the event sequences of the steps.
 
     Returns:
-        sequences: The sequences, sorted by first step. An open sequence belongs to a step that did
-            not end.
-        positions: Positions of the other sequences in ``sequences``, by their stored index.
+        sequences: The sequences, sorted by first step. An open sequence contains the events after
+            the last step of a thread.
+        positions: Positions in ``sequences`` of the sequences that are not open, by stored index.
         num_overflow_steps: Number of steps whose sequence was not recorded, because there were too
-            many distinct ones.
+            many distinct sequences.
     """
     line_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}  # first step, last step, number of steps
@@ -253,8 +253,8 @@ def _step_sequences(
             line_by_index[line["index"]] = line
         elif line["record"] == "order":
             for stored_index, first, last, count in line["rows"]:
-                known_first, _, known_count = counts.get(stored_index, (first, last, 0))
-                counts[stored_index] = known_first, last, known_count + count
+                earlier_first, _, earlier_count = counts.get(stored_index, (first, last, 0))
+                counts[stored_index] = earlier_first, last, earlier_count + count
     _, _, num_overflow_steps = counts.pop(OVERFLOW_INDEX, (0, 0, 0))
     sequences: list[StepSequence] = []
     positions: dict[int, int] = {}
@@ -291,7 +291,7 @@ def _recent_steps(
         for step, sequence, times, *optional in line["rows"]
         if sequence in positions
     ]
-    return tuple(sorted(steps, key=lambda recent: recent.step))
+    return tuple(sorted(steps, key=lambda step: step.step))
 
 
 def _sort_by_step(records: Iterable[StepRecordT]) -> tuple[StepRecordT, ...]:

@@ -38,8 +38,8 @@ class Tracer:
         print_line: Prints one line for the user.
     """
 
-    # Reading a slot takes one memory access, reading a dictionary entry five. Each access is slow,
-    # because the operations of the program evict the tracer's data from the processor's cache.
+    # Slots are used because reading a slot takes one memory access, and reading a dictionary entry
+    # five. Each access is slow: the program evicts the tracer's data from the processor's cache.
     __slots__ = (
         "__weakref__", "_began_ns", "_describe", "bus", "clock", "events", "is_on", "local",
         "objects", "patches", "print_line", "recorder", "sampling", "settings", "steps",
@@ -128,7 +128,7 @@ class Tracer:
 
     def _write_end(self, raised: str) -> None:
         self.bus.publish(TraceEnding())
-        # The predictions end, so that the matched events of the running steps are recorded.
+        # End the predictions, so that the matched events of the running steps are recorded.
         for thread in self.events.threads:
             if thread.prediction.position >= 0:
                 self.bus.publish(UnexpectedEvent(thread))
