@@ -26,7 +26,7 @@ class LoaderRecord(Record):
 
 
 class FieldRecord(Record):
-    """Statistics of one tensor of a batch."""
+    """Statistics of one tensor of a batch; NaN for an empty or complex tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -43,10 +43,12 @@ class BatchRecord(Record):
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
     position: int = Field(description="Position of the batch in its epoch, from 0.")
     step: int = Field(description="Number of optimizer steps before the batch.")
-    fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
+    fields: tuple[FieldRecord, ...] = Field(
+        description="Statistics of the first 8 tensors of the batch."
+    )
     rows: tuple[int, ...] = Field(
-        description="64-bit fingerprint of the content of each row of the first tensor. Equal rows "
-        "of one dtype have equal fingerprints in every loader, process and run."
+        description="64-bit fingerprint of the content of each row of the first tensor. Rows with "
+        "equal values and dtype have equal fingerprints in every loader, process and run."
     )
 
 
@@ -54,8 +56,8 @@ class SketchRecord(Record):
     """A set of integers, or a deterministic sample of it (bottom-k sketch).
 
     Every integer is hashed to 64 bits, and the smallest hashes are kept. An incomplete sketch lacks
-    all hashes above its maximum. So two sketches are compared only up to the smallest maximum of
-    the incomplete ones.
+    all hashes above its maximum. Sketches are therefore compared only up to the smallest maximum of
+    an incomplete sketch.
     """
 
     values: tuple[int, ...] = Field(description="Distinct hashes in ascending order.")
@@ -78,14 +80,16 @@ class FloatFieldRecord(Record):
 class EpochRecord(Record):
     """One iteration over a loader.
 
-    Recorded are the first four epochs of a loader, and later epochs whose number is a power of two.
+    The first four epochs of a loader are recorded, and later epochs whose number is a power of two.
     A record is written when the epoch or the trace ends, or when the next epoch starts.
     """
 
     loader: int
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
     step: int = Field(description="Number of optimizer steps before the epoch.")
-    sampler_epoch: int = Field(description="Epoch set by set_epoch(); -1 without this method.")
+    sampler_epoch: int = Field(
+        description="Epoch of the sampler, which set_epoch() sets; -1 if the sampler has no epoch."
+    )
     num_batches: int
     num_indices: int = Field(
         description="Number of row indices from the sampler; 0 without a sampler."
@@ -95,8 +99,8 @@ class EpochRecord(Record):
     )
     order: str = Field(description="Digest of the row indices in their order.")
     rows: str = Field(
-        description="Digest of the set of row indices, independent of their order. The content of "
-        "the rows is in the field contents."
+        description="Digest of the row indices, independent of their order. For the content of the "
+        "rows, see the field contents."
     )
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
@@ -105,8 +109,8 @@ class EpochRecord(Record):
     )
     num_contents: int = Field(description="Number of fingerprinted rows of this epoch.")
     labels: dict[int, int] = Field(
-        description="Number of rows by class label, in the fingerprinted batches. Empty if no "
-        "tensor of a batch contains class labels, or if there are more than 64 of them."
+        description="Number of rows by class label, in the fingerprinted batches. Empty without "
+        "class labels, and with more than 64 distinct class labels."
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
@@ -142,8 +146,9 @@ class StateLoadRecord(Record):
     )
     content: int = Field(
         0,
-        description="Fingerprint of the state dict of a network. 0 for an optimizer or scheduler, "
-        "and for a state dict that is too large or contains no float tensor.",
+        description="Fingerprint of the state dict of a network; 0 for an optimizer or scheduler. "
+        "Also 0 if the state dict contains no float tensor, more than 1,024 of them, or float "
+        "tensors on the meta device.",
     )
     num_missing: int = Field(
         description="Number of keys that the object expects and that the state dict lacks."

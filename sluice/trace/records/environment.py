@@ -41,8 +41,8 @@ class WorkerRandomnessRecord(Record):
 class DataParallelRecord(Record):
     """A data-parallel wrapper, a sharded network, or gradients that the program reduces itself.
 
-    A network and its wrapper get their network indices when they are first called. The record is
-    then written again.
+    A network and its wrapper get their network indices when they are first called. The record of
+    the wrapper is then written again.
     """
 
     index: int = Field(
@@ -77,8 +77,8 @@ class StateSaveRecord(Record):
     )
     content: int = Field(
         0,
-        description="Fingerprint of the network state that is saved; 0 without a network state, "
-        "and for a state that is too large or contains no float tensor.",
+        description="Fingerprint of the network state that is saved; 0 if no network state is "
+        "saved. Also 0 in the cases of ``StateLoadRecord.content``.",
     )
 
 
@@ -88,7 +88,7 @@ class FileReadRecord(Record):
     step: int = Field(description="Number of optimizer steps before the call.")
     path: str = Field(description="Path of the file; '' if there is no path.")
     states: tuple[StateKind, ...] = Field(
-        description="Kinds of states in the file, at the top level or one level below."
+        description="Kinds of state dicts in the file, at the top level or one level below."
     )
 
 
@@ -105,7 +105,7 @@ class LearningRateRecord(Record):
 
 
 class RankWeightsRecord(Record):
-    """Digest of the parameters that data-parallel training keeps equal on all ranks, on this rank.
+    """Digest of this rank's copy of the parameters that must be equal on all ranks.
 
     Recorded after steps 1, 2, 4, 8 and so on. These are the same steps on all ranks.
     """

@@ -63,9 +63,9 @@ class ProbeRecord(Record):
     The outputs with and without the perturbation are compared. The perturbation depends on the
     probe:
 
-    - later tokens: The second half of each sequence of tokens or values is changed. The outputs
-      of the first half are compared. Only for networks that are trained to predict the next token
-      or value.
+    - later tokens: The second half of each sequence of tokens or values is changed. The outputs of
+      the first half are compared. Only for networks that are trained to predict the next token or
+      value.
     - own tokens: The second half is changed, too, but the output at the first changed token is also
       compared. Only for networks whose targets are the input tokens. If the network itself shifts
       its input, this output does not depend on the token at its own position and does not change.

@@ -87,18 +87,22 @@ class InputRecord(Record):
         description="Whether columns are positions in the flattened row; otherwise they are "
         "indices of one dimension."
     )
-    columns: tuple[ColumnRecord, ...] = Field(description="At most 64 columns, evenly spaced.")
+    columns: tuple[ColumnRecord, ...] = Field(
+        description="Statistics of at most 64 evenly spaced columns."
+    )
     channels: tuple[ColumnRecord, ...] = Field(
-        (), description="Statistics per channel, for images of several channels, channels first."
+        (), description="Statistics per channel of multi-channel images in channels-first layout."
     )
     correlations: tuple[float, ...] = Field(
         (),
-        description="Correlations of the first 24 channels or, without channels, of the first 24 "
-        "columns: the upper triangle, row by row.",
+        description="Correlations of the first 24 channels; without channels, of the first 24 "
+        "columns. The upper triangle of the correlation matrix, row by row.",
     )
-    tokens: TokenRecord | None = Field(None, description="None if the input is not tokens.")
+    tokens: TokenRecord | None = Field(
+        None, description="Statistics of an input of tokens; None for other inputs."
+    )
     other_tokens: tuple[TokenRecord, ...] = Field(
-        (), description="Tokens in the other arguments, such as the input of a decoder."
+        (), description="Statistics of other arguments of tokens, such as the input of a decoder."
     )
 
 
@@ -147,7 +151,10 @@ class TargetSampleRecord(Record):
 
 
 class NonFiniteTensorRecord(Record):
-    """A tensor with NaN or infinite values that a network or a loss function received."""
+    """A tensor with NaN or infinite values that a network or a loss function received.
+
+    At most 8 tensors are recorded in a trace.
+    """
 
     step: int = Field(description="Number of optimizer steps before the call.")
     network: int

@@ -8,7 +8,8 @@ from sluice.base.settings import Record
 class ParameterValuesRecord(Record):
     """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on.
 
-    When a new training phase begins, the steps are counted again from its start.
+    When a new training phase begins, the steps are counted again from the start of the phase. At
+    most 256 parameters are recorded.
     """
 
     parameter: int
@@ -24,7 +25,7 @@ class ParameterValuesRecord(Record):
     num_distinct_rows: int = Field(
         description="Number of distinct rows among the first 512; 0 for a parameter of fewer than "
         "two dimensions. Rows count as equal if their values differ by less than about a "
-        "hundred-thousandth of the largest value."
+        "hundred-thousandth of the largest absolute value."
     )
     num_non_finite: int
 
@@ -61,7 +62,7 @@ class NonFiniteGradientRecord(Record):
 
 
 class CorruptedWeightsRecord(Record):
-    """Weights that became non-finite before the first non-finite loss, with finite gradients.
+    """Weights that became non-finite before the first non-finite loss, despite finite gradients.
 
     The moments of these weights in the optimizer state are finite. The optimizer's arithmetic
     therefore produced the non-finite values, or the program wrote them between two steps.

@@ -8,8 +8,8 @@ from sluice.base.settings import Record
 class OptimizerStatistics(Record):
     """One optimizer at one step. The tuples except ``rates`` are aligned with ``parameters``.
 
-    Only parameters with a gradient are included. Gradients are measured as the optimizer uses them,
-    after unscaling and clipping.
+    Only parameters with a dense gradient are included. Gradients are measured as the optimizer uses
+    them, after unscaling and clipping.
     """
 
     optimizer: int
@@ -28,8 +28,8 @@ class OptimizerStatistics(Record):
         "bfloat16 nor float16. Empty if no parameter has one of these types.",
     )
     moments: dict[str, float] = Field(
-        description="Norm of each kind of optimizer state, such as 'exp_avg', by its name: over "
-        "all parameters together, after the step."
+        description="Norm of each kind of optimizer state after the step, over all parameters "
+        "together, by the name of the state, such as 'exp_avg'."
     )
     state_step: float = Field(
         description="Step count in the optimizer state; -1 if the state has no step count."
