@@ -57,14 +57,14 @@ class TracedBlock:
         self._out = self.folder
         self._settings = settings
         self._stack = ExitStack()
-        self._is_inner = False
+        self._has_outer_trace = False
         """Whether an outer trace records the block."""
 
     def __enter__(self) -> Self:
         # Imported here, because this import takes seconds: it also imports torch.
         from sluice.trace.attach import active_tracer, traced
 
-        self._is_inner = active_tracer() is not None
+        self._has_outer_trace = active_tracer() is not None
         self.reports = ()
         # Use a new folder, so that the reports do not include earlier traces in ``out``.
         self.folder = unique_folder(self._out, "block")
@@ -108,7 +108,7 @@ class TracedBlock:
             StorageError: Nothing was traced, or an outer trace recorded the block.
             ContractError: The trace was changed after it was written.
         """
-        if self._is_inner:
+        if self._has_outer_trace:
             raise StorageError(
                 "The block has no trace of its own, because an outer trace recorded it.",
                 fix="Call replay() of the outer trace, or 'sluice trace replay' on its folder.",
@@ -139,7 +139,7 @@ class TracedBlock:
 
     @property
     def _outcome(self) -> tuple[str, Tone]:
-        if self._is_inner:
+        if self._has_outer_trace:
             return "recorded by the outer trace", "plain"
         if not self.num_steps and not self.diagnoses:
             return "no training was traced", "unsure"

@@ -57,7 +57,7 @@ def launch(
             if command[0].endswith(".py") and Path(command[0]).is_file()
             else "Check the spelling and the permissions. Do not quote the command as a whole.",
         ) from error
-    return_code = _wait(process)
+    return_code = _wait_for_exit(process)
     return return_code if return_code >= 0 else SIGNAL_EXIT_BASE - return_code
 
 
@@ -67,10 +67,10 @@ def traced_environment(
     """Return the environment in which Python processes are traced."""
     # Put the folder of the tracer's sitecustomize first: Python imports the first sitecustomize on
     # its path when it starts.
-    path = [str(_SITECUSTOMIZE_FOLDER), *filter(None, [environ.get("PYTHONPATH")])]
+    python_path = [str(_SITECUSTOMIZE_FOLDER), *filter(None, [environ.get("PYTHONPATH")])]
     return {
         **environ,
-        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(python_path),
         "SLUICE_TRACE_OUT": str(out.absolute()),
         "SLUICE_TRACE_PACKAGE": str(Path(sluice.__file__).parent),
         "SLUICE_TRACE_SETTINGS": settings.model_dump_json(),
@@ -91,7 +91,7 @@ def prepare_folder(out: Path) -> StorageError | None:
     return None
 
 
-def _wait(process: "subprocess.Popen[bytes]") -> int:
+def _wait_for_exit(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the program, forward SIGTERM to it, and return its return code.
 
     The return code is negative if a signal ended the program.

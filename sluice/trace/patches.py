@@ -18,33 +18,35 @@ class Patches:
         self._changes: list[tuple[Callable[[], None], Callable[[], bool]]] = []
         """Two functions for each patch. The first applies the patch. The second undoes it if no
         other library wrapped the patch, and returns whether it was undone."""
-        self.wrap: Callable[[Any, str, Any, Any], Any] = lambda _owner, _name, _original, new: new
-        """Returns the function to install, given owner, name, original and new function. For a
-        hook, the arguments are the registering function, '', None and the hook."""
+        self.wrap: Callable[[Any, str, Any, Any], Any] = (
+            lambda _owner, _name, _original, replacement: replacement
+        )
+        """Returns the function to install, given owner, name, original function and replacement.
+        For a hook, the arguments are the registering function, '', None and the hook."""
 
-    def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Set ``owner.name`` to ``new`` until ``restore``.
+    def replace(self, owner: Any, name: str, replacement: Any) -> None:
+        """Set ``owner.name`` to ``replacement`` until ``restore``.
 
-        ``restore`` keeps the current value if another library replaced ``new`` in the meantime.
+        ``restore`` keeps the current value if another library changed it in the meantime.
         """
         self._replace_attribute(
-            owner, name, self.wrap(owner, name, getattr(owner, name, None), new)
+            owner, name, self.wrap(owner, name, getattr(owner, name, None), replacement)
         )
 
-    def _replace_attribute(self, owner: Any, name: str, new: Any) -> None:
+    def _replace_attribute(self, owner: Any, name: str, replacement: Any) -> None:
         is_own_attribute = name in vars(owner)  # otherwise ``owner`` inherits it
-        old = vars(owner).get(name)
+        original = vars(owner).get(name)
 
         def change() -> None:
             # Keep a wrapper that another library installed while tracing was paused.
-            if vars(owner).get(name) is old:
-                setattr(owner, name, new)
+            if vars(owner).get(name) is original:
+                setattr(owner, name, replacement)
 
         def undo() -> bool:
-            if vars(owner).get(name) is not new:
-                return False  # another library wrapped ``new``, and its wrapper must stay
+            if vars(owner).get(name) is not replacement:
+                return False  # another library wrapped ``replacement``, and its wrapper must stay
             if is_own_attribute:
-                setattr(owner, name, old)
+                setattr(owner, name, original)
             else:
                 delattr(owner, name)
             return True
@@ -67,12 +69,12 @@ class Patches:
         self._changes.append((change, undo))
         self._undo_functions.append(undo)
 
-    def replace_function(self, owner: Any, name: str, new: Any) -> None:
+    def replace_function(self, owner: Any, name: str, replacement: Any) -> None:
         """Replace a function of torch until ``restore``, also where it was imported by name."""
-        old = getattr(owner, name)
-        wrapped = self.wrap(owner, name, old, new)
-        for module, attribute in _TORCH_IMPORTS.find(old):
-            if vars(module).get(attribute) is old:
+        original = getattr(owner, name)
+        wrapped = self.wrap(owner, name, original, replacement)
+        for module, attribute in _TORCH_IMPORTS.find(original):
+            if vars(module).get(attribute) is original:
                 self._replace_attribute(module, attribute, wrapped)
 
     def on_restore(self, undo: Callable[[], None]) -> None:

@@ -70,7 +70,7 @@ class Prediction:
 
 @dataclass(slots=True, eq=False)
 class OpenStep:
-    """What was recorded since the last step. Owner: ``recording``; hooks append to its lists."""
+    """Records since the thread's last step. Owner: ``recording``; hooks append to the lists."""
 
     events: list[int] = field(default_factory=list)
     """Events since the last step: code in the interner and clock time [ns], alternating. One flat

@@ -33,7 +33,7 @@ class Tracer:
     Args:
         folder: Folder for the files of this process; created at the first write.
         settings: Limits of time, memory and disk.
-        describe: Returns the description of this process; called at the first write.
+        describe: Returns the start record, which describes this process; called at the first write.
         clock: Monotonic time [ns].
         print_line: Prints one line for the user.
     """
@@ -87,8 +87,8 @@ class Tracer:
             return
         self.detach()
         frames = traceback.extract_tb(error.__traceback__)[-1:]
-        where = f" at {Path(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
-        text = f"{type(error).__name__}: {error}{where}"
+        location = f" at {Path(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
+        text = f"{type(error).__name__}: {error}{location}"
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             folder = self.recorder.folder
             text = (

@@ -170,7 +170,7 @@ class FunctionalModelWatch:
         """
         if not self._advance_sampling(loss):
             return
-        began = self._sink.clock()
+        began_ns = self._sink.clock()
         with torch.no_grad():
             nodes = [*graph_nodes(loss)]
             self.leaves = graph_leaves(nodes)
@@ -180,15 +180,15 @@ class FunctionalModelWatch:
                 model.store_input_form(leaf_inputs[0])
                 self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
                 self._record_pass(thread, model, nodes, loss)
-        thread.step.add_cost(self._sink.clock() - began)
+        thread.step.add_cost(self._sink.clock() - began_ns)
 
     def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
         """Record an input that a model receives while gradients are disabled."""
-        began = self._sink.clock()
+        began_ns = self._sink.clock()
         self._report_call(thread, model, [values])
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, None)
-        thread.step.add_cost(self._sink.clock() - began)
+        thread.step.add_cost(self._sink.clock() - began_ns)
 
     def release(self) -> None:
         """Drop references to inspected tensors when the backward pass has ended."""

@@ -123,10 +123,10 @@ class ManualLossWatch:
             self._num_passes_left -= 1
         elif self._step_of_last_inspection == sink.steps.last or not self._sampler.advance():
             return
-        self._step_of_last_inspection, began = sink.steps.last, sink.clock()
+        self._step_of_last_inspection, began_ns = sink.steps.last, sink.clock()
         self._inspect(loss)
         if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
 
     def _inspect(self, loss: Tensor) -> None:
         broadcast = find_broadcast(loss.grad_fn)
@@ -249,7 +249,7 @@ def find_double_activations(loss_node: Any) -> list[tuple[str, str, tuple[int, .
             continue
         visited.add(node)
         name = node.name()
-        kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
+        kind = next((k for k, prefixes in _OUTER_ACTIVATIONS if name.startswith(prefixes)), None)
         if kind is not None:
             producer, skipped_kinds = _find_producer(*node.next_functions[0])
             # log(1 + x) is a softplus only if x is an exponential.

@@ -80,14 +80,14 @@ class ManualUpdateWatch:
         candidates = self._trained_parameters(thread)
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
-        with_gradients = [p for p in candidates if p.grad is not None]
-        smallest_first = sorted(with_gradients, key=Tensor.numel)
-        self._watched_parameters = smallest_first[:_MAX_WATCHED_PARAMETERS]
+        parameters_with_gradients = [p for p in candidates if p.grad is not None]
+        sorted_parameters = sorted(parameters_with_gradients, key=Tensor.numel)
+        self._watched_parameters = sorted_parameters[:_MAX_WATCHED_PARAMETERS]
         self._snapshots = [(p, _snapshot(p)) for p in self._watched_parameters]
         if self._optimizer is None:
             self._optimizer = ImplicitOptimizer(self._parameters)
         known_ids = {id(p) for p in self._parameters}
-        new_parameters = [p for p in with_gradients if id(p) not in known_ids]
+        new_parameters = [p for p in parameters_with_gradients if id(p) not in known_ids]
         self._parameters += new_parameters
         self._sink.objects.has_changed |= bool(new_parameters)
 

@@ -41,10 +41,10 @@ _NO_GRAD_CONTEXTS = (torch.no_grad, torch.inference_mode)
 class _OpListener(TorchFunctionMode):
     """Observes the operations of one block."""
 
-    def __init__(self, owner: "NoGradListener", thread: ThreadState, site: Any) -> None:
+    def __init__(self, owner: "NoGradListener", thread: ThreadState, call_site: Any) -> None:
         super().__init__()
         self._owner, self._thread = owner, thread
-        self.site = site
+        self.call_site = call_site
         """Call site of the block."""
         self.pending_inputs: list[Tensor] = []
         """Inputs that were observed in the running pass of a model. There are several if the pass
@@ -76,21 +76,28 @@ class NoGradListener:
         """Listeners of the running blocks, by the id of the block."""
         self._num_blocks = Counter[Any]()
         """Number of observed blocks by call site."""
-        self._num_unmatched = Counter[Any]()
+        self._num_unmatched_blocks = Counter[Any]()
         """Number of blocks since the last block with a model input, by call site."""
 
-    def begin(self, block: Any, site: Any) -> None:
+    def begin(self, block: Any, call_site: Any) -> None:
         """Observe a block that starts.
 
         The block is not observed if its call site was observed often enough, if the program uses
         ``torch.compile``, or inside a functorch transform.
         """
-        if id(block) in self._op_listeners or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
+        if (
+            id(block) in self._op_listeners
+            or self._num_unmatched_blocks[call_site] >= _MAX_UNMATCHED_BLOCKS
+        ):
             return
-        if self._num_blocks[site] >= _MAX_BLOCKS or _is_compiling() or in_functorch_transform():
+        if (
+            self._num_blocks[call_site] >= _MAX_BLOCKS
+            or _is_compiling()
+            or in_functorch_transform()
+        ):
             return
-        self._num_blocks[site] += 1
-        listener = _OpListener(self, self._sink.local.thread, site)
+        self._num_blocks[call_site] += 1
+        listener = _OpListener(self, self._sink.local.thread, call_site)
         self._op_listeners[id(block)] = listener
         listener.__enter__()  # type: ignore[no-untyped-call]
 
@@ -99,8 +106,10 @@ class NoGradListener:
         listener = self._op_listeners.pop(id(block), None)
         if listener is None:
             return
-        site = listener.site
-        self._num_unmatched[site] = 0 if listener.has_match else self._num_unmatched[site] + 1
+        call_site = listener.call_site
+        self._num_unmatched_blocks[call_site] = (
+            0 if listener.has_match else self._num_unmatched_blocks[call_site] + 1
+        )
         self._exit(listener)
 
     def end_all(self) -> None:
@@ -123,19 +132,23 @@ class NoGradListener:
         self, listener: _OpListener, thread: ThreadState, name: str, args: tuple[Any, ...]
     ) -> None:
         """Inspect one operation, if it may combine an input with a weight."""
-        positions = _OPERAND_POSITIONS.get(name)
-        if positions is not None and self._sink.is_on and len(args) > max(positions[:2]):
-            self._sink.run_safely(self._match_operands, listener, thread, args, positions)
+        operand_positions = _OPERAND_POSITIONS.get(name)
+        if (
+            operand_positions is not None
+            and self._sink.is_on
+            and len(args) > max(operand_positions[:2])
+        ):
+            self._sink.run_safely(self._match_operands, listener, thread, args, operand_positions)
 
     def _match_operands(
         self,
         listener: _OpListener,
         thread: ThreadState,
         args: tuple[Any, ...],
-        positions: tuple[int, int, bool],
+        operand_positions: tuple[int, int, bool],
     ) -> None:
         """Report an operand as input of a model if the other operand is the model's first leaf."""
-        input_position, weight_position, may_be_swapped = positions
+        input_position, weight_position, may_be_swapped = operand_positions
         values, weight = args[input_position], args[weight_position]
         if type(values) is not Tensor or not isinstance(weight, Tensor):
             return
@@ -194,11 +207,11 @@ def observe_no_grad_blocks(sink: EventSink, model_watch: FunctionalModelWatch) -
 def _patch_context(
     sink: EventSink, model_watch: FunctionalModelWatch, listener: NoGradListener, context: Any
 ) -> None:
-    enter, leave = context.__enter__, context.__exit__
+    original_enter, original_exit = context.__enter__, context.__exit__
 
-    @functools.wraps(enter)
+    @functools.wraps(original_enter)
     def begin(block: Any) -> Any:
-        result = enter(block)
+        result = original_enter(block)
         thread = sink.local.thread
         network = thread.call.network
         is_functional = network >= 0 and network in model_watch.network_indices
@@ -206,10 +219,10 @@ def _patch_context(
             sink.run_safely(listener.begin, block, _call_site())
         return result
 
-    @functools.wraps(leave)
+    @functools.wraps(original_exit)
     def end(block: Any, *args: Any) -> Any:
         sink.run_safely(listener.end, block)
-        return leave(block, *args)
+        return original_exit(block, *args)
 
     sink.patches.replace(context, "__enter__", begin)
     sink.patches.replace(context, "__exit__", end)

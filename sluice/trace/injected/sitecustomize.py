@@ -98,8 +98,10 @@ def _import_sluice() -> None:
 
 def _raised_exception() -> str:
     """Return class and message of the exception that ended the program; '' without an exception."""
-    kind = getattr(sys, "last_type", None)
-    return "" if kind is None else f"{kind.__name__}: {getattr(sys, 'last_value', '')}"
+    exception_class = getattr(sys, "last_type", None)
+    if exception_class is None:
+        return ""
+    return f"{exception_class.__name__}: {getattr(sys, 'last_value', '')}"
 
 
 try:

@@ -38,10 +38,10 @@ TraceEventKind = Literal[
 - epoch: an iteration over a loader starts. object_id: loader.
 - batch: a loader yields a batch. object_id: loader.
 - forward: a network returns that was not called by another network. object_id: network;
-  related_id: loader of the last batch, -1 without a loader. Flags: "grad" if an output requires
-  gradients; "training" or "evaluating", the mode of the network itself. Also "sensitive training"
-  if a submodule whose output depends on the mode (dropout, batch norm) is in training mode, and
-  "sensitive evaluating" if one is in evaluation mode.
+  related_id: loader of the last batch, -1 without a loader. Flags: "grad" if the first output
+  tensor requires gradients; "training" or "evaluating", the mode of the network itself. Also
+  "sensitive training" if a submodule whose output depends on the mode (dropout, batch norm) is in
+  training mode, and "sensitive evaluating" if such a submodule is in evaluation mode.
 - backward: ``backward()`` returns. Flags: "scaled" if the loss was scaled by an enabled gradient
   scaler; "leaf" if the loss has no graph; "unscaled mean" if the loss is a mean over the batch that
   is not multiplied or divided further, for example by a number of accumulation steps.
@@ -115,7 +115,7 @@ class StepSequence(Record):
 
 
 class RecentStep(Record):
-    """One of the last steps before the trace was written, with the times of its events."""
+    """One of the most recent steps, with the times of its events."""
 
     step: int
     sequence: int = Field(description="Index of its sequence in ``Trace.sequences``.")

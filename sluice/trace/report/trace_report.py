@@ -140,6 +140,9 @@ def _latest_by_rank(traces: Sequence[Trace]) -> list[Trace]:
     Traces of runs with a smaller world size than the largest one are ignored.
     """
     world_size = max((trace.start.world_size for trace in traces), default=1)
-    by_time = sorted(traces, key=lambda trace: trace.start.began)
-    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == world_size and t.num_steps}
-    return [by_rank[rank] for rank in sorted(by_rank)]
+    trace_by_rank = {
+        trace.start.rank: trace
+        for trace in sorted(traces, key=lambda trace: trace.start.began)
+        if trace.start.world_size == world_size and trace.num_steps
+    }
+    return [trace_by_rank[rank] for rank in sorted(trace_by_rank)]

@@ -130,10 +130,10 @@ def _no_diagnosis_card(abnormal_tensor: AbnormalTensor | None, conclusion: Concl
 
 def _subtitle(trace: Trace, program: str) -> str:
     start = trace.start
-    rank = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
+    rank_text = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
     duration = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
     steps = pluralize(trace.num_steps, "step")
-    return f"{program}: {steps}, {duration}{rank}, torch {start.torch}"
+    return f"{program}: {steps}, {duration}{rank_text}, torch {start.torch}"
 
 
 def _diagnosis_card(diagnosis: Diagnosis) -> str:
