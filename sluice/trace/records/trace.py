@@ -87,7 +87,7 @@ class SchedulerRecord(Record):
 
     index: int
     kind: str = Field(description="Class name.")
-    optimizer: int = Field(description="Index of the scheduled optimizer; -1 if there is none.")
+    optimizer: int = Field(description="Index of the scheduled optimizer; -1 without an optimizer.")
     options: dict[str, float | int | bool | str | None] = Field(
         default_factory=dict,
         description="Settings that are numbers, booleans, texts or None, such as T_max.",
