@@ -166,9 +166,9 @@ def _register_fork_callbacks() -> None:
     Neither callback can be unregistered, so both are registered once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
-    # Use a callback of multiprocessing, too: processes that it forks run no atexit callbacks. The
-    # first argument is a function of this module, which is never deleted, because multiprocessing
-    # drops the callback when this argument is deleted.
+    # Use a callback of multiprocessing, too: the processes that multiprocessing forks run no atexit
+    # callbacks. The callback ends when the first argument is deleted, so the argument is a function
+    # of this module, which is never deleted.
     register_after_fork(_begin_in_child, lambda _: _register_exit_callback())
 
 

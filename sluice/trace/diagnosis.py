@@ -109,8 +109,8 @@ def _may_explain(
     """Return whether the findings of a fault may explain the findings of its consequence."""
     cause_order = min(_SEVERITY_ORDER[f.severity] for f in cause_findings)
     effect_order = min(_SEVERITY_ORDER[f.severity] for f in effect_findings)
-    # What a finding reports may be intended. An error that does not precede it shows that it is a
-    # fault.
+    # A finding that needs confirmation may be intended. An error that does not precede this finding
+    # shows that the finding is a fault.
     is_not_preceded = min(f.step for f in cause_findings) <= min(f.step for f in effect_findings)
     return cause_order <= effect_order or (
         cause_order == _SEVERITY_ORDER["confirm"] and is_not_preceded

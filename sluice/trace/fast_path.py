@@ -80,7 +80,7 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
             return hook(module, *args, **kwargs)
         if entry.has_no_parameters:
             return original(module, *args, **kwargs)
-        # Store references to the inputs. They are needed if the loss turns out to be non-finite.
+        # Store references to the inputs, which are needed if the loss turns out to be non-finite.
         network_call = thread.call
         network_call.network, network_call.inputs = entry.index, tensor_refs(args, kwargs)
         forward.is_running = True

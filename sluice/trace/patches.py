@@ -89,7 +89,7 @@ class Patches:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Undo all patches in the block, except those that another library wrapped."""
+        """Undo all patches in the block, except patches that another library wrapped."""
         undone_changes = [change for change, undo in reversed(self._changes) if undo()]
         try:
             yield

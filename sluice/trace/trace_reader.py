@@ -53,7 +53,7 @@ from sluice.trace.records.trace import (
 )
 
 _OPTIONAL_STEP_FIELDS = ("ended_us", "began_us")
-"""Last fields of a row of recent steps. Early versions of Sluice did not write them."""
+"""Last fields of a row of recent steps. Early versions of Sluice did not write these fields."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 StepRecordT = TypeVar("StepRecordT", StepStatistics, StepScalars)

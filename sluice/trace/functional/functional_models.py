@@ -46,7 +46,7 @@ sequences of different lengths."""
 
 
 class ModulePlaceholder(nn.Module):
-    """Placeholder for a model that is not an nn.Module. It has no parameters; it is not called."""
+    """Placeholder for a model that is not an nn.Module; without parameters, and never called."""
 
 
 class FunctionalModel:

@@ -48,7 +48,7 @@ _NODES_BEFORE_COMPARISON = frozenset(
     for number in (0, 1, 2)
 )  # fmt: skip
 """Reductions and elementwise nodes that may be between a loss and the node that compares outputs
-with targets. The node that compares them is also one of these."""
+with targets. The comparing node itself is also one of these nodes."""
 _EXPLICIT_RESHAPES = (
     "Unsqueeze",
     "View",
@@ -100,7 +100,7 @@ class ManualLossWatch:
         """Known forms: the types of the first autograd nodes of a loss."""
 
     def on_loss(self, begins: ScalarBackwardBegins) -> None:
-        """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""
+        """Inspect the first losses of each form, and a sample of later losses."""
         self._track_form(begins.loss)
         if self._num_passes_left or self._sink.sampling.samples_statistics:
             self._inspect_if_due(begins.thread, begins.loss)

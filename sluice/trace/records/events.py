@@ -5,9 +5,9 @@ with counts. A sequence contains all events since the previous step of any optim
 thread. It ends with a step, or with a step that a gradient scaler skipped; the events after the
 last step of a thread are an open sequence.
 
-If the steps of a program take little time, most steps are not recorded fully: their events are only
-compared with those of an earlier step (``sluice.trace.prediction``). The flags of the events are
-not read again; the step gets the sequence of the earlier step, with its flags.
+If the steps of a program take little time, most steps are not recorded fully. Their events are only
+compared with the events of an earlier step (``sluice.trace.prediction``). If they match, the step
+gets the sequence of the earlier step, whose flags are not read again.
 """
 
 from typing import Literal
@@ -60,7 +60,7 @@ TraceEventKind = Literal[
   scaler makes the step; "in backward" if a backward pass is running; "edited" if the program itself
   changed accumulated gradients, for example divided them.
 - stepped: an optimizer ends its step. Recorded only for an optimizer that, in this or an earlier
-  step, did not call its closure exactly once. The events of all closure calls but the first are
+  step, did not call its closure exactly once. The events of all closure calls after the first are
   between "step" and "stepped".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.

@@ -29,7 +29,7 @@ class ForwardPassRecord(Record):
     """One forward pass with gradients enabled: its module calls, in the order of their returns.
 
     Recorded before the first step, after about 1, 2, 4, 8, ... steps, at the start of a new
-    training phase, and when an input sequence is much longer than all earlier ones.
+    training phase, and when an input sequence is much longer than all earlier sequences.
     """
 
     step: int = Field(description="Number of optimizer steps before the pass.")
@@ -69,9 +69,9 @@ class ProbeRecord(Record):
     - own tokens: The second half is changed, too, but the output at the first changed token is also
       compared. Only for networks whose targets are the input tokens. If the network itself shifts
       its input, this output does not depend on the token at its own position and does not change.
-    - padding: The embeddings of padding are changed, and in separate passes those of real tokens.
-      The outputs at the unchanged real tokens are compared. Outputs without positions are compared
-      as a whole.
+    - padding: The embeddings of padding are changed; in separate passes, the embeddings of real
+      tokens are changed. The outputs at the unchanged real tokens are compared. Outputs without
+      positions are compared as a whole.
     - rows: Every second row of a batch is replaced by the row before it. The outputs of the other
       rows are compared. Only for networks with a layer that may process the rows of the input as
       positions.

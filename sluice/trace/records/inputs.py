@@ -36,8 +36,8 @@ class TokenRecord(Record):
     num_rows: int = Field(0, description="Number of rows of all batches.")
     num_ignored: int = Field(
         0,
-        description="Number of ignored batches: they contain only the ignore index -100. Not a "
-        "number of tokens.",
+        description="Number of batches that contain only the ignore index -100. Not a number of "
+        "tokens.",
     )
     num_first: int = Field(description="Number of rows that begin with the token ``first``.")
     num_doubled: int = Field(
@@ -107,7 +107,7 @@ class InputRecord(Record):
 
 
 class RowsRecord(Record):
-    """Row fingerprints of the input of a network call: of the first calls and a few later ones."""
+    """Row fingerprints of the input of a network call: of the first calls and a few later calls."""
 
     step: int = Field(description="Number of optimizer steps before the call.")
     network: int

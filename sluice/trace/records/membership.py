@@ -79,7 +79,7 @@ class TyingSettingRecord(Record):
 
 
 class NetworkRecord(Record):
-    """A top-level module: its calls are not nested in those of another module with parameters."""
+    """A top-level module, whose calls are not nested in calls of another module with parameters."""
 
     index: int
     kind: str = Field(description="Class name.")
@@ -105,7 +105,7 @@ class Membership(Record):
 
     A snapshot is taken before the first step, after steps 1, 2, 4, 8 and so on (counted again from
     the start of each training phase), and after a module, parameter, network or optimizer is added.
-    A snapshot is recorded if it differs from the previous one in more than step numbers and
+    A snapshot is recorded if it differs from the previous snapshot in more than step numbers and
     optimizer settings.
     """
 

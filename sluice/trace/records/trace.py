@@ -106,7 +106,7 @@ class SchedulerRecord(Record):
 class Trace(Record):
     """Records of one process, from its first event to the last flush.
 
-    Statistics and scalars cover the recent steps and a sample of earlier ones. Batches, random
+    Statistics and scalars cover the recent steps and a sample of earlier steps. Batches, random
     states and recent steps cover only the recent steps. These five kinds of records are sorted by
     step. All other records cover the whole run; sequences are sorted by their first step, and the
     others are in the order in which they were written.

@@ -128,8 +128,8 @@ def _explain_ending(trace: Trace, ending: Ending) -> tuple[str, str]:
 def _evidence_texts(trace: Trace) -> Iterator[tuple[str, str]]:
     """Yield two texts for each kind of evidence.
 
-    The first text states what was checked; it is '' if the trace lacks this evidence. The second
-    text is used in that case: it states what could not be checked, and why.
+    The first text states what was checked; it is '' if the trace lacks this evidence. If the trace
+    lacks the evidence, the second text states what could not be checked, and why.
     """
     membership = trace.membership
     networks = () if membership is None else membership.networks

@@ -40,11 +40,11 @@ _PHASE_BY_EVENT_KIND: Mapping[TraceEventKind, Phase] = {
 """Phase of the time between the previous event and an event of this kind."""
 
 _PHASES_SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
-"""Phases in descending order of the time that they usually take.
+"""Phases in descending order of their usual time.
 
 Of a repeated block of events, only the times of the first run and of the end of the last run are
-known. The time between them is assigned to one phase: the first of this tuple that the block
-contains.
+known. The time between the two runs is assigned to one phase: the first phase of this tuple that
+the block contains.
 """
 
 _MIN_STEPS = 5

@@ -17,7 +17,7 @@ from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
 _SKEW_RATIO = 1.5
-"""A text report also shows the median step time if the mean is more than this multiple of it."""
+"""If the mean step time is more than this multiple of the median, a text report shows both."""
 
 
 class ProcessReport(Record):

@@ -22,8 +22,8 @@ class AbnormalTensor(Record):
 def first_abnormal(trace: Trace) -> AbnormalTensor | None:
     """Return the first abnormal tensor: with a non-finite value, or an all-zero ReLU output.
 
-    Within a step, the order is that of the computation: inputs, outputs in call order, loss,
-    gradients in the order of the backward pass, weights; all-zero ReLU outputs come last.
+    Within a step, tensors are in the order of the computation: inputs, outputs in call order, loss,
+    gradients in the order of the backward pass, weights. All-zero ReLU outputs come last.
 
     A trace does not cover every tensor at every step. A tensor may therefore have become abnormal
     before the step that is returned.
