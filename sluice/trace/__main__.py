@@ -10,15 +10,14 @@ from sluice.trace.command import run_traced
 from sluice.trace.settings import TraceSettings
 
 _STOP_HELP = (
-    "stop the program, with its last good state on disk, after this number of consecutive "
-    "non-finite losses; 0 for never; the state is copied after 0, 1, 2, 4, 8, ... steps, then "
-    "every 100 steps"
+    "after this number of consecutive non-finite losses, save the last good state and stop the "
+    "program; 0 for never; the state is copied after 0, 1, 2, 4, 8, ... steps, then every 100 steps"
 )
-_SKIP_HELP = "skip optimizer steps on the gradients of a non-finite loss"
+_SKIP_HELP = "skip optimizer steps that would use the gradients of a non-finite loss"
 
 
 def main(arguments: list[str]) -> int:
-    """Run one program with the tracer; return its exit code, or that of an error of Sluice."""
+    """Run one program with the tracer; return its exit code, or the exit code of a Sluice error."""
     parser = argparse.ArgumentParser(
         prog="python -m sluice.trace", usage="%(prog)s [options] -- python train.py ..."
     )

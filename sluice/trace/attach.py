@@ -48,15 +48,15 @@ def _watch_networks(sink: EventSink) -> None:
     inputs = InputWatch(sink)
     losses = LossWatch(sink, inputs)
     watch_modules(sink)
-    # This subscribes before ``inputs``, because the inputs of networks without a module must be
-    # reported to ``inputs`` before it handles the backward pass.
+    # ``support_functional_programs`` subscribes before ``inputs``, because it must report the
+    # inputs of networks without a module before ``inputs`` handles the backward pass.
     support_functional_programs(sink, inputs, losses)
     inputs.subscribe()
     losses.subscribe()
 
 
 _INSTALLERS = (
-    install_fast_path,  # first, because it wraps the others
+    install_fast_path,  # first, because it wraps hooks that the others install
     _watch_networks,
     watch_gradients,
     watch_backward,
@@ -89,14 +89,14 @@ def traced(
 ) -> Iterator[Path]:
     """Trace the training in a ``with`` block, without changing the program or its results.
 
-    Inside another ``traced`` block the outer trace continues, and this one has no effect.
+    Inside another ``traced`` block, the outer trace continues, and this block has no effect.
 
     Args:
         out: Folder of traces; each process writes its own subfolder.
         settings: Limits of time, memory and disk, and the response to non-finite losses. Only this
             response, which is off by default, changes what the program does.
         clock: Monotonic time [ns].
-        print_line: Prints one line for the user, such as that tracing stopped.
+        print_line: Prints one line for the user, such as the message that tracing stopped.
 
     Yields:
         The folder of the active trace, which is created at the first write.
@@ -104,9 +104,9 @@ def traced(
     Cost:
         Run ``sluice bench trace`` to measure the cost of a trace.
     """
-    outer = active_tracer()
-    if outer is not None:
-        yield outer.recorder.folder
+    outer_tracer = active_tracer()
+    if outer_tracer is not None:
+        yield outer_tracer.recorder.folder
         return
     tracer = attach(out, settings, environ=os.environ, clock=clock, print_line=print_line)
     try:
@@ -153,7 +153,7 @@ def end(tracer: Tracer, *, raised: str) -> None:
 
     Args:
         tracer: Tracer returned by ``attach``.
-        raised: Exception that ended the program, such as 'ValueError: ...'; '' for none.
+        raised: Exception that ended the program, such as 'ValueError: ...'; '' without one.
     """
     tracer.end(raised)
     _active_tracers.pop(tracer, None)
@@ -166,8 +166,9 @@ def _register_fork_callbacks() -> None:
     Neither callback can be unregistered, so both are registered once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
-    # A forked multiprocessing process exits without running atexit callbacks. multiprocessing drops
-    # the callback when its first argument is deleted. A function of this module is never deleted.
+    # Use a callback of multiprocessing, too: the processes that multiprocessing forks run no atexit
+    # callbacks. The callback ends when the first argument is deleted, so the argument is a function
+    # of this module, which is never deleted.
     register_after_fork(_begin_in_child, lambda _: _register_exit_callback())
 
 
@@ -198,8 +199,8 @@ def _register_exit_callback() -> None:
         for tracer in tracers:
             tracer.end_process(error_texts[0] if error_texts else "")
 
-    # Since Python 3.13, ``sys.exception()`` is None when finalizers run, so ``run`` keeps the text
-    # of the exception for ``end_traces``.
+    # ``run`` keeps the text of the exception for ``end_traces``: since Python 3.13,
+    # ``sys.exception()`` is None when finalizers run.
     process.run = run  # type: ignore[method-assign]
     Finalize(None, end_traces, exitpriority=0)
 

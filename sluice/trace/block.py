@@ -16,7 +16,7 @@ from sluice.trace.recording.storage import unique_folder
 from sluice.trace.report.trace_report import ProcessReport, report_traces
 from sluice.trace.settings import TraceSettings
 
-_TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
+_TONE_BY_SEVERITY: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 
 
 def trace(out: Path | str | None = None, *, settings: TraceSettings | None = None) -> "TracedBlock":
@@ -29,8 +29,8 @@ def trace(out: Path | str | None = None, *, settings: TraceSettings | None = Non
         assert not traced.errors, traced.errors[0].what
 
     An exception in the block is raised as usual; the findings up to that point are available.
-    Inside another trace, such as that of ``sluice trace -- python train.py``, the outer trace
-    records the block, and this one has no findings of its own.
+    Inside another trace, for example under ``sluice trace -- python train.py``, the outer trace
+    records the block, and the block has no findings of its own.
 
     Args:
         out: Folder that gets a new subfolder for the block; by default ``SLUICE_HOME/traces``.
@@ -57,23 +57,24 @@ class TracedBlock:
         self._out = self.folder
         self._settings = settings
         self._stack = ExitStack()
-        self._is_inner = False
+        self._has_outer_trace = False
         """Whether an outer trace records the block."""
 
     def __enter__(self) -> Self:
-        # Imported here: torch takes seconds, and the type of the results needs no torch.
+        # Imported here, because this import takes seconds: it also imports torch.
         from sluice.trace.attach import active_tracer, traced
 
-        self._is_inner = active_tracer() is not None
+        self._has_outer_trace = active_tracer() is not None
         self.reports = ()
-        # A new folder, so that the findings of earlier traces in ``out`` do not count.
+        # Use a new folder, so that the reports do not include earlier traces in ``out``.
         self.folder = unique_folder(self._out, "block")
         self._stack.enter_context(traced(self.folder, self._settings))
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self._stack.__exit__(*exception)
-        with suppress(StorageError):  # nothing trained, recorded by the outer trace, or disk full
+        # No trace was written if nothing was trained, an outer trace exists, or the disk is full.
+        with suppress(StorageError):
             self.reports = report_traces(self.folder)
 
     @property
@@ -92,7 +93,7 @@ class TracedBlock:
 
     @property
     def errors(self) -> tuple[TraceFinding, ...]:
-        """Findings with severity 'error': certain faults of the training, whatever you intended."""
+        """Findings with severity 'error': faults of the training regardless of your intent."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     @property
@@ -107,7 +108,7 @@ class TracedBlock:
             StorageError: Nothing was traced, or an outer trace recorded the block.
             ContractError: The trace was changed after it was written.
         """
-        if self._is_inner:
+        if self._has_outer_trace:
             raise StorageError(
                 "The block has no trace of its own, because an outer trace recorded it.",
                 fix="Call replay() of the outer trace, or 'sluice trace replay' on its folder.",
@@ -138,7 +139,7 @@ class TracedBlock:
 
     @property
     def _outcome(self) -> tuple[str, Tone]:
-        if self._is_inner:
+        if self._has_outer_trace:
             return "recorded by the outer trace", "plain"
         if not self.num_steps and not self.diagnoses:
             return "no training was traced", "unsure"
@@ -153,7 +154,7 @@ def _card(diagnosis: Diagnosis) -> str:
     finding = diagnosis.finding
     return card(
         f"{diagnosis.fault}, from step {diagnosis.step}",
-        _TONES[finding.severity],
+        _TONE_BY_SEVERITY[finding.severity],
         (
             ("seen:", finding.what),
             ("why:", finding.cause),

@@ -25,7 +25,7 @@ def run_traced(
 
     Args:
         command: The program and its arguments.
-        out: Folder of the traces; None for a new one in ``SLUICE_HOME/traces``.
+        out: Folder of the traces; None for a new folder in ``SLUICE_HOME/traces``.
         settings: Limits of the trace, and the response to non-finite losses.
         environ: Environment of the program.
         cwd: Working directory that relative paths refer to.
@@ -38,30 +38,30 @@ def run_traced(
     folder_error = prepare_folder(folder)
     if folder_error is not None:
         print_to_stderr(f"sluice trace: {folder_error} The program runs untraced.")
-    code = launch(command, out=folder, settings=settings, environ=environ)
+    exit_code = launch(command, out=folder, settings=settings, environ=environ)
     if folder_error is None:
         try:
             for report in report_traces(folder):
                 print_to_stderr(format_report(report))
         except StorageError as error:
             print_to_stderr(f"sluice trace: no trace was recorded. {error}")
-        except Exception as error:  # whatever fails here, the program's exit code is returned
+        except Exception as error:  # the exit code must be returned, whatever fails here
             reason = f"{type(error).__name__}: {error}"
             print_to_stderr(f"sluice trace: the trace in {folder} cannot be read ({reason}).")
-    if code > SIGNAL_EXIT_BASE:
-        print_to_stderr(f"sluice trace: {_signal_text(code)}")
-    return code
+    if exit_code > SIGNAL_EXIT_BASE:
+        print_to_stderr(f"sluice trace: {_signal_text(exit_code)}")
+    return exit_code
 
 
-def _signal_text(code: int) -> str:
+def _signal_text(exit_code: int) -> str:
     """Return a text that names the signal of an exit code above 128, and its likely cause."""
     try:
-        name = signal.Signals(code - SIGNAL_EXIT_BASE).name
+        name = signal.Signals(exit_code - SIGNAL_EXIT_BASE).name
     except ValueError:
-        return f"the program ended with exit code {code}."
+        return f"the program ended with exit code {exit_code}."
     hint = {
         "SIGKILL": " The system sends it when memory runs out. If the kernel log contains 'out of "
         "memory', halve the batch size.",
         "SIGSEGV": " The program crashed in native code. Run it with python -X faulthandler.",
     }.get(name, "")
-    return f"signal {name} ended the program (exit code {code}).{hint}"
+    return f"signal {name} ended the program (exit code {exit_code}).{hint}"

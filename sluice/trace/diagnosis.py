@@ -47,16 +47,19 @@ class Diagnosis(Record):
 def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
     """Group findings by root cause; sort the groups by severity, then by confidence and step.
 
-    A fault counts as a consequence of another one that can cause it and is at least as severe. So a
-    warning never hides an error. A fault that needs confirmation may also explain an error at the
-    same step or later: the error confirms it. Every finding belongs to exactly one diagnosis.
+    A fault counts as a consequence of another fault that can cause it and is at least as severe. A
+    warning therefore never hides an error. A fault that needs confirmation may also explain an
+    error at the same step or later: the error confirms the fault. Every finding belongs to exactly
+    one diagnosis.
     """
     by_fault: dict[FaultName, list[TraceFinding]] = {}
     for finding in sorted(findings, key=_sort_key):
         by_fault.setdefault(finding.fault, []).append(finding)
-    roots = {fault: _root(fault, by_fault) for fault in by_fault}
-    consequences: dict[FaultName, list[TraceFinding]] = {root: [] for root in roots.values()}
-    for fault, root in roots.items():
+    root_by_fault = {fault: _find_root_cause(fault, by_fault) for fault in by_fault}
+    consequences: dict[FaultName, list[TraceFinding]] = {
+        root: [] for root in root_by_fault.values()
+    }
+    for fault, root in root_by_fault.items():
         if fault != root:
             consequences[root] += by_fault[fault]
     diagnoses = [
@@ -88,7 +91,9 @@ def _sort_key(finding: TraceFinding) -> tuple[int, float, int]:
     return _SEVERITY_ORDER[finding.severity], -finding.confidence, finding.step
 
 
-def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName | None:
+def _find_cause(
+    fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]
+) -> FaultName | None:
     """Return the most severe fault of which ``fault`` is a consequence; None for a root cause."""
     causes = [
         other
@@ -98,18 +103,21 @@ def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> 
     return min(causes, key=lambda other: _sort_key(by_fault[other][0]), default=None)
 
 
-def _may_explain(causes: Sequence[TraceFinding], effects: Sequence[TraceFinding]) -> bool:
-    """Return whether the findings of one fault may explain those of a fault that it can cause."""
-    cause_order = min(_SEVERITY_ORDER[f.severity] for f in causes)
-    effect_order = min(_SEVERITY_ORDER[f.severity] for f in effects)
-    # A finding to confirm may be intended, but an error that follows it shows that it is a fault.
-    has_later_effects = min(f.step for f in causes) <= min(f.step for f in effects)
+def _may_explain(
+    cause_findings: Sequence[TraceFinding], effect_findings: Sequence[TraceFinding]
+) -> bool:
+    """Return whether the findings of a fault may explain the findings of its consequence."""
+    cause_order = min(_SEVERITY_ORDER[f.severity] for f in cause_findings)
+    effect_order = min(_SEVERITY_ORDER[f.severity] for f in effect_findings)
+    # A finding that needs confirmation may be intended. An error that does not precede this finding
+    # shows that the finding is a fault.
+    is_not_preceded = min(f.step for f in cause_findings) <= min(f.step for f in effect_findings)
     return cause_order <= effect_order or (
-        cause_order == _SEVERITY_ORDER["confirm"] and has_later_effects
+        cause_order == _SEVERITY_ORDER["confirm"] and is_not_preceded
     )
 
 
-def _root(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName:
-    """Return the root cause of a fault. It exists because ``CONSEQUENCES`` has no cycle."""
-    parent = _parent(fault, by_fault)
-    return fault if parent is None else _root(parent, by_fault)
+def _find_root_cause(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName:
+    """Return the root cause of a fault. The search ends: ``CONSEQUENCES`` contains no cycle."""
+    cause = _find_cause(fault, by_fault)
+    return fault if cause is None else _find_root_cause(cause, by_fault)

@@ -19,7 +19,9 @@ class EventBus:
     def unsubscribe(self, event_type: type[EventT], on_event: Callable[[EventT], None]) -> None:
         """Stop calling a function; do nothing if it is not subscribed."""
         self._subscribers[event_type] = tuple(
-            other for other in self._subscribers.get(event_type, ()) if other != on_event
+            subscriber
+            for subscriber in self._subscribers.get(event_type, ())
+            if subscriber != on_event
         )
 
     def has_subscribers(self, event_type: type) -> bool:

@@ -1,11 +1,11 @@
 """Fast path for repeated steps: records only the step pattern and the losses.
 
-Recording every short step fully would cost a few percent of its time. So steps that repeat a known
-pattern are predicted: their events are only compared with the prediction, and the loss is stored.
+Steps that repeat a known pattern are predicted: their events are only compared with the prediction,
+and the loss is stored. Recording every short step fully would cost a few percent of its time.
 
 Hooks do not know about predictions. This module wraps the few hooks that do much work at every
-step: a wrapper calls the original function of torch if the call is predicted, and otherwise the
-hook. Without this module all steps are recorded fully.
+step. A wrapper calls the original function of torch if the call is predicted; otherwise it calls
+the hook. Without this module, all steps are recorded fully.
 """
 
 import functools
@@ -60,7 +60,7 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
         forward = thread.forward
         if forward.is_running:
             if not forward.observes_modules or compiler.is_compiling():
-                # What ``original`` does, with one function call less.
+                # Do the same as ``original``, but with one function call less.
                 if is_torch_call and module._compiled_call_impl is None:
                     return module._call_impl(*args, **kwargs)
                 return original(module, *args, **kwargs)
@@ -80,7 +80,7 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
             return hook(module, *args, **kwargs)
         if entry.has_no_parameters:
             return original(module, *args, **kwargs)
-        # The inputs are needed if the loss turns out to be non-finite.
+        # Store references to the inputs, which are needed if the loss turns out to be non-finite.
         network_call = thread.call
         network_call.network, network_call.inputs = entry.index, tensor_refs(args, kwargs)
         forward.is_running = True

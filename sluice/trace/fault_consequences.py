@@ -1,4 +1,4 @@
-"""Defines for each fault which other faults it can cause."""
+"""Defines which other faults each fault can cause."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _NOT_LEARNING: tuple[FaultName, ...] = (
     "weights not updating",
     "shuffled labels",
 )
-"""Faults that are reported when a network does not learn, whatever the reason is."""
+"""Faults that are reported when a network does not learn, for any reason."""
 _NO_GRADIENT: tuple[FaultName, ...] = ("vanishing gradients", "dead units")
 """Faults that are reported when layers receive no gradient."""
 

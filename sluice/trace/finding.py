@@ -12,8 +12,8 @@ from sluice.findings.fault import Severity
 from sluice.findings.finding import EvidenceValue, Finding
 from sluice.trace.records.trace import Trace
 
-_CONFIDENCE: dict[Severity, float] = {"error": 0.99, "confirm": 0.6, "warning": 0.3}
-"""Confidence of a finding by its severity, if the rule does not set it."""
+_DEFAULT_CONFIDENCE: dict[Severity, float] = {"error": 0.99, "confirm": 0.6, "warning": 0.3}
+"""Confidence of a finding by its severity, if the rule does not set the confidence."""
 
 
 class TraceFinding(Finding):
@@ -23,7 +23,8 @@ class TraceFinding(Finding):
     confidence: float = Field(
         ge=0,
         le=1,
-        description="Probability that the fault is present, regardless of the author's intent.",
+        description="Probability that the fault is present, whether or not the program's author "
+        "intended it.",
     )
     step: int = Field(description="First step at which the problem is visible.")
     contradicted_by: str = Field(description="Condition under which the finding is a false alarm.")
@@ -68,13 +69,13 @@ class RuleBase(Generic[SettingsT]):
     ) -> TraceFinding:
         """Return a finding of this rule.
 
-        ``confidence`` defaults to a value for the severity: 0.99, 0.6 or 0.3. ``evidence`` contains
-        the values on which the finding is based.
+        ``confidence`` defaults to 0.99 for 'error', 0.6 for 'confirm' and 0.3 for 'warning'.
+        ``evidence`` contains the values on which the finding is based.
         """
         return TraceFinding(
             rule=self.name,
             fault=self.fault,
-            confidence=_CONFIDENCE[severity] if confidence is None else confidence,
+            confidence=_DEFAULT_CONFIDENCE[severity] if confidence is None else confidence,
             severity=severity,
             step=step,
             what=what,

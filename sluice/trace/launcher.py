@@ -1,4 +1,8 @@
-"""Runs a program with the tracer. The code, output and exit code of the program do not change."""
+"""Runs a program with the tracer.
+
+The tracer does not change the code, output or exit code of the program, unless the non-finite guard
+stops it.
+"""
 
 import os
 import signal
@@ -53,19 +57,20 @@ def launch(
             if command[0].endswith(".py") and Path(command[0]).is_file()
             else "Check the spelling and the permissions. Do not quote the command as a whole.",
         ) from error
-    code = _wait(process)
-    return code if code >= 0 else SIGNAL_EXIT_BASE - code
+    return_code = _wait_for_exit(process)
+    return return_code if return_code >= 0 else SIGNAL_EXIT_BASE - return_code
 
 
 def traced_environment(
     out: Path, settings: TraceSettings, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment in which Python processes are traced."""
-    # Python imports sitecustomize from the first folder of its path when it starts.
-    path = [str(_SITECUSTOMIZE_FOLDER), *filter(None, [environ.get("PYTHONPATH")])]
+    # Put the folder of the tracer's sitecustomize first: Python imports the first sitecustomize on
+    # its path when it starts.
+    python_path = [str(_SITECUSTOMIZE_FOLDER), *filter(None, [environ.get("PYTHONPATH")])]
     return {
         **environ,
-        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(python_path),
         "SLUICE_TRACE_OUT": str(out.absolute()),
         "SLUICE_TRACE_PACKAGE": str(Path(sluice.__file__).parent),
         "SLUICE_TRACE_SETTINGS": settings.model_dump_json(),
@@ -86,17 +91,17 @@ def prepare_folder(out: Path) -> StorageError | None:
     return None
 
 
-def _wait(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the program, forward SIGTERM to it, and return its exit code.
+def _wait_for_exit(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the program, forward SIGTERM to it, and return its return code.
 
-    The exit code is negative if a signal ended the program.
+    The return code is negative if a signal ended the program.
     """
 
     def forward_signal(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
-    # SIGINT is ignored here. On Ctrl-C, the terminal sends it to the program, too, because both are
-    # in the same foreground process group.
+    # Ignore SIGINT here: on Ctrl-C, the terminal also sends SIGINT to the program, because both
+    # processes are in the foreground process group.
     previous_handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         signal.SIGTERM: signal.signal(signal.SIGTERM, forward_signal),

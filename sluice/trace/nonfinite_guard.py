@@ -21,7 +21,7 @@ from sluice.trace.program_events import (
 )
 from sluice.trace.sink import EventSink
 
-LAST_GOOD = "last-good.pt"
+LAST_GOOD_FILE = "last-good.pt"
 """Name of the file with the last good state, in the folder of the trace."""
 STOPPED_EXIT_CODE = 75
 """Exit code of a program that the guard stopped (EX_TEMPFAIL): it may be restarted."""
@@ -37,7 +37,7 @@ class NonFiniteGuard:
 
     Cost:
         One device synchronization per backward pass. With ``stop_after``, also a copy of all states
-        every ``checkpoint_every`` steps; before that, after 0, 1, 2, 4, 8 and so on steps.
+        after 0, 1, 2, 4, 8 and so on steps, and later every ``checkpoint_every`` steps.
     """
 
     def __init__(self, sink: EventSink) -> None:
@@ -50,7 +50,7 @@ class NonFiniteGuard:
         sink.bus.subscribe(StepEnded, lambda _: self._after_step())
 
     def _reset(self) -> None:
-        # The fast path publishes no events for backward passes and steps.
+        # Disable the fast path, which publishes no events for backward passes and steps.
         self._sink.sampling.every_step_needed_by.add("non-finite guard")
         self._num_nonfinite_losses = self._num_skipped_steps = 0
         """Number of consecutive non-finite losses, and number of steps that the guard skipped."""
@@ -59,25 +59,26 @@ class NonFiniteGuard:
         self._last_good_state: dict[str, Any] | None = None
         self._has_saved_bundle = False
         self._step_to_skip = 0
-        """Number of the latest step that the guard skips or skipped; 0 without one."""
+        """Number of the last step that the guard skipped or is about to skip; 0 before the first
+        such step."""
         self._cleared_parameters: set[int] = set()
         """``id`` of each parameter whose gradient was cleared since the last non-finite loss."""
         self._rng_state = torch.get_rng_state()
-        """Random state of torch after the last step, from which the running step began."""
+        """Random state of torch at the start of the running step."""
 
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check the loss, and stop the program after ``stop_after`` consecutive non-finite losses.
 
         Raises:
-            SystemExit: The program stops. Its last good state, if there is one, was written to disk
-                unless writing failed.
+            SystemExit: The program stops. Its last good state, if it has one, was saved unless
+                saving failed.
         """
         sink, loss = self._sink, ended.tensors
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not sink.is_on:
             return
         sink.run_safely(self._check_loss, loss, is_scaled=ended.is_scaled)
         stop_after = sink.settings.stop_after
-        # A failure of the tracer in the check ends the trace, and must not stop the program.
+        # A failure of the tracer must not stop the program. ``is_on`` is False if the check failed.
         if sink.is_on and stop_after and self._num_nonfinite_losses >= stop_after:
             self._stop()
 
@@ -93,7 +94,7 @@ class NonFiniteGuard:
         if self._cleared_parameters.issuperset(map(id, parameters)):
             self._step_to_skip = 0  # the program itself discarded the gradients of this loss
             return
-        # Optimizers skip parameters without a gradient.
+        # Remove the gradients: optimizers skip parameters without a gradient.
         for parameter in parameters:
             parameter.grad = None
 
@@ -109,20 +110,20 @@ class NonFiniteGuard:
         """Copy the state if the loss is finite and a copy is due; count a non-finite loss."""
         settings, last_step = self._sink.settings, self._sink.steps.last
         value = float(loss.detach())
-        # A scaled loss may overflow its dtype; the gradient scaler handles that.
+        # A scaled loss may overflow its dtype; the gradient scaler handles the overflow.
         if math.isfinite(value) or (math.isinf(value) and is_scaled):
             self._num_nonfinite_losses = 0
             if last_step >= self._next_copy_step and settings.stop_after:
                 self._last_good_state = self._copy_states()
-                # The interval doubles at first: a short run loses at most half of its steps.
+                # At first, the interval doubles: a short run loses at most half of its steps.
                 self._next_copy_step = last_step + min(max(1, last_step), settings.checkpoint_every)
             return
         self._num_nonfinite_losses += 1
         if not self._has_saved_bundle:
             self._has_saved_bundle = True
             self._save_bundle(value)
-        # The step is stored by its number. A step that a gradient scaler skips also has a number,
-        # so the guard does not skip the next step instead.
+        # Store the number of the step to skip. If a gradient scaler skips this step, its number has
+        # passed, so the guard does not skip the next step.
         if settings.skip_nonfinite:
             self._step_to_skip = last_step + 1
             self._cleared_parameters.clear()
@@ -132,9 +133,9 @@ class NonFiniteGuard:
         state = self._last_good_state
         state_text = "no earlier good state exists"
         if state is not None:
-            sink.run_safely(self._save, LAST_GOOD, state)
+            sink.run_safely(self._save, LAST_GOOD_FILE, state)
             is_saved = sink.is_on  # False if saving failed
-            saved_text = f"is saved in {LAST_GOOD}" if is_saved else "could not be saved"
+            saved_text = f"is saved in {LAST_GOOD_FILE}" if is_saved else "could not be saved"
             state_text = f"the last good state, of step {state['step']}, {saved_text}"
         num_losses = self._num_nonfinite_losses
         losses_text = "the loss is" if num_losses == 1 else f"{num_losses} consecutive losses are"
@@ -189,10 +190,10 @@ class NonFiniteGuard:
         folder = self._sink.recorder.folder
         if not folder.exists():
             self._sink.steps.flush()  # creates the folder
-        partial = folder / f"{name}.partial"
+        partial_file = folder / f"{name}.partial"
         with self._untraced():
-            torch.save(content, partial)
-        partial.rename(folder / name)
+            torch.save(content, partial_file)
+        partial_file.rename(folder / name)
 
     @contextmanager
     def _untraced(self) -> Iterator[None]:

@@ -14,37 +14,39 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo_functions: list[Callable[[], object]] = []
-        """Functions that ``restore`` calls, the latest one first."""
+        """Functions that ``restore`` calls, the last added first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], bool]]] = []
-        """Two functions for each patch: one applies it, the other undoes it and returns whether it
-        could."""
-        self.wrap: Callable[[Any, str, Any, Any], Any] = lambda _owner, _name, _original, new: new
-        """Called with owner, name, original and new function; returns the function to install. For
-        a hook it is called with the registering function, '', None and the hook."""
+        """Two functions for each patch. The first applies the patch. The second undoes it if no
+        other library wrapped the patch, and returns whether it was undone."""
+        self.wrap: Callable[[Any, str, Any, Any], Any] = (
+            lambda _owner, _name, _original, replacement: replacement
+        )
+        """Returns the function to install, given owner, name, original function and replacement.
+        For a hook, the arguments are the registering function, '', None and the hook."""
 
-    def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Set ``owner.name`` to ``new`` until ``restore``.
+    def replace(self, owner: Any, name: str, replacement: Any) -> None:
+        """Set ``owner.name`` to ``replacement`` until ``restore``.
 
-        ``restore`` keeps the current value if another library replaced ``new`` in the meantime.
+        ``restore`` keeps the current value if another library changed it in the meantime.
         """
         self._replace_attribute(
-            owner, name, self.wrap(owner, name, getattr(owner, name, None), new)
+            owner, name, self.wrap(owner, name, getattr(owner, name, None), replacement)
         )
 
-    def _replace_attribute(self, owner: Any, name: str, new: Any) -> None:
+    def _replace_attribute(self, owner: Any, name: str, replacement: Any) -> None:
         is_own_attribute = name in vars(owner)  # otherwise ``owner`` inherits it
-        old = vars(owner).get(name)
+        original = vars(owner).get(name)
 
         def change() -> None:
-            # Another library may have wrapped the original while tracing was paused.
-            if vars(owner).get(name) is old:
-                setattr(owner, name, new)
+            # Keep a wrapper that another library installed while tracing was paused.
+            if vars(owner).get(name) is original:
+                setattr(owner, name, replacement)
 
         def undo() -> bool:
-            if vars(owner).get(name) is not new:
-                return False  # another library wrapped ``new``, and its wrapper must stay
+            if vars(owner).get(name) is not replacement:
+                return False  # another library wrapped ``replacement``, and its wrapper must stay
             if is_own_attribute:
-                setattr(owner, name, old)
+                setattr(owner, name, original)
             else:
                 delattr(owner, name)
             return True
@@ -67,12 +69,12 @@ class Patches:
         self._changes.append((change, undo))
         self._undo_functions.append(undo)
 
-    def replace_function(self, owner: Any, name: str, new: Any) -> None:
+    def replace_function(self, owner: Any, name: str, replacement: Any) -> None:
         """Replace a function of torch until ``restore``, also where it was imported by name."""
-        old = getattr(owner, name)
-        wrapped = self.wrap(owner, name, old, new)
-        for module, attribute in _TORCH_IMPORTS.find(old):
-            if vars(module).get(attribute) is old:
+        original = getattr(owner, name)
+        wrapped = self.wrap(owner, name, original, replacement)
+        for module, attribute in _TORCH_IMPORTS.find(original):
+            if vars(module).get(attribute) is original:
                 self._replace_attribute(module, attribute, wrapped)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
@@ -87,7 +89,7 @@ class Patches:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Undo all patches in the block, except those that another library wrapped."""
+        """Undo all patches in the block, except patches that another library wrapped."""
         undone_changes = [change for change, undo in reversed(self._changes) if undo()]
         try:
             yield
@@ -109,7 +111,7 @@ class _TorchImports:
         """Number of imported modules at the last scan."""
 
     def find(self, function: Any) -> list[tuple[Any, str]]:
-        """Return the modules that held a function at the last scan, with its name in each."""
+        """Return the modules that contained a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
             self._num_modules, self._owners_by_function_id = len(sys.modules), {}
             for module in list(sys.modules.values()):

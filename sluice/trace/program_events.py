@@ -1,7 +1,7 @@
 """Typed events that hooks and the tracer publish.
 
-``EventRecorder`` records the order of events in a step, one integer per event. The events here
-contain objects of the program, for the parts of the tracer that inspect them.
+These events contain objects of the program, for the parts of the tracer that inspect them. The
+order of events in a step is recorded by ``EventRecorder``, with one integer per event.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class TraceEnded:
 
 @dataclass(slots=True)
 class PhaseBegan:
-    """A new phase of the training begins, and is inspected like the start of a trace."""
+    """A new phase of the training begins. It is inspected like the start of a trace."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class ScalarBackwardBegins:
 class NonFiniteLoss:
     """A backward pass is about to run on a loss that is NaN or infinite.
 
-    Only for losses on the CPU, because reading from a GPU would synchronize.
+    Published only for losses on the CPU, because reading from a GPU would synchronize.
     """
 
     thread: ThreadState
@@ -155,7 +155,7 @@ class WeightsLoaded:
 
 @dataclass(slots=True)
 class PredictionMayBegin:
-    """A step was recorded fully, and the next one is not sampled, so it may be predicted."""
+    """A step was recorded fully. The next step is not sampled, so it may be predicted."""
 
     thread: ThreadState
     codes: list[int]
@@ -173,6 +173,6 @@ class BufferedStepsReleased:
 
 @dataclass(slots=True)
 class UnexpectedEvent:
-    """The running step differs from the predicted one, or must be recorded fully."""
+    """The running step differs from the prediction, or must be recorded fully."""
 
     thread: ThreadState

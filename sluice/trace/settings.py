@@ -8,14 +8,14 @@ from sluice.base.settings import Settings
 class TraceSettings(Settings):
     """Limits of a trace, and the response to non-finite losses.
 
-    The order of events is recorded at every step, whatever the limits.
+    The order of events is recorded at every step, regardless of these limits.
     """
 
     cost_share: float = Field(
         0.005,
         gt=0,
         le=1,
-        description="Maximum time spent on statistics, as a share of the program's run time. The "
+        description="Maximum share of the program's run time that is spent on statistics. The "
         "sampling interval adapts to this share.",
     )
     max_steps_between_samples: int = Field(
@@ -27,8 +27,8 @@ class TraceSettings(Settings):
     fast_step_s: float = Field(
         0.02,
         ge=0,
-        description="Median step time [s] below which the tracer uses its fast path: it records "
-        "only the losses of steps that repeat a known sequence of events.",
+        description="The tracer uses its fast path if the median step time is below this value "
+        "[s]. It then records only the losses of steps that repeat a known sequence of events.",
     )
     full_sample_every: int = Field(
         16,
@@ -51,21 +51,20 @@ class TraceSettings(Settings):
     history_bytes: int = Field(
         64 * 2**20,
         ge=2**16,
-        description="Maximum disk space for the history of the whole run [bytes]. When it is full, "
-        "no more losses, norms and statistics are added to it.",
+        description="Maximum disk space for the history of the whole run [bytes]. When the history "
+        "is full, no more losses, norms and statistics are added to it.",
     )
     history_rows: int = Field(
         1024,
         ge=16,
-        description="Number of values at the start of a series, such as the losses, that are all "
-        "kept in the history. Of the later values, every second is kept, then every fourth, and so "
-        "on.",
+        description="Each series, such as the losses, is stored completely up to this number of "
+        "values. Of the later values, every second is stored, then every fourth, and so on.",
     )
     row_sample_size: int = Field(
         256,
         ge=1,
-        description="Maximum number of elements of a data row, evenly spaced, from which its "
-        "fingerprint is computed.",
+        description="The fingerprint of a data row is computed from at most this number of its "
+        "elements, evenly spaced.",
     )
     fingerprinted_batches: int = Field(
         64,
@@ -80,19 +79,19 @@ class TraceSettings(Settings):
         "norm of its update.",
     )
     max_modules: int = Field(
-        256, ge=1, description="Maximum number of module outputs with statistics in a step."
+        256, ge=1, description="Maximum number of module outputs that are measured in a step."
     )
     stop_after: int = Field(
         0,
         ge=0,
-        description="Number of consecutive non-finite losses after which the program is stopped "
-        "and its last good state is saved; 0 for never. If set, the tracer reads every loss "
+        description="After this number of consecutive non-finite losses, the tracer saves the last "
+        "good state of the program and stops it; 0 for never. If set, the tracer reads every loss "
         "immediately, which waits for the device.",
     )
     skip_nonfinite: bool = Field(
         False,
-        description="Skip optimizer steps on the gradients of a non-finite loss. The tracer then "
-        "reads every loss immediately, which waits for the device.",
+        description="Skip optimizer steps that would use the gradients of a non-finite loss. The "
+        "tracer then reads every loss immediately, which waits for the device.",
     )
     checkpoint_every: int = Field(
         100,

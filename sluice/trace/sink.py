@@ -15,10 +15,9 @@ from sluice.trace.thread_state import LocalState
 
 
 class EventSink(Protocol):
-    """Interface of the tracer for hooks: they report events to its parts, and read its settings.
+    """Interface of the tracer for hooks: its parts, to which hooks report events, and its settings.
 
-    The tracer of the process implements it. Hooks keep a reference to the sink, not to its parts,
-    because a forked process gets new parts.
+    Hooks keep a reference to the sink, not to its parts, because a forked process gets new parts.
     """
 
     is_on: bool

@@ -1,11 +1,11 @@
 """State that the tracer keeps for each thread of the program.
 
 The state consists of small records. Each record has one owner: the module or package that writes
-it. Other modules only read it, except for fields whose docstring names another writer. The fast
-path runs instead of some hooks, and then writes what they would write.
+it. Other modules only read it, except for fields whose docstring names another writer. If the fast
+path runs instead of a hook, it writes the fields that the hook would write.
 
-The records have slots to stay small: the tracer reads some of their fields at each event, and the
-operations of the program in between usually evict these fields from the processor's cache.
+The records have slots to stay small. The tracer reads some of their fields at each event, and the
+program's operations between two events usually evict these fields from the processor's cache.
 """
 
 import threading
@@ -30,7 +30,7 @@ as an edit."""
 
 @dataclass(slots=True, eq=False)
 class StepPattern:
-    """Sequence of events of one step, from the end of the previous step in the same thread."""
+    """Event sequence of a step, from the end of the previous step in the same thread."""
 
     codes: list[int]
     """Event codes of the step, followed by a sentinel that is not a valid code."""
@@ -38,7 +38,7 @@ class StepPattern:
     """Event codes of the step without the sentinel, in the layout of ``EndedStep.events``: each
     code is followed by 0 instead of its time."""
     successor_counts: "dict[StepPattern, int]" = field(default_factory=dict)
-    """Number of times that each pattern followed this one."""
+    """Number of times that each pattern followed this pattern."""
     successor: "StepPattern | None" = None
     """Pattern that is predicted to follow; None to record the following step fully."""
     optimizer_entry: Any = None
@@ -70,7 +70,7 @@ class Prediction:
 
 @dataclass(slots=True, eq=False)
 class OpenStep:
-    """What was recorded since the last step. Owner: ``recording``; hooks append to its lists."""
+    """Records since the thread's last step. Owner: ``recording``; hooks append to the lists."""
 
     events: list[int] = field(default_factory=list)
     """Events since the last step: code in the interner and clock time [ns], alternating. One flat
@@ -93,7 +93,7 @@ class OpenStep:
     belongs to one output; it is empty until the values are read. Cleared by
     ``sampling.sampling``."""
     began_ns: int = 0
-    """Start time of the running step, which is the end of the previous one [ns]. Not updated while
+    """Start time of the running step, which is the end of the previous step [ns]. Not updated while
     steps are predicted; set when the prediction ends."""
 
     @property
@@ -127,7 +127,7 @@ class ForwardPass:
     """Whether the tracer runs its own copy of a network, to probe it; set by
     ``hooks.probes``."""
     is_changing_mode: bool = False
-    """Whether ``train()`` or ``eval()`` runs. It calls itself for every child module, and only the
+    """Whether ``train()`` or ``eval()`` runs. Both call ``train()`` of every child module; only the
     outermost call is recorded."""
 
 
@@ -171,7 +171,7 @@ class OptimizerCall:
     entry: Any = None
     """Entry of the optimizer whose step runs or ran last."""
     has_closure: bool = False
-    """Whether the step was given a closure."""
+    """Whether the step was called with a closure."""
     num_closure_calls: int = 0
 
 
@@ -255,8 +255,8 @@ class ThreadState:
     index: int = -1
     """Index of the thread; -1 before its first event."""
     max_events_length: int = 0
-    """Length of ``step.events`` above which blocks of events that repeat are reduced to one block;
-    0 before the first event."""
+    """If ``step.events`` is longer than this, repeated blocks of events are reduced to one block; 0
+    before the first event."""
     num_steps: int = 0
     """Number of steps that ended in this thread."""
     last_loss: Any = None

@@ -53,7 +53,7 @@ from sluice.trace.records.trace import (
 )
 
 _OPTIONAL_STEP_FIELDS = ("ended_us", "began_us")
-"""Last fields of a row of recent steps. Early versions of Sluice did not write them."""
+"""Last fields of a row of recent steps. Early versions of Sluice did not write these fields."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 StepRecordT = TypeVar("StepRecordT", StepStatistics, StepScalars)
@@ -93,80 +93,82 @@ def read_trace(folder: Path) -> Trace:
 
     Raises:
         StorageError: The files do not exist or cannot be read.
-        ContractError: A line other than an incomplete last one is damaged, the start record is
-            missing, or a newer version of Sluice wrote the trace.
+        ContractError: A complete line is damaged, the start record is missing, or a newer version
+            of Sluice wrote the trace.
     """
     reader, workers_path = _LineReader(), workers_file(folder)
-    # Most programs have no DataLoader workers.
+    # The file exists only if the program has DataLoader workers.
     worker_lines: Iterable[dict[str, Any]] = (
         reader.read(workers_path) if workers_path.exists() else ()
     )
-    history = list(reader.read(folder / HISTORY_FILE))
-    recent = [line for name in RECENT_FILES for line in reader.read(folder / name)]
-    starts = [line for line in history if line["record"] == "start"]
-    if not starts or starts[0].get("version", VERSION + 1) > VERSION:
+    history_lines = list(reader.read(folder / HISTORY_FILE))
+    recent_lines = [line for name in RECENT_FILES for line in reader.read(folder / name)]
+    start_lines = [line for line in history_lines if line["record"] == "start"]
+    if not start_lines or start_lines[0].get("version", VERSION + 1) > VERSION:
         raise ContractError(
             f"{folder / HISTORY_FILE} must begin with a start record of version {VERSION} or "
-            f"older; got {starts[0].get('version') if starts else 'none'}.",
+            f"older; got {start_lines[0].get('version') if start_lines else 'none'}.",
             cause="A newer version of Sluice wrote the trace, or its first line is missing.",
             fix="Read the trace with the version of Sluice that wrote it, or trace the program "
             "again.",
         )
-    all_lines = [*history, *recent]
+    all_lines = [*history_lines, *recent_lines]
     try:
         # The stored names of some kinds of records differ from the field names of Trace.
-        ends = _parse_records(TraceEnd, history, "end")
-        sequences, positions, num_overflow_steps = _step_sequences(history)
+        end_records = _parse_records(TraceEnd, history_lines, "end")
+        sequences, positions, num_overflow_steps = _read_step_sequences(history_lines)
         return Trace(
-            start=_parse_record(TraceStart, starts[0]),
-            end=ends[-1] if ends else None,
+            start=_parse_record(TraceStart, start_lines[0]),
+            end=end_records[-1] if end_records else None,
             sequences=sequences,
-            memberships=_parse_records(Membership, history, "membership"),
-            schedulers=_parse_records(SchedulerRecord, history, "scheduler"),
-            loaders=_parse_records(LoaderRecord, history, "loader"),
+            memberships=_parse_records(Membership, history_lines, "membership"),
+            schedulers=_parse_records(SchedulerRecord, history_lines, "scheduler"),
+            loaders=_parse_records(LoaderRecord, history_lines, "loader"),
             statistics=_sort_by_step(_parse_records(StepStatistics, all_lines, "measures")),
             scalars=_sort_by_step(
-                _step_scalars(*row)
+                _parse_scalars_row(*row)
                 for line in all_lines
                 if line["record"] == "numbers"
                 for row in line["rows"]
             ),
             batches=tuple(
-                sorted(_parse_records(BatchRecord, recent, "batch"), key=lambda b: b.step)
+                sorted(_parse_records(BatchRecord, recent_lines, "batch"), key=lambda b: b.step)
             ),
-            epochs=_parse_records(EpochRecord, history, "epoch"),
+            epochs=_parse_records(EpochRecord, history_lines, "epoch"),
             random_states=tuple(
-                sorted(_parse_records(RandomStateRecord, recent, "random"), key=lambda r: r.step)
+                sorted(
+                    _parse_records(RandomStateRecord, recent_lines, "random"), key=lambda r: r.step
+                )
             ),
-            loads=_parse_records(StateLoadRecord, history, "load"),
-            saves=_parse_records(StateSaveRecord, history, "save"),
-            reads=_parse_records(FileReadRecord, history, "read"),
+            loads=_parse_records(StateLoadRecord, history_lines, "load"),
+            saves=_parse_records(StateSaveRecord, history_lines, "save"),
+            reads=_parse_records(FileReadRecord, history_lines, "read"),
             rates=tuple(
                 LearningRateRecord(step=step, optimizer=optimizer, rates=rates)
-                for line in history
+                for line in history_lines
                 if line["record"] == "rates"
                 for step, optimizer, rates in line["rows"]
             ),
             workers=_parse_records(WorkerRandomnessRecord, worker_lines, "worker"),
-            wrappers=_parse_records(DataParallelRecord, history, "wrapper"),
-            rank_weights=_parse_records(RankWeightsRecord, history, "parallel"),
-            parameter_values=_parse_records(ParameterValuesRecord, history, "value"),
-            nonfinite_gradients=_parse_records(NonFiniteGradientRecord, history, "gradient"),
-            corrupted_weights=_parse_records(CorruptedWeightsRecord, history, "spoiled"),
-            forward_passes=_parse_records(ForwardPassRecord, history, "flow"),
-            padding_masks=_parse_records(PaddingMaskRecord, history, "mask"),
-            probes=_parse_records(ProbeRecord, history, "probe"),
-            losses=_parse_records(LossRecord, history, "loss"),
-            evaluations=_parse_records(EvaluationPassRecord, history, "evaluation"),
-            inputs=_parse_records(InputRecord, history, "input"),
-            rows=_parse_records(RowsRecord, history, "rows"),
-            target_samples=_parse_records(TargetSampleRecord, history, "pair"),
-            nonfinite_tensors=_parse_records(NonFiniteTensorRecord, history, "bad_numbers"),
-            out_of_range_indices=_parse_records(OutOfRangeIndexRecord, history, "ids"),
-            notes=_parse_records(TraceNote, history, "note"),
-            recent_steps=_recent_steps(recent, positions),
+            wrappers=_parse_records(DataParallelRecord, history_lines, "wrapper"),
+            rank_weights=_parse_records(RankWeightsRecord, history_lines, "parallel"),
+            parameter_values=_parse_records(ParameterValuesRecord, history_lines, "value"),
+            nonfinite_gradients=_parse_records(NonFiniteGradientRecord, history_lines, "gradient"),
+            corrupted_weights=_parse_records(CorruptedWeightsRecord, history_lines, "spoiled"),
+            forward_passes=_parse_records(ForwardPassRecord, history_lines, "flow"),
+            padding_masks=_parse_records(PaddingMaskRecord, history_lines, "mask"),
+            probes=_parse_records(ProbeRecord, history_lines, "probe"),
+            losses=_parse_records(LossRecord, history_lines, "loss"),
+            evaluations=_parse_records(EvaluationPassRecord, history_lines, "evaluation"),
+            inputs=_parse_records(InputRecord, history_lines, "input"),
+            rows=_parse_records(RowsRecord, history_lines, "rows"),
+            target_samples=_parse_records(TargetSampleRecord, history_lines, "pair"),
+            nonfinite_tensors=_parse_records(NonFiniteTensorRecord, history_lines, "bad_numbers"),
+            out_of_range_indices=_parse_records(OutOfRangeIndexRecord, history_lines, "ids"),
+            notes=_parse_records(TraceNote, history_lines, "note"),
+            recent_steps=_read_recent_steps(recent_lines, positions),
             num_steps_without_sequence=num_overflow_steps,
-            num_truncated_files=reader.num_truncated,
+            num_truncated_files=reader.num_truncated_files,
         )
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise ContractError(
@@ -177,10 +179,10 @@ def read_trace(folder: Path) -> Trace:
 
 
 class _LineReader:
-    """Reads the lines of trace files, and counts the incomplete ones."""
+    """Reads the lines of trace files, and counts files with an incomplete last line."""
 
     def __init__(self) -> None:
-        self.num_truncated = 0
+        self.num_truncated_files = 0
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
@@ -191,15 +193,15 @@ class _LineReader:
                 fix="Pass the folder of one traced process.",
             ) from error
         *complete_lines, incomplete_line = content.split(b"\n")
-        self.num_truncated += bool(incomplete_line)
-        for number, line in enumerate(complete_lines, start=1):
+        self.num_truncated_files += bool(incomplete_line)
+        for line_number, line in enumerate(complete_lines, start=1):
             try:
                 record = json.loads(line)
             except ValueError:
                 record = None
             if not isinstance(record, dict) or "record" not in record:
                 raise ContractError(
-                    f"{path}, line {number}: the line must be one JSON object with the field "
+                    f"{path}, line {line_number}: the line must be one JSON object with the field "
                     f"'record', got {line[:60]!a}.",
                     cause="The file was changed after it was written.",
                     fix="Trace the program again.",
@@ -217,7 +219,7 @@ def _parse_records(
     return tuple(_parse_record(cls, line) for line in lines if line["record"] == name)
 
 
-def _step_scalars(
+def _parse_scalars_row(
     step: int, losses: list[float], clips: list[list[float]], scale: float | None
 ) -> StepScalars:
     return StepScalars.model_validate(
@@ -233,28 +235,28 @@ def _step_scalars(
     )
 
 
-def _step_sequences(
-    history: Iterable[dict[str, Any]],
+def _read_step_sequences(
+    history_lines: Iterable[dict[str, Any]],
 ) -> tuple[tuple[StepSequence, ...], dict[int, int], int]:
     """Read the event sequences of the steps.
 
     Returns:
-        sequences: The sequences, sorted by first step. An open sequence belongs to a step that did
-            not end.
-        positions: Positions of the other sequences in ``sequences``, by their stored index.
+        sequences: The sequences, sorted by first step. An open sequence contains the events after
+            the last step of a thread.
+        positions: Positions in ``sequences`` of the sequences that are not open, by stored index.
         num_overflow_steps: Number of steps whose sequence was not recorded, because there were too
-            many distinct ones.
+            many distinct sequences.
     """
     line_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}  # first step, last step, number of steps
     # "word", "order" and "marks" are the stored names of a sequence, its counts and its events.
-    for line in history:
+    for line in history_lines:
         if line["record"] == "word":
             line_by_index[line["index"]] = line
         elif line["record"] == "order":
             for stored_index, first, last, count in line["rows"]:
-                known_first, _, known_count = counts.get(stored_index, (first, last, 0))
-                counts[stored_index] = known_first, last, known_count + count
+                earlier_first, _, earlier_count = counts.get(stored_index, (first, last, 0))
+                counts[stored_index] = earlier_first, last, earlier_count + count
     _, _, num_overflow_steps = counts.pop(OVERFLOW_INDEX, (0, 0, 0))
     sequences: list[StepSequence] = []
     positions: dict[int, int] = {}
@@ -276,7 +278,7 @@ def _step_sequences(
     return tuple(sequences), positions, num_overflow_steps
 
 
-def _recent_steps(
+def _read_recent_steps(
     lines: Iterable[dict[str, Any]], positions: dict[int, int]
 ) -> tuple[RecentStep, ...]:
     steps = [
@@ -284,14 +286,14 @@ def _recent_steps(
             step=step,
             sequence=positions[sequence],
             times_us=tuple(times),
-            **dict(zip(_OPTIONAL_STEP_FIELDS, optional, strict=False)),
+            **dict(zip(_OPTIONAL_STEP_FIELDS, optional_times, strict=False)),
         )
         for line in lines
         if line["record"] == "steps"
-        for step, sequence, times, *optional in line["rows"]
+        for step, sequence, times, *optional_times in line["rows"]
         if sequence in positions
     ]
-    return tuple(sorted(steps, key=lambda recent: recent.step))
+    return tuple(sorted(steps, key=lambda step: step.step))
 
 
 def _sort_by_step(records: Iterable[StepRecordT]) -> tuple[StepRecordT, ...]:

@@ -33,13 +33,13 @@ class Tracer:
     Args:
         folder: Folder for the files of this process; created at the first write.
         settings: Limits of time, memory and disk.
-        describe: Returns the description of this process; called at the first write.
+        describe: Returns the start record, which describes this process; called at the first write.
         clock: Monotonic time [ns].
         print_line: Prints one line for the user.
     """
 
-    # Reading a slot takes one memory access, reading a dictionary entry five. Each access is slow,
-    # because the operations of the program evict the tracer's data from the processor's cache.
+    # Slots are used because reading a slot takes one memory access, and reading a dictionary entry
+    # five. Each access is slow: the program evicts the tracer's data from the processor's cache.
     __slots__ = (
         "__weakref__", "_began_ns", "_describe", "bus", "clock", "events", "is_on", "local",
         "objects", "patches", "print_line", "recorder", "sampling", "settings", "steps",
@@ -87,8 +87,8 @@ class Tracer:
             return
         self.detach()
         frames = traceback.extract_tb(error.__traceback__)[-1:]
-        where = f" at {Path(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
-        text = f"{type(error).__name__}: {error}{where}"
+        location = f" at {Path(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
+        text = f"{type(error).__name__}: {error}{location}"
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             folder = self.recorder.folder
             text = (
@@ -128,7 +128,7 @@ class Tracer:
 
     def _write_end(self, raised: str) -> None:
         self.bus.publish(TraceEnding())
-        # The predictions end, so that the matched events of the running steps are recorded.
+        # End the predictions, so that the matched events of the running steps are recorded.
         for thread in self.events.threads:
             if thread.prediction.position >= 0:
                 self.bus.publish(UnexpectedEvent(thread))

@@ -1,9 +1,9 @@
 """Detects models that are plain tensors (in a list or a dict) instead of an ``nn.Module``.
 
 A program with such a model calls no module that could be hooked. But before a backward pass, the
-autograd graph of the loss still holds the tensors that were combined with each leaf (a trained
-tensor), such as x in x @ w with the leaf w. Those that require no gradient are treated as inputs of
-the model and passed to ``InputWatch``.
+autograd graph of the loss still contains the tensors that were combined with each leaf (a trained
+tensor), such as x in x @ w with the leaf w. The combined tensors that require no gradient are
+treated as inputs of the model and passed to ``InputWatch``.
 """
 
 import weakref
@@ -46,7 +46,7 @@ sequences of different lengths."""
 
 
 class ModulePlaceholder(nn.Module):
-    """Placeholder for a model that is not an nn.Module. It has no parameters; it is not called."""
+    """Placeholder for a model that is not an nn.Module; without parameters, and never called."""
 
 
 class FunctionalModel:
@@ -87,7 +87,7 @@ class FunctionalModel:
             return 0
         return leaf.untyped_storage().data_ptr()
 
-    def record_input(self, leaf_input: LeafInput) -> None:
+    def store_input_form(self, leaf_input: LeafInput) -> None:
         """Store how training inputs are combined with the leaf."""
         has_same_uses = self.num_uses in (0, leaf_input.num_uses)
         self.num_uses = leaf_input.num_uses if has_same_uses else _VARYING_USES
@@ -101,7 +101,7 @@ class FunctionalModel:
 
         Args:
             values: Operand of an operation with the leaf.
-            is_left: Whether it is the left operand.
+            is_left: Whether ``values`` is the left operand.
         """
         leaf, row_shape = self.leaf(), self.row_shape
         if leaf is None or is_left != self.is_left_operand or values.requires_grad:
@@ -112,8 +112,7 @@ class FunctionalModel:
         rows = values if is_lookup else as_rows(values, leaf, kind=self.kind, is_left=is_left)
         if rows is None or rows.dim() != len(row_shape) + 1:
             return None
-        # Empty if each row is a single value, such as an id of a lookup.
-        last_dim = rows.shape[1:][-1:]
+        last_dim = rows.shape[1:][-1:]  # empty if a row is a single value, as an id of a lookup
         return rows if last_dim == row_shape[-1:] else None
 
     def is_recreated_as(self, leaf: Tensor) -> bool:
@@ -129,7 +128,7 @@ class FunctionalModelWatch:
     Args:
         sink: Receives the records.
         inputs: Inspects the inputs of the models.
-        losses: Samples the targets of their losses.
+        losses: Samples the targets of the models' losses.
         on_first_model: Called once, when the first model is found.
     """
 
@@ -154,58 +153,58 @@ class FunctionalModelWatch:
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
         """Inputs of the inspected pass, which must exist until its backward pass has ended."""
-        self._passes_left = _NUM_FIRST_PASSES
+        self._num_passes_left = _NUM_FIRST_PASSES
         """Number of coming backward passes that are inspected without sampling."""
-        self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
+        self._sampler, self._step_of_last_inspection = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
         """Sampler of the passes after the first ones, and number of the last optimizer step before
         the last pass that was considered for sampling."""
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""
-        self._passes_left = max(self._passes_left, 1)
+        self._num_passes_left = max(self._num_passes_left, 1)
 
     def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
         """Inspect the graph of a loss if it is one of the first, sampled, or non-finite.
 
         On other devices than the CPU, non-finite losses are not detected, to avoid synchronization.
         """
-        if not self._is_due(loss):
+        if not self._advance_sampling(loss):
             return
-        began = self._sink.clock()
+        began_ns = self._sink.clock()
         with torch.no_grad():
             nodes = [*graph_nodes(loss)]
             self.leaves = graph_leaves(nodes)
             leaf_inputs = inputs_of_leaves(nodes)
             model = self._get_or_add_model(leaf_inputs[0].leaf) if leaf_inputs else None
             if model is not None:
-                model.record_input(leaf_inputs[0])
+                model.store_input_form(leaf_inputs[0])
                 self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
                 self._record_pass(thread, model, nodes, loss)
-        thread.step.add_cost(self._sink.clock() - began)
+        thread.step.add_cost(self._sink.clock() - began_ns)
 
     def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
         """Record an input that a model receives while gradients are disabled."""
-        began = self._sink.clock()
+        began_ns = self._sink.clock()
         self._report_call(thread, model, [values])
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, None)
-        thread.step.add_cost(self._sink.clock() - began)
+        thread.step.add_cost(self._sink.clock() - began_ns)
 
     def release(self) -> None:
         """Drop references to inspected tensors when the backward pass has ended."""
         self.leaves, self._inputs = [], []
 
-    def _is_due(self, loss: Tensor) -> bool:
-        """Return whether a loss is inspected, and count it as inspected."""
-        if self._passes_left:
-            self._passes_left -= 1
+    def _advance_sampling(self, loss: Tensor) -> bool:
+        """Count a loss for the sampling; return whether it must be inspected."""
+        if self._num_passes_left:
+            self._num_passes_left -= 1
             return True
         if loss.is_cpu and not bool(loss.detach().isfinite()):
             return True
         sink = self._sink
-        if not sink.sampling.samples_statistics or self._inspected_step == sink.steps.last:
+        if not sink.sampling.samples_statistics or self._step_of_last_inspection == sink.steps.last:
             return False
-        self._inspected_step = sink.steps.last
+        self._step_of_last_inspection = sink.steps.last
         return self._sampler.advance()
 
     def _get_or_add_model(self, leaf: Tensor) -> FunctionalModel | None:
@@ -228,7 +227,7 @@ class FunctionalModelWatch:
         model.num_inspections = 1
         self.models.append(model)
         self.network_indices.add(model.entry.index)
-        self._passes_left = _NUM_FIRST_PASSES
+        self._num_passes_left = _NUM_FIRST_PASSES
         if not self._has_had_model:
             self._has_had_model = True
             self._on_first_model()
@@ -237,7 +236,7 @@ class FunctionalModelWatch:
     def _record_pass(
         self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
     ) -> None:
-        with torch.enable_grad():  # so that ``InputWatch`` records a training call
+        with torch.enable_grad():  # ``InputWatch`` then records a training call
             self._report_call(thread, model, self._inputs)
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, loss.detach())

@@ -27,10 +27,11 @@ from sluice.trace.thread_state import ThreadState
 
 _NUM_FIRST_PASSES = 8
 """Number of backward passes that are all inspected at the start and after each new form of loss."""
-_FORM_LENGTH = 4
-"""Number of autograd nodes, from the loss on, that identify the form of a loss."""
+_NUM_FORM_NODES = 4
+"""Losses have the same form if the types of this number of autograd nodes, from the loss on, are
+equal."""
 _MAX_FORMS = 64
-"""Maximum number of forms. Further forms do not cause inspections."""
+"""Maximum number of forms. Further forms do not cause additional inspections."""
 _NUM_SAMPLED_STEPS = 128
 """Number of sampled steps (those with statistics) that are all inspected after the first passes,
 with one backward pass each. Later sampled steps are inspected at growing intervals. Sampling never
@@ -47,7 +48,7 @@ _NODES_BEFORE_COMPARISON = frozenset(
     for number in (0, 1, 2)
 )  # fmt: skip
 """Reductions and elementwise nodes that may be between a loss and the node that compares outputs
-with targets. The node that compares them is also one of these."""
+with targets. The comparing node itself is also one of these nodes."""
 _EXPLICIT_RESHAPES = (
     "Unsqueeze",
     "View",
@@ -58,11 +59,12 @@ _EXPLICIT_RESHAPES = (
     "Permute",
     "Expand",
 )
-"""Kinds of nodes that show that the program broadcasts a shape intentionally."""
+"""Kinds of nodes that reshape outputs explicitly, so that a broadcast of them is intentional."""
 _MAX_NODES_TO_OUTER_ACTIVATION = 128
 """Maximum number of nodes that are searched for the outer activation of a double activation."""
 _MAX_NODES_TO_INNER_ACTIVATION = 8
-"""Maximum number of nodes behind the outer activation that are searched for the inner one."""
+"""Maximum number of nodes, from the outer activation towards the inputs, that are searched for the
+inner activation."""
 _LAYER_NODES = (
     "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
     "BinaryCrossEntropy", "KlDiv", "torch::autograd",
@@ -73,7 +75,7 @@ _OUTER_ACTIVATIONS = (
     (MANUAL_CROSS_ENTROPY, ("Logsumexp", "LogSoftmax")),
     (MANUAL_LOGISTIC_LOSS, ("Softplus", "LogSigmoid", "Log1P")),
 )
-"""Kind of a manual loss, and prefixes of the nodes of the activation that it applies."""
+"""Kind of a manual loss, and prefixes of the nodes of the activation that this loss applies."""
 _INNER_ACTIVATIONS = ("Softmax", "Sigmoid")
 """Prefixes of the nodes of an activation at the end of a network."""
 _SKIPPED_NODES = frozenset({"Neg", "Abs", "Exp"})
@@ -89,43 +91,42 @@ class ManualLossWatch:
 
     def reset(self) -> None:
         """Forget all forms, at the start of a trace and after a fork."""
-        self._passes_left = _NUM_FIRST_PASSES
+        self._num_passes_left = _NUM_FIRST_PASSES
         """Number of coming backward passes that are inspected without sampling."""
-        self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
+        self._sampler, self._step_of_last_inspection = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
         """Sampler of the passes after the first ones, and number of the last optimizer step before
         the last inspected pass."""
         self._forms: set[tuple[type, ...]] = set()
         """Known forms: the types of the first autograd nodes of a loss."""
 
     def on_loss(self, begins: ScalarBackwardBegins) -> None:
-        """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""
+        """Inspect the first losses of each form, and a sample of later losses."""
         self._track_form(begins.loss)
-        if self._passes_left or self._sink.sampling.samples_statistics:
+        if self._num_passes_left or self._sink.sampling.samples_statistics:
             self._inspect_if_due(begins.thread, begins.loss)
 
     def _track_form(self, loss: Tensor) -> None:
         """Inspect the next passes if the form of a loss is new."""
         form: list[type] = []  # types instead of names, because node.name() is slow
         node: Any = loss.grad_fn
-        while node is not None and len(form) < _FORM_LENGTH:
+        while node is not None and len(form) < _NUM_FORM_NODES:
             form.append(type(node))
             node = node.next_functions[0][0] if node.next_functions else None
-        key = tuple(form)
-        if key not in self._forms and len(self._forms) < _MAX_FORMS:
-            self._forms.add(key)
-            self._passes_left = _NUM_FIRST_PASSES
+        if tuple(form) not in self._forms and len(self._forms) < _MAX_FORMS:
+            self._forms.add(tuple(form))
+            self._num_passes_left = _NUM_FIRST_PASSES
 
     def _inspect_if_due(self, thread: ThreadState, loss: Tensor) -> None:
         """Inspect a loss for broadcasts, double activations and masked targets, if it is due."""
         sink = self._sink
-        if self._passes_left:
-            self._passes_left -= 1
-        elif self._inspected_step == sink.steps.last or not self._sampler.advance():
+        if self._num_passes_left:
+            self._num_passes_left -= 1
+        elif self._step_of_last_inspection == sink.steps.last or not self._sampler.advance():
             return
-        self._inspected_step, began = sink.steps.last, sink.clock()
+        self._step_of_last_inspection, began_ns = sink.steps.last, sink.clock()
         self._inspect(loss)
         if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
 
     def _inspect(self, loss: Tensor) -> None:
         broadcast = find_broadcast(loss.grad_fn)
@@ -167,8 +168,8 @@ class ManualLossWatch:
         """
         sink, thread = self._sink, self._sink.local.thread
         num_rows = shape[0] if shape else 1
-        # The graph does not show the shape of the targets. They have this shape if outputs were
-        # broadcast against them to the shape (rows, rows).
+        # The graph does not contain the shape of the targets. Infer it: if outputs of shape
+        # (rows, 1) were broadcast to (rows, rows), targets have the shape (rows,), and vice versa.
         target_shape = shape[:1] if len(shape) > 1 else (*shape, 1)
         record = LossRecord(
             step=sink.steps.last,
@@ -207,13 +208,13 @@ def find_broadcast(loss_node: Any) -> tuple[str, tuple[int, ...]] | None:
         loss_node: Autograd node of the loss.
 
     Returns:
-        None if no such node is found.
+        Name and shape; None if no such node is found.
     """
-    pending = [(loss_node, 0)]
+    pending_edges = [(loss_node, 0)]
     for _ in range(_MAX_NODES_TO_BROADCAST):
-        if not pending:
+        if not pending_edges:
             return None
-        node, output_index = pending.pop(0)
+        node, output_index = pending_edges.pop(0)
         if node is None or node.name() not in _NODES_BEFORE_COMPARISON:
             continue
         edges = node.next_functions
@@ -224,11 +225,11 @@ def find_broadcast(loss_node: Any) -> tuple[str, tuple[int, ...]] | None:
             operand_name, operand_shape = grad_edges[0][0].name(), output_shape(*grad_edges[0])
             is_difference = node.name().startswith(("Sub", "Rsub"))
             is_comparison = is_difference or operand_name.startswith("Log")
-            is_explicit = operand_name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
+            is_reshaped = operand_name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
             is_broadcast = operand_shape in ((shape[0], 1), (shape[0],))
-            if is_comparison and not is_explicit and is_broadcast:
+            if is_comparison and not is_reshaped and is_broadcast:
                 return operand_name, operand_shape
-        pending += grad_edges
+        pending_edges += grad_edges
     return None
 
 
@@ -240,15 +241,15 @@ def find_double_activations(loss_node: Any) -> list[tuple[str, str, tuple[int, .
     expects scores, not the output of a sigmoid. Only nodes between the loss and the last layer are
     inspected.
     """
-    pending, visited = [loss_node], set[Any]()
+    pending_nodes, visited = [loss_node], set[Any]()
     activations: dict[str, tuple[str, str, tuple[int, ...]]] = {}
-    while pending and len(visited) < _MAX_NODES_TO_OUTER_ACTIVATION:
-        node = pending.pop(0)
+    while pending_nodes and len(visited) < _MAX_NODES_TO_OUTER_ACTIVATION:
+        node = pending_nodes.pop(0)
         if node is None or node in visited or node.name().startswith(_LAYER_NODES):
             continue
         visited.add(node)
         name = node.name()
-        kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
+        kind = next((k for k, prefixes in _OUTER_ACTIVATIONS if name.startswith(prefixes)), None)
         if kind is not None:
             producer, skipped_kinds = _find_producer(*node.next_functions[0])
             # log(1 + x) is a softplus only if x is an exponential.
@@ -259,16 +260,16 @@ def find_double_activations(loss_node: Any) -> list[tuple[str, str, tuple[int, .
                 and producer[0].name().startswith(_INNER_ACTIVATIONS)
             ):
                 activations.setdefault(kind, (kind, producer[0].name(), output_shape(*producer)))
-        pending += [input_node for input_node, _ in node.next_functions]
+        pending_nodes += [input_node for input_node, _ in node.next_functions]
     return list(activations.values())
 
 
 def _find_producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set[str]]:
-    """Skip reshapes, negations, abs and exp.
+    """Find the node that produced the outputs, before reshapes, negations, abs and exp.
 
     Returns:
-        The node behind them with its output index, and the kinds of the skipped nodes. None
-        instead of the node and index if no such node is among the first 8.
+        The node with its output index, and the kinds of the skipped nodes. None instead of the
+        node and index if too many nodes were skipped or the graph ends.
     """
     skipped_kinds = set[str]()
     for _ in range(_MAX_NODES_TO_INNER_ACTIVATION):

@@ -18,19 +18,19 @@ _KINDS_BEFORE_STEP = ("backward", "clip")
 """Kinds of events that belong to the step that follows them."""
 _MAX_WATCHED_PARAMETERS = 2
 """Maximum number of parameters that are compared to detect a step."""
-_IDLE_PASSES = 16
-"""Number of backward passes without a detected step after which the graph of the loss is inspected
+_PASSES_BEFORE_INSPECTION = 16
+"""If no step is detected in this number of backward passes, the graph of the loss is inspected
 again, because the program may have replaced its parameters. Further inspections follow after 32,
 64, ... passes. The number is 16 because few programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
-"""Maximum number of elements of a watched parameter that is copied. For a larger one, only the
-version counter is compared, which torch increments at each in-place change."""
+"""Maximum number of elements of a watched parameter that is copied. For a larger parameter, only
+the version counter is compared, which torch increments at each in-place change."""
 
 
 class ImplicitOptimizer:
     """Placeholder optimizer for programs that update weights themselves.
 
-    It has one group with those weights.
+    It has one parameter group with these weights.
     """
 
     def __init__(self, parameters: list[Tensor]) -> None:
@@ -41,8 +41,8 @@ class ImplicitOptimizer:
 class ManualUpdateWatch:
     """Detects the steps of a program without an optimizer."""
 
-    def __init__(self, sink: EventSink, models: FunctionalModelWatch) -> None:
-        self._sink, self._models = sink, models
+    def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
+        self._sink, self._model_watch = sink, model_watch
         self._parameters: list[Tensor] = []
         """Known parameters of the program. The placeholder optimizer shares this list."""
         self._optimizer: ImplicitOptimizer | None = None
@@ -62,13 +62,12 @@ class ManualUpdateWatch:
 
     def before_backward(self, thread: ThreadState) -> None:
         """Detect a step of a functional model, and gradients that the program kept after a step."""
-        models = self._models
-        if thread.call.network in models.network_indices:
+        if thread.call.network in self._model_watch.network_indices:
             self.detect_step(thread)
             self._num_passes = 0 if self._has_stepped_since_backward else self._num_passes + 1
-            # True for 16, 32, 64, ... passes.
-            if self._num_passes >= _IDLE_PASSES and not self._num_passes & (self._num_passes - 1):
-                models.inspect_next()
+            is_power_of_two = not self._num_passes & (self._num_passes - 1)
+            if self._num_passes >= _PASSES_BEFORE_INSPECTION and is_power_of_two:
+                self._model_watch.inspect_next()
         if self._has_stepped_since_backward:
             self._has_stepped_since_backward = False
             self._has_old_gradients = any(_has_gradient(p) for p in self._watched_parameters)
@@ -76,44 +75,47 @@ class ManualUpdateWatch:
     def after_backward(self, thread: ThreadState) -> None:
         """Store the state of some parameters after the first backward pass of a step.
 
-        It is stored again if all leaves of the loss are new.
+        The state is stored again if all leaves of the loss are new.
         """
         candidates = self._trained_parameters(thread)
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
-        with_gradients = [p for p in candidates if p.grad is not None]
-        smallest_first = sorted(with_gradients, key=Tensor.numel)
-        self._watched_parameters = smallest_first[:_MAX_WATCHED_PARAMETERS]
+        parameters_with_gradients = [p for p in candidates if p.grad is not None]
+        sorted_parameters = sorted(parameters_with_gradients, key=Tensor.numel)
+        self._watched_parameters = sorted_parameters[:_MAX_WATCHED_PARAMETERS]
         self._snapshots = [(p, _snapshot(p)) for p in self._watched_parameters]
         if self._optimizer is None:
             self._optimizer = ImplicitOptimizer(self._parameters)
         known_ids = {id(p) for p in self._parameters}
-        new_parameters = [p for p in with_gradients if id(p) not in known_ids]
+        new_parameters = [p for p in parameters_with_gradients if id(p) not in known_ids]
         self._parameters += new_parameters
         self._sink.objects.has_changed |= bool(new_parameters)
 
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
         """Return the parameters of the ``nn.Module`` that was called last.
 
-        For a functional model, and if no model was called, return the leaves of the loss, or the
-        known parameters if the leaves of this pass were not inspected. Return nothing if all leaves
-        are new although no step was ever detected: the program creates new leaves for each pass.
+        If a functional model or no model was called, return the leaves of the loss. There are two
+        exceptions:
+
+        - If the leaves of this pass were not inspected, return the known parameters.
+        - If all leaves are new although no step was ever detected, return nothing: the program
+          creates new leaves for each pass.
         """
-        entries, models = self._sink.objects.networks.entries, self._models
-        if thread.call.network not in models.network_indices:
+        entries, model_watch = self._sink.objects.networks.entries, self._model_watch
+        if thread.call.network not in model_watch.network_indices:
             entry = next((e for e in entries if e.index == thread.call.network), None)
             network = None if entry is None else entry.ref()
             return [] if network is None else [*network.parameters()]
-        if not models.leaves:
+        if not model_watch.leaves:
             return self._parameters
         if self._are_leaves_replaced() and not self._has_ever_stepped:
             return []
-        return [*models.leaves]
+        return [*model_watch.leaves]
 
     def _are_leaves_replaced(self) -> bool:
         """Return whether all leaves of the loss are new, as for a new model."""
-        known, leaves = self._parameters, self._models.leaves
-        return bool(known and leaves) and not {*map(id, known)} & {*map(id, leaves)}
+        parameters, leaves = self._parameters, self._model_watch.leaves
+        return bool(parameters and leaves) and not {*map(id, parameters)} & {*map(id, leaves)}
 
     def detect_step(self, thread: ThreadState) -> None:
         """Record a step if watched parameters changed since the last backward pass."""
@@ -121,7 +123,7 @@ class ManualUpdateWatch:
         if optimizer is None or not snapshots:
             return
         if not all(_is_comparable(p, snapshot) for p, snapshot in snapshots):
-            self._snapshots = []  # another device or dtype: a step cannot be detected
+            self._snapshots = []  # the device or dtype changed: a step cannot be detected
             return
         if all(_is_unchanged(p, snapshot) for p, snapshot in snapshots):
             return
@@ -130,13 +132,13 @@ class ManualUpdateWatch:
         self._record_step(thread, entry)
 
     def _record_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
-        """End the step after its last backward pass or clip; later events start the next step."""
+        """Record a step after the last backward pass or clip; later events are of the next step."""
         sink, interner = self._sink, self._sink.events.interner
         kinds = [interner.event(code)[0] for code in thread.step.codes]
-        # ``events`` alternates codes and times.
-        end = 2 * max(
+        num_events = max(
             (i for i, kind in enumerate(kinds, 1) if kind in _KINDS_BEFORE_STEP), default=0
         )
+        end = 2 * num_events  # ``events`` alternates codes and times
         later_events, thread.step.events = thread.step.events[end:], thread.step.events[:end]
         flags = ("fresh", *("carried",) * self._has_old_gradients)
         self._has_old_gradients = False
@@ -147,7 +149,7 @@ class ManualUpdateWatch:
 
 
 def _snapshot(parameter: Tensor) -> Tensor | int:
-    """Return a copy of a small parameter, or the number of in-place changes of a large one."""
+    """Return a copy of a small parameter, or the version counter of a large parameter."""
     is_small = parameter.numel() <= _MAX_CLONED_NUMEL
     return parameter.detach().clone() if is_small else parameter._version
 
@@ -160,7 +162,7 @@ def _is_comparable(parameter: Tensor, snapshot: Tensor | int) -> bool:
 
 
 def _is_unchanged(parameter: Tensor, snapshot: Tensor | int) -> bool:
-    """Return whether a parameter equals its snapshot, in value or in number of changes."""
+    """Return whether a parameter or its version counter equals the snapshot."""
     if not isinstance(snapshot, Tensor):
         return parameter._version == snapshot
     return torch.equal(parameter, snapshot)

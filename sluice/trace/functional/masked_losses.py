@@ -11,7 +11,7 @@ from sluice.trace.inspection.autograd_graph import SHAPE_NODES, graph_nodes, sav
 _MAX_NODES_TO_MASK = 128
 """Maximum number of nodes, nearest to the loss, that are searched for a mask."""
 _MAX_NODES_BEHIND_MASK = 8
-"""Maximum number of nodes behind a mask that are searched for the losses."""
+"""Maximum number of nodes, from the mask towards the inputs, that are searched for the losses."""
 _NEGATION = "NegBackward0"
 _LOSS_NODES = ("NllLoss", "GatherBackward")
 """Prefixes of nodes that compute losses from class targets."""
@@ -43,12 +43,12 @@ def find_masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def _included_mask(node: Any) -> Tensor | None:
     """Return the mask of the values that a node includes; None if it does not mask values."""
     name = node.name()
-    for kind, saved_name in _INCLUDING_MASKS:
-        if name == kind:
+    for masking_name, saved_name in _INCLUDING_MASKS:
+        if name == masking_name:
             mask = saved_tensor(node, saved_name)
             # ``where`` selects its second input if the condition is false. If the first input has
-            # no gradient, the losses are the second input.
-            is_inverted = kind.startswith("Where") and node.next_functions[0][0] is None
+            # no gradient, the losses are the second input, and the condition excludes them.
+            is_inverted = name.startswith("Where") and node.next_functions[0][0] is None
             return ~mask if mask is not None and is_inverted else mask
     if name == _EXCLUDING_MASK[0]:
         mask = saved_tensor(node, _EXCLUDING_MASK[1])
@@ -63,10 +63,10 @@ def _included_mask(node: Any) -> Tensor | None:
 
 
 def _find_targets(node: Any) -> Tensor | None:
-    """Return the class targets of the losses behind a node.
+    """Return the class targets of the losses that a node receives.
 
-    Nodes between may only reshape or negate the losses. None if other nodes are between, if there
-    are more than the maximum number of nodes, or if the targets are not class ids.
+    Nodes between the losses and this node may only reshape or negate them. Return None if another
+    node or too many nodes are between, or if the targets are not class ids.
     """
     for _ in range(_MAX_NODES_BEHIND_MASK):
         if node is None:

@@ -1,8 +1,8 @@
 """Records inputs of functional models in blocks with disabled gradients, as in an evaluation.
 
-In such a block no module is called and no graph is built. Once a functional model is known, the
-operations in the first blocks of each call site are observed with a ``TorchFunctionMode``. The
-results of the block do not change.
+Such a block builds no autograd graph, and a functional model calls no module. After the first
+functional model is found, the operations in the first blocks of each call site are therefore
+observed with a ``TorchFunctionMode``. The mode does not change the results of the operations.
 """
 
 import functools
@@ -22,8 +22,8 @@ from sluice.trace.thread_state import ThreadState
 _MAX_BLOCKS = 64
 """Maximum number of observed blocks per call site."""
 _MAX_UNMATCHED_BLOCKS = 16
-"""Number of consecutive blocks without a model input after which a call site is ignored, because it
-may be a weight update."""
+"""A call site is ignored after this number of consecutive blocks without a model input. Its blocks
+are probably weight updates."""
 _MIN_ROWS = 2
 """Minimum number of rows of a recorded batch. Smaller batches usually belong to the generation of
 samples, not to an evaluation."""
@@ -41,10 +41,10 @@ _NO_GRAD_CONTEXTS = (torch.no_grad, torch.inference_mode)
 class _OpListener(TorchFunctionMode):
     """Observes the operations of one block."""
 
-    def __init__(self, owner: "NoGradListener", thread: ThreadState, site: Any) -> None:
+    def __init__(self, owner: "NoGradListener", thread: ThreadState, call_site: Any) -> None:
         super().__init__()
         self._owner, self._thread = owner, thread
-        self.site = site
+        self.call_site = call_site
         """Call site of the block."""
         self.pending_inputs: list[Tensor] = []
         """Inputs that were observed in the running pass of a model. There are several if the pass
@@ -57,9 +57,9 @@ class _OpListener(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # ``func`` may be the tracer's hook of a loss function. The hook already runs and records
-        # this call, so only the original is called here. The hook returns it from
-        # ``__prepare_scriptable__``, as it does for TorchScript.
+        # If ``func`` is the tracer's hook of a loss function, call the original function: the hook
+        # is already running and records this call. Its ``__prepare_scriptable__``, which exists for
+        # TorchScript, returns the original function.
         get_original = getattr(func, "__prepare_scriptable__", None)
         result = (func if get_original is None else get_original())(*args, **(kwargs or {}))
         if not self.is_muted and not kwargs:
@@ -76,17 +76,28 @@ class NoGradListener:
         """Listeners of the running blocks, by the id of the block."""
         self._num_blocks = Counter[Any]()
         """Number of observed blocks by call site."""
-        self._num_unmatched = Counter[Any]()
-        """Number of latest consecutive blocks without a model input, by call site."""
+        self._num_unmatched_blocks = Counter[Any]()
+        """Number of blocks since the last block with a model input, by call site."""
 
-    def begin(self, block: Any, site: Any) -> None:
-        """Observe a block that starts, unless its call site was observed often enough."""
-        if id(block) in self._op_listeners or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
+    def begin(self, block: Any, call_site: Any) -> None:
+        """Observe a block that starts.
+
+        The block is not observed if its call site was observed often enough, if the program uses
+        ``torch.compile``, or inside a functorch transform.
+        """
+        if (
+            id(block) in self._op_listeners
+            or self._num_unmatched_blocks[call_site] >= _MAX_UNMATCHED_BLOCKS
+        ):
             return
-        if self._num_blocks[site] >= _MAX_BLOCKS or _is_compiling() or in_functorch_transform():
+        if (
+            self._num_blocks[call_site] >= _MAX_BLOCKS
+            or _is_compiling()
+            or in_functorch_transform()
+        ):
             return
-        self._num_blocks[site] += 1
-        listener = _OpListener(self, self._sink.local.thread, site)
+        self._num_blocks[call_site] += 1
+        listener = _OpListener(self, self._sink.local.thread, call_site)
         self._op_listeners[id(block)] = listener
         listener.__enter__()  # type: ignore[no-untyped-call]
 
@@ -95,8 +106,10 @@ class NoGradListener:
         listener = self._op_listeners.pop(id(block), None)
         if listener is None:
             return
-        site = listener.site
-        self._num_unmatched[site] = 0 if listener.has_match else self._num_unmatched[site] + 1
+        call_site = listener.call_site
+        self._num_unmatched_blocks[call_site] = (
+            0 if listener.has_match else self._num_unmatched_blocks[call_site] + 1
+        )
         self._exit(listener)
 
     def end_all(self) -> None:
@@ -106,29 +119,36 @@ class NoGradListener:
         self._op_listeners.clear()
 
     def _exit(self, listener: _OpListener) -> None:
+        """Mute a listener, and remove it from the stack of function modes if it is on top.
+
+        If blocks end out of order, another mode may be on top of the stack.
+        """
         listener.is_muted = True
         depth = torch._C._len_torch_function_stack()
-        # If blocks end out of order, a mode of the program may be on top of the stack.
         if depth and torch._C._get_function_stack_at(depth - 1) is listener:
             listener.__exit__(None, None, None)
 
     def on_op(
         self, listener: _OpListener, thread: ThreadState, name: str, args: tuple[Any, ...]
     ) -> None:
-        """Inspect one operation."""
-        positions = _OPERAND_POSITIONS.get(name)
-        if positions is not None and self._sink.is_on and len(args) > max(positions[:2]):
-            self._sink.run_safely(self._match, listener, thread, args, positions)
+        """Inspect one operation, if it may combine an input with a weight."""
+        operand_positions = _OPERAND_POSITIONS.get(name)
+        if (
+            operand_positions is not None
+            and self._sink.is_on
+            and len(args) > max(operand_positions[:2])
+        ):
+            self._sink.run_safely(self._match_operands, listener, thread, args, operand_positions)
 
-    def _match(
+    def _match_operands(
         self,
         listener: _OpListener,
         thread: ThreadState,
         args: tuple[Any, ...],
-        positions: tuple[int, int, bool],
+        operand_positions: tuple[int, int, bool],
     ) -> None:
         """Report an operand as input of a model if the other operand is the model's first leaf."""
-        input_position, weight_position, may_be_swapped = positions
+        input_position, weight_position, may_be_swapped = operand_positions
         values, weight = args[input_position], args[weight_position]
         if type(values) is not Tensor or not isinstance(weight, Tensor):
             return
@@ -143,7 +163,7 @@ class NoGradListener:
             return
         listener.has_match = True
         if model.has_varying_uses:
-            return  # without a graph, it is unknown how many inputs belong to one pass
+            return  # the number of inputs of one pass is unknown without a graph
         listener.pending_inputs.append(rows)
         if len(listener.pending_inputs) < model.num_uses:
             return
@@ -162,7 +182,7 @@ class NoGradListener:
 
 
 def _is_compiling() -> bool:
-    """Return whether the program uses ``torch.compile``, which would trace the function mode."""
+    """Return whether the program uses ``torch.compile``, which would compile the function mode."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     backends: dict[int, Any] = getattr(dynamo, "cached_backends", {})
     return compiler.is_compiling() or any(b is not None for b in backends.values())
@@ -187,11 +207,11 @@ def observe_no_grad_blocks(sink: EventSink, model_watch: FunctionalModelWatch) -
 def _patch_context(
     sink: EventSink, model_watch: FunctionalModelWatch, listener: NoGradListener, context: Any
 ) -> None:
-    enter, leave = context.__enter__, context.__exit__
+    original_enter, original_exit = context.__enter__, context.__exit__
 
-    @functools.wraps(enter)
+    @functools.wraps(original_enter)
     def begin(block: Any) -> Any:
-        result = enter(block)
+        result = original_enter(block)
         thread = sink.local.thread
         network = thread.call.network
         is_functional = network >= 0 and network in model_watch.network_indices
@@ -199,10 +219,10 @@ def _patch_context(
             sink.run_safely(listener.begin, block, _call_site())
         return result
 
-    @functools.wraps(leave)
+    @functools.wraps(original_exit)
     def end(block: Any, *args: Any) -> Any:
         sink.run_safely(listener.end, block)
-        return leave(block, *args)
+        return original_exit(block, *args)
 
     sink.patches.replace(context, "__enter__", begin)
     sink.patches.replace(context, "__exit__", end)

@@ -1,8 +1,8 @@
 """Support for programs that replace a class of torch with their own code.
 
 Such a program has a model without ``nn.Module``, a loss without a loss function of torch, or a
-weight update without an optimizer. It calls no function that could be hooked. Instead, the
-autograd graph and the weights are inspected at its backward passes.
+weight update without an optimizer. It calls no function that could be hooked. The tracer therefore
+inspects the autograd graph and the weights at the backward passes.
 """
 
 from sluice.trace.functional.functional_models import FunctionalModelWatch
@@ -33,67 +33,67 @@ def support_functional_programs(sink: EventSink, inputs: InputWatch, losses: Los
 
 
 class _FunctionalPrograms:
-    """Forwards backward passes to the parts that detect models, losses and updates."""
+    """Forwards events to the detectors of functional models, manual losses and manual updates."""
 
     def __init__(self, sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
         self._sink, bus = sink, sink.bus
-        self._models = FunctionalModelWatch(sink, inputs, losses, self._on_first_model)
-        self._losses = ManualLossWatch(sink)
-        self._updates: ManualUpdateWatch | None = None
+        self._model_watch = FunctionalModelWatch(sink, inputs, losses, self._on_first_model)
+        self._loss_watch = ManualLossWatch(sink)
+        self._update_watch: ManualUpdateWatch | None = None
         """Detector of manual updates; None once an optimizer was created or made a step."""
         self._watch_updates()
         bus.subscribe(TraceBegan, lambda _: self._reset())
         bus.subscribe(BackwardBegins, self._before_backward)
-        bus.subscribe(ScalarBackwardBegins, self._losses.on_loss)
+        bus.subscribe(ScalarBackwardBegins, self._loss_watch.on_loss)
         bus.subscribe(BackwardEnded, self._after_backward)
         bus.subscribe(TraceEnding, lambda _: self._detect_update())
 
     def _reset(self) -> None:
-        self._models.reset()
-        self._losses.reset()
+        self._model_watch.reset()
+        self._loss_watch.reset()
         self._watch_updates()
 
     def _on_first_model(self) -> None:
-        observe_no_grad_blocks(self._sink, self._models)
+        observe_no_grad_blocks(self._sink, self._model_watch)
 
     def _before_backward(self, begins: BackwardBegins) -> None:
         thread, loss = begins.thread, begins.loss
-        if self._updates is not None:
-            self._updates.before_backward(thread)
+        if self._update_watch is not None:
+            self._update_watch.before_backward(thread)
         if (
             loss is not None
-            and thread.call.network in self._models.network_indices
+            and thread.call.network in self._model_watch.network_indices
             and loss.numel() == 1
         ):
-            self._models.on_loss(thread, loss)
+            self._model_watch.on_loss(thread, loss)
 
     def _after_backward(self, ended: BackwardEnded) -> None:
-        if self._updates is not None:
-            self._updates.after_backward(ended.thread)
-        self._models.release()
+        if self._update_watch is not None:
+            self._update_watch.after_backward(ended.thread)
+        self._model_watch.release()
 
     def _watch_updates(self) -> None:
         bus = self._sink.bus
-        if self._updates is None:
+        if self._update_watch is None:
             bus.subscribe(ModuleCalled, self._detect_update)
             bus.subscribe(OptimizerCreated, self._on_optimizer_created)
             # An optimizer from before the trace may belong to another part of the program, so its
             # existence does not end the detection of manual updates, but its first step does.
             bus.subscribe(StepBegins, self._stop_watching)
-        # Without a torch optimizer no event ends a step, so steps cannot be predicted.
+        # Record every step fully: the fast path cannot predict steps that no optimizer event ends.
         self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
-        self._updates = ManualUpdateWatch(self._sink, self._models)
+        self._update_watch = ManualUpdateWatch(self._sink, self._model_watch)
 
     def _detect_update(self, _: ModuleCalled | None = None) -> None:
-        if self._updates is not None:
-            self._updates.detect_step(self._sink.local.thread)
+        if self._update_watch is not None:
+            self._update_watch.detect_step(self._sink.local.thread)
 
     def _on_optimizer_created(self, _: OptimizerCreated) -> None:
         self._detect_update()
         self._stop_watching()
 
     def _stop_watching(self, _: StepBegins | None = None) -> None:
-        self._updates = None
+        self._update_watch = None
         self._sink.sampling.every_step_needed_by.discard(_CONSUMER_NAME)
         self._sink.bus.unsubscribe(ModuleCalled, self._detect_update)
         self._sink.bus.unsubscribe(OptimizerCreated, self._on_optimizer_created)

@@ -21,7 +21,7 @@ _SETTINGS_VARIABLE = "SLUICE_TRACE_SETTINGS"
 
 
 def _run_original_sitecustomize() -> None:
-    """Run the sitecustomize module that this one shadows, if there is one."""
+    """Run the sitecustomize module that this module shadows, if it exists."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
     this_module = sys.modules.pop("sitecustomize", None)
     try:
@@ -75,7 +75,10 @@ def _attach() -> None:
         )
         atexit.register(lambda: end(tracer, raised=_raised_exception()))
     except Exception as error:
-        print(f"sluice trace: cannot trace this process ({error!r}).", file=sys.stderr)
+        print(
+            f"sluice trace: cannot trace this process ({error!r}). It runs without the tracer.",
+            file=sys.stderr,
+        )
 
 
 def _import_sluice() -> None:
@@ -87,16 +90,18 @@ def _import_sluice() -> None:
         "sluice", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} contains no package")
+        raise ImportError(f"{_PACKAGE_VARIABLE} must name the folder of sluice, got {folder}")
     module = importlib.util.module_from_spec(spec)
     sys.modules["sluice"] = module
     spec.loader.exec_module(module)
 
 
 def _raised_exception() -> str:
-    """Return class and message of the exception that ended the program; '' if none did."""
-    kind = getattr(sys, "last_type", None)
-    return "" if kind is None else f"{kind.__name__}: {getattr(sys, 'last_value', '')}"
+    """Return class and message of the exception that ended the program; '' without an exception."""
+    exception_class = getattr(sys, "last_type", None)
+    if exception_class is None:
+        return ""
+    return f"{exception_class.__name__}: {getattr(sys, 'last_value', '')}"
 
 
 try:

@@ -18,15 +18,15 @@ class LoaderRecord(Record):
     is_stream: bool = Field(description="Whether the dataset is an IterableDataset.")
     shuffles: bool = Field(description="Whether the sampler shuffles the rows.")
     sets_epoch: bool = Field(
-        description="Whether the sampler has a set_epoch() method, called or not."
+        description="Whether the sampler has a set_epoch() method, even if it is never called."
     )
     seed: int = Field(description="Seed of the sampler; -1 if the sampler has no seed.")
-    replicas: int = Field(description="Number of shards of the sampler; 0 if it does not shard.")
-    rank: int = Field(description="Index of the sampler's shard; -1 if it does not shard.")
+    replicas: int = Field(description="Number of shards; 0 if the sampler does not shard.")
+    rank: int = Field(description="Index of this process's shard; -1 if there are no shards.")
 
 
 class FieldRecord(Record):
-    """Statistics of one tensor of a batch."""
+    """Statistics of one tensor of a batch; NaN for an empty or complex tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -43,10 +43,12 @@ class BatchRecord(Record):
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
     position: int = Field(description="Position of the batch in its epoch, from 0.")
     step: int = Field(description="Number of optimizer steps before the batch.")
-    fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
+    fields: tuple[FieldRecord, ...] = Field(
+        description="Statistics of the first 8 tensors of the batch."
+    )
     rows: tuple[int, ...] = Field(
-        description="64-bit fingerprint of the content of each row of the first tensor. Equal rows "
-        "of one dtype have equal fingerprints in every loader, process and run."
+        description="64-bit fingerprint of the content of each row of the first tensor. Rows with "
+        "equal values and dtype have equal fingerprints in every loader, process and run."
     )
 
 
@@ -54,8 +56,8 @@ class SketchRecord(Record):
     """A set of integers, or a deterministic sample of it (bottom-k sketch).
 
     Every integer is hashed to 64 bits, and the smallest hashes are kept. An incomplete sketch lacks
-    all hashes above its maximum. So two sketches are compared only up to the smaller of these
-    maxima.
+    all hashes above its maximum. Sketches are therefore compared only up to the smallest maximum of
+    an incomplete sketch.
     """
 
     values: tuple[int, ...] = Field(description="Distinct hashes in ascending order.")
@@ -63,7 +65,7 @@ class SketchRecord(Record):
 
 
 class FloatFieldRecord(Record):
-    """Values of one float tensor in an epoch, from the first rows of a loader's first batches."""
+    """Values of one float tensor, from the first rows of each of the loader's first batches."""
 
     place: int = Field(
         description="Position of the tensor among the tensors of the batch, from 0. The tensor at "
@@ -76,15 +78,18 @@ class FloatFieldRecord(Record):
 
 
 class EpochRecord(Record):
-    """One iteration over a loader, written when it ends, the next one starts or the trace ends.
+    """One iteration over a loader.
 
-    The first four epochs of a loader are recorded, and later ones whose number is a power of two.
+    The first four epochs of a loader are recorded, and later epochs whose number is a power of two.
+    A record is written when the epoch or the trace ends, or when the next epoch starts.
     """
 
     loader: int
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
     step: int = Field(description="Number of optimizer steps before the epoch.")
-    sampler_epoch: int = Field(description="Epoch set by set_epoch(); -1 without this method.")
+    sampler_epoch: int = Field(
+        description="Epoch of the sampler, which set_epoch() sets; -1 if the sampler has no epoch."
+    )
     num_batches: int
     num_indices: int = Field(
         description="Number of row indices from the sampler; 0 without a sampler."
@@ -92,10 +97,10 @@ class EpochRecord(Record):
     first: tuple[int, ...] = Field(
         description="The first row indices from the sampler, at most 32."
     )
-    order: str = Field(description="Digest of the row indices that depends on their order.")
+    order: str = Field(description="Digest of the row indices in their order.")
     rows: str = Field(
-        description="Digest of the row indices that does not depend on their order. For digests of "
-        "the content of the rows, see contents."
+        description="Digest of the row indices, independent of their order. For the content of the "
+        "rows, see the field contents."
     )
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
@@ -104,14 +109,14 @@ class EpochRecord(Record):
     )
     num_contents: int = Field(description="Number of fingerprinted rows of this epoch.")
     labels: dict[int, int] = Field(
-        description="Number of rows by label, in the fingerprinted batches. Empty if no tensor of "
-        "a batch contains labels, or if there are more than 64 distinct labels."
+        description="Number of rows by class label, in the fingerprinted batches. Empty without "
+        "class labels, and with more than 64 distinct class labels."
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
-        description="Values of the tensors of 32-bit or 64-bit floats, in the first batches of the "
-        "loader; empty in later epochs. Also empty if only the first tensor has these types: it is "
-        "the input, so the batch has no float target.",
+        description="Values of the float32 and float64 tensors in the first batches of the loader. "
+        "Empty in later epochs. Also empty if only the first tensor, which is the input, has one "
+        "of these types: the batch then has no float target.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
 
@@ -132,22 +137,21 @@ class StateLoadRecord(Record):
     what: str = Field(description="Role of the object: 'network', 'optimizer' or 'scheduler'.")
     kind: str = Field(description="Class name of the object whose state is loaded.")
     object_id: int = Field(description="Index of the object that loads the state; -1 if unknown.")
-    num_keys: int = Field(description="Number of keys of the given state.")
-    num_loaded: int = Field(
-        description="Number of keys of the given state that the object expects."
-    )
+    num_keys: int = Field(description="Number of keys of the state dict.")
+    num_loaded: int = Field(description="Number of keys of the state dict that the object expects.")
     num_aliased: int = Field(
         0,
-        description="Number of tensors of the given state that share memory with parameters of the "
-        "network itself.",
+        description="Number of tensors of the state dict that share memory with parameters of the "
+        "network that loads it.",
     )
     content: int = Field(
         0,
-        description="Fingerprint of the given state of a network; 0 for other objects, or if the "
-        "state is too large or contains no float tensor.",
+        description="Fingerprint of the state dict of a network; 0 for an optimizer or scheduler. "
+        "Also 0 if the state dict contains no float tensor, more than 1,024 of them, or float "
+        "tensors on the meta device.",
     )
     num_missing: int = Field(
-        description="Number of keys that the object expects and that are not in the given state."
+        description="Number of keys that the object expects and that the state dict lacks."
     )
 
     @property

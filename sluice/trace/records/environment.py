@@ -1,4 +1,4 @@
-"""Records of what surrounds the training loop: workers, wrappers, files, learning rates."""
+"""Records of loader workers, data-parallel wrappers, files of states, and learning rates."""
 
 from typing import Literal
 
@@ -20,10 +20,12 @@ class WorkerRandomnessRecord(Record):
     epoch: int
     worker: int
     batch: int = Field(description="Number of the batch in this worker process: 1 or 2.")
-    source: str = Field(description="Path of the generator, such as 'dataset.transform.generator'.")
+    source: str = Field(
+        description="Attribute path of the generator, such as 'dataset.transform.generator'."
+    )
     before: int = Field(
-        description="Fingerprint of the generator state before the batch; of its seed if the batch "
-        "created the generator."
+        description="Fingerprint of the generator state before the batch. If the generator was "
+        "created during the batch: fingerprint of its seed."
     )
     after: int = Field(
         description="Fingerprint of the generator state after the batch. Equal to "
@@ -39,8 +41,8 @@ class WorkerRandomnessRecord(Record):
 class DataParallelRecord(Record):
     """A data-parallel wrapper, a sharded network, or gradients that the program reduces itself.
 
-    A network and its wrapper have no network index before they are called. The record is written
-    again when one of them gets its index.
+    A network and its wrapper get their network indices when they are first called. The record of
+    the wrapper is then written again.
     """
 
     index: int = Field(
@@ -55,8 +57,8 @@ class DataParallelRecord(Record):
         "there is no wrapper."
     )
     wrapper: int = Field(
-        description="Network index of the wrapper itself, or of the sharded network; -1 if it was "
-        "not called yet, or if there is no wrapper."
+        description="Network index of the wrapper itself, or of the sharded network; -1 before its "
+        "first call, and if the program itself reduces gradients."
     )
     step: int = Field(description="Number of optimizer steps before the record.")
 
@@ -64,7 +66,7 @@ class DataParallelRecord(Record):
 class StateSaveRecord(Record):
     """One call of ``torch.save``, or of ``state_dict()`` of a module.
 
-    Of many calls only a sample is recorded.
+    If there are many calls, only a sample of them is recorded.
     """
 
     step: int = Field(description="Number of optimizer steps before the call.")
@@ -75,25 +77,26 @@ class StateSaveRecord(Record):
     )
     content: int = Field(
         0,
-        description="Fingerprint of the network state that is saved; 0 without such a state, or if "
-        "it is too large or contains no float tensor.",
+        description="Fingerprint of the network state that is saved; 0 if no network state is "
+        "saved. Also 0 in the cases of ``StateLoadRecord.content``.",
     )
 
 
 class FileReadRecord(Record):
-    """One call of ``torch.load``. Of many calls only a sample is recorded."""
+    """One call of ``torch.load``. If there are many calls, only a sample of them is recorded."""
 
     step: int = Field(description="Number of optimizer steps before the call.")
     path: str = Field(description="Path of the file; '' if there is no path.")
     states: tuple[StateKind, ...] = Field(
-        description="Kinds of states in the file, at the top level or one level below."
+        description="Kinds of state dicts in the file, at the top level or one level below."
     )
 
 
 class LearningRateRecord(Record):
     """Learning rates of an optimizer after a change.
 
-    Of many changes, a sample is recorded, and every change that more than doubles the largest rate.
+    If there are many changes, a sample of them is recorded, and every change that more than doubles
+    the largest learning rate.
     """
 
     step: int = Field(description="First step with these learning rates.")
@@ -102,15 +105,15 @@ class LearningRateRecord(Record):
 
 
 class RankWeightsRecord(Record):
-    """Digest of this rank's values of the parameters that all ranks share.
+    """Digest of this rank's copy of the parameters that must be equal on all ranks.
 
-    Recorded after steps 1, 2, 4, 8 and so on, which are the same steps on all ranks.
+    Recorded after steps 1, 2, 4, 8 and so on. These are the same steps on all ranks.
     """
 
     step: int
     optimizer: int
-    norm: float = Field(description="Norm of all shared parameters together, after the step.")
+    norm: float = Field(description="Norm of all these parameters together, after the step.")
     digest: str = Field(
-        description="Digest of sampled values of the shared parameters; equal weights have equal "
+        description="Digest of sampled values of these parameters. Equal parameters have equal "
         "digests."
     )

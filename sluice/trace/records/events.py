@@ -5,10 +5,9 @@ with counts. A sequence contains all events since the previous step of any optim
 thread. It ends with a step, or with a step that a gradient scaler skipped; the events after the
 last step of a thread are an open sequence.
 
-If the steps of a program take little time, most steps that repeat a known sequence are only
-compared with it, event by event (``sluice.trace.prediction``). Their flags are not read again, but
-taken from an earlier step that was recorded fully. Statistics are in
-``sluice.trace.records.step_statistics``.
+If the steps of a program take little time, most steps are not recorded fully. Their events are only
+compared with the events of an earlier step (``sluice.trace.prediction``). If they match, the step
+gets the sequence of the earlier step, whose flags are not read again.
 """
 
 from typing import Literal
@@ -38,29 +37,30 @@ TraceEventKind = Literal[
 
 - epoch: an iteration over a loader starts. object_id: loader.
 - batch: a loader yields a batch. object_id: loader.
-- forward: a network that is called from outside any network returns. object_id: network;
-  related_id: loader of the last batch, -1 without one. Flags: "grad" if an output requires
-  gradients; "training" or "evaluating", the mode of the network itself. Also "sensitive training"
-  if a submodule whose output depends on the mode (dropout, batch norm) is in training mode, and
-  "sensitive evaluating" if one is in evaluation mode.
+- forward: a network returns that was not called by another network. object_id: network;
+  related_id: loader of the last batch, -1 without a loader. Flags: "grad" if the first output
+  tensor requires gradients; "training" or "evaluating", the mode of the network itself. Also
+  "sensitive training" if a submodule whose output depends on the mode (dropout, batch norm) is in
+  training mode, and "sensitive evaluating" if such a submodule is in evaluation mode.
 - backward: ``backward()`` returns. Flags: "scaled" if the loss was scaled by an enabled gradient
   scaler; "leaf" if the loss has no graph; "unscaled mean" if the loss is a mean over the batch that
   is not multiplied or divided further, for example by a number of accumulation steps.
 - grad: ``torch.autograd.grad`` returns: the program may set gradients itself.
-- zero: ``zero_grad()``. object_id: optimizer, -1 for ``zero_grad()`` of a module. Gradients that
-  are cleared in another way cause no event; the flags of the step show it.
+- zero: ``zero_grad()``. object_id: optimizer, -1 for ``zero_grad()`` of a module. A program that
+  clears gradients in another way causes no event. Only the flags of the next step show that the
+  gradients were cleared.
 - clip: gradients are clipped. object_id: optimizer of the parameters, -1 if unknown; flags: "norm"
   or "value".
 - unscale: the program calls ``GradScaler.unscale_``. object_id: optimizer.
 - update scale: ``GradScaler.update``.
 - step: an optimizer begins its step. object_id: optimizer. Flags: state of the gradients, one of
-  "fresh" (new since its last step), "none" (all absent), "zero" (all zero) and "stale" (those of
-  its last step); "carried" if gradients were not cleared since its last step; "closure" if it has
-  a closure (the step begins after the first run of the closure); "by scaler" if a gradient scaler
-  makes the step; "in backward" if a backward pass is running; "edited" if the program itself
+  "fresh" (new since its last step), "none" (all absent), "zero" (all zero) and "stale" (unchanged
+  since its last step); "carried" if gradients were not cleared since its last step; "closure" if
+  it has a closure (the step begins after the first run of the closure); "by scaler" if a gradient
+  scaler makes the step; "in backward" if a backward pass is running; "edited" if the program itself
   changed accumulated gradients, for example divided them.
 - stepped: an optimizer ends its step. Recorded only for an optimizer that, in this or an earlier
-  step, did not call its closure exactly once. The events of all closure calls but the first are
+  step, did not call its closure exactly once. The events of all closure calls after the first are
   between "step" and "stepped".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
@@ -83,8 +83,8 @@ class TraceEvent(Record):
     flags: tuple[str, ...] = ()
     repeat_length: int = Field(
         0,
-        description="Number of events in a block that ends with this event. The block occurred "
-        "several times in a row and is stored once. 0 if no repeated block ends here.",
+        description="Number of events in the repeated block that ends with this event; 0 if no "
+        "repeated block ends here. A block that occurs several times in a row is stored once.",
     )
 
 
@@ -115,7 +115,7 @@ class StepSequence(Record):
 
 
 class RecentStep(Record):
-    """One of the last steps, with the times of its events."""
+    """One of the most recent steps, with the times of its events."""
 
     step: int
     sequence: int = Field(description="Index of its sequence in ``Trace.sequences``.")
@@ -129,7 +129,7 @@ class RecentStep(Record):
     )
     began_us: int | None = Field(
         None,
-        description="End of the previous step in the same thread; for its first step, the time at "
-        "which the trace began or the thread recorded its first event [us since the start of the "
-        "trace]. None if unknown.",
+        description="End of the previous step in the same thread [us since the start of the "
+        "trace]. For the first step of a thread: the time at which the trace began or the thread "
+        "recorded its first event. None if unknown.",
     )

@@ -19,9 +19,9 @@ class ModuleCallRecord(Record):
     input_requires_grad: bool = Field(description="Whether an input requires gradients.")
     output_requires_grad: bool = Field(description="Whether an output requires gradients.")
     detached_from: str = Field(
-        description="Name ('network.module') of the module from whose output the input was "
-        "detached: both share memory, but the input does not require gradients. '' if the input "
-        "was not detached."
+        description="Name ('network.module') of the module whose output was detached and passed to "
+        "this module: the output and the input share memory, but only the output requires "
+        "gradients. '' if the input was not detached."
     )
 
 
@@ -29,7 +29,7 @@ class ForwardPassRecord(Record):
     """One forward pass with gradients enabled: its module calls, in the order of their returns.
 
     Recorded before the first step, after about 1, 2, 4, 8, ... steps, at the start of a new
-    training phase, and when an input sequence is much longer than all earlier ones.
+    training phase, and when an input sequence is much longer than all earlier sequences.
     """
 
     step: int = Field(description="Number of optimizer steps before the pass.")
@@ -38,7 +38,7 @@ class ForwardPassRecord(Record):
 
 
 class PaddingMaskRecord(Record):
-    """A padding mask that an attention module received, or that the graph of a loss shows."""
+    """A padding mask that an attention module received, or that the graph of a loss contains."""
 
     step: int = Field(description="Number of optimizer steps before the pass.")
     network: int
@@ -58,17 +58,20 @@ class PaddingMaskRecord(Record):
 
 
 class ProbeRecord(Record):
-    """Effect of a perturbation on a copy of a network.
+    """Effect of a perturbation of the input or the weights on the outputs of a network's copy.
 
-    - later tokens: The second half of each row of tokens, or of a series, is changed. The outputs
-      of the first half are compared. Only for networks that are trained to predict the next token
-      or value.
-    - own tokens: The same change. The output at the first changed token is compared, too. Only for
-      networks whose targets are the input tokens. If the network itself shifts its input, this
-      output does not depend on the token at its own position and does not change.
-    - padding: The embeddings of padding are changed, and in other passes those of real tokens. The
-      outputs at the real tokens that are not changed are compared. Outputs without positions are
-      compared as a whole.
+    The outputs with and without the perturbation are compared. The perturbation depends on the
+    probe:
+
+    - later tokens: The second half of each sequence of tokens or values is changed. The outputs of
+      the first half are compared. Only for networks that are trained to predict the next token or
+      value.
+    - own tokens: The second half is changed, too, but the output at the first changed token is also
+      compared. Only for networks whose targets are the input tokens. If the network itself shifts
+      its input, this output does not depend on the token at its own position and does not change.
+    - padding: The embeddings of padding are changed; in separate passes, the embeddings of real
+      tokens are changed. The outputs at the unchanged real tokens are compared. Outputs without
+      positions are compared as a whole.
     - rows: Every second row of a batch is replaced by the row before it. The outputs of the other
       rows are compared. Only for networks with a layer that may process the rows of the input as
       positions.
@@ -84,18 +87,18 @@ class ProbeRecord(Record):
         "changed padding positions."
     )
     largest_effect: float = Field(
-        description="Largest change of a compared output, as a share of the largest output."
+        description="Largest change of a compared output, divided by the largest absolute output."
     )
     earlier_effect: float = Field(
         float("nan"),
-        description="Largest change of an output before the first changed token, as a share of the "
-        "largest output. NaN for probes other than 'own tokens'.",
+        description="Largest change of an output before the first changed token, divided by the "
+        "largest absolute output. NaN for probes other than 'own tokens'.",
     )
     real_effect: float = Field(
         float("nan"),
-        description="Effect of real tokens; ``largest_effect`` is that of padding. Largest change "
-        "of a compared output if real tokens are changed instead of padding, as a share of the "
-        "largest output. NaN for probes other than 'padding'.",
+        description="Largest change of a compared output if real tokens are changed instead of "
+        "padding, divided by the largest absolute output. NaN for probes other than 'padding', "
+        "whose ``largest_effect`` is the effect of padding.",
     )
     parameters: tuple[int, ...] = Field((), description="Indices of the changed parameters.")
     is_matrix: bool = Field(

@@ -36,17 +36,17 @@ class TokenRecord(Record):
     num_rows: int = Field(0, description="Number of rows of all batches.")
     num_ignored: int = Field(
         0,
-        description="Number of ignored batches: they contain only the ignore index -100. Not a "
-        "number of tokens.",
+        description="Number of batches that contain only the ignore index -100. Not a number of "
+        "tokens.",
     )
-    num_first: int = Field(description="Number of rows that begin with the first token.")
+    num_first: int = Field(description="Number of rows that begin with the token ``first``.")
     num_doubled: int = Field(
-        description="Number of rows that begin with the first token twice and do not contain it "
-        "again."
+        description="Number of rows that begin with the token ``first`` twice and do not contain "
+        "it again."
     )
     num_longer: int = Field(
-        description="Number of rows with a longer run: they begin with the first token 3 or more "
-        "times, as with left padding."
+        description="Number of rows that begin with the token ``first`` at least three times, as "
+        "with left padding."
     )
 
 
@@ -54,14 +54,14 @@ class InputRecord(Record):
     """Statistics of the first tensor argument of a network, over the first calls of one call group.
 
     The calls of a group have the same network and loader and the same mode of the network.
-    Gradients are enabled in all of them or in none. The record is written after 1, 4, 16 and 64
-    calls and when the trace ends. Statistics are cumulative, so the last record of a group covers
-    all inspected calls.
+    Gradients are enabled in all of these calls or in none. A record is written after 1, 4, 16 and
+    64 calls and when the trace ends. Statistics are cumulative, so the last record of a group
+    covers all inspected calls.
     """
 
-    step: int = Field(description="Number of optimizer steps before the last of these calls.")
+    step: int = Field(description="Number of optimizer steps before the last inspected call.")
     first_step: int = Field(
-        description="Number of optimizer steps before the first of these calls."
+        description="Number of optimizer steps before the first inspected call."
     )
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
@@ -70,7 +70,7 @@ class InputRecord(Record):
         "backward pass follows."
     )
     num_calls: int = Field(description="Number of inspected calls.")
-    num_rows: int = Field(description="Number of rows of these calls together.")
+    num_rows: int = Field(description="Number of rows of all inspected calls.")
     shape: tuple[int, ...] = Field(description="Shape at the last call.")
     is_generated: bool = Field(
         False,
@@ -80,44 +80,46 @@ class InputRecord(Record):
     matches_model_output: bool = Field(
         False,
         description="Whether another network returns rows of this shape. The inputs may then be "
-        "its outputs instead of data.",
+        "outputs of that network instead of data.",
     )
     dtype: str
     by_position: bool = Field(
         description="Whether columns are positions in the flattened row; otherwise they are "
         "indices of one dimension."
     )
-    columns: tuple[ColumnRecord, ...] = Field(description="At most 64 columns, evenly spaced.")
+    columns: tuple[ColumnRecord, ...] = Field(
+        description="Statistics of at most 64 evenly spaced columns."
+    )
     channels: tuple[ColumnRecord, ...] = Field(
-        (), description="Statistics per channel, for images of several channels, channels first."
+        (), description="Statistics per channel of multi-channel images in channels-first layout."
     )
     correlations: tuple[float, ...] = Field(
         (),
-        description="Correlations of the first 24 channels or, without channels, of the first 24 "
-        "columns: the upper triangle, row by row.",
+        description="Correlations of the first 24 channels; without channels, of the first 24 "
+        "columns. The upper triangle of the correlation matrix, row by row.",
     )
-    tokens: TokenRecord | None = Field(None, description="None if the input is not tokens.")
+    tokens: TokenRecord | None = Field(
+        None, description="Statistics of an input of tokens; None for other inputs."
+    )
     other_tokens: tuple[TokenRecord, ...] = Field(
-        (), description="Tokens in the other arguments, such as the input of a decoder."
+        (), description="Statistics of other arguments of tokens, such as the input of a decoder."
     )
 
 
 class RowsRecord(Record):
-    """Row fingerprints of one call of a network. The first calls and a few later ones have one."""
+    """Row fingerprints of the input of a network call: of the first calls and a few later calls."""
 
     step: int = Field(description="Number of optimizer steps before the call.")
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
-    is_learning: bool = Field(description="As in ``InputRecord``.")
+    is_learning: bool = Field(description="See ``InputRecord.is_learning``.")
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     is_continuous: bool = Field(
         False,
-        description="Whether rows are distinctive: equal rows are then certainly copies of one "
-        "row, not equal by chance. Values rarely repeat, or unequal rows differ in many columns.",
+        description="Whether equal rows are certainly copies of one row, not equal by chance, "
+        "because values rarely repeat, or unequal rows differ in many columns.",
     )
-    rows: tuple[int, ...] = Field(
-        description="64-bit fingerprint of each row, for at most 1,024 rows."
-    )
+    rows: tuple[int, ...] = Field(description="64-bit fingerprints of at most 1,024 rows.")
     num_rows: int = Field(0, description="Number of rows of the whole call.")
 
 
@@ -137,8 +139,9 @@ class TargetSampleRecord(Record):
     )
     prior: float | None = Field(
         None,
-        description="Constant baseline: loss of the best constant prediction for this batch. None "
-        "for targets with one column or row, and for losses without a closed form.",
+        description="Constant baseline: estimated loss of the best constant prediction, from the "
+        "targets of this batch. None for targets with one column or row, and for losses without a "
+        "closed form.",
     )
     num_features: int = Field(description="Number of features of a row.")
     features: str = Field(
@@ -148,7 +151,10 @@ class TargetSampleRecord(Record):
 
 
 class NonFiniteTensorRecord(Record):
-    """A tensor with NaN or infinite values that a network or a loss function received."""
+    """A tensor with NaN or infinite values that a network or a loss function received.
+
+    At most 8 tensors are recorded in a trace.
+    """
 
     step: int = Field(description="Number of optimizer steps before the call.")
     network: int
@@ -181,7 +187,7 @@ class OutOfRangeIndexRecord(Record):
     )
     smallest: int = Field(description="Smallest id.")
     largest: int = Field(description="Largest id.")
-    num_outside: int = Field(description="Number of ids outside this range.")
+    num_outside: int = Field(description="Number of ids that are not valid.")
     num_ids: int
     num_shared: int = Field(
         0,

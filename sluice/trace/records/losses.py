@@ -12,7 +12,10 @@ MANUAL_MASKED_LOSS = "a manually masked loss"
 
 
 class NextTokenTargets(Record):
-    """Alignment of targets of shape (rows, positions) with the input tokens of the network."""
+    """Alignment of targets of shape (rows, positions) with the input tokens of the network.
+
+    A supervised target is a target that the loss does not ignore.
+    """
 
     num_rows: int
     num_positions: int = Field(0, description="Number of positions of a row that have a target.")
@@ -23,13 +26,13 @@ class NextTokenTargets(Record):
     )
     targets_are_inputs: bool = Field(
         False,
-        description="Whether more targets equal the input token at the same position than equal "
-        "the one at the next position. The network then shifts its input itself, or it "
+        description="Whether targets equal the input token at the same position more often than "
+        "the token at the next position. The network then shifts its input itself, or it "
         "reconstructs its input.",
     )
     next_share: float = Field(
-        description="Share of supervised targets that equal the next input token or, if targets "
-        "are inputs, the token at their own position."
+        description="Share of supervised targets that equal the next input token. If targets are "
+        "inputs: share of supervised targets that equal the input token at the same position."
     )
     num_tails: int = Field(
         description="Number of rows with a tail, that is, ignored targets at the end of the row. "
@@ -51,7 +54,7 @@ class NextTokenTargets(Record):
 
 
 class LossRecord(Record):
-    """One call of a loss function of ``torch.nn.functional``, or of a loss of the program itself.
+    """A call of a loss function of ``torch.nn.functional``, or a loss that the program computes.
 
     These calls are recorded: the first calls of each function and network; calls at some steps with
     statistics; the last call before the backward pass of a non-finite loss, if it is a cross
@@ -60,8 +63,8 @@ class LossRecord(Record):
 
     step: int = Field(description="Number of optimizer steps before the call.")
     kind: str = Field(
-        description="Name of the function, such as 'cross_entropy'; for a loss of the program "
-        "itself, one of the four kinds of manual losses."
+        description="Name of the function, such as 'cross_entropy'; for a loss that the program "
+        "computes itself, one of the four kinds above."
     )
     network: int = Field(description="Network that was called last; -1 without one.")
     loader: int = Field(description="Loader of the last batch; -1 without one.")
@@ -76,8 +79,8 @@ class LossRecord(Record):
     )
     input_shape: tuple[int, ...]
     target_shape: tuple[int, ...]
-    smallest: float = Field(description="Smallest value of the input; NaN if it was freed.")
-    largest: float = Field(description="Largest value of the input; NaN if it was freed.")
+    smallest: float = Field(description="Smallest value of the input; NaN if the input was freed.")
+    largest: float = Field(description="Largest value of the input; NaN if the input was freed.")
     min_row_sum: float = Field(
         description="Smallest sum of a row of the input (for nll_loss, of exp(input)) over the "
         "classes; NaN without classes."
@@ -87,10 +90,12 @@ class LossRecord(Record):
         "classes; NaN without classes."
     )
     target_is_integer: bool
-    target_smallest: float = Field(description="Smallest supervised target; NaN without one.")
-    target_largest: float = Field(description="Largest supervised target; NaN without one.")
+    target_smallest: float = Field(
+        description="Smallest supervised target; NaN if all are ignored."
+    )
+    target_largest: float = Field(description="Largest supervised target; NaN if all are ignored.")
     num_targets: int = Field(description="Number of elements of the target.")
-    num_supervised: int = Field(description="Number of targets that are not ignored.")
+    num_supervised: int = Field(description="Number of supervised (not ignored) targets.")
     num_rows_without_class: int = Field(
         0,
         description="Number of rows of one-hot targets without a 1; 0 if the targets are not "
@@ -102,7 +107,8 @@ class LossRecord(Record):
         "64 columns; otherwise empty.",
     )
     value: float = Field(
-        description="The loss; the mean of its elements if it is not reduced; NaN if it is unknown."
+        description="Value of the loss; the mean of its elements without a reduction; NaN if "
+        "unknown."
     )
     tokens: NextTokenTargets | None = Field(
         None,

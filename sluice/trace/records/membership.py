@@ -21,7 +21,8 @@ class ParameterRecord(Record):
     dtype: str
     is_trainable: bool = Field(description="Value of requires_grad.")
     has_had_gradient: bool = Field(
-        description="Whether the parameter had a gradient at this or an earlier inspection."
+        description="Whether the parameter had a gradient when this or an earlier snapshot was "
+        "taken, or before a probe of the network."
     )
 
 
@@ -30,7 +31,8 @@ class ParameterGroupRecord(Record):
 
     parameters: tuple[int, ...]
     options: dict[str, float | int | bool | str | None] = Field(
-        description="Plain settings of the group, including the learning rate."
+        description="Settings of the group that are numbers, booleans, texts or None, including "
+        "the learning rate."
     )
 
 
@@ -62,7 +64,7 @@ class MisspelledAttributeRecord(Record):
     attribute: str
     value: bool
     parameters: tuple[int, ...] = Field(
-        description="Indices of the owner's parameters, to which the value was meant to apply."
+        description="Indices of the owner's parameters, which the program meant to change."
     )
 
 
@@ -70,20 +72,20 @@ class TyingSettingRecord(Record):
     """A setting that states whether the output weight is tied to the embedding."""
 
     owner: str = Field(
-        description="Name of the module that has the setting itself or in its config."
+        description="Name of the module that has the setting, as an attribute or in its config."
     )
     attribute: str = Field(description="Name of the setting, such as tie_word_embeddings.")
     value: bool
 
 
 class NetworkRecord(Record):
-    """A top-level module: its calls are not nested in those of another module with parameters."""
+    """A top-level module, whose calls are not nested in calls of another module with parameters."""
 
     index: int
     kind: str = Field(description="Class name.")
     name: str = Field(
-        description="Class name; with a number from the second network of the class on, such as "
-        "'Net_2'."
+        description="Class name; a number is appended from the second network of the class on, "
+        "such as 'Net_2'."
     )
     parameters: tuple[int, ...]
     num_modules: int = Field(description="Number of modules, including the network itself.")
@@ -103,7 +105,8 @@ class Membership(Record):
 
     A snapshot is taken before the first step, after steps 1, 2, 4, 8 and so on (counted again from
     the start of each training phase), and after a module, parameter, network or optimizer is added.
-    It is recorded if it differs from the previous one.
+    A snapshot is recorded if it differs from the previous snapshot in more than step numbers and
+    optimizer settings.
     """
 
     step: int = Field(description="The step that is about to be made.")
@@ -118,5 +121,5 @@ class Membership(Record):
 
     @property
     def optimized(self) -> frozenset[int]:
-        """Parameters of all optimizers."""
+        """Indices of the parameters of all optimizers."""
         return frozenset(p for optimizer in self.optimizers for p in optimizer.parameters)

@@ -8,7 +8,8 @@ from sluice.base.settings import Record
 class ParameterValuesRecord(Record):
     """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on.
 
-    When a new training phase begins, the steps are counted again from its start.
+    When a new training phase begins, the steps are counted again from the start of the phase. At
+    most 256 parameters are recorded.
     """
 
     parameter: int
@@ -18,11 +19,13 @@ class ParameterValuesRecord(Record):
     )
     smallest: float
     largest: float
-    num_rows: int = Field(description="Length of the first dimension; 0 below two dimensions.")
+    num_rows: int = Field(
+        description="Length of the first dimension; 0 for a parameter of fewer than two dimensions."
+    )
     num_distinct_rows: int = Field(
-        description="Number of distinct rows among the first 512; 0 below two dimensions. Rows "
-        "whose values differ by less than about a hundred-thousandth of the largest value count as "
-        "equal."
+        description="Number of distinct rows among the first 512; 0 for a parameter of fewer than "
+        "two dimensions. Rows count as equal if their values differ by less than about a "
+        "hundred-thousandth of the largest absolute value."
     )
     num_non_finite: int
 
@@ -31,7 +34,7 @@ class NonFiniteGradientRecord(Record):
     """Non-finite gradients after a backward pass or before clipping.
 
     Not recorded if a gradient scaler scaled the loss, because an overflow is expected then. Only
-    the first few of a process are recorded.
+    the first few such gradients of a process are recorded.
 
     If no record precedes the first non-finite loss, the gradients of the last step are inferred
     from the weights: the gradient of a non-finite weight was probably non-finite, too. But if the
@@ -40,25 +43,29 @@ class NonFiniteGradientRecord(Record):
     """
 
     step: int = Field(
-        description="The step that is about to be made; the last step if inferred from weights."
+        description="The step that is about to be made. If the gradients are inferred from the "
+        "weights: the last step."
     )
     optimizer: int
     parameters: tuple[int, ...] = Field(
-        description="Parameters with a non-finite gradient, in the order of the optimizer."
+        description="Indices of the parameters with a non-finite gradient, in the order of the "
+        "optimizer."
     )
     num_gradients: int = Field(
-        description="Number of parameters with a gradient; if inferred, of trainable parameters."
+        description="Number of parameters with a gradient. If the gradients are inferred from the "
+        "weights: number of trainable parameters."
     )
     loss: float = Field(
-        description="The loss of the pass, or of the last step if inferred; NaN if it is unknown."
+        description="Loss of the backward pass. If the gradients are inferred from the weights: "
+        "loss of the last step. NaN if unknown."
     )
 
 
 class CorruptedWeightsRecord(Record):
-    """Weights that became non-finite before the first non-finite loss, with finite gradients.
+    """Weights that became non-finite before the first non-finite loss, despite finite gradients.
 
-    The moments of these weights in the optimizer state are finite. So the non-finite values come
-    from the arithmetic of the optimizer, or the program wrote them between two steps.
+    The moments of these weights in the optimizer state are finite. The optimizer's arithmetic
+    therefore produced the non-finite values, or the program wrote them between two steps.
     """
 
     step: int = Field(description="The last step that was made.")

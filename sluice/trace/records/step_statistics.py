@@ -6,10 +6,10 @@ from sluice.base.settings import Record
 
 
 class OptimizerStatistics(Record):
-    """One optimizer at one step. The tuples are aligned with ``parameters``.
+    """One optimizer at one step. The tuples except ``rates`` are aligned with ``parameters``.
 
-    Only parameters with a gradient are included. Gradients are those that the optimizer uses, after
-    unscaling and clipping.
+    Only parameters with a dense gradient are included. Gradients are measured as the optimizer uses
+    them, after unscaling and clipping.
     """
 
     optimizer: int
@@ -18,20 +18,22 @@ class OptimizerStatistics(Record):
     grad_norms: tuple[float, ...]
     weight_norms: tuple[float, ...] = Field(description="Norm of the weights before the step.")
     update_norms: tuple[float, ...] = Field(
-        description="Norm of the change by the step; of a large parameter, estimated from a sample "
-        "of its values. Exactly 0 if no sampled value changed."
+        description="Norm of the change of the weights by the step. For a large parameter, it is "
+        "estimated from a sample of the values, and 0 if no sampled value changed."
     )
     changed_shares: tuple[float, ...] = Field(
         (),
-        description="Share of the sampled values of a parameter that the step changed. Only values "
-        "whose gradient is not 0 count. NaN without such values, and for types other than bfloat16 "
-        "and float16. Empty if no parameter has one of these types.",
+        description="Share of values that the step changed, among the sampled values whose "
+        "gradient is not 0. NaN if there are no such values, and for parameters that are neither "
+        "bfloat16 nor float16. Empty if no parameter has one of these types.",
     )
     moments: dict[str, float] = Field(
-        description="Norm of each kind of optimizer state, such as 'exp_avg', by its name. It is "
-        "the norm over all parameters together, after the step."
+        description="Norm of each kind of optimizer state after the step, over all parameters "
+        "together, by the name of the state, such as 'exp_avg'."
     )
-    state_step: float = Field(description="Step count in the optimizer state; -1 without one.")
+    state_step: float = Field(
+        description="Step count in the optimizer state; -1 if the state has no step count."
+    )
 
 
 class OutputStatistics(Record):
@@ -40,7 +42,9 @@ class OutputStatistics(Record):
     network: int
     module: str = Field(description="Name inside the network; '' is the network itself.")
     kind: str = Field(description="Class name of the module.")
-    norm: float = Field(description="Norm of the output; NaN or infinite if any value is.")
+    norm: float = Field(
+        description="Norm of the output; non-finite if a value of the output is non-finite."
+    )
     zero_share: float = Field(description="Share of the output's values that are exactly 0.")
     numel: int
     largest: float = Field(float("nan"), description="Largest value of the output.")
@@ -64,7 +68,7 @@ class StepStatistics(Record):
 
 
 class StepScalars(Record):
-    """Scalars that are kept for every recent step, and permanently for some steps."""
+    """Scalars of one step. They are stored for all recent steps and a sample of earlier steps."""
 
     step: int
     losses: tuple[float, ...] = Field(description="Loss of each backward pass before the step.")
@@ -72,5 +76,5 @@ class StepScalars(Record):
     scale: float | None = Field(
         None,
         description="Loss scale after the last update of the gradient scaler between the previous "
-        "step and this one; None without such an update.",
+        "step and this step; None without such an update.",
     )

@@ -87,9 +87,10 @@ class SchedulerRecord(Record):
 
     index: int
     kind: str = Field(description="Class name.")
-    optimizer: int = Field(description="Index of its optimizer; -1 if it has none.")
+    optimizer: int = Field(description="Index of the scheduled optimizer; -1 without an optimizer.")
     options: dict[str, float | int | bool | str | None] = Field(
-        default_factory=dict, description="Plain settings, such as T_max or step_size."
+        default_factory=dict,
+        description="Settings that are numbers, booleans, texts or None, such as T_max.",
     )
     start: int = Field(
         0,
@@ -105,7 +106,7 @@ class SchedulerRecord(Record):
 class Trace(Record):
     """Records of one process, from its first event to the last flush.
 
-    Statistics and scalars cover the recent steps and a sample of earlier ones. Batches, random
+    Statistics and scalars cover the recent steps and a sample of earlier steps. Batches, random
     states and recent steps cover only the recent steps. These five kinds of records are sorted by
     step. All other records cover the whole run; sequences are sorted by their first step, and the
     others are in the order in which they were written.
@@ -153,7 +154,7 @@ class Trace(Record):
         "distinct sequences.",
     )
     num_truncated_files: int = Field(
-        description="Number of files whose last line is incomplete. This line is skipped."
+        description="Number of files whose last line is incomplete. The reader skips such lines."
     )
 
     @property

@@ -18,13 +18,18 @@ Ending = Literal[
 ]
 
 _MAX_MESSAGE_LENGTH = 300
-"""Maximum length of an exception message in a report [characters]. Longer ones are truncated."""
-_INTERRUPTS = ("KeyboardInterrupt",)
+"""Maximum length of an exception message in a report [characters]. Longer messages are cut off."""
+_INTERRUPT_NAMES = ("KeyboardInterrupt",)
 """Names of exceptions by which the user ends a program."""
-_CLEAN_EXITS = ("SystemExit: 0", "SystemExit: None", "SystemExit: ")
+_CLEAN_EXIT_TEXTS = ("SystemExit: 0", "SystemExit: None", "SystemExit: ")
 """Texts of exceptions that end a program without an error."""
-_MEMORY_ERRORS = ("memoryerror", "out of memory", "can't allocate memory", "cannot allocate memory")
-"""Parts of lower-case exception messages that mean that memory ran out."""
+_MEMORY_ERROR_TEXTS = (
+    "memoryerror",
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+)
+"""An exception is an out-of-memory error if its text in lower case contains one of these texts."""
 
 
 class Conclusion(Record):
@@ -44,22 +49,22 @@ class Conclusion(Record):
 
 def conclude(trace: Trace) -> Conclusion:
     """Return how the program ended, and what the rules could and could not check."""
-    ending = _ending(trace)
-    what, fix = _explain(trace, ending)
-    evidence = list(_evidence(trace))
+    ending = _classify_ending(trace)
+    what, fix = _explain_ending(trace, ending)
+    texts = list(_evidence_texts(trace))
     return Conclusion(
         ending=ending,
         what=what,
         fix=fix,
-        checked=tuple(checked for checked, _ in evidence if checked),
-        unchecked=tuple(unchecked for checked, unchecked in evidence if not checked),
+        checked=tuple(checked for checked, _ in texts if checked),
+        unchecked=tuple(unchecked for checked, unchecked in texts if not checked),
     )
 
 
 def ran_out_of_memory(trace: Trace) -> bool:
     """Return whether the program ended with an out-of-memory error, on the host or a device."""
     return trace.end is not None and any(
-        text in trace.end.raised.lower() for text in _MEMORY_ERRORS
+        text in trace.end.raised.lower() for text in _MEMORY_ERROR_TEXTS
     )
 
 
@@ -68,19 +73,20 @@ def _is_stopped_by_guard(trace: Trace) -> bool:
     return any(note.kind == "stopped" for note in trace.notes)
 
 
-def _ending(trace: Trace) -> Ending:
+def _classify_ending(trace: Trace) -> Ending:
     if any(note.kind == "failed" for note in trace.notes):
         return "tracing stopped before the program ended"
     if trace.end is None:
         return "killed or still running"
     if _is_stopped_by_guard(trace):
         return "failed"
-    if not trace.end.raised or trace.end.raised in _CLEAN_EXITS:
+    if not trace.end.raised or trace.end.raised in _CLEAN_EXIT_TEXTS:
         return "ended"
-    return "interrupted" if trace.end.raised.startswith(_INTERRUPTS) else "failed"
+    return "interrupted" if trace.end.raised.startswith(_INTERRUPT_NAMES) else "failed"
 
 
-def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
+def _explain_ending(trace: Trace, ending: Ending) -> tuple[str, str]:
+    """Return what ended the program or the trace, and what to do; '' for a normal end."""
     steps = trace.num_steps
     if ending == "ended":
         return "", ""
@@ -119,11 +125,11 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
     return what, "Fix the error in the program's traceback, and trace the program again."
 
 
-def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
+def _evidence_texts(trace: Trace) -> Iterator[tuple[str, str]]:
     """Yield two texts for each kind of evidence.
 
-    The first text states what was checked; it is '' if the evidence is missing. The second text
-    states what could not be checked if the evidence is missing, with the reason.
+    The first text states what was checked; it is '' if the trace lacks this evidence. If the trace
+    lacks the evidence, the second text states what could not be checked, and why.
     """
     membership = trace.membership
     networks = () if membership is None else membership.networks

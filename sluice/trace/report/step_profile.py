@@ -1,8 +1,8 @@
 """Profile of the step time: shares of its phases, the bottleneck, and the first change to try.
 
-Times are wall-clock times of the program's thread. GPU operations run asynchronously: the wait
-falls into the phase that next reads a value. So shares show where the program waits, not what the
-GPU computes.
+Times are wall-clock times of the program's thread. GPU operations run asynchronously, so the time
+of an operation counts for the phase in which the program waits for its result. The shares therefore
+show where the program waits, not what the GPU computes.
 """
 
 import statistics
@@ -40,11 +40,11 @@ _PHASE_BY_EVENT_KIND: Mapping[TraceEventKind, Phase] = {
 """Phase of the time between the previous event and an event of this kind."""
 
 _PHASES_SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
-"""Phases in descending order of the time that they usually take.
+"""Phases in descending order of their usual time.
 
 Of a repeated block of events, only the times of the first run and of the end of the last run are
-known. The time between them is assigned to one phase: the first of this tuple that the block
-contains.
+known. The time between the two runs is assigned to one phase: the first phase of this tuple that
+the block contains.
 """
 
 _MIN_STEPS = 5
@@ -55,9 +55,9 @@ _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Phases that are easier to shorten than the passes of the network, in the order in which they are
-checked. The first one that takes at least its share of the step time is reported as the bottleneck,
-even if another phase takes longer."""
+"""Phases that are easier to shorten than the passes of the network, each with its minimum share of
+the step time. The first of these phases that takes at least this share is reported as the
+bottleneck, even if another phase takes longer."""
 
 
 class PhaseTime(Record):
@@ -108,9 +108,9 @@ def profile_steps(trace: Trace) -> StepProfile | None:
     step_times_us = [sum(time_by_phase.values()) for time_by_phase in phase_times_us]
     totals_us = {phase: sum(times.get(phase, 0) for times in phase_times_us) for phase in PHASES}
     phases = [
-        PhaseTime(phase=phase, share=us / sum(step_times_us), mean_us=us / num_steps)
-        for phase, us in totals_us.items()
-        if us
+        PhaseTime(phase=phase, share=total_us / sum(step_times_us), mean_us=total_us / num_steps)
+        for phase, total_us in totals_us.items()
+        if total_us
     ]
     phases.sort(key=lambda phase_time: -phase_time.share)
     bottleneck = _find_bottleneck(phases)
@@ -131,17 +131,23 @@ def _phase_times(trace: Trace) -> Iterator[dict[Phase, int]]:
 
     The first step of a run is omitted, because it includes one-time work.
     """
-    for recent in trace.recent_steps:
-        if recent.began_us is not None and recent.ended_us is not None and recent.step > 1:
-            times_us = [recent.began_us, *recent.times_us, recent.ended_us]
-            yield _time_by_phase(trace.sequences[recent.sequence], times_us)
+    for record in trace.recent_steps:
+        if record.began_us is not None and record.ended_us is not None and record.step > 1:
+            times_us = [record.began_us, *record.times_us, record.ended_us]
+            yield _time_by_phase(trace.sequences[record.sequence], times_us)
 
 
 def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phase, int]:
-    """Return the time of each phase [us], from the start, event and end times of a step."""
+    """Return the time of each phase of a step [us].
+
+    Args:
+        sequence: Events of the step.
+        times_us: Start of the step, time of each event, and end of the step [us].
+    """
     time_by_phase: dict[Phase, int] = {}
-    phases = [_event_phase(event) for event in sequence.events]
-    # The last event of a repeated block has the time at which the last run of the block ended.
+    phases = [_phase_before(event) for event in sequence.events]
+    # Assign the time of a repeated block to the block's slowest phase. The last event of the block
+    # has the time at which the last run of the block ended.
     for position, event in enumerate(sequence.events):
         if event.repeat_length:
             block = phases[position + 1 - event.repeat_length : position + 1]
@@ -155,7 +161,8 @@ def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phas
     return time_by_phase
 
 
-def _event_phase(event: TraceEvent) -> Phase:
+def _phase_before(event: TraceEvent) -> Phase:
+    """Return the phase of the time between the previous event and an event."""
     if event.kind == "forward" and "grad" not in event.flags:
         return "evaluation"
     return _PHASE_BY_EVENT_KIND.get(event.kind, "other")
@@ -173,17 +180,18 @@ def _advice(trace: Trace, bottleneck: Phase) -> str:
     num_workers = max((loader.num_workers for loader in trace.loaders), default=0)
     return {
         "data": f"The step waits for its batch. The loader has {pluralize(num_workers, 'worker')}: "
-        "use more, set persistent_workers=True, and preprocess rows once instead of in every epoch."
+        "use more workers, set persistent_workers=True, and preprocess rows once instead of in "
+        "every epoch."
         if trace.loaders
         else "The step waits for its batch: use a DataLoader with workers.",
         "forward": "The forward pass takes the largest share: try a larger batch, bf16 autocast or "
         "torch.compile.",
         "backward": "The backward pass takes the largest share: try a larger batch, bf16 autocast "
-        "or torch.compile; activation checkpointing costs time here.",
+        "or torch.compile. Activation checkpointing makes the backward pass slower.",
         "optimizer": "The optimizer takes a large share: use fused=True, fewer and larger "
         "parameters, or a larger batch, so that there are fewer steps.",
         "evaluation": "Passes without gradients take the largest share: validate less often, on "
         "fewer rows, and in torch.inference_mode().",
-        "other": "The program's own code between the passes takes a large share: call .item(), log "
-        "and copy tensors less often than at every step.",
+        "other": "The program's own code between the passes takes a large share: do not log, copy "
+        "tensors or call .item() at every step.",
     }[bottleneck]

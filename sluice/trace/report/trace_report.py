@@ -17,7 +17,7 @@ from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
 _SKEW_RATIO = 1.5
-"""Ratio of the mean step time to the median one above which a text report also shows the median."""
+"""If the mean step time is more than this multiple of the median, a text report shows both."""
 
 
 class ProcessReport(Record):
@@ -46,8 +46,8 @@ def report_traces(folder: Path) -> tuple[ProcessReport, ...]:
     traces = [read_trace(process_folder) for process_folder in process_folders]
     rank_findings = judge_ranks(_latest_by_rank(traces))
     return tuple(
-        _report_process(process_folder, trace, rank_findings if number == 0 else ())
-        for number, (process_folder, trace) in enumerate(zip(process_folders, traces, strict=True))
+        _report_process(process_folder, trace, rank_findings if index == 0 else ())
+        for index, (process_folder, trace) in enumerate(zip(process_folders, traces, strict=True))
     )
 
 
@@ -91,7 +91,7 @@ def format_report(report: ProcessReport) -> str:
 def _no_finding_lines(report: ProcessReport) -> Iterable[str]:
     """Yield the lines of a report without findings.
 
-    They state "no problem found" only if the program ended without an error.
+    The report states "no problem found" only if the program ended without an error.
     """
     conclusion = report.conclusion
     if conclusion.ending == "ended":
@@ -109,10 +109,10 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterable[str]:
         f"  {SEVERITY_LABELS[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
         f"({diagnosis.confidence:.0%} confidence)"
     )
-    first, *others = dict.fromkeys(f.what for f in diagnosis.findings)
-    yield f"    seen: {first}"
-    for other in others:
-        yield f"          {other}"
+    observation, *other_observations = dict.fromkeys(f.what for f in diagnosis.findings)
+    yield f"    seen: {observation}"
+    for other_observation in other_observations:
+        yield f"          {other_observation}"
     yield f"    why:  {finding.cause}"
     yield f"    do:   {finding.fix}"
     yield f"    false alarm if: {finding.contradicted_by}"
@@ -135,11 +135,14 @@ def _profile_lines(profile: StepProfile) -> Iterable[str]:
 
 
 def _latest_by_rank(traces: Sequence[Trace]) -> list[Trace]:
-    """Return for each rank its latest trace that has steps.
+    """Return the latest trace with steps of each rank, in the order of the ranks.
 
-    Only traces of the largest world size in the folder count.
+    Traces of runs with a smaller world size than the largest one are ignored.
     """
     world_size = max((trace.start.world_size for trace in traces), default=1)
-    by_time = sorted(traces, key=lambda trace: trace.start.began)
-    by_rank = {t.start.rank: t for t in by_time if t.start.world_size == world_size and t.num_steps}
-    return [by_rank[rank] for rank in sorted(by_rank)]
+    trace_by_rank = {
+        trace.start.rank: trace
+        for trace in sorted(traces, key=lambda trace: trace.start.began)
+        if trace.start.world_size == world_size and trace.num_steps
+    }
+    return [trace_by_rank[rank] for rank in sorted(trace_by_rank)]

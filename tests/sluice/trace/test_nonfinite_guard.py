@@ -10,7 +10,12 @@ import torch
 from torch import nn
 
 from sluice.trace.attach import traced
-from sluice.trace.nonfinite_guard import LAST_GOOD, STOPPED_EXIT_CODE, NonFiniteGuard, bundle_name
+from sluice.trace.nonfinite_guard import (
+    LAST_GOOD_FILE,
+    STOPPED_EXIT_CODE,
+    NonFiniteGuard,
+    bundle_name,
+)
 from sluice.trace.prediction import step_patterns
 from sluice.trace.report.conclusion import conclude
 from sluice.trace.settings import TraceSettings
@@ -60,7 +65,7 @@ def test_three_consecutive_nonfinite_losses_stop_the_program_with_its_last_good_
     folder, result = traced_train(tmp_path, range(21, 61), stop_after=3, checkpoint_every=5)
 
     assert result.code == STOPPED_EXIT_CODE == 75
-    last_good = torch.load(folder / LAST_GOOD, weights_only=True)
+    last_good = torch.load(folder / LAST_GOOD_FILE, weights_only=True)
     assert 15 <= last_good["step"] <= 20
     weights = [w for state in last_good["networks"].values() for w in state.values()]
     assert len(weights) == 4
@@ -81,7 +86,7 @@ def test_the_stop_message_names_the_saved_state_or_states_that_saving_failed(
 ):
     traced_train(tmp_path, range(3, 61), stop_after=1)
     text = "Stopped before step 3: the loss is non-finite; the last good state, of step 1,"
-    assert f"{text} is saved in {LAST_GOOD}." in capsys.readouterr().err
+    assert f"{text} is saved in {LAST_GOOD_FILE}." in capsys.readouterr().err
 
     def fail(*_):
         raise OSError("refused")
@@ -96,7 +101,7 @@ def test_the_stop_message_names_the_saved_state_or_states_that_saving_failed(
 def test_an_early_failure_loses_at_most_half_of_the_steps(tmp_path, copy_steps):
     folder, _ = traced_train(tmp_path, range(52, 61), stop_after=3)
 
-    last_good = torch.load(folder / LAST_GOOD, weights_only=True)
+    last_good = torch.load(folder / LAST_GOOD_FILE, weights_only=True)
     assert 51 // 2 <= last_good["step"] == copy_steps[-2]  # the last copy is that of the bundle
     assert len(copy_steps) == 8  # at 0, 1, 2, 4, 8, 16, 32, and for the bundle
 
@@ -113,7 +118,7 @@ def test_repeated_steps_are_checked_one_by_one(tmp_path, monkeypatch):
     folder, _ = traced_train(tmp_path, range(45, 61), stop_after=3, checkpoint_every=1)
 
     # The state of step 44 is copied only after its next finite loss.
-    assert torch.load(folder / LAST_GOOD, weights_only=True)["step"] == 43
+    assert torch.load(folder / LAST_GOOD_FILE, weights_only=True)["step"] == 43
     assert read_trace(folder).num_steps == 46
 
 
@@ -152,7 +157,7 @@ def test_a_finite_loss_resets_the_count(tmp_path):
     folder, result = traced_train(tmp_path, {10, 11}, stop_after=3, skip_nonfinite=True)
 
     assert isinstance(result, nn.Module)
-    assert not (folder / LAST_GOOD).exists()
+    assert not (folder / LAST_GOOD_FILE).exists()
 
 
 def test_nonfinite_steps_are_skipped_and_counted(tmp_path):
@@ -204,7 +209,7 @@ def test_a_stopped_program_has_its_own_exit_code(tmp_path):
     assert result.returncode == STOPPED_EXIT_CODE
     assert result.stdout == ""
     assert "3 consecutive losses are non-finite" in result.stderr
-    assert len(list((tmp_path / "t").glob(f"*/{LAST_GOOD}"))) == 1
+    assert len(list((tmp_path / "t").glob(f"*/{LAST_GOOD_FILE}"))) == 1
 
 
 def test_the_step_after_one_that_a_gradient_scaler_skipped_is_not_skipped(tmp_path):

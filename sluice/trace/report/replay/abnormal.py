@@ -22,24 +22,24 @@ class AbnormalTensor(Record):
 def first_abnormal(trace: Trace) -> AbnormalTensor | None:
     """Return the first abnormal tensor: with a non-finite value, or an all-zero ReLU output.
 
-    Within a step, the order is that of the computation: inputs, outputs in call order, loss,
-    gradients in the order of the backward pass, weights; all-zero ReLU outputs come last.
+    Within a step, tensors are in the order of the computation: inputs, outputs in call order, loss,
+    gradients in the order of the backward pass, weights. All-zero ReLU outputs come last.
 
     A trace does not cover every tensor at every step. A tensor may therefore have become abnormal
     before the step that is returned.
     """
     abnormal_tensors = [
-        *_inputs(trace),
-        *_statistics(trace),
-        *_gradients(trace),
-        *_weights(trace),
-        *_losses(trace),
+        *_abnormal_inputs(trace),
+        *_abnormal_in_statistics(trace),
+        *_abnormal_gradients(trace),
+        *_abnormal_weights(trace),
+        *_abnormal_losses(trace),
     ]
     return min(abnormal_tensors, key=lambda entry: entry[:2], default=(0, 0, None))[2]
 
 
-_INPUT, _OUTPUT, _LOSS, _GRADIENT, _WEIGHT, _DEAD = range(6)
-"""Order of tensors within a step. ``_DEAD`` is a ReLU output that is all zeros."""
+_INPUT, _OUTPUT, _LOSS, _GRADIENT, _WEIGHT, _DEAD_OUTPUT = range(6)
+"""Order of abnormal tensors within a step. A dead output is a ReLU output that is all zeros."""
 
 _OrderedTensor = tuple[int, int, AbnormalTensor | None]
 """Step, order within the step, and the tensor."""
@@ -49,7 +49,7 @@ def _ordered_tensor(step: int, order: int, tensor: str, what: str) -> _OrderedTe
     return step, order, AbnormalTensor(step=step, tensor=tensor, what=what)
 
 
-def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
+def _abnormal_inputs(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_tensors:
         columns = ", ".join(map(str, record.columns))
         if record.num_columns > len(record.columns):
@@ -60,18 +60,18 @@ def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
             f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
             f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows"
         )
-        # The record has the number of steps before the input was used.
+        # The record has the number of steps before the call; the call belongs to the next step.
         yield _ordered_tensor(record.step + 1, _INPUT, name, what)
 
 
-def _statistics(trace: Trace) -> Iterator[_OrderedTensor]:
+def _abnormal_in_statistics(trace: Trace) -> Iterator[_OrderedTensor]:
     for statistics in trace.statistics:
-        yield from _outputs(trace, statistics)
+        yield from _abnormal_outputs(trace, statistics)
         for optimizer in statistics.optimizers:
-            yield from _parameters(trace, statistics.step, optimizer)
+            yield from _abnormal_parameters(trace, statistics.step, optimizer)
 
 
-def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTensor]:
+def _abnormal_outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTensor]:
     for output in statistics.outputs:
         network = network_name(trace.membership, output.network)
         name = f"output of {network}.{output.module}" if output.module else f"output of {network}"
@@ -79,17 +79,18 @@ def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTenso
             yield _ordered_tensor(statistics.step, _OUTPUT, name, "its norm is non-finite")
         elif output.zero_share == 1 and output.numel > 1 and "ReLU" in output.kind:
             what = f"all {output.numel:,} values are 0"
-            yield _ordered_tensor(statistics.step, _DEAD, name, what)
+            yield _ordered_tensor(statistics.step, _DEAD_OUTPUT, name, what)
 
 
-def _parameters(
+def _abnormal_parameters(
     trace: Trace, step: int, optimizer: OptimizerStatistics
 ) -> Iterator[_OrderedTensor]:
     for order, prefix, norms in (
         (_GRADIENT, "gradient of", optimizer.grad_norms),
         (_WEIGHT, "weights of", optimizer.weight_norms),
     ):
-        # The last parameter is nearest to the loss, where the backward pass starts.
+        # Report the last abnormal parameter: it is nearest to the loss, where the backward pass
+        # starts.
         pairs = zip(reversed(optimizer.parameters), reversed(norms), strict=True)
         index = next((index for index, norm in pairs if not math.isfinite(norm)), None)
         if index is not None:
@@ -97,23 +98,23 @@ def _parameters(
             yield _ordered_tensor(step, order, name, "its norm is non-finite")
 
 
-def _gradients(trace: Trace) -> Iterator[_OrderedTensor]:
+def _abnormal_gradients(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_gradients:
         if record.parameters:
-            # The last parameter is nearest to the loss.
+            # Name the last parameter: it is nearest to the loss.
             name = f"gradient of {_parameter_name(trace.membership, record.parameters[-1])}"
             what = f"it is non-finite, one of {len(record.parameters)} non-finite gradients"
             yield _ordered_tensor(record.step, _GRADIENT, name, what)
 
 
-def _weights(trace: Trace) -> Iterator[_OrderedTensor]:
+def _abnormal_weights(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.corrupted_weights:
         name = f"weights of {_parameter_name(trace.membership, record.parameters[-1])}"
         what = "non-finite values, although the gradients were finite"
         yield _ordered_tensor(record.step, _WEIGHT, name, what)
 
 
-def _losses(trace: Trace) -> Iterator[_OrderedTensor]:
+def _abnormal_losses(trace: Trace) -> Iterator[_OrderedTensor]:
     for scalars in trace.scalars:
         loss = next((loss for loss in scalars.losses if not math.isfinite(loss)), None)
         if loss is not None:

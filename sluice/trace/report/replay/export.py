@@ -1,4 +1,4 @@
-"""Writes the replays of a folder of traces, and their curves as TensorBoard scalars."""
+"""Writes a folder of traces as replays, and the curves of the traces as TensorBoard scalars."""
 
 import math
 from pathlib import Path
@@ -14,7 +14,7 @@ _PAGE_NAME = "replay.html"
 
 
 def write_replays(traces: Path) -> tuple[Path, ...]:
-    """Write the replay of every traced process into its folder, and return the files.
+    """Write the replay of every traced process into the folder of its trace; return the files.
 
     Raises:
         StorageError: The folder contains no trace or cannot be written.

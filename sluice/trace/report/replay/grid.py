@@ -11,11 +11,12 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.report.replay.abnormal import network_name
 
 MAX_STEPS = 360
-"""Maximum number of evenly spaced steps in the map. Sampled steps near required steps are added."""
+"""Maximum number of evenly spaced steps in the module map. Sampled steps near required steps are
+added."""
 
-Values = list[list[float | None]]
-"""One list of values for each module, with one value for each step of the map. None where the
-module was not sampled."""
+ModuleValues = list[list[float | None]]
+"""For each module, a list with one value for each step of the map; None if the module was not
+sampled at this step."""
 
 
 class ModuleGrid(Record):
@@ -23,10 +24,14 @@ class ModuleGrid(Record):
 
     modules: tuple[str, ...] = Field(description="Label of each module: name and class.")
     steps: tuple[int, ...] = Field(description="Sampled steps of the map.")
-    forward: Values = Field(description="Root mean square of the output.")
-    backward: Values = Field(description="Norm of the gradients of the module's own parameters.")
-    update: Values = Field(description="Norm of the update divided by the norm of the weights.")
-    zeros: Values = Field(description="Share of zeros in the output.")
+    forward: ModuleValues = Field(description="Root mean square of the output.")
+    backward: ModuleValues = Field(
+        description="Norm of the gradients of the module's own parameters."
+    )
+    update: ModuleValues = Field(
+        description="Norm of the update divided by the norm of the weights."
+    )
+    zeros: ModuleValues = Field(description="Share of zeros in the output.")
 
 
 def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
@@ -34,8 +39,8 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
     Args:
         trace: Trace of one process.
-        required_steps: For each of these steps, the nearest sampled step is included, and the two
-            sampled steps on each side of it.
+        required_steps: For each of these steps, the map includes the nearest sampled step, the two
+            sampled steps before it and the two after it.
     """
     chosen_statistics = _choose_statistics(trace, required_steps)
     owner_names = _owner_names(trace)
@@ -46,7 +51,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
             name = network_name(trace.membership, output.network)
             module = f"{name}.{output.module}" if output.module else name
             class_names[module] = output.kind
-            row = _row(rows, module)
+            row = _get_or_add_row(rows, module)
             row["forward"][column] = output.norm / math.sqrt(output.numel)
             row["zeros"][column] = output.zero_share
         for optimizer in statistics.optimizers:
@@ -63,12 +68,14 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
                 )
                 for position, norm in enumerate(norms):
                     sums[position] += norm * norm
-            for owner, (gradient, weight, update) in squared_norms.items():
-                row = _row(rows, owner)
-                row["backward"][column] = math.sqrt(gradient)
-                row["update"][column] = math.sqrt(update / weight) if weight > 0 else math.nan
+            for owner, (squared_grad, squared_weight, squared_update) in squared_norms.items():
+                row = _get_or_add_row(rows, owner)
+                row["backward"][column] = math.sqrt(squared_grad)
+                row["update"][column] = (
+                    math.sqrt(squared_update / squared_weight) if squared_weight > 0 else math.nan
+                )
 
-    def values(statistic: str) -> Values:
+    def values(statistic: str) -> ModuleValues:
         columns = range(len(chosen_statistics))
         return [[row[statistic].get(column) for column in columns] for row in rows.values()]
 
@@ -83,7 +90,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
 
 def _choose_statistics(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
-    """Return statistics of evenly spaced sampled steps, and of those near required steps."""
+    """Return statistics of evenly spaced sampled steps, and of sampled steps near required ones."""
     sampled_statistics = [s for s in trace.statistics if s.outputs or s.optimizers]
     if len(sampled_statistics) <= MAX_STEPS:
         return sampled_statistics
@@ -92,8 +99,8 @@ def _choose_statistics(trace: Trace, required_steps: tuple[int, ...]) -> list[St
     for step in required_steps:
         nearest = min(indices, key=lambda i: abs(sampled_statistics[i].step - step))
         chosen_indices.update(indices[max(nearest - 2, 0) : nearest + 3])
-    # Spaced by step, not by index: of a long run, the trace has more samples of the first and the
-    # last steps than of those between them.
+    # Choose samples at evenly spaced step numbers, not at evenly spaced indices: of a long run, the
+    # trace contains more samples of the first and the last steps than of the steps between them.
     index = 0
     for i in range(MAX_STEPS):
         while index < len(sampled_statistics) - 1 and (
@@ -115,7 +122,7 @@ def _labels(modules: Sequence[str], class_names: Mapping[str, str]) -> Iterator[
 
 
 def _owner_names(trace: Trace) -> dict[int, str]:
-    """Return by parameter index the full name of the module that owns the parameter."""
+    """Return the full name of the module that owns each parameter, by parameter index."""
     return {
         record.index: record.names[0].rpartition(".")[0]
         for membership in trace.memberships
@@ -124,6 +131,8 @@ def _owner_names(trace: Trace) -> dict[int, str]:
     }
 
 
-def _row(rows: dict[str, dict[str, dict[int, float]]], name: str) -> dict[str, dict[int, float]]:
-    """Return the row of a module; add an empty one for a new module."""
+def _get_or_add_row(
+    rows: dict[str, dict[str, dict[int, float]]], name: str
+) -> dict[str, dict[int, float]]:
+    """Return the row of a module; add an empty row for a new module."""
     return rows.setdefault(name, {"forward": {}, "backward": {}, "update": {}, "zeros": {}})

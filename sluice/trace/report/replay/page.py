@@ -26,11 +26,11 @@ from sluice.trace.report.step_profile import (
 )
 
 _HERE = Path(__file__).parent
-_TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
+_TONE_BY_SEVERITY: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 _MAX_SEQUENCES = 64
-"""Maximum number of step sequences on a page. The most frequent ones are kept."""
+"""Maximum number of step sequences on a page. The page shows the most frequent sequences."""
 
-_PROGRAMS_WITHOUT_FILE = {
+_NAME_WITHOUT_FILE = {
     "-c": "a python -c program",
     "-": "a program from standard input",
 }
@@ -47,7 +47,7 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
     program = _command_line(trace.start.program)
     title = f"Replay of {_program_name(trace.start.program)}"
     abnormal_tensor, conclusion = first_abnormal(trace), conclude(trace)
-    parts = [
+    sections = [
         f"<h1>{escape(title)} {_outcome_tag(diagnoses, abnormal_tensor, conclusion)}</h1>",
         f'<p class="soft">{escape(_subtitle(trace, program))}</p>',
         _ending_card(conclusion),
@@ -61,7 +61,7 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
     ]
     return html_page(
         title,
-        "\n".join(part for part in parts if part),
+        "\n".join(section for section in sections if section),
         style=(_HERE / "replay.css").read_text(),
         script=(_HERE / "replay.js").read_text(),
     )
@@ -89,7 +89,7 @@ def _program_name(program: Sequence[str]) -> str:
     if not program or not program[0]:
         return _command_line(())
     if program[0].startswith("-"):
-        return _PROGRAMS_WITHOUT_FILE.get(program[0], _command_line(program[:1]))
+        return _NAME_WITHOUT_FILE.get(program[0], _command_line(program[:1]))
     path = Path(program[0])
     return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 
@@ -118,27 +118,27 @@ def _ending_card(conclusion: Conclusion) -> str:
 
 
 def _no_diagnosis_card(abnormal_tensor: AbnormalTensor | None, conclusion: Conclusion) -> str:
-    is_sound = abnormal_tensor is None and conclusion.ending == "ended"
-    text = "No problem was found." if is_sound else "No rule found the cause."
+    has_no_problem = abnormal_tensor is None and conclusion.ending == "ended"
+    text = "No problem was found." if has_no_problem else "No rule found the cause."
     lists = [("checked", conclusion.checked), ("not checked", conclusion.unchecked)]
     rows = "".join(f"<dt>{name}</dt><dd>{escape('; '.join(items))}</dd>" for name, items in lists)
     return (
-        f'<div class="card {"good" if is_sound else "unsure"}"><p><b>{text}</b></p>'
+        f'<div class="card {"good" if has_no_problem else "unsure"}"><p><b>{text}</b></p>'
         f"<dl>{rows}</dl></div>"
     )
 
 
 def _subtitle(trace: Trace, program: str) -> str:
     start = trace.start
-    rank = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
+    rank_text = f", rank {start.rank} of {start.world_size}" if start.world_size > 1 else ""
     duration = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
     steps = pluralize(trace.num_steps, "step")
-    return f"{program}: {steps}, {duration}{rank}, torch {start.torch}"
+    return f"{program}: {steps}, {duration}{rank_text}, torch {start.torch}"
 
 
 def _diagnosis_card(diagnosis: Diagnosis) -> str:
     finding = diagnosis.finding
-    tone = _TONES[finding.severity]
+    tone = _TONE_BY_SEVERITY[finding.severity]
     rows = [
         ("seen", escape(finding.what)),
         ("why", escape(finding.cause)),
@@ -213,9 +213,9 @@ def _data_script(
             for f in (d.findings[0], *d.consequences)
         ],
         "abnormal": None if abnormal_tensor is None else abnormal_tensor.model_dump(),
-        "sequences": _sequence_data(trace),
+        "sequences": _frequent_sequences(trace),
     }
-    # A "<" in the data could close the script element.
+    # Escape "<", because "</script>" in the data would close the script element.
     text = json.dumps(_to_json_values(data), separators=(",", ":"), allow_nan=False).replace(
         "<", "\\u003c"
     )
@@ -231,9 +231,10 @@ def _to_json_values(value: Any) -> Any:
     return [_to_json_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _sequence_data(trace: Trace) -> list[dict[str, Any]]:
-    by_count = sorted(trace.sequences, key=lambda sequence: -sequence.count)
-    frequent_sequences = by_count[:_MAX_SEQUENCES]
+def _frequent_sequences(trace: Trace) -> list[dict[str, Any]]:
+    """Return the most frequent step sequences as JSON values, sorted by their first step."""
+    frequent_sequences = sorted(trace.sequences, key=lambda sequence: -sequence.count)
+    frequent_sequences = frequent_sequences[:_MAX_SEQUENCES]
     return [
         {
             "first": sequence.first_step,

@@ -42,13 +42,13 @@ function resize(canvas, height) {
 }
 
 function onDrag(canvas, left, right) {
-  const go = (event) => {
+  const showPointedStep = (event) => {
     const box = canvas.getBoundingClientRect();
     const share = (event.clientX - box.left - left) / (box.width - left - right);
     show(1 + share * (lastStep - 1));
   };
-  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); go(event); });
-  canvas.addEventListener("pointermove", (event) => { if (event.buttons) go(event); });
+  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); showPointedStep(event); });
+  canvas.addEventListener("pointermove", (event) => { if (event.buttons) showPointedStep(event); });
 }
 
 // ---- curves
@@ -65,7 +65,7 @@ function scaleOf(lines, isShare) {
     return { low: -top / 12, high: (top * 13) / 12, isLog: false };
   }
   const positive = values.filter((value) => value > 0).sort((a, b) => a - b);
-  // A few values near 0, as at the end of a schedule, do not require a logarithmic axis.
+  // The lowest 5 % are ignored: a few values near 0, as at the end of a schedule, need no logarithmic axis.
   const isLog = low >= 0 && positive.length > 0 && high / positive[Math.floor(positive.length / 20)] > 200;
   if (isLog) { low = Math.log10(positive[0]); high = Math.log10(high); }
   if (high - low < 1e-12 * Math.max(1, Math.abs(high))) {
@@ -180,13 +180,13 @@ function mapLeft(width) { return Math.min(230, width * 0.36); }
 const ROW = 17;
 
 function onMapDrag() {
-  const go = (event) => {
+  const showPointedStep = (event) => {
     const box = map.getBoundingClientRect(), left = mapLeft(box.width), [steps] = mapValues();
     const column = Math.floor(((event.clientX - box.left - left) / (box.width - left)) * steps.length);
     if (steps.length) show(steps[Math.min(Math.max(column, 0), steps.length - 1)]);
   };
-  map.addEventListener("pointerdown", (event) => { map.setPointerCapture(event.pointerId); go(event); });
-  map.addEventListener("pointermove", (event) => { if (event.buttons) go(event); });
+  map.addEventListener("pointerdown", (event) => { map.setPointerCapture(event.pointerId); showPointedStep(event); });
+  map.addEventListener("pointermove", (event) => { if (event.buttons) showPointedStep(event); });
 }
 
 function colour(share, isDark) {
@@ -212,7 +212,7 @@ function drawMap() {
     context.textAlign = "right"; context.fillStyle = css(isNumber(shown) || shown === null ? "--ink" : "--bad");
     context.fillText(value, left - 8, row * ROW + ROW / 2);
     const maxWidth = left - 20 - context.measureText(value).width;
-    // In a narrow map, the path of a module is more useful than its class.
+    // If a label is too long, its class is omitted: the path of the module is more useful.
     let text = context.measureText(name).width > maxWidth ? name.replace(/ \S+$/, "") : name;
     while (text.length > 4 && context.measureText(text).width > maxWidth) text = "…" + text.slice(2);
     context.textAlign = "left"; context.fillStyle = css("--soft"); context.fillText(text, 0, row * ROW + ROW / 2);
@@ -224,10 +224,10 @@ function drawMap() {
     });
   });
   context.fillStyle = css("--soft"); context.textAlign = "left";
-  const base = rows.length * ROW + 11;
+  const labelY = rows.length * ROW + 11;
   if (steps.length) {
-    context.fillText(steps[0].toLocaleString("en"), left, base);
-    context.textAlign = "right"; context.fillText(steps[steps.length - 1].toLocaleString("en"), width, base);
+    context.fillText(steps[0].toLocaleString("en"), left, labelY);
+    context.textAlign = "right"; context.fillText(steps[steps.length - 1].toLocaleString("en"), width, labelY);
   }
   if (currentColumn >= 0) {
     context.strokeStyle = css("--ink"); context.lineWidth = 1.5;
@@ -268,7 +268,7 @@ function showEvents() {
     }
     element("small", line, rangeText(sequence), "soft");
   }
-  if (!sequences.length) element("p", box, "no events were recorded for this step", "soft");
+  if (!sequences.length) element("p", box, "this page contains no events of this step", "soft");
 }
 
 function rangeText(sequence) { // which steps had these events
@@ -312,12 +312,12 @@ $("forth").addEventListener("click", () => show(currentStep + 1));
 for (const button of document.querySelectorAll("button.jump")) button.addEventListener("click", () => {
   show(Number(button.dataset.step)); $("player").scrollIntoView({ behavior: "smooth" });
 });
-let playing = null;
+let playTimer = null;
 $("play").addEventListener("click", () => {
-  if (playing !== null) { clearInterval(playing); playing = null; $("play").textContent = "▶"; return; }
+  if (playTimer !== null) { clearInterval(playTimer); playTimer = null; $("play").textContent = "▶"; return; }
   if (currentStep >= lastStep) show(1);
   $("play").textContent = "❚❚";
-  playing = setInterval(() => {
+  playTimer = setInterval(() => {
     if (currentStep >= lastStep) { $("play").click(); return; }
     show(currentStep + Math.max(1, lastStep / 300));
   }, 40);

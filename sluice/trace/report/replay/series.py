@@ -8,11 +8,11 @@ from sluice.trace.records.step_statistics import ClippingRecord
 from sluice.trace.records.trace import Trace
 
 MAX_POINTS = 1500
-"""Maximum number of points of a curve. A chart has fewer pixels in width."""
+"""Maximum number of points of a curve. The width of a chart is less than this number of pixels."""
 
-_CLIP_WINDOW = 100
-"""Number of latest recorded clip calls over which the share with a norm above max_norm is
-computed."""
+_NUM_CLIP_CALLS = 100
+"""The share of clip calls with a norm above max_norm is computed over this number of the latest
+recorded calls."""
 
 Point = tuple[int, float]
 """Step and value."""
@@ -28,14 +28,14 @@ def curves(trace: Trace) -> dict[str, dict[str, Curve]]:
             "training": _mean_losses(trace),
             "evaluation": [(record.step, record.mean) for record in trace.evaluations],
         },
-        "learning rate": _rate_curves(trace),
+        "learning rate": _learning_rate_curves(trace),
         "gradient norm": {
             "before clipping": [(step, clip.norm) for step, clip in clips],
             "max_norm": [(step, clip.max_norm) for step, clip in clips],
             **gradient_norms,
         },
         "share of clip calls with a norm above max_norm": {
-            f"last {_CLIP_WINDOW} recorded calls": _clipped_shares(clips)
+            f"last {_NUM_CLIP_CALLS} recorded calls": _clipped_shares(clips)
         },
         "update-to-weight ratio": update_ratios,
         "optimizer moments": moments,
@@ -55,12 +55,13 @@ def decimate(curve: Curve, max_points: int = MAX_POINTS) -> Curve:
     """Return a curve with a limited number of points, in which peaks and gaps remain visible.
 
     The curve is divided into segments. Of each segment, the minimum, the maximum and the first
-    non-finite point are kept; a chart shows a non-finite point as a gap. If all points of a segment
-    are finite, its first point is kept in addition.
+    non-finite point are kept. A chart shows the non-finite point as a gap. If all points of a
+    segment are finite, its first point is kept instead of a non-finite point.
     """
     if len(curve) <= max_points:
         return curve
-    segment_length = math.ceil(3 * len(curve) / max_points)  # up to 3 points of each are kept
+    # Up to three points of each segment are kept.
+    segment_length = math.ceil(3 * len(curve) / max_points)
     kept_points: Curve = []
     for _, group in groupby(enumerate(curve), key=lambda item: item[0] // segment_length):
         points = [point for _, point in group]
@@ -80,11 +81,11 @@ def _mean_losses(trace: Trace) -> Curve:
     return [(s.step, math.fsum(s.losses) / len(s.losses)) for s in trace.scalars if s.losses]
 
 
-def _rate_curves(trace: Trace) -> dict[str, Curve]:
+def _learning_rate_curves(trace: Trace) -> dict[str, Curve]:
     """Return the recorded learning rates of each optimizer.
 
-    Sources are the sampled steps and the recorded changes; if a rate changes often, only some
-    changes are recorded. Parameter groups with equal rates share a curve.
+    The points are the sampled steps and the recorded changes. If a learning rate changes often,
+    only some changes are recorded. Parameter groups with equal learning rates share a curve.
     """
     rates_by_step = {(record.step, record.optimizer): record.rates for record in trace.rates}
     rates_by_step |= {
@@ -104,7 +105,7 @@ def _clipped_shares(clips: Sequence[tuple[int, ClippingRecord]]) -> Curve:
     """Return after each clip call the share of the latest calls whose norm exceeded max_norm."""
     shares: Curve = []
     for end, (step, _) in enumerate(clips, 1):
-        latest_clips = clips[max(0, end - _CLIP_WINDOW) : end]
+        latest_clips = clips[max(0, end - _NUM_CLIP_CALLS) : end]
         shares.append(
             (step, sum(clip.norm > clip.max_norm for _, clip in latest_clips) / len(latest_clips))
         )
@@ -141,7 +142,7 @@ def _input_curves(trace: Trace) -> dict[str, Curve]:
     """
     curve_by_name: dict[str, Curve] = {}
     for batch in trace.batches:
-        step = batch.step + 1  # the step that uses the batch; the record has the number before it
+        step = batch.step + 1  # ``batch.step`` is the number of steps before the batch
         field = next((f for f in batch.fields if f.dtype.startswith(("float", "bfloat"))), None)
         if field is not None:
             for name, value in (
@@ -160,7 +161,7 @@ def _input_curves(trace: Trace) -> dict[str, Curve]:
 
 
 def _joint_norm(norms: Sequence[float]) -> float:
-    """Return the norm of tensors together from their norms; NaN if one is non-finite."""
+    """Return the norm of all tensors together from their norms; NaN if a norm is non-finite."""
     return (
         math.sqrt(math.fsum(norm * norm for norm in norms))
         if all(map(math.isfinite, norms))
