@@ -154,8 +154,8 @@ class LossWatch:
         sink.bus.subscribe(PhaseBegan, lambda _: self._begin_phase())
         sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
         # Losses before and after a load belong to different evaluations: the weights differ.
-        sink.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.write())
-        sink.bus.subscribe(TraceEnded, lambda _: self.evaluations.write())
+        sink.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.close())
+        sink.bus.subscribe(TraceEnded, lambda _: self.evaluations.close())
 
     def _reset(self) -> None:
         self._counters: dict[tuple[str, int, bool], _CallCounter] = {}
@@ -182,7 +182,7 @@ class LossWatch:
         reduction = args[position] if len(args) > position else kwargs.get("reduction", "mean")
         if is_learning:
             if self.evaluations.open_passes:
-                self.evaluations.write()
+                self.evaluations.close()
             if reduction == "mean" and not result.dim():
                 thread.loss_calls.mean_loss_refs.append(weakref.ref(result))
         elif thread.forward.is_probe or in_functorch_transform():
