@@ -62,7 +62,7 @@ def watch_scalers(sink: EventSink) -> None:
     def record_update(_: None, scaler: Any, *__: Any, **___: Any) -> None:
         if scaler.is_enabled():
             sink.events.record_event(local.thread, "update scale")
-            if scaler._scale is not None:  # ``get_scale()`` would wait for the device
+            if scaler._scale is not None:  # ``get_scale()`` would synchronize with the device
                 local.thread.step.loss_scale = scaler._scale.detach().clone().reshape(())
 
     sink.patches.replace(GradScaler, "scale", watched_scale)

@@ -90,8 +90,8 @@ class TargetSampler:
                 row_fingerprints = (*map(hash, zip(*fingerprints_by_input, strict=True)),)
             new_positions = [
                 i
-                for i, row_fingerprint in enumerate(row_fingerprints)
-                if row_fingerprint not in self._sampled_rows
+                for i, fingerprint in enumerate(row_fingerprints)
+                if fingerprint not in self._sampled_rows
             ][: _MAX_ROWS - num_sampled]
             if not new_positions:
                 return
