@@ -82,7 +82,7 @@ def epoch_record(entry: LoaderEntry, iteration: IterationEntry, is_finished: boo
         step=iteration.step,
         sampler_epoch=iteration.sampler_epoch,
         num_batches=entry.num_batches,
-        num_indices=iteration.order_fingerprint.count,
+        num_indices=iteration.order_fingerprint.num_indices,
         first=iteration.order_fingerprint.first_indices,
         order=order_digest,
         rows=index_digest,
@@ -142,6 +142,6 @@ def loader_record(index: int, loader: Any) -> LoaderRecord:
         shuffles=sampler.shuffles,
         sets_epoch=sampler.has_set_epoch,
         seed=sampler.seed,
-        replicas=sampler.replicas,
-        rank=sampler.rank,
+        replicas=sampler.num_shards,
+        rank=sampler.shard_index,
     )

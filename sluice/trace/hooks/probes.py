@@ -86,7 +86,7 @@ class NetworkProbes:
                     network,
                     arguments,
                     copied_tokens,
-                    with_first_changed=True,
+                    with_first_perturbed=True,
                 )
                 self._run_once(inspected_pass, "own tokens", probe)
         series_ref = self._sink.local.thread.loss_calls.shifted_input
