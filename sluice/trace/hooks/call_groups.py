@@ -54,13 +54,13 @@ class CallGroup:
         self.is_grad_enabled = is_grad_enabled
         """Whether gradients are enabled during the calls."""
         self.refinement_detector: RefinementDetector | None = None
-        """Detects calls that generate; None for calls with gradients enabled or with a loader."""
+        """Detects generation in several calls; None with gradients enabled or with a loader."""
         self.num_calls = self.num_rows = 0
         """Number of inspected calls, and number of their rows."""
         self.first_step = self.last_step = 0
         """Number of optimizer steps before the first inspected call, and before the last one."""
         self.num_extra_calls_left = _MAX_EXTRA_CALLS
-        """Number of calls that may still be inspected after the first ``NUM_FIRST_CALLS``."""
+        """Number of calls after the first 64 that may still be inspected."""
         self.is_generated = False
         """Whether a network computed the input of any inspected call."""
         self.matches_model_output = False
@@ -80,7 +80,8 @@ class CallGroup:
         self.other_token_counts: dict[int, TokenCounts] = {}
         """Token counts of the other tensor arguments, by position."""
         self.awaits_backward = self.is_grad_enabled and not self.is_learning
-        """Whether it is not yet known if the calls are training calls. A backward pass shows it."""
+        """Whether it is unknown if the calls are training calls, because no backward pass
+        followed."""
         self.pending_row_records: list[RowsRecord] = []
         """Row records that are written after a backward pass or at the end of the trace. Empty
         unless the calls run in evaluation mode with gradients enabled."""
@@ -151,7 +152,10 @@ def has_distinctive_rows(tensor: Tensor) -> bool:
 
 
 def _is_correlated(first: Tensor, second: Tensor) -> bool:
-    """Return whether two batches correlate over their rows, averaged over the varying columns."""
+    """Return whether the mean correlation of the columns of two batches is high.
+
+    Columns that are constant in a batch are ignored.
+    """
     if first.shape[0] < _MIN_CORRELATED_ROWS:
         return False
     first, second = (batch - batch.mean(0) for batch in (first, second))

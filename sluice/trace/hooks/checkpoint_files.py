@@ -15,8 +15,8 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _NUM_FIRST_CALLS = 128
-"""Number of first calls of each function that are all recorded. Later calls are recorded
-at growing intervals."""
+"""Number of first calls of each function that are all recorded. Later calls are recorded at growing
+intervals."""
 _MAX_ITEMS = 64
 """Maximum number of values of a saved dictionary that are searched for state dicts."""
 
@@ -44,8 +44,8 @@ class _CheckpointWatch:
             self._write_save(obj, _network_state(obj), to="file", path=_file_path(f))
 
     def on_state_dict(self, state: Any, _: nn.Module, *args: Any, **kwargs: Any) -> None:
-        # Not recorded: ``state_dict`` calls itself for every child module, with the dictionary to
-        # fill.
+        # Not recorded: the calls of ``state_dict`` for child modules, which fill a given
+        # dictionary.
         if args or kwargs.get("destination") is not None:
             return
         if self._samplers["state_dict"].advance():
@@ -80,7 +80,7 @@ def state_kinds(content: Any) -> tuple[StateKind, ...]:
 
 
 def _network_state(obj: Any) -> Any:
-    """Return the first state dict of a network, at the top or one level deep; None without one."""
+    """Return the first state dict of a network, at the top or one level deep; None if absent."""
     items = (obj, *list(obj.values())[:_MAX_ITEMS]) if isinstance(obj, Mapping) else ()
     return next((state for state in items if _state_kind(state) == "network"), None)
 

@@ -21,7 +21,7 @@ _NUMBER_TYPES = (float, int)
 created at every call."""
 
 _SCALE_FUNCTION_NAME = "_clip_grads_with_norm_"
-"""Name of the function that ``clip_grad_norm_`` calls with the norm, in some versions of torch."""
+"""Function that ``clip_grad_norm_`` calls to scale the gradients, in some versions of torch."""
 
 
 def watch_clipping(sink: EventSink) -> None:
@@ -41,8 +41,7 @@ def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
-        # A norm on another device is not read, because reading it would synchronize with the
-        # device.
+        # A norm on another device is not read: reading it would synchronize with the device.
         if type(total_norm) is Tensor and total_norm.is_cpu and sink.is_on:
             thread = local.thread
             thread.norm_before_clip = norm = total_norm.item()
@@ -72,8 +71,8 @@ def _wrap_clip(
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
         clip_argument: Any = tensors
         if not tensors and isinstance(parameters, GeneratorType):
-            # torch must receive an empty generator again, because it warns about an empty
-            # generator, but not about [].
+            # An empty generator remains a generator, because torch warns about it, but not about
+            # [].
             clip_argument = (p for p in tensors)
         try:
             result = original(clip_argument, *args, **kwargs)
@@ -122,9 +121,9 @@ class _OptimizerLookup:
 
     def find(self, parameter: Tensor) -> OptimizerEntry | None:
         """Return the entry of the first optimizer that has a parameter; None if none has it."""
-        cached = self._entries.get(id(parameter))
-        if cached is not None:
-            ref, entry = cached
+        cached_pair = self._entries.get(id(parameter))
+        if cached_pair is not None:
+            ref, entry = cached_pair
             if ref() is parameter and entry.ref() is not None:
                 return entry
         for entry, _ in self._sink.objects.optimizers.live_items():

@@ -98,10 +98,14 @@ class _IndexHook:
         sink.patches.on_restore(lambda: self.set_installed(is_installed=False))
 
     def set_installed(self, *, is_installed: bool) -> None:
-        """Install the hook, or remove it to save time in epochs that are not recorded."""
-        old, new = self._original_and_hook if is_installed else self._original_and_hook[::-1]
-        if vars(_BaseDataLoaderIter)[self._METHOD_NAME] is old:  # no other code replaced the method
-            setattr(_BaseDataLoaderIter, self._METHOD_NAME, new)
+        """Install the hook, or remove it to save time in epochs that are not recorded.
+
+        Nothing changes if other code has replaced the method.
+        """
+        original, hook = self._original_and_hook
+        old_method, new_method = (original, hook) if is_installed else (hook, original)
+        if vars(_BaseDataLoaderIter)[self._METHOD_NAME] is old_method:
+            setattr(_BaseDataLoaderIter, self._METHOD_NAME, new_method)
 
 
 class _LoaderWatch:

@@ -40,7 +40,7 @@ ALL_REDUCE = "all_reduce"
 _PROCESS_GROUPS: dict[int, Any] = {}
 """Process groups of wrappers, by object id. They are kept until the process ends, to avoid a
 deadlock (torch 2.13). The destructor of a gloo group joins the group's threads while it holds the
-GIL. One of them may need the GIL to release a Python object of a traced backward pass."""
+GIL. A thread may need the GIL to release a Python object of a traced backward pass."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _WrapperEntry:
     module: "weakref.ref[Any]"
     """The wrapped network."""
     last_record: DataParallelRecord | None = None
-    """Last record that was written; None before the first."""
+    """Last record that was written; None before the first record."""
 
 
 def watch_parallel(sink: EventSink) -> None:
@@ -58,8 +58,8 @@ def watch_parallel(sink: EventSink) -> None:
 
     def on_created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
         watch.on_wrapper(wrapper, module)
-        group = getattr(wrapper, "process_group", None)
-        _PROCESS_GROUPS[id(group)] = group
+        process_group = getattr(wrapper, "process_group", None)
+        _PROCESS_GROUPS[id(process_group)] = process_group
 
     report_calls(sink, DistributedDataParallel, "__init__", on_created)
     if torch.distributed.is_available():
@@ -222,7 +222,7 @@ class _DataParallelWatch:
 def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
     """Return whether a tensor is one of the gradients, or probably contains all of them.
 
-    A 1-D tensor probably contains all gradients if it has as many values as they have together.
+    A 1-D tensor probably contains all gradients if it has as many values as all gradients together.
     """
     if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
         return bool(grads)
@@ -253,9 +253,9 @@ def _is_sharded_over_all_ranks(network: Any) -> bool:
     if not _is_sharded(network):
         return False
     num_ranks = torch.distributed.get_world_size()
-    group = getattr(network, "process_group", None)
-    if group is not None:
-        return bool(group.size() == num_ranks)
+    process_group = getattr(network, "process_group", None)
+    if process_group is not None:
+        return bool(process_group.size() == num_ranks)
     meshes = [getattr(p, "device_mesh", None) for p in network.parameters()]
     return bool(meshes) and all(
         mesh is not None and mesh.ndim == 1 and mesh.size() == num_ranks for mesh in meshes

@@ -1,4 +1,4 @@
-"""Inspects single training passes: gradient flow, detached tensors, masks, indices and probes.
+"""Inspects and probes single training passes: gradient flow, detached tensors, masks and indices.
 
 An inspection is slow, so few passes are inspected: at the first step, at powers of two, for much
 longer sequences and at the start of a training phase.
@@ -80,7 +80,7 @@ class ForwardPassInspector:
         discarded."""
 
     def discard_stale(self) -> None:
-        """Discard the pass of this thread if it raised an error, and more than 4 pending passes."""
+        """Discard this thread's failed pass, and all pending passes if there are more than 4."""
         if self.running_passes:
             self.running_passes.pop(threading.get_ident(), None)
         if len(self._pending_passes) > _MAX_PENDING_PASSES:
@@ -88,7 +88,7 @@ class ForwardPassInspector:
             self._held_outputs.clear()
 
     def can_inspect(self) -> bool:
-        """Return whether a pass that starts can be a training pass."""
+        """Return whether a forward pass that starts now may be a training pass."""
         return (
             torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
@@ -215,16 +215,22 @@ class ForwardPassInspector:
             if not nodes or self._num_mask_records >= _MAX_MASK_RECORDS:
                 continue
             network = inspected_pass.entry.index
-            for padding in find_padding_candidates((inspected_pass.args, inspected_pass.kwargs)):
-                for record in graph_mask_records(nodes, padding, step=step, network=network):
+            for padding_mask in find_padding_candidates(
+                (inspected_pass.args, inspected_pass.kwargs)
+            ):
+                for record in graph_mask_records(nodes, padding_mask, step=step, network=network):
                     self._num_mask_records += 1
                     sink.recorder.write("mask", record)
         if self._num_index_records < _MAX_INDEX_RECORDS:
             inputs = [t for p in passes for t in tensor_arguments((p.args, p.kwargs))]
-            fields = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
+            record_fields = {
+                "step": step,
+                "network": thread.call.network,
+                "loader": thread.last_loader,
+            }
             for index_record in (
-                *negative_index_records(nodes, **fields),
-                *clamped_index_records(nodes, inputs, **fields),
+                *negative_index_records(nodes, **record_fields),
+                *clamped_index_records(nodes, inputs, **record_fields),
             ):
                 self._num_index_records += 1
                 sink.recorder.write("ids", index_record)

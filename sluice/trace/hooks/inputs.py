@@ -34,15 +34,15 @@ from sluice.trace.thread_state import ThreadState
 NUM_FIRST_CALLS = 64
 """Number of first calls of a call group that are all inspected."""
 _NUM_CALLS_AT_WRITES = (1, 4, 16, NUM_FIRST_CALLS)
-"""Numbers of inspected calls of a call group after which its statistics are written. They are also
-written at the end of the trace."""
+"""The statistics of a call group are written after these numbers of inspected calls, and at the end
+of the trace."""
 _MAX_GROUPS = 16
 """Maximum number of call groups in a trace. The calls of further groups are not inspected."""
 _MAX_ROWS = 1024
 """Maximum number of row fingerprints in the record of a call."""
 _MAX_NONFINITE_RECORDS = 8
 """Maximum number of records of non-finite values in a trace."""
-_MAX_LISTED = 8
+_MAX_LISTED_INDICES = 8
 """Maximum number of columns, and of rows, that are listed in a record of non-finite values."""
 
 
@@ -56,7 +56,7 @@ class InputWatch:
     def _reset(self) -> None:
         self._groups: dict[tuple[int, int, bool, bool], CallGroup] = {}
         self._recorded_nonfinite: set[tuple[int, str]] = set()
-        """Step, and 'input' or 'target', of each tensor with non-finite values in the trace."""
+        """Step, and 'input' or 'target', of each recorded non-finite tensor."""
 
     def subscribe(self) -> None:
         """Inspect the inputs of all networks from now on."""
@@ -71,7 +71,7 @@ class InputWatch:
         """Inspect one call of a network that is not nested in another network, before it runs."""
         thread, network = called.thread, called.entry.index
         call = thread.call
-        if call.nonfinite_input is not None:  # the previous call raised
+        if call.nonfinite_input is not None:  # the previous call raised an error
             self.write_nonfinite_input(thread, None)
         call.network = network
         call.inputs = tensor_refs(called.args, called.kwargs)
@@ -105,7 +105,7 @@ class InputWatch:
             self.write_nonfinite_input(returned.thread, first_tensor(returned.output))
 
     def _on_backward(self, begins: BackwardBegins) -> None:
-        """Treat the calls of the last call's group as training calls, if this was not yet known."""
+        """Count the group of the last call as training calls, because a backward pass begins."""
         group = begins.thread.call.group
         if group is None or not group.awaits_backward:
             return
@@ -158,9 +158,9 @@ class InputWatch:
             shape=tuple(values.shape),
             num_nan=num_nan,
             num_infinite=int(is_nonfinite.sum()) - num_nan,
-            columns=tuple(columns[:_MAX_LISTED]),
+            columns=tuple(columns[:_MAX_LISTED_INDICES]),
             num_columns=len(columns),
-            rows=tuple(rows[:_MAX_LISTED]),
+            rows=tuple(rows[:_MAX_LISTED_INDICES]),
             num_rows=len(rows),
         )
         if is_before_call:
@@ -263,7 +263,7 @@ class InputWatch:
 
     def _write_statistics(self, group: CallGroup) -> None:
         columns, detector = group.column_statistics, group.refinement_detector
-        statistics = group.channel_statistics or columns
+        correlated = group.channel_statistics or columns
         record = InputRecord(
             step=group.last_step,
             first_step=group.first_step,
@@ -279,7 +279,7 @@ class InputWatch:
             by_position=columns is not None and columns.is_flattened,
             columns=() if columns is None else columns.records(),
             channels=() if group.channel_statistics is None else group.channel_statistics.records(),
-            correlations=() if statistics is None else statistics.correlations(),
+            correlations=() if correlated is None else correlated.correlations(),
             tokens=None if group.token_counts is None else group.token_counts.record(),
             other_tokens=tuple(counts.record() for counts in group.other_token_counts.values()),
         )

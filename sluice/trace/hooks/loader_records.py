@@ -35,7 +35,7 @@ class LoaderEntry:
     batch_code: int
     """Event code of the batches of the loader."""
     epoch: int = 0
-    """Number of the current or last iteration, counted from 1; 0 before the first iteration."""
+    """Number of the current or last epoch, counted from 1; 0 before the first epoch."""
     num_batches: int = 0
     """Number of batches of the current epoch so far."""
     num_fingerprinted_batches: int = 0
@@ -55,7 +55,7 @@ class IterationEntry:
     loader: LoaderEntry | None = None
     """Loader of the iterator; None while the iterator is created."""
     order_fingerprint: OrderFingerprint = field(default_factory=OrderFingerprint)
-    """Fingerprint of the row indices in their order."""
+    """Fingerprints of the sequence of row indices."""
     step: int = 0
     """Number of optimizer steps before the iteration."""
     sampler_epoch: int = -1
@@ -75,7 +75,7 @@ def is_epoch_recorded(epoch: int) -> bool:
 
 def epoch_record(entry: LoaderEntry, iteration: IterationEntry, is_finished: bool) -> EpochRecord:
     """Return a record of an epoch that ended."""
-    order_digest, index_digest = iteration.order_fingerprint.digests()
+    ordered_digest, unordered_digest = iteration.order_fingerprint.digests()
     return EpochRecord(
         loader=entry.index,
         epoch=entry.epoch,
@@ -84,8 +84,8 @@ def epoch_record(entry: LoaderEntry, iteration: IterationEntry, is_finished: boo
         num_batches=entry.num_batches,
         num_indices=iteration.order_fingerprint.num_indices,
         first=iteration.order_fingerprint.first_indices,
-        order=order_digest,
-        rows=index_digest,
+        order=ordered_digest,
+        rows=unordered_digest,
         row_numbers=iteration.order_fingerprint.sketch(),
         contents=make_sketch(mix64(torch.tensor(iteration.row_fingerprints, dtype=torch.int64))),
         num_contents=len(iteration.row_fingerprints),

@@ -82,7 +82,7 @@ class _WorkerObserver:
     def __init__(self, get_origin: Callable[[], WorkerOrigin | None]) -> None:
         self._get_origin = get_origin
         self.num_batches = 0
-        """Number of inspected batches. ``_NUM_INSPECTED_BATCHES`` ends the inspection."""
+        """Number of inspected batches."""
         self._generator_states: list[tuple[GeneratorSource, int, int | None]] = []
         """Each generator with the fingerprint of its state before the batch, and its
         ``seed_identity``: a number that only a new seed changes; None if it is unknown. For a
@@ -100,10 +100,7 @@ class _WorkerObserver:
         self._generator_states += [
             (s, s.seed_fingerprint(), s.seed_identity()) for s in created_sources
         ]
-        # If there is no generator, no later batch is inspected.
-        self.num_batches = (
-            self.num_batches + 1 if self._generator_states else _NUM_INSPECTED_BATCHES
-        )
+        self.num_batches += 1
         origin, worker_info = self._get_origin(), get_worker_info()
         if origin is None or worker_info is None:
             return
@@ -126,11 +123,10 @@ class _WorkerObserver:
             )
             for source, fingerprint_before, seed_identity in self._generator_states
         ]
-        if lines:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            handle = os.open(workers_file(folder), flags, 0o666)
-            try:
-                os.write(handle, b"".join(lines))
-            finally:
-                os.close(handle)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        file_descriptor = os.open(workers_file(folder), flags, 0o666)
+        try:
+            os.write(file_descriptor, b"".join(lines))
+        finally:
+            os.close(file_descriptor)

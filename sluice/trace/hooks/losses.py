@@ -60,8 +60,8 @@ _LOSSES_WITH_SAMPLED_TARGETS = (
 )
 """Losses whose targets are sampled together with the input rows of the network."""
 _MEAN_REDUCTIONS = ("mean", "batchmean")
-"""Values of ``reduction`` that average the loss. With 'batchmean', ``kl_div`` averages over
-rows."""
+"""Values of ``reduction`` that average the loss. 'batchmean' is the mean over rows
+in ``kl_div``."""
 _NUM_FIRST_CALLS = 8
 """Number of first calls of a training phase that are all inspected, for each loss function, network
 and gradient mode."""
@@ -126,7 +126,7 @@ class _CallCounter:
         self.num_calls = 0
         """Number of calls since the training phase began."""
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
-        """Chooses the calls that are inspected after the first ones."""
+        """Selects the calls that are inspected after the first calls."""
         self.last_sampled_step = -1
         """Number of the step at which a call was last inspected or rejected by the sampler; -1
         before the first call."""
@@ -183,8 +183,8 @@ class LossWatch:
         """Inspect one call that returned a loss."""
         sink = self._sink
         thread, is_learning = sink.local.thread, result.requires_grad
-        position = self._reduction_positions[kind]
-        reduction = args[position] if len(args) > position else kwargs.get("reduction", "mean")
+        index = self._reduction_positions[kind]
+        reduction = args[index] if len(args) > index else kwargs.get("reduction", "mean")
         if is_learning:
             if self.evaluations.open_passes:
                 self.evaluations.close()

@@ -80,20 +80,20 @@ def watch_modules(sink: EventSink) -> None:
     sink.patches.replace(nn.Module, "__call__", call)
     _watch_modes(sink)
 
-    def module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    def on_module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
         if sink.is_on:
             sink.run_safely(_invalidate_structure, sink)
             sink.run_safely(lambda: sink.objects.tied_parameters.on_replace(parent, name, module))
 
-    def parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    def on_parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if sink.is_on:
             sink.run_safely(_invalidate_structure, sink)
             sink.run_safely(
                 lambda: sink.objects.tied_parameters.on_register(module, name, parameter)
             )
 
-    sink.patches.hook(register_module_module_registration_hook, module_added)
-    sink.patches.hook(register_module_parameter_registration_hook, parameter_added)
+    sink.patches.hook(register_module_module_registration_hook, on_module_added)
+    sink.patches.hook(register_module_parameter_registration_hook, on_parameter_added)
 
 
 def _invalidate_structure(sink: EventSink) -> None:
@@ -112,7 +112,7 @@ class _CallHandler:
     def begin(
         self, thread: ThreadState, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> NetworkEntry:
-        """Prepare for a call from outside any network."""
+        """Prepare for a call from outside any network; return the entry of the called module."""
         sink = self._sink
         if sink.bus.has_subscribers(ModuleCalled):
             sink.bus.publish(ModuleCalled(thread))
@@ -138,7 +138,7 @@ class _CallHandler:
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
-        # After a change of the structure, a pass is observed to find unregistered modules.
+        # After a change of the network, a pass is observed to find unregistered modules.
         if is_measured or is_inspected or entry.module_names is None:
             began_ns = sink.clock()
             if entry.module_names is None:

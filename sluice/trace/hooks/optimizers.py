@@ -33,7 +33,7 @@ def watch_optimizers(sink: EventSink) -> None:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         call = local.thread.optimizer_call
         if not sink.is_on or call.running_optimizer is not None:
-            return None  # a step inside another optimizer step belongs to it
+            return None  # an inner step belongs to the outer step
         try:
             # args[0] is the optimizer itself.
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -43,7 +43,7 @@ def watch_optimizers(sink: EventSink) -> None:
                 entry.num_groups, sink.objects.has_changed = len(optimizer.param_groups), True
             if callable(closure):
                 call.num_closure_calls = 0
-                observed_closure = _observed_closure(sink, local.thread, entry, optimizer, closure)
+                observed_closure = _wrap_closure(sink, local.thread, entry, optimizer, closure)
                 if "closure" in kwargs:
                     return args, {**kwargs, "closure": observed_closure}
                 return (args[0], observed_closure, *args[2:]), kwargs
@@ -111,7 +111,7 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
         sink.bus.publish(StepEnded(entry))
 
 
-def _observed_closure(
+def _wrap_closure(
     sink: EventSink,
     thread: ThreadState,
     entry: OptimizerEntry,
@@ -156,7 +156,7 @@ def _existing_optimizers() -> list[Any]:
 def _watch_zero_grad(sink: EventSink) -> None:
     original, local = torch.optim.Optimizer.zero_grad, sink.local
 
-    def record_zero(optimizer: Any) -> None:
+    def record_zero_grad(optimizer: Any) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
@@ -174,18 +174,18 @@ def _watch_zero_grad(sink: EventSink) -> None:
         original(optimizer, *args, **kwargs)
         if sink.is_on:
             try:
-                record_zero(optimizer)
+                record_zero_grad(optimizer)
             except Exception as error:  # inlines ``run_safely``, to save a call
                 sink.fail(error)
 
-    def record_module_zero(_: None, module: torch.nn.Module, *__: Any, **___: Any) -> None:
+    def record_module_zero_grad(_: None, module: torch.nn.Module, *__: Any, **___: Any) -> None:
         # Which gradients were cleared is observed later, at the step.
         local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
         sink.bus.publish(GradientsCleared(module))
 
     sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
-    report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero)
+    report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero_grad)
 
 
 def _watch_creation(sink: EventSink) -> None:

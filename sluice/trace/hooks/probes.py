@@ -65,8 +65,7 @@ class NetworkProbes:
         Args:
             inspected_pass: Forward pass whose inputs or weights are perturbed.
             network: Network of the pass.
-            loss: Tensor on which the backward pass is called; None if it is called on several
-            tensors.
+            loss: Tensor on which the backward pass is called; None for several tensors.
         """
         arguments = (inspected_pass.args, inspected_pass.kwargs)
         token_match = None if loss is None else find_next_token_input(loss, arguments)
@@ -142,7 +141,7 @@ class NetworkProbes:
     def _run_once(
         self, inspected_pass: InspectedPass, kind: Any, probe: Any, **probe_fields: Any
     ) -> None:
-        """Run a probe and record its effect, unless the network was already probed in this way.
+        """Run a probe and record its effect, unless this kind was already run for the network.
 
         ``probe_fields`` are additional fields of the record.
         """

@@ -1,4 +1,7 @@
-"""Samples rows of the input together with their targets, each row once per training phase."""
+"""Samples rows of the input together with their targets, each row once per training phase.
+
+A training phase begins with the training, with a new optimizer, or with a jump of the loss.
+"""
 
 from typing import Any
 
@@ -48,8 +51,8 @@ class TargetSampler:
 
         Args:
             kind: Name of the loss function.
-            loss_input: Input of the loss function. Nothing is sampled if an earlier network call
-                than the last one computed it.
+            loss_input: Input of the loss function. Nothing is sampled if a network call before
+                the last call computed it.
             target: Target of the loss function.
         """
         sink, thread = self._sink, self._sink.local.thread
@@ -88,15 +91,15 @@ class TargetSampler:
             row_fingerprints = fingerprints_by_input[0]
             if len(fingerprints_by_input) > 1:
                 row_fingerprints = (*map(hash, zip(*fingerprints_by_input, strict=True)),)
-            new_positions = [
+            new_row_indices = [
                 i
                 for i, fingerprint in enumerate(row_fingerprints)
                 if fingerprint not in self._sampled_rows
             ][: _MAX_ROWS - num_sampled]
-            if not new_positions:
+            if not new_row_indices:
                 return
-            self._sampled_rows.update(row_fingerprints[i] for i in new_positions)
-            features = torch.cat([row_features(batch[new_positions]) for batch in inputs], 1)
+            self._sampled_rows.update(row_fingerprints[i] for i in new_row_indices)
+            features = torch.cat([row_features(batch[new_row_indices]) for batch in inputs], 1)
             scaling = self._feature_scalings.get(thread.call.network)
             if scaling is None:
                 scaling = self._feature_scalings[thread.call.network] = fit_scaling(features)
@@ -109,13 +112,13 @@ class TargetSampler:
                 kind=kind,
                 is_class=is_class,
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
-                rows=tuple(row_fingerprints[i] for i in new_positions),
-                targets=tuple(targets[new_positions].tolist()),
+                rows=tuple(row_fingerprints[i] for i in new_row_indices),
+                targets=tuple(targets[new_row_indices].tolist()),
                 prior=constant_loss(kind, target),
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_positions)
+        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_row_indices)
         sink.recorder.write("pair", record)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began_ns)

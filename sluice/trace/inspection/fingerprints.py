@@ -125,7 +125,7 @@ def _merge_hashes(hashes: Tensor, new_hashes: Tensor) -> Tensor:
 
 
 class OrderFingerprint:
-    """Fingerprints of a sequence of row indices: with regard to the order, and regardless of it."""
+    """Fingerprints of a sequence of row indices: one depends on the order, the other does not."""
 
     def __init__(self) -> None:
         self._pending_indices: list[int] = []
@@ -226,7 +226,8 @@ def random_state_fingerprints() -> tuple[int, int, int]:
         numpy_state = zlib.crc32(repr((generator_name, rest)).encode(), zlib.crc32(keys.tobytes()))
     return (
         int(row_fingerprints(state[None], sample_size=state.numel())[0]),
-        hash(random.getstate()),
+        # Not ``hash``: before Python 3.12, the hash of None differs between processes.
+        zlib.crc32(repr(random.getstate()).encode()),
         numpy_state,
     )
 
