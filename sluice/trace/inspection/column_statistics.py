@@ -145,13 +145,13 @@ class ColumnStatistics:
         num_correlated = len(self._sum_of_products)
         if num_correlated < 2:
             return ()
-        count = self._num_finite[:num_correlated].clamp(min=1)
-        mean = self._sum[:num_correlated] / count
+        counts = self._num_finite[:num_correlated].clamp(min=1)
+        means = self._sum[:num_correlated] / counts
         covariance = (
-            self._sum_of_products / torch.minimum(count, count[:, None]) - mean * mean[:, None]
+            self._sum_of_products / torch.minimum(counts, counts[:, None]) - means * means[:, None]
         )
-        std = covariance.diagonal().clamp(min=0).sqrt()
-        correlation = covariance / (std * std[:, None])
+        stds = covariance.diagonal().clamp(min=0).sqrt()
+        correlation = covariance / (stds * stds[:, None])
         correlation = torch.nan_to_num(correlation, 0.0, 0.0, 0.0).clamp(-1, 1)
-        upper = torch.ones_like(correlation, dtype=torch.bool).triu(1)
-        return tuple(correlation[upper].tolist())
+        is_upper = torch.ones_like(correlation, dtype=torch.bool).triu(1)
+        return tuple(correlation[is_upper].tolist())

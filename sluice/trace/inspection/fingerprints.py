@@ -15,7 +15,8 @@ from sluice.trace.records.batches import FieldRecord, FloatFieldRecord, SketchRe
 
 _MODULUS = 2**64
 _INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer type with elements of each size [bytes], to read the bits of other types."""
+"""Integer type by element size [bytes]. Values of other types are read as integers of their
+size."""
 _MAX_FIELDS = 8
 """Number of first tensors of a batch that are inspected."""
 _MAX_PENDING_INDICES = 2**16
@@ -296,7 +297,7 @@ def batch_fingerprint(batch: Any) -> int:
 
 
 def field_record(tensor: Tensor) -> FieldRecord:
-    """Return the record of one tensor of a batch."""
+    """Return the record of one tensor of a batch; for empty and complex tensors without values."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if not tensor.numel() or tensor.is_complex():
         nan = float("nan")

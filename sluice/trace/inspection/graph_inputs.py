@@ -73,7 +73,7 @@ class LeafInput:
     is_left_operand: bool
     """Whether the values are the left operand, or the indices of a lookup in the leaf."""
     kind: str
-    """Name of the node, such as 'MmBackward0'."""
+    """Name of the autograd node of the last use, such as 'MmBackward0'."""
     columns: slice | None
     """Columns of the operand that contain the values, if the operand is a concatenation of values
     with and without a gradient; None if the values are the whole operand."""
@@ -110,7 +110,7 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
         source: node for node in reversed(nodes) for source, _ in node.next_functions
     }
     values_by_leaf_id: dict[int, list[Tensor]] = {}
-    last_use_by_leaf_id: dict[int, tuple[str, _LeafUse]] = {}  # with the kind of the node
+    last_use_by_leaf_id: dict[int, tuple[str, _LeafUse]] = {}  # kind of node, and use
     inner_weight_ids = set[int]()
     products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
@@ -223,7 +223,7 @@ def _lookup_ids(node: Any) -> Tensor | None:
 def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
     """Return an operand with rows first; None if it has no rows.
 
-    For a matrix product, the sum of the product is over the last dimension of the returned tensor.
+    A matrix product sums over the last dimension of the returned tensor.
 
     Args:
         values: One operand of a product.
@@ -266,7 +266,7 @@ def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
 def _concatenated_columns(
     node: Any, concat_node: Any, saved_name: str
 ) -> tuple[Tensor | None, slice | None]:
-    """Return the columns of a concatenated operand that have no gradient, and the slice of them.
+    """Return the columns without a gradient of a concatenated operand, and their slice.
 
     Return (None, None) unless the operand is a matrix on the left, ``concat_node`` concatenates
     columns, and exactly one of the concatenated tensors has no gradient.

@@ -243,12 +243,12 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         truncated_args, kept_rows = _truncate_rows(call_args, ids)
         is_padding, ids = is_padding[kept_rows], ids[kept_rows]
         is_real = ~is_padding
-        # The first real token may be a class token and is not perturbed. The others are perturbed
-        # in two runs: tokens with even numbers in the first run, tokens with odd numbers in the
-        # second run.
-        token_number = is_real.cumsum(1)  # number of each real token in its row, from 1
+        # The first real token may be a class token and is not perturbed. The other real tokens
+        # are perturbed in two runs: tokens with even numbers in the first run, tokens with odd
+        # numbers in the second run.
+        token_numbers = is_real.cumsum(1)  # the first real token of each row has number 1
         real_halves = [
-            is_real & (token_number > 1) & (token_number % 2 == parity) for parity in (0, 1)
+            is_real & (token_numbers > 1) & (token_numbers % 2 == parity) for parity in (0, 1)
         ]
         if not bool(is_padding.any()) or not bool(real_halves[0].any()):
             return None
@@ -256,8 +256,8 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         no_positions = torch.zeros_like(is_padding)
         even_rows = is_even_row[:, None].expand_as(is_padding)
         runs: list[list[Tensor]] = []
-        for positions in (no_positions, no_positions, is_padding, even_rows, *real_halves):
-            outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, positions)
+        for is_perturbed in (no_positions, no_positions, is_padding, even_rows, *real_halves):
+            outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, is_perturbed)
             if outputs is None or len(outputs) != len(runs[0] if runs else outputs):
                 return None
             runs.append(outputs)
@@ -307,7 +307,7 @@ def perturb_weights(
     parameter_names: Sequence[str],
     output_indices: Sequence[int],
 ) -> PerturbationEffect | None:
-    """Perturb some parameters, and compare some outputs.
+    """Perturb the given parameters, and compare the given outputs.
 
     Args:
         network: Network to copy.
@@ -339,7 +339,7 @@ def perturb_weights(
 def _compare_runs(
     network_copy: nn.Module, call_args: CallArguments, new_args: CallArguments
 ) -> Collection[tuple[Tensor, Tensor]]:
-    """Run the copy with both arguments; return pairs of unperturbed and perturbed outputs."""
+    """Run the copy with the old and the new arguments; return pairs of repeatable outputs."""
     unperturbed, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
     return _repeatable_pairs(unperturbed, repeated, run_copy(network_copy, new_args)).values()
 
@@ -384,14 +384,10 @@ def _replace_rows(
     truncated_args: CallArguments, values: Tensor, new_values: Tensor, kept_rows: slice
 ) -> CallArguments:
     """Return the arguments with ``new_values`` in place of tensors that equal the kept rows."""
-    original_values = values[kept_rows]
+    old_values = values[kept_rows]
     return map_tensors(
         truncated_args,
-        lambda t: (
-            new_values
-            if t.shape == original_values.shape and torch.equal(t, original_values)
-            else t
-        ),
+        lambda t: new_values if t.shape == old_values.shape and torch.equal(t, old_values) else t,
     )
 
 

@@ -12,15 +12,15 @@ from typing import Any, Literal
 import torch
 
 _MAX_DEPTH = 4
-"""Maximum number of references from a searched object to a generator."""
+"""Maximum length of a chain of references from a searched object to a generator."""
 _MAX_VISITED = 256
 """Maximum number of objects that a search visits."""
 _MAX_GENERATORS = 8
 """Number of generators after which a search ends."""
 _MAX_ITEMS = 32
-"""Maximum number of items of a container, of attributes of an object or class, and of globals of a
-function. A larger container is not searched at all. If there are more attributes or globals, only
-the first 32 are searched."""
+"""Maximum number of items, attributes or globals of one object that are searched. A larger
+container is not searched at all. If there are more attributes or globals, only the first 32 are
+searched."""
 
 _LIBRARIES = frozenset({"builtins", "numpy", "torch", "typing"})
 """Libraries whose methods are not searched. Such a method draws random numbers only from attributes

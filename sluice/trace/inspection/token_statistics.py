@@ -140,7 +140,7 @@ def align_with_next_tokens(
 def best_alignment(
     inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, is_included: Tensor
 ) -> NextTokenTargets | None:
-    """Return the alignment of targets with the token input that most targets match.
+    """Return the alignment of targets with the token input that matches most targets.
 
     Args:
         inputs: References to the inputs of the network.
