@@ -18,8 +18,8 @@ _MIN_MEDIAN_DIFFERENCES = 32
 """For each pair of unequal rows, the columns in which the rows differ are counted. If the median
 count is lower than this number, equal rows may be a coincidence."""
 _MIN_NEAREST_RATIO = 0.4
-"""If the smallest of these counts, divided by the median count, is lower than this ratio, equal
-rows may be a coincidence."""
+"""If the smallest count of differing columns, divided by the median count, is lower than this
+ratio, equal rows may be a coincidence."""
 _MIN_FLOAT16_COLUMNS = 8
 """If a 16-bit input has fewer columns than this number, equal rows may be a coincidence, even if
 the values rarely repeat."""

@@ -15,7 +15,7 @@ from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.sink import EventSink
 
 _MAX_PENDING_LOSSES = 512
-"""Number of pending losses of a pass at which the pass sums them, to free their memory."""
+"""A pass sums its pending losses when this number is reached, to free their memory."""
 
 
 class _EvaluationPass:

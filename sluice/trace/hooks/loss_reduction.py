@@ -28,10 +28,10 @@ def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
         if node.name() != "MulBackward0":
             return False
         node = node.next_functions[0][0]
-    return _is_mean(node)
+    return _contains_mean(node)
 
 
-def _is_mean(node: Any) -> bool:
+def _contains_mean(node: Any) -> bool:
     pending_nodes = [node]
     for _ in range(_MAX_NODES):
         if not pending_nodes:

@@ -48,7 +48,7 @@ def watch_modules(sink: EventSink) -> None:
                 sink.run_safely(handler.on_module_call, module, args, kwargs, output)
             return output
         # Not recorded: calls that torch.compile or torch.export traces, and forward passes that
-        # checkpointing repeats inside a backward pass. To read the flags of the compiler directly
+        # checkpointing repeats inside a backward pass. Reading the compiler's flags directly
         # takes a quarter of the time of ``is_compiling()``.
         if (
             not sink.is_on

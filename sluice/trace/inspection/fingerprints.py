@@ -297,7 +297,7 @@ def batch_fingerprint(batch: Any) -> int:
 
 
 def field_record(tensor: Tensor) -> FieldRecord:
-    """Return the record of one tensor of a batch; for empty and complex tensors without values."""
+    """Return the record of one tensor of a batch, with NaN values if it is empty or complex."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if not tensor.numel() or tensor.is_complex():
         nan = float("nan")

@@ -63,8 +63,8 @@ def negative_index_records(
         is_negative = ids < 0
         if not bool(is_negative.any()):
             continue
-        selected_by_negative = (ids[is_negative] + num_allowed).unique()
-        selected_by_valid = ids[~is_negative].unique()
+        rows_of_negative_ids = (ids[is_negative] + num_allowed).unique()
+        rows_of_valid_ids = ids[~is_negative].unique()
         yield OutOfRangeIndexRecord(
             step=step,
             network=network,
@@ -75,7 +75,7 @@ def negative_index_records(
             largest=int(ids.max()),
             num_outside=int(is_negative.sum()),
             num_ids=ids.numel(),
-            num_shared=int(torch.isin(selected_by_negative, selected_by_valid).sum()),
+            num_shared=int(torch.isin(rows_of_negative_ids, rows_of_valid_ids).sum()),
         )
 
 

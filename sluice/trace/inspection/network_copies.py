@@ -13,10 +13,11 @@ from sluice.trace.inspection import random_state
 from sluice.trace.inspection.padding import tensor_arguments
 
 _MAX_PARAMETERS = 20_000_000
-"""Maximum number of parameters of a network that is copied. A larger network is not probed."""
+"""Maximum number of parameters of a network. A larger network is not copied."""
 
 _MAX_ARGUMENT_ELEMENTS = 4_000_000
-"""Maximum number of elements of all tensor arguments of a call together, for a copy."""
+"""Maximum total number of elements of the tensor arguments of a call. If there are more, the
+network is not copied."""
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -67,9 +68,9 @@ def _copy(network: nn.Module) -> nn.Module | None:
 def _disable_attention_fast_path(module: nn.Module) -> None:
     """Let attention in evaluation mode compute what it computes in training mode.
 
-    torch uses the fast path only in evaluation mode. If a mask excludes all positions, the fast
-    path returns NaN, but training mode returns finite values. ``torch.backends.mha`` could only
-    disable the fast path for all threads, which would change evaluations of the program.
+    torch has a fast path for attention in evaluation mode. If a mask excludes all positions, the
+    fast path returns NaN, but training mode returns finite values. ``torch.backends.mha`` could
+    only disable the fast path for all threads, which would change evaluations of the program.
     """
     if type(module) is nn.MultiheadAttention:
         module.dropout, module.training = 0.0, True

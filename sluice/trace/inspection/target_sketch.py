@@ -21,7 +21,10 @@ _NUM_FIRST_INTEGERS = 8
 
 @dataclass(slots=True)
 class FeatureScaling:
-    """Mean and standard deviation of the features of the first batch; 1 for a constant feature."""
+    """Mean and standard deviation of each feature in the first batch.
+
+    The standard deviation of a constant feature is replaced by 1.
+    """
 
     mean: Tensor
     std: Tensor
